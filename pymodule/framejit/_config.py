@@ -71,11 +71,11 @@ class Config:
         """A table: field, value, environment variable, help."""
         import os
 
-        lines = []
+        lines, widest = [], max(map(len, _TABLE))
         for field, (env, _, default, text) in _TABLE.items():
             value = _framejit.get_option(field)
             origin = "default" if value == default else f"from {env}" if env and env in os.environ else "set"
-            lines.append(f"{field:16} {value or '(empty)':12} {origin:24} {env:24} {text}")
+            lines.append(f"{field:{widest}} {value or '(empty)':12} {origin:24} {env:24} {text}")
         return "\n".join(lines)
 
 

@@ -139,11 +139,21 @@ def written(op, writes, results, *args):
     return (*new, *(m for m, r in zip(made, op._schema.returns) if r.alias_info is None))
 
 
+def integer_arguments(name):
+    """The arguments of torch's operator of this name, (position, name) each, that every overload of it takes as one integer."""
+    import torch
+
+    overloads = torch._C._jit_get_schemas_for_operator("aten::" + name)
+    of_tensors = [s.arguments for s in overloads if s.arguments and str(s.arguments[0].type) == "Tensor"]
+    found = [{(i, a.name) for i, a in enumerate(arguments) if i and str(a.type) == "int"} for arguments in of_tensors]
+    return tuple(sorted(set.intersection(*found))) if found else ()
+
+
 _plans = {}
 
 
 def plan_of(op, tracked):
-    """How a captured program calls an operator of torch.library: None: as it is. (op, names, defaults, absent, writes, returned, function, defined):
+    """How a captured program calls an operator of torch.library: None: as it is. True: torch breaks it down into others. (op, names, defaults, absent, writes, returned, function, defined):
     the arguments in their order; which of them it writes to; for each result the argument that it is, or -1; a torch.autograd.Function that does it
     with gradients; and the definition whose attributes _backward_fn and _setup_context_fn that function is made of."""
     import torch
@@ -158,12 +168,16 @@ def plan_of(op, tracked):
     key = op, tracked, backward, setup
     if key not in _plans:
         _plans[key] = _planned(op, tracked, backward, setup)
-    return _plans[key] and (*_plans[key], defined)
+    return (*_plans[key], defined) if isinstance(_plans[key], tuple) else _plans[key]
 
 
 def _planned(op, tracked, backward, setup):
+    import torch
+
     arguments, results = op._schema.arguments, op._schema.returns
     writes = tuple(i for i, a in enumerate(arguments) if a.alias_info and a.alias_info.is_write)
+    if torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd"):
+        return True
     if any(a.alias_info and not a.alias_info.is_write for a in arguments) or any(r.alias_info and not r.alias_info.is_write for r in results):
         return None
     lists = any("[]" in str(a.type) or "List" in str(a.type) for a in (*arguments, *results))

@@ -2,6 +2,7 @@
 
 import torch
 from torch._higher_order_ops.flex_attention import math_attention
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 
 def cond(pred, true_fn, false_fn, operands):
@@ -18,12 +19,12 @@ def while_loop(cond_fn, body_fn, carried_inputs, additional_inputs):
 
 
 def scan(combine_fn, init, xs, additional_inputs):
-    carry, rows = list(init), []
+    carry, rows, form = list(init), [], None
     for i in range(xs[0].shape[0]):
-        made = combine_fn(*carry, *[x.select(0, i) for x in xs], *additional_inputs)
-        carry = list(made[: len(init)])
+        made, form = tree_flatten(combine_fn(*carry, *[x.select(0, i) for x in xs], *additional_inputs))
+        carry = made[: len(init)]
         rows.append(made[len(init) :])
-    return (*carry, *[None if parts[0] is None else torch.stack(parts) for parts in zip(*rows)])
+    return tree_unflatten([*carry, *[None if parts[0] is None else torch.stack(parts) for parts in zip(*rows)]], form)
 
 
 def flex_attention(query, key, value, score_mod, block_mask, scale, kernel_options, score_mod_other_buffers=(), mask_mod_other_buffers=()):

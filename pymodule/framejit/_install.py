@@ -57,9 +57,9 @@ def install():
         if "framejit" not in registry._COMPILER_FNS:
             from ._torch_backend import framejit
 
+            for table in (registry._COMPILER_FNS, registry._BACKENDS):  # where an entry point names it, it stands in the second
+                _before.append((table, "framejit", table.get("framejit", _ABSENT)))
             registry.register_backend(framejit, name="framejit")
-            _before.append((registry._COMPILER_FNS, "framejit", _ABSENT))
-            _before.append((registry._BACKENDS, "framejit", registry._BACKENDS.get("framejit", _ABSENT)))
     except BaseException:
         uninstall()
         raise

@@ -101,6 +101,10 @@ class StandIn(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten.is_same_size.default:  # asked of what a finished capture left, too
+            return args[0].shape == args[1].shape
+        if any(t is not cls for t in types):  # a wrapper around stand-ins answers
+            return NotImplemented
         return dispatched(func, args, kwargs or {})
 
 

@@ -103,14 +103,14 @@ class Flow {  // Dinic
   std::vector<E> edges_;
 };
 
-// Values that depend on a tangent.
-std::vector<bool> Dependent(const Joint& j) {
-  std::vector<bool> dep(j.graph.nodes.size());
+// Values of the backward pass: the tangents and all that derivatives made, also of tangents that are zeros. Which
+// values these are depends on the set of tangents, so none of them is kept by the forward pass.
+std::vector<bool> OfBackward(const Joint& j) {
+  std::vector<bool> of(j.graph.nodes.size());
+  std::fill(of.begin() + j.primal, of.end(), true);
   for (ValueId t : j.tangents)
-    if (t != kNoValue) dep[t] = true;
-  for (ValueId v = j.primal; v < dep.size(); ++v)
-    for (ValueId o : j.graph.node(v).operands) dep[v] = dep[v] || dep[o];
-  return dep;
+    if (t != kNoValue) of[t] = true;
+  return of;
 }
 
 std::vector<bool> NeededFor(const Graph& g, const std::vector<ValueId>& roots) {
@@ -306,7 +306,7 @@ std::vector<ValueId> ChooseSaved(const Joint& j, const std::vector<bool>& passin
   std::vector<ValueId> roots =
       j.grads;  // a result's gradient may lead to zeros, and is asked for by itself all the same
   roots.insert(roots.end(), j.arriving.begin(), j.arriving.end());
-  std::vector<bool> dep = Dependent(j), needed = NeededFor(g, roots), own = OthersMayWrite(j, passing, needed);
+  std::vector<bool> back = OfBackward(j), needed = NeededFor(g, roots), own = OthersMayWrite(j, passing, needed);
   const std::vector<int64_t> hints = Hints(g);
   const int source = 2 * static_cast<int>(g.nodes.size()), sink = source + 1;
   Flow flow(sink + 1);
@@ -321,25 +321,24 @@ std::vector<ValueId> ChooseSaved(const Joint& j, const std::vector<bool>& passin
     const Node& n = g.node(v);
     if (!needed[v]) continue;
     for (ValueId o : n.operands)
-      if (!dep[o]) flow.Edge(2 * static_cast<int>(o) + 1, dep[v] ? sink : 2 * static_cast<int>(v), kInfinite);
-    if (dep[v]) continue;
+      if (!back[o]) flow.Edge(2 * static_cast<int>(o) + 1, back[v] ? sink : 2 * static_cast<int>(v), kInfinite);
+    if (back[v]) continue;
     int64_t bytes = n.type.numel().Eval(hints) * DTypeSize(n.type.dtype) + 1;
     if (n.op == Op::kInput) bytes = bytes / 64 + 1;  // most are kept by somebody anyway
     bool several = n.op == Op::kExtern && n.attrs.result_types.size() > 1;
     const bool again = RegionOf(j, v) && !leaving[v] && Recomputable(j, v);
-    if (several || v >= j.primal || own[v] || again)
-      bytes = kInfinite;  // numbers from `primal` on depend on the set of tangents
+    if (several || own[v] || again) bytes = kInfinite;
     flow.Edge(2 * static_cast<int>(v), 2 * static_cast<int>(v) + 1, bytes);
     if (!Recomputable(j, v) || leaving[v] || (lasting[v] && !again))
       flow.Edge(source, 2 * static_cast<int>(v), kInfinite);
   }
   for (ValueId v : roots)
-    if (v != kNoValue && !dep[v]) flow.Edge(2 * static_cast<int>(v) + 1, sink, kInfinite);
+    if (v != kNoValue && !back[v]) flow.Edge(2 * static_cast<int>(v) + 1, sink, kInfinite);
   flow.Maximize(source, sink);
   std::vector<bool> reach = flow.ReachSink(sink);
   std::vector<ValueId> saved;
   for (ValueId v = 0; v < g.nodes.size(); ++v)
-    if (needed[v] && !dep[v] && !reach[2 * v] && reach[2 * v + 1]) saved.push_back(WhatItShows(g, v));
+    if (needed[v] && !back[v] && !reach[2 * v] && reach[2 * v + 1]) saved.push_back(WhatItShows(g, v));
   std::sort(saved.begin(), saved.end());
   saved.erase(std::unique(saved.begin(), saved.end()), saved.end());
   return saved;

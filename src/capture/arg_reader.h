@@ -7,22 +7,22 @@
 
 namespace framejit::capture {
 
-// What the frameworks call an element type.
+// The names that the frameworks have for an element type.
 const char* NameOfDType(DType t);
 
-// Reads the arguments of one call. Every reading tells whether the object was of that kind: nothing, if not; false
+// Reads the arguments of one call. A reader of one kind answers nothing where the object is of another kind, and false
 // after a Break.
 class ArgReader {
  public:
   explicit ArgReader(Session& s, bool ranges_as_lists = false) : s_(s), ranges_as_lists_(ranges_as_lists) {}
-  bool Read(PyObject* o, Arg* out);  // false on Break
-  // Was one of NumPy's floats among what was read, one of its integers or bools?
+  bool Read(PyObject* o, Arg* out);  // It is false after a Break.
+  // Was a NumPy float among what was read, or a NumPy integer or bool?
   bool numpy_number() const { return numpy_number_; }
   bool numpy_integer() const { return numpy_integer_; }
 
  private:
   std::optional<bool> Number(PyObject* o, Arg* out);
-  std::optional<bool> Description(PyObject* o, Arg* out);  // of elements, devices and layouts
+  std::optional<bool> Description(PyObject* o, Arg* out);  // A dtype, a device or a layout.
   std::optional<bool> Container(PyObject* o, Arg* out);
   bool Sequence(PyObject* o, Arg* out);
   bool Dict(PyObject* o, Arg* out);

@@ -9,7 +9,7 @@
 
 namespace framejit::capture {
 
-struct Vector {  // with room in front
+struct Vector {  // The arguments of one call, with the free place in front that vectorcall may use.
   absl::FixedArray<PyObject*, 14> all;
   Vector(PyObject* first, PyObject* const* args, Py_ssize_t total) : all(total + 2) {
     PyObject** to = all.data();

@@ -1,4 +1,4 @@
-// Python arguments <-> framejit::Arg.
+// Turns Python arguments into framejit::Arg and back.
 #include <cstring>
 
 #include "capture/arg_reader.h"

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "capture/builtins.h"
+#include "capture/tape.h"
 #include "tensor/import.h"
 
 namespace framejit::capture::wrapping {
@@ -32,6 +33,22 @@ PyObject* Part(const char* name) {
   return part;
 }
 
+std::pair<Ref, Ref> Arguments(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
+                              absl::FunctionRef<Ref(PyObject*)> convert) {
+  Ref all(PyTuple_New(nargs)), named(PyDict_New());
+  if (!all || !named) return {};
+  for (Py_ssize_t i = 0; i < nargs; ++i) {
+    Ref one = convert(args[i]);
+    if (!one) return {};
+    PyTuple_SET_ITEM(all.get(), i, one.release());
+  }
+  for (Py_ssize_t i = 0; kwnames && i < PyTuple_GET_SIZE(kwnames); ++i) {
+    Ref one = convert(args[nargs + i]);
+    if (!one || PyDict_SetItem(named.get(), PyTuple_GET_ITEM(kwnames, i), one.get()) < 0) return {};
+  }
+  return {std::move(all), std::move(named)};
+}
+
 MadeWrapper* Made(Session& s, PyObject* o) {
   auto at = s.pending().wrappers.find(o);
   return at == s.pending().wrappers.end() ? nullptr : &at->second;
@@ -43,14 +60,12 @@ bool Tracked(const MadeWrapper* made) {
 
 thread_local Asking* Asking::current = nullptr;
 
-PyObject* Asking::Behind(PyObject* stand_in) {
-  for (auto& [stands, o] : known_)
-    if (stands.get() == stand_in) return o.get();
-  return nullptr;
-}
+Asking::Asking(Session& s, frame::Semantics* semantics)
+    : s_(s), semantics_(semantics), outer_(std::exchange(current, this)), known_(TapeOf(s) ? TapeOf(s)->known : own_) {}
 
-// A torch.SymInt for a symbol: what torch does with it is done with the symbol.
+// Makes a torch.SymInt for a symbol: what torch does with it is done with the symbol.
 Ref Asking::Number(shape::Int n) {
+  if (TapeOf(s_)) return Ref(PyLong_FromLongLong(s_.env().Specialize(n)));
   Ref number(s_.SymIntObject(n));
   if (!number || !IsSymInt(number.get())) return number;
   PyObject* make = Part("symbol");
@@ -60,15 +75,15 @@ Ref Asking::Number(shape::Int n) {
 }
 
 Ref Asking::StandInOf(PyObject* o) {
-  for (auto& [stands, known] : known_)
-    if (known.get() == o) return Borrow(stands.get());
+  if (PyObject* stands = known_.StandIn(o)) return Borrow(stands);
   const char* refused = "gradients of what a __torch_dispatch__ computes";
   Ref made;
   if (IsTensor(o)) {
     const TensorMeta m = s_.meta(AsTensor(o)->id);
     if (m.framework != Framework::kTorch) return s_.Break(BreakId::kSubclass, "an array beside a wrapper"), Ref();
-    const bool tracked = m.requires_grad && s_.modes.now.grad && !s_.modes.now.inference;
-    if (tracked && (answering_ || !s_.options().derivatives)) return s_.Break(BreakId::kSubclass, refused), Ref();
+    const bool tracked = m.requires_grad && (TapeOf(s_) || (s_.modes.now.grad && !s_.modes.now.inference));
+    if (!TapeOf(s_) && tracked && (answering_ || !s_.options().derivatives))
+      return s_.Break(BreakId::kSubclass, refused), Ref();
     auto numbers = [&](const shape::Ints& all) {
       Ref tuple(PyTuple_New(static_cast<Py_ssize_t>(all.size())));
       for (size_t i = 0; tuple && i < all.size(); ++i) PyTuple_SET_ITEM(tuple.get(), i, Number(all[i]).release());
@@ -82,18 +97,23 @@ Ref Asking::StandInOf(PyObject* o) {
                    ? PyObject_CallFunction(make, "OOiOOO", sizes.get(), strides.get(), 0, dtype.get(), device.get(),
                                            tracked ? Py_True : Py_False)
                    : nullptr);
-    if (made && tracked) leaves_.emplace_back(made.get(), AsTensor(o)->id);
+    if (made && tracked && TapeOf(s_))
+      TapeOf(s_)->AddLeaf(made.get(), o);
+    else if (made && tracked)
+      leaves_.emplace_back(made.get(), AsTensor(o)->id);
+  } else if (TapeOf(s_)) {
+    return TapeOf(s_)->Made(o) ? Borrow(o) : TapeOf(s_)->DoubleOf(*this, o);
   } else {
     tensor::Meta m;
     SuspendScope off;
     if (!Made(s_, o) && !tensor::ReadWrapper(o, &m)) return s_.Break(BreakId::kSubclass, Py_TYPE(o)->tp_name), Ref();
     if ((Tracked(Made(s_, o)) || m.requires_grad) && s_.modes.now.grad)
-      return s_.Break(BreakId::kSubclass, refused), Ref();
+      return Tape::Ask(s_), s_.Break(BreakId::kSubclass, refused), Ref();
     PyObject* make = Part("like");
     made = Ref(make ? PyObject_CallOneArg(make, o) : nullptr);
   }
   if (!made) return Ref();
-  known_.emplace_back(Borrow(made.get()), Borrow(o));
+  known_.Add(made, Borrow(o));
   return made;
 }
 
@@ -122,6 +142,7 @@ Ref Asking::ToTorch(PyObject* o) {
     Ref start = ToTorch(slice->start), stop = ToTorch(slice->stop), step = ToTorch(slice->step);
     return start && stop && step ? Ref(PySlice_New(start.get(), stop.get(), step.get())) : Ref();
   }
+  if (TapeOf(s_) && s_.IsOutside(o)) return s_.guards().Is(s_.SourceOf(o), o), Borrow(o);
   if (!IsPrimitive(o) && !IsValue(o) && !IsConstantKind(o) && !OfType(o, CType::kTorchSize))
     return s_.Break(BreakId::kUnknownCall, std::string("a ") + Py_TYPE(o)->tp_name + " beside a wrapper"), Ref();
   return Borrow(o);
@@ -132,7 +153,7 @@ PyObject* Asking::ViewOf(PyObject* stand_in, PyObject* o) {
   SuspendScope off;
   Ref base(PyObject_GetAttrString(stand_in, "_base"));
   if (!base) return nullptr;
-  PyObject* of = base.get() == Py_None ? nullptr : Behind(base.get());
+  PyObject* of = base.get() == Py_None ? nullptr : known_.Behind(base.get());
   if (!of || of == o) return o;
   MadeWrapper* made = IsWrapper(o) ? Made(s_, o) : nullptr;
   if (!made || !IsWrapper(of)) {
@@ -143,7 +164,8 @@ PyObject* Asking::ViewOf(PyObject* stand_in, PyObject* o) {
   return o;
 }
 
-// A tensor that torch made of a number of the call: the same in the graph. Null without an error: another one.
+// A tensor that torch made of a number of the call: the same in the graph. It is null without an error where it is
+// another one.
 PyObject* Asking::NumberTensor(PyObject* o) {
   static const Callee make("torch.tensor");
   tensor::Meta m;
@@ -177,8 +199,8 @@ std::optional<Ref> SymbolIn(PyObject* o) {
 }  // namespace
 
 PyObject* Asking::FromTorch(PyObject* o, bool result) {
-  if (PyObject* known = Behind(o)) {
-    if (result && !ViewOf(o, known)) return nullptr;
+  if (PyObject* known = known_.Behind(o)) {
+    if (result && !TapeOf(s_) && !ViewOf(o, known)) return nullptr;
     return Py_NewRef(known);
   }
   if (auto symbol = SymbolIn(o)) return s_.Adopt(symbol->release());
@@ -209,13 +231,17 @@ PyObject* Asking::FromTorch(PyObject* o, bool result) {
     return s_.MarkFresh(dict.release());
   }
   if (Ref number(NumberTensor(o)); number || s_.broken() || PyErr_Occurred()) {
-    if (number) known_.emplace_back(Borrow(o), Borrow(number.get()));
+    if (number) known_.Add(Borrow(o), Borrow(number.get()));
     return number.release();
   }
+  if (TapeOf(s_) && tensor::IsWrapperClass(Py_TYPE(o))) return TapeOf(s_)->Take(o);
   if (tensor::Classify(o) != tensor::Class::kNone)
     return s_.Break(BreakId::kSubclass, "a tensor that torch makes beside wrappers");
   if (IsPrimitive(o) || IsValue(o) || IsConstantKind(o)) return s_.Adopt(Py_NewRef(o));
-  return s_.Break(BreakId::kUnknownCall, std::string("a ") + Py_TYPE(o)->tp_name + " in an operation on wrappers");
+  if (!TapeOf(s_))
+    return s_.Break(BreakId::kUnknownCall, std::string("a ") + Py_TYPE(o)->tp_name + " in an operation on wrappers");
+  s_.constants().push_back(Py_NewRef(o));  // part of what a wrapper is: the same in each run
+  return s_.FromOutside(o, s_.guards().Const(o));
 }
 
 namespace {
@@ -309,12 +335,12 @@ bool Asking::NoteWrites() {
   if (s_.modes.now.inference) return true;  // no versions are counted
   SuspendScope off;
   static PyObject* const increment = tensor::ResolveCallee("torch.autograd.graph.increment_version");
-  for (auto& [stand_in, o] : known_) {
+  for (auto& [stand_in, o] : known_.pairs()) {
     tensor::Meta m;
     MadeWrapper* made = IsWrapper(o.get()) ? Made(s_, o.get()) : nullptr;
     PyObject* counts = made && made->view_of ? made->view_of : o.get();  // a view counts with its base
     if (!IsWrapper(counts) || !s_.IsOutside(counts)) continue;  // what is made here begins to count at the exit
-    if (!increment || !tensor::ReadWrapper(counts, &m)) return false;
+    if (!increment || !tensor::ReadAnyWrapper(counts, &m, nullptr)) return false;
     Ref version(m.is_inference ? nullptr : PyObject_GetAttrString(stand_in.get(), "_version"));
     if (!version && !m.is_inference) return false;
     for (long i = version ? PyLong_AsLong(version.get()) : 0; i > 0; --i) {
@@ -326,7 +352,38 @@ bool Asking::NoteWrites() {
   return true;
 }
 
-PyObject* Asking::Answer(PyObject* o) {
+// Where torch notes what is done, each result of an operation is one of its own, but for what is written.
+PyObject* Asking::Distinct(PyObject* func, PyObject* o) {
+  static const Callee detach("torch.Tensor.detach");
+  if (PyTuple_CheckExact(o) || PyList_CheckExact(o)) {
+    Ref list(PyList_New(0));
+    for (Py_ssize_t i = 0; list && i < PySequence_Fast_GET_SIZE(o); ++i) {
+      Ref one(Distinct(func, PySequence_Fast_GET_ITEM(o, i)));
+      if (!one || PyList_Append(list.get(), one.get()) < 0) return nullptr;
+    }
+    return list && PyTuple_Check(o) ? PyList_AsTuple(list.get()) : list.release();
+  }
+  PyObject* known = IsTensor(o) ? known_.StandIn(o) : nullptr;
+  if (!known) return Py_NewRef(o);
+  Ref writes;
+  {
+    SuspendScope off;
+    Ref schema(PyObject_GetAttrString(func, "_schema"));
+    writes = Ref(schema ? PyObject_GetAttrString(schema.get(), "is_mutable") : nullptr);
+  }
+  if (!writes) return nullptr;
+  return writes.get() == Py_True ? Py_NewRef(o) : s_.CallFramework(detach, &o, 1, nullptr);
+}
+
+PyObject* Asking::Answer(PyObject* func, PyObject* o) {
+  Ref distinct;
+  if (TapeOf(s_)) {
+    const Tape::Inside inside(TapeOf(s_));
+    distinct = Ref(Distinct(func, o));
+    if (!distinct) return nullptr;
+    if (PyTuple_CheckExact(o) || PyList_CheckExact(o)) s_.MarkFresh(distinct.get());
+    o = distinct.get();
+  }
   answering_ = true;
   Ref answer = ToTorch(o);
   answering_ = false;
@@ -346,11 +403,15 @@ PyObject* Dispatched(PyObject*, PyObject* const* args, Py_ssize_t n) {
   if (!as_before.on()) return nullptr;
   // What the class does is beneath autograd.
   const bool grad = std::exchange(s.modes.now.grad, false);
-  Ref result(asking->Operation(args[0], args[1], args[2]));
+  Ref result;
+  {
+    const Tape::Inside inside(TapeOf(s));
+    result = Ref(asking->Operation(args[0], args[1], args[2]));
+  }
   s.modes.now.grad = grad;
   if (!result || s.broken()) return s.broken() ? s.Break(s.reason().id) : nullptr;
   OverrideScope on(asking->semantics());
-  return asking->Answer(result.get());
+  return asking->Answer(args[0], result.get());
 }
 
 }  // namespace

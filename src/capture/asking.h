@@ -3,19 +3,25 @@
 #pragma once
 
 #include <optional>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "capture/override.h"
 #include "capture/wrappers.h"
 
 namespace framejit::capture::wrapping {
 
-PyObject* Part(const char* name);  // of framejit._wrappers; borrowed, null with an error
+PyObject* Part(const char* name);  // The object of this name in framejit._wrappers: borrowed, null with an error.
+// The arguments of a call as a tuple and a dict, each as `convert` gives it. Where it gives null for one, both are
+// null.
+std::pair<Ref, Ref> Arguments(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
+                              absl::FunctionRef<Ref(PyObject*)> convert);
 MadeWrapper* Made(Session& s, PyObject* o);
-bool Tracked(const MadeWrapper* made);  // made with gradients
+bool Tracked(const MadeWrapper* made);  // Was it made with requires_grad=True?
 
-// Which parts of the dispatcher are on for the thread.
+// Which dispatch keys of torch the thread includes and excludes.
 struct Keys {
   Ref include, exclude;
   static Keys Now() {
@@ -50,43 +56,70 @@ class KeyScope {
   Ref scope_;
 };
 
+// What stands for what: stand-ins, or wrappers around them, and objects of the program. The first of several stand-ins
+// is what torch is given.
+class Known {
+ public:
+  void Add(Ref stand_in, Ref o) {
+    behind_[stand_in.get()] = pairs_.size();
+    stands_.try_emplace(o.get(), pairs_.size());
+    pairs_.emplace_back(std::move(stand_in), std::move(o));
+  }
+  PyObject* Behind(PyObject* stand_in) const {
+    const auto at = behind_.find(stand_in);
+    return at == behind_.end() ? nullptr : pairs_[at->second].second.get();
+  }
+  PyObject* StandIn(PyObject* o) const {
+    const auto at = stands_.find(o);
+    return at == stands_.end() ? nullptr : pairs_[at->second].first.get();
+  }
+  void Show(PyObject* stand_in, Ref now) {  // from now on it stands for that
+    stands_.try_emplace(now.get(), behind_.at(stand_in));
+    pairs_[behind_.at(stand_in)].second = std::move(now);
+  }
+  const std::vector<std::pair<Ref, Ref>>& pairs() const { return pairs_; }
+
+ private:
+  std::vector<std::pair<Ref, Ref>> pairs_;
+  std::unordered_map<PyObject*, size_t> behind_, stands_;
+};
+
 // A call that torch makes on stand-ins while its operations are captured.
 class Asking {
  public:
-  Asking(Session& s, frame::Semantics* semantics)
-      : s_(s), semantics_(semantics), outer_(std::exchange(current, this)) {}
+  Asking(Session& s, frame::Semantics* semantics);
   ~Asking() { current = outer_; }
   Asking(const Asking&) = delete;
   static thread_local Asking* current;
 
-  // The object as torch may have it. Null: Break, or an error.
+  // Gives what torch may be handed in place of the object. It is null after a Break or with an error.
   Ref ToTorch(PyObject* o);
-  // What stands for what torch has. New reference; result: of the whole call.
+  // Gives what captured code has for an object of torch, as a new reference. `result`: it is the whole call's result.
   PyObject* FromTorch(PyObject* o, bool result);
-  // An operation that reaches the classes, or is one on tensors beside them.
+  // Captures an operation that torch hands to the classes, or one on ordinary tensors beside wrappers.
   PyObject* Operation(PyObject* func, PyObject* args, PyObject* kwargs);
-  bool NoteWrites();              // to wrappers from outside. False: an error
-  PyObject* Answer(PyObject* o);  // of an operation, as torch may have it. New reference
+  bool NoteWrites();  // Notes what the call wrote to wrappers from outside. False: an error.
+  PyObject* Answer(PyObject* func, PyObject* o);  // An operation's result, as torch may have it: a new reference.
   // A call with tensors that gradients go to is captured like a torch.autograd.Function. Its backward is what torch
   // does with the stand-ins of its results.
   bool tracks() const { return !leaves_.empty(); }
   void Begin() { s_.lowering().BeginCustom(&custom_); }
-  // An argument, as framejit._wrappers.Again makes it again where torch replays the call. Null: Break, or an error.
+  // Gives what framejit._wrappers.Again makes the argument of where torch replays the call. Null: Break, or an error.
   Ref Recipe(PyObject* o);
   bool Differentiate(PyObject* result,
-                     PyObject* again);  // the results stand for others then. False: Break, or an error
+                     PyObject* again);  // Afterwards the results stand for other tensors. False: Break or an error.
   Session& session() { return s_; }
   frame::Semantics* semantics() { return semantics_; }
-  const Keys before = Keys::Now();  // the call: so what is captured is looked at
-  Keys within;                      // an operation of it: so a call inside of that is made
-  bool symbolic = false;            // torch was given symbols
+  const Keys before = Keys::Now();  // The dispatch keys before the call: captured code runs under these.
+  Keys within;                      // The keys inside of an operation: calls that it makes run under these.
+  bool symbolic = false;            // Has torch been given a size that is a symbol?
   Asking* outer() { return outer_; }
 
  private:
   Ref StandInOf(PyObject* o);
   Ref Items(PyObject* o);
   PyObject* ViewOf(PyObject* stand_in, PyObject* o);
-  PyObject* Behind(PyObject* stand_in);
+  PyObject* Distinct(PyObject* func, PyObject* o);
   PyObject* NumberTensor(PyObject* o);
   Ref Number(shape::Int n);
   Ref MadeAgain(PyObject* wrapper);
@@ -97,14 +130,18 @@ class Asking {
   Session& s_;
   frame::Semantics* const semantics_;
   Asking* const outer_;
-  std::vector<std::pair<Ref, Ref>> known_;             // stand-in, what it stands for
-  std::vector<std::pair<PyObject*, TraceId>> leaves_;  // stand-ins of tensors that gradients go to
-  std::vector<Arg> slots_;                             // tensors and symbols of the recipes
+  Known own_;
+  Known& known_;                                       // The tape's, if there is one.
+  std::vector<std::pair<PyObject*, TraceId>> leaves_;  // The stand-ins of tensors that gradients go to.
+  std::vector<Arg> slots_;                             // The tensors and symbols that the recipes name.
   surface::Lowering::Custom custom_;
   bool answering_ = false;
 };
 
-// How torch makes a call again: framejit._wrappers.Again. Null: Break, or an error.
+// A call that torch breaks down into operations, on stand-ins: a new reference. It is null after a Break or with an
+// error.
+PyObject* CallDispatch(Session& s, PyObject* function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
+// An object of framejit._wrappers.Again, which makes this call once more. It is null after a Break or with an error.
 Ref HowAgain(Asking& asking, PyObject* function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
 
 }  // namespace framejit::capture::wrapping

@@ -6,7 +6,7 @@
 
 namespace framejit::capture {
 
-// *mapped = false, and null: it is called under its own name.
+// Where it answers null with *mapped = false, the operator is called under its own name.
 PyObject* CallAten(Session& s, PyObject* op, Callee name, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
                    bool* mapped);
 

@@ -1,12 +1,14 @@
-// Attribute protocol: CPython's own lookup order (data descriptor, instance dict, class attribute, __getattr__), with a
-// guard for every place that was looked at. Python-level hooks (__getattribute__, properties, descriptors) are called,
-// so they are captured like any other function.
+// This is the attribute protocol: CPython's own lookup order (data descriptor, instance dict, class attribute,
+// __getattr__), with a guard for every place that was looked at. Python-level hooks (__getattribute__, properties,
+// descriptors) are called, so they are captured like any other function.
 #include <algorithm>
 #include <optional>
 
+#include "capture/arg_vector.h"
 #include "capture/callees.h"
 #include "capture/proxy.h"
 #include "capture/semantics.h"
+#include "capture/tape.h"
 #include "capture/tensor_state.h"
 #include "capture/wrappers.h"
 #include "guard/versions.h"
@@ -446,7 +448,9 @@ PyObject* CaptureSemantics::LoadAttr(PyObject* o, PyObject* name) {
   if (IsTensor(o) && !PyUnicode_CompareWithASCIIString(name, "volatile")) return Volatile(o, name);
   if (IsTensor(o)) return TensorAttr(s_, o, name);
   if (IsWrapper(o)) {
-    bool found;
+    bool found = false;
+    PyObject* own = TapeOf(s_) && TapeOf(s_)->Made(o) ? TapeOf(s_)->Attribute(o, name, &found) : nullptr;
+    if (found || s_.broken() || PyErr_Occurred()) return own;
     PyObject* r = WrapperAttr(s_, o, name, &found);
     if (found || s_.broken() || PyErr_Occurred()) return r;
   }
@@ -471,7 +475,7 @@ PyObject* CaptureSemantics::LoadAttr(PyObject* o, PyObject* name) {
     return SuperAttr(o, name);
   }
   if (type->tp_getattro == PyObject_GenericGetAttr && !(type->tp_flags & Py_TPFLAGS_HEAPTYPE)) {
-    // Builtin types: methods and facts.
+    // Answers for builtin types: their methods and facts.
     if (IsPrimitive(o) || Facts(s_, o) || PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o) || PyAnySet_Check(o) ||
         PyCFunction_Check(o))
       return GenericGetAttr(o, name);
@@ -499,8 +503,8 @@ PyObject* CaptureSemantics::LoadAttr(PyObject* o, PyObject* name) {
   }
   PyObject *error_type, *error, *traceback;
   PyErr_Fetch(&error_type, &error, &traceback);  // a type lookup may clear it
-  PyObject* fallback = PythonFunctionIn(type, N().getattr);
-  if (!fallback) {
+  PyObject* fallback = _PyType_Lookup(type, N().getattr);
+  if (!fallback || !(PyFunction_Check(fallback) || IsMethodDescriptor(fallback))) {
     if (missing) return NoAttribute(o, name);
     PyErr_Restore(error_type, error, traceback);
     return nullptr;

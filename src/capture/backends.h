@@ -12,11 +12,11 @@
 namespace framejit::capture {
 
 void RegisterBackend(const std::string& name, PyObject* callable);
-PyObject* FindBackend(const std::string& name);  // borrowed, or null
+PyObject* FindBackend(const std::string& name);  // It is borrowed, or null where no back end has the name.
 
 class BackendRunner {
  public:
-  // Null: the backend raised; the error is pending.
+  // It is null where the back end raised; its exception is set then.
   static std::unique_ptr<BackendRunner> Make(PyObject* backend, const Trace& trace,
                                              const std::vector<PyObject*>& constants,
                                              const std::vector<PyObject*>& example_inputs);

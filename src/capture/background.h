@@ -14,12 +14,12 @@ namespace framejit::capture {
 class Compilation {
  public:
   using Work = std::function<std::shared_ptr<Executable>()>;
-  // They are done one after the other. One that nobody holds any more when its turn comes is not done.
+  // Work is done in the order in which it was begun. What nobody holds any more when its turn comes is left out.
   static std::shared_ptr<Compilation> Begin(Work work);
   bool done() const;
-  std::shared_ptr<Executable> Take();  // of one that is done; throws what the work has thrown
+  std::shared_ptr<Executable> Take();  // It may be asked for once the work is done, and throws what that threw.
 
-  void Do();  // by the thread
+  void Do();  // Called by the thread that compiles.
 
  private:
   Work work_;
@@ -28,7 +28,7 @@ class Compilation {
   std::atomic<bool> done_{false};
 };
 
-// Until all that was begun is done, or so long. False: some is not.
+// Waits until all that was begun is done, or for so many seconds. False: some of it is not done.
 bool WaitForCompilations(double seconds);
 // Lets the one that is being done end and begins no other: what runs later (destructors of statics) would meet it.
 void EndCompilations();

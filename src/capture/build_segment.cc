@@ -18,6 +18,7 @@
 #include "capture/proxy.h"
 #include "capture/runner_choice.h"
 #include "capture/semantics.h"
+#include "capture/tape.h"
 #include "capture/tensor_state.h"
 #include "capture/training.h"
 #include "diag/diag.h"
@@ -113,7 +114,7 @@ CompileOptions OptionsOf(int ieee) {
   return options;
 }
 
-// The phases in their order. Each may find a problem: then there is no segment.
+// The phases follow in the order in which they run. Each may find a problem: then there is no segment.
 class SegmentBuilder {
  public:
   SegmentBuilder(Compiled& compiled, Session& s, FjFrame* frame, Problem* problem)
@@ -129,6 +130,8 @@ class SegmentBuilder {
     seg_->exit.depth = fj_stack_depth(frame_);
     seg_->instructions = sem.root_instructions();
     KeepsWhatDies(before);
+    if (*problem_) return nullptr;
+    if (TapeOf(s_)) LeaveTape(before, result);
     if (*problem_) return nullptr;
     FrameState(before, result);
     Effects();
@@ -196,6 +199,32 @@ class SegmentBuilder {
     }
     for (int i = 0; i < seg_->exit.depth && recipe().why().empty(); ++i)
       seg_->exit.stack.push_back(p[nlocals + i] ? recipe().Add(p[nlocals + i]) : -1);
+  }
+
+  // Results that torch leads gradients to: all have to be known before one is made.
+  void LeaveTape(const FrameImage& before, PyObject* result) {
+    TapeOf(s_)->gathering = true;
+    FrameState(before, result);
+    for (auto& st : s_.pending().stores())
+      if (st.value) recipe().Add(st.value.get());
+    for (auto& c : s_.pending().calls())
+      for (auto& a : c.args) recipe().Add(a.get());
+    for (auto& c : s_.pending().cells())
+      if (c.value) recipe().Add(c.value.get());
+    for (PyObject* list : s_.pending().lists()) {
+      PyObject* now = s_.Find(list)->written;
+      for (Py_ssize_t i = 0; i < PyList_GET_SIZE(now); ++i) recipe().Add(PyList_GET_ITEM(now, i));
+    }
+    for (auto& [id, own] : s_.pending().attributes)
+      for (auto& [name, value] : own) recipe().Add(value.get());
+    for (auto& [cell, root] : s_.root_cells)
+      if (PyObject* now = PyCell_GET(cell); now && now != root.before) recipe().Add(now);
+    TapeOf(s_)->gathering = false;
+    seg_->exit.recipe = Recipe(s_);
+    seg_->exit.slots.clear();
+    seg_->exit.stack.clear();
+    problem_->state = TapeOf(s_)->Seal();
+    if (!*problem_) AddLeaving(recipe(), s_);
   }
 
   template <typename C>

@@ -17,7 +17,7 @@ enum class Effect : uint8_t {
   kNothing,      // no effect that matters, returns None
   kOutput,       // prints, reads the clock, ...
   kRandom,
-  kSpecial,     // has a handler of its own in calls.cc
+  kSpecial,     // It has a handler of its own in calls.cc.
   kStateQuery,  // a framework switch that the torch-state guard covers: answer is a constant
   kAsks,        // reads state of the process or the thread and has no effect: its answer is asked for again
   kNoScope,     // makes a context manager that does nothing here
@@ -29,11 +29,11 @@ enum class Effect : uint8_t {
   kWarnings,    // what is done with warnings, in a scope: nothing that warns is captured
 };
 
-// Of a builtin function or type, by identity.
+// What is known of a builtin function or type, by its identity.
 Effect EffectOfFunction(PyObject* function);
-// Of a Python function of a library that must not be captured like any other.
+// What is known of a library's Python function that must not be captured like others.
 Effect EffectOfPython(PyFunctionObject* function);
-// Of a method of a builtin type, by the type that defines it.
+// What is known of a method of a builtin type, by the type that defines it.
 Effect EffectOfMethod(PyTypeObject* owner, const char* name);
 // Which arguments a C function or method may compare with other objects: none, the key (the second), or all.
 enum class Compares { kNone, kKey, kAll };

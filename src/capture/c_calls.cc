@@ -1,4 +1,4 @@
-// Calls of C functions: they run for real when a table (builtins.h) says what they may do.
+// This file has the calls of C functions: they run for real when a table (builtins.h) says what they may do.
 #include <optional>
 
 #include "capture/arg_vector.h"
@@ -42,7 +42,8 @@ class CCall {
   PyObject* Run();
 
  private:
-  // The phases, in their order. Each tells whether the call is over with it; then result_ is what it gave.
+  // The phases follow in the order in which they run. Each tells whether the call is over with it; then result_ is what
+  // it gave.
   bool Identify();          // whose function it is, by what name, with what effect
   bool AnsweredByObject();  // the protocol of attributes, modules, types, contexts
   bool AnsweredByDict();    // outside dicts, one key at a time
@@ -206,7 +207,7 @@ PyObject* CCall::Invoke() {
   return method ? PyObject_Vectorcall(method.get(), args_ + 1, nargs_ - 1, kwnames_) : nullptr;
 }
 
-// math.cos of a number that changes, say. Null without an exception: none of these.
+// math.cos of a number that changes, say. It is null without an error where it is none of these.
 PyObject* CCall::OfNumber() {
   if (owner_ || total_ != 1 || nargs_ != 1 || !PyCFunction_Check(callable_)) return nullptr;
   PyObject *number = s_.Resolve(args_[0]), *module = reinterpret_cast<PyCFunctionObject*>(callable_)->m_module;
@@ -280,6 +281,19 @@ PyObject* CCall::Run() {
     effect_ = EffectOfMethod(owner_, name_);
   }
   return AnsweredByName() ? result_ : ByEffect();
+}
+
+// A dict without that key. A class of its own may have an answer in Python; one of C would store it.
+PyObject* CaptureSemantics::MissingItem(PyObject* dict, PyObject* key) {
+  static PyObject* const missing_name = PyUnicode_InternFromString("__missing__");
+  PyObject* missing = _PyType_Lookup(Py_TYPE(dict), missing_name);
+  if (!missing) {
+    Ref arguments(PyTuple_Pack(1, key));  // a tuple would be all of them
+    return arguments ? PyErr_SetObject(PyExc_KeyError, arguments.get()), nullptr : nullptr;
+  }
+  if (!PyFunction_Check(missing)) return s_.Break(BreakId::kUnknownCall, "__missing__");
+  PyObject* args[] = {dict, key};
+  return Call(missing, args, 2, nullptr);
 }
 
 PyObject* CaptureSemantics::CallC(PyObject* callable, PyObject* self, PyObject* const* args, Py_ssize_t nargs,

@@ -8,6 +8,7 @@
 #include "capture/aten_calls.h"
 #include "capture/builtins.h"
 #include "capture/callees.h"
+#include "capture/collectives.h"
 #include "capture/compiled_function.h"
 #include "capture/foreach.h"
 #include "capture/modes.h"
@@ -17,6 +18,7 @@
 #include "capture/semantics.h"
 #include "capture/skipped.h"
 #include "capture/special_calls.h"
+#include "capture/tape.h"
 #include "capture/wrappers.h"
 #include "guard/versions.h"
 #include "tensor/import.h"
@@ -24,8 +26,8 @@
 namespace framejit::capture {
 namespace {
 
-// An operation on tensors, not a switch or a service of the framework: those are functions of torch._C itself or of
-// pybind11.
+// Is it an operation on tensors? A switch or a service of the framework is none: those are functions of torch._C itself
+// or of pybind11.
 bool IsOperator(PyObject* builtin) {
   PyObject* self = PyCFunction_GET_SELF(builtin);
   if (!self) return true;
@@ -64,7 +66,7 @@ bool NotForC(Session& s, PyObject* o) {
   return EffectOfMethod(owner, name) != Effect::kPure && !(self && s.IsPrivate(self));
 }
 
-// `type` as a function that is captured: C code that called it itself would see stand-ins. Kept for ever.
+// `type` as a function that is captured: C code that called it itself would see stand-ins. It is kept for ever.
 PyObject* TypeInPython() {
   static PyObject* const function = [] {
     SuspendScope off;
@@ -74,7 +76,7 @@ PyObject* TypeInPython() {
   return function;
 }
 
-// torch.Tensor.__new__(type, tensor).
+// Answers torch.Tensor.__new__(type, tensor).
 bool TakesTensor(PyTypeObject* type, PyObject* const* args, Py_ssize_t nargs, Py_ssize_t total) {
   auto* base = reinterpret_cast<PyTypeObject*>(tensor::TorchLoaded() ? PlainTensorClass(false) : nullptr);
   return base && type != base && PyType_IsSubtype(type, base) && nargs == 1 && total == 1 && IsTensor(args[0]);
@@ -218,8 +220,15 @@ PyObject* CaptureSemantics::Call(PyObject* callable, PyObject* const* args_in, s
   if (nargs && DrawsBy(args[0], callable)) return s_.draws.Draw(s_, callable, args, nargs, kwnames);
   if (PyObject* r = CallNamed(callable, args, nargs, kwnames); r || s_.broken() || PyErr_Occurred()) return r;
   if (PyFunction_Check(callable) && IsCheckpoint(callable)) return CallCheckpoint(args, nargs, kwnames);
+  if (PyFunction_Check(callable))
+    if (PyObject* r = CallCollective(s_, callable, args, nargs, kwnames); r || s_.broken() || PyErr_Occurred())
+      return r;
   if (PyFunction_Check(callable) && IsHigherOrder(callable))
     if (PyObject* r = CallHigherOrder(args, nargs, kwnames); r || s_.broken() || PyErr_Occurred()) return r;
+  if (IsPull(callable)) {
+    if (TapeOf(s_)) return TapeOf(s_)->Call(callable, args, nargs, kwnames);
+    return Tape::Ask(s_), s_.Break(BreakId::kSubclass, "gradients of wrappers");
+  }
   if (PyFunction_Check(callable))
     return IsFunctionApply(callable) ? CallCustom(args, nargs, kwnames) : CallPython(callable, args, nargs, kwnames);
   if (PyType_Check(callable)) return CallType(reinterpret_cast<PyTypeObject*>(callable), args, nargs, kwnames);
@@ -423,7 +432,7 @@ PyObject* CaptureSemantics::CallPython(PyObject* f, PyObject* const* args, size_
   return s_.Adopt(r);
 }
 
-// super() without arguments: the class from the __class__ cell, the object from the first local.
+// Answers super() without arguments: it takes the class from the __class__ cell, the object from the first local.
 PyObject* CaptureSemantics::ImplicitSuper() {
   PyCodeObject* co = fj_code(current_);
   PyObject** slots = fj_localsplus(current_);
@@ -469,8 +478,8 @@ static PyObject* TypeOf(Session& s, PyObject* o) {
   return Py_NewRef(t);
 }
 
-// torch.Size of what is made here and may hold symbols, which its constructor would make numbers of. Null without an
-// error: something else.
+// torch.Size of what is made here and may hold symbols, which its constructor would make numbers of. It is null without
+// an error where it is something else.
 static PyObject* SizeOf(Session& s, PyTypeObject* type, PyObject* const* args, Py_ssize_t nargs) {
   if (nargs != 1 || !OfType(type, CType::kTorchSize) || !s.IsFresh(args[0]) || IsTensor(args[0])) return nullptr;
   Ref items(PySequence_Tuple(args[0])), none(PyTuple_New(0));
@@ -505,6 +514,12 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
                                                       : PyList_AsTuple(args[0]));
   if (PyObject* size = kwnames ? nullptr : SizeOf(s_, type, args, nargs); size || s_.broken() || PyErr_Occurred())
     return size;
+  if (tensor::IsWrapperClass(type)) {
+    PyObject* make = _PyType_Lookup(type, new_name);
+    if (TapeOf(s_) && !TapeOf(s_)->inside()) return TapeOf(s_)->Call(o, args, nargs, kwnames);
+    const bool python = make && (Py_IS_TYPE(make, &PyStaticMethod_Type) || PyFunction_Check(make));
+    if (!python && Tape::Ask(s_)) return s_.Break(BreakId::kSubclass, type->tp_name);
+  }
   if (IsPureType(type) && type != &PyType_Type) {
     if (type == &PyUnicode_Type && nargs && !NoteText(args[0])) return nullptr;
     if ((type == &PyFloat_Type || type == &PyLong_Type || type == &PyBool_Type) && total == 1 && UsesContext(args[0]))
@@ -529,7 +544,7 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
   if (!(type->tp_flags & Py_TPFLAGS_HEAPTYPE)) return s_.Break(BreakId::kUnknownCall, Describe(o));
   static PyObject* del_name = PyUnicode_InternFromString("__del__");
   if (_PyType_Lookup(type, del_name)) return s_.Break(BreakId::kSideEffect, "an object with a destructor is made");
-  // type.__call__, step by step.
+  // Does what type.__call__ does, step by step.
   PyObject* make = _PyType_Lookup(type, new_name);
   Ref made;
   Ref make_function;
@@ -579,7 +594,7 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
   return made.release();
 }
 
-// torch.autograd.Variable(x): x.detach(), with gradients of its own if that is asked. Null without an error: no
+// Answers torch.autograd.Variable(x): x.detach(), with gradients of its own if that is asked. Null without an error: no
 // Variable, or an argument that means more.
 PyObject* CaptureSemantics::LegacyVariable(PyObject* type, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   static PyObject* const variable = tensor::ResolveCallee("torch.autograd.Variable");
@@ -598,7 +613,7 @@ PyObject* CaptureSemantics::LegacyVariable(PyObject* type, PyObject* const* args
   return one && wants ? s_.CallFramework(callees::kTensorRequiresGrad, &one, 1, nullptr) : detached.release();
 }
 
-// Arguments of C code, made ready for it. False (Break): it would reach what no guard covers.
+// Arguments of C code, made ready for it. It is false after a Break: it would reach what no guard covers.
 bool CaptureSemantics::ForC(PyObject** args, Py_ssize_t n, Py_ssize_t asked_nothing) {
   for (Py_ssize_t i = 0; i < n; ++i) {
     PyObject* c = s_.ForC(args[i], i < asked_nothing);

@@ -33,7 +33,7 @@ CompiledFunction* Self(PyObject* o) {
   return reinterpret_cast<CompiledFunction*>(o);
 }
 
-// Arguments laid out like the frame's localsplus right after RESUME. Borrowed, except what `owned` holds.
+// Lays the arguments out like the frame's localsplus right after RESUME. Borrowed, except what `owned` holds.
 class Slots {
  public:
   // False: the call does not fit (the real call raises the error).

@@ -11,7 +11,7 @@ bool ReadyCompiledFunction();
 // options: the dictionary of framejit._compile; identity: null, or an object that tells apart users of one function (a
 // module).
 PyObject* NewCompiledFunction(PyObject* function, PyObject* options, PyObject* identity);
-PyObject* WrappedOf(PyObject* function);  // borrowed
+PyObject* WrappedOf(PyObject* function);  // The function that it was made of, borrowed.
 Compiled& CompiledOf(PyObject* function);
 
 }  // namespace framejit::capture

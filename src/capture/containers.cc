@@ -1,5 +1,5 @@
-// The session's view of outside containers: what is read of them is guarded, what is stored in them waits for the exit,
-// and C code gets copies where they hold tensors.
+// This file is the session's view of outside containers: what is read of them is guarded, what is stored in them waits
+// for the exit, and C code gets copies where they hold tensors.
 #include <algorithm>
 #include <utility>
 
@@ -325,7 +325,7 @@ void ListsOf(PyObject* o, std::vector<PyObject*>& lists) {
 
 }  // namespace
 
-// C code goes on with an iterator: it may look into what the program has only gone over. False on Break.
+// C code goes on with an iterator: it may look into what the program has only gone over. It is false after a Break.
 bool Session::IteratedByC(PyObject* iterator) {
   std::vector<PyObject*> lists;
   ListsOf(iterator, lists);
@@ -429,7 +429,8 @@ bool HoldsTensors(PyObject* o) {
   return false;
 }
 
-// A container of that kind, of that many items where it is none that grows. Null without an error: of no such kind.
+// A container of that kind, of that many items where it is none that grows. It is null without an error where it is of
+// no such kind.
 PyObject* NewLike(PyObject* o) {
   if (PyTuple_CheckExact(o)) return PyTuple_New(PyTuple_GET_SIZE(o));
   if (PyList_CheckExact(o)) return PyList_New(PyList_GET_SIZE(o));
@@ -439,7 +440,8 @@ PyObject* NewLike(PyObject* o) {
 
 }  // namespace
 
-// Puts into `copy` what C code may see of the items of `o`. False (Break): it can read what no guard covers.
+// Puts into `copy` what C code may see of the items of `o`. It is false after a Break: it can read what no guard
+// covers.
 bool Session::CopyForC(PyObject* o, PyObject* copy, bool asked_nothing, bool* differs, bool* hides) {
   auto child = [&](PyObject* x) -> PyObject* {  // borrowed; kept by origins
     Origin* c = Find(x);

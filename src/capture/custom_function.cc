@@ -7,6 +7,7 @@
 #include "capture/proxy.h"
 #include "capture/reach.h"
 #include "capture/semantics.h"
+#include "capture/tape.h"
 #include "tensor/import.h"
 
 namespace framejit::capture {
@@ -73,7 +74,7 @@ class CustomCall {
   PyObject* Run();
 
  private:
-  // The phases, in their order. False after a Break or an exception.
+  // The phases follow in the order in which they run. It is false after a Break or with an exception set.
   bool MakeContext();
   bool Forward();
   bool LookAtOutputs();
@@ -102,8 +103,9 @@ class CustomCall {
   Reach before_;
   surface::Lowering::Custom custom_;
   std::vector<PyObject*> outputs_;
-  std::vector<TraceId> differentiable_, tangents_;
-  std::vector<int> number_;  // of an output among the differentiable ones; -1: it is none
+  std::vector<TraceId> differentiable_, others_, tangents_;  // others: tensors without gradients
+  // Of an output among the differentiable ones, or, behind all of them, among the others; -1: it is no tensor.
+  std::vector<int> number_;
   std::vector<Ref> held_;
   Ref result_;  // of the backward
   std::vector<std::optional<TraceId>> inputs_, grads_;
@@ -166,6 +168,7 @@ bool CustomCall::LookAtOutputs() {
   if (!obstacle) return false;
   if (obstacle.get() != Py_None) return Refuse(PyUnicode_AsUTF8(obstacle.get())), false;
   number_.assign(outputs_.size(), -1);
+  std::vector<size_t> without;  // gradients
   for (size_t i = 0; i < outputs_.size(); ++i) {
     if (!outputs_[i]) return false;
     if (!IsTensor(outputs_[i])) continue;
@@ -179,12 +182,15 @@ bool CustomCall::LookAtOutputs() {
     bool plain = IsFloat(s_.meta(id).dtype) || IsComplex(s_.meta(id).dtype);
     for (Py_ssize_t k = 0; PyTuple_Check(opaque.get()) && k < PyTuple_GET_SIZE(opaque.get()); ++k)
       plain &= s_.Resolve(PyTuple_GET_ITEM(opaque.get(), k)) != outputs_[i];
-    if (std::find(differentiable_.begin(), differentiable_.end(), id) != differentiable_.end())
-      return Refuse("a result that appears twice"), false;
-    if (!plain) return Refuse("a result without gradients"), false;
-    number_[i] = static_cast<int>(differentiable_.size());
-    differentiable_.push_back(id);
+    for (const std::vector<TraceId>* known : {&differentiable_, &others_})
+      if (std::find(known->begin(), known->end(), id) != known->end())
+        return Refuse("a result that appears twice"), false;
+    std::vector<TraceId>& kind = plain ? differentiable_ : others_;
+    number_[i] = static_cast<int>(kind.size());
+    kind.push_back(id);
+    if (!plain) without.push_back(i);
   }
+  for (size_t i : without) number_[i] += static_cast<int>(differentiable_.size());
   return true;
 }
 
@@ -203,13 +209,17 @@ bool CustomCall::MayRunLater(PyObject* backward) {
 
 bool CustomCall::Backward(PyObject* backward) {
   tangents_ = s_.lowering().Tangents(&custom_, differentiable_);
+  custom_.outputs.insert(custom_.outputs.end(), others_.begin(), others_.end());
+  GradOff off(s_);
   std::vector<PyObject*> given = {context_.get()};
   for (size_t i = 0; i < outputs_.size(); ++i) {
-    held_.emplace_back(number_[i] < 0 ? Py_NewRef(Py_None) : s_.NewProxy(tangents_[number_[i]]));
+    const bool other = number_[i] >= static_cast<int>(tangents_.size());  // the backward gets zeros for it
+    held_.emplace_back(number_[i] < 0 ? Py_NewRef(Py_None)
+                       : other        ? s_.CallFramework(callees::kZerosLike, &outputs_[i], 1, nullptr)
+                                      : s_.NewProxy(tangents_[number_[i]]));
     if (!held_.back()) return false;
     given.push_back(held_.back().get());
   }
-  GradOff off(s_);
   s_.modes.now.autocast = {};
   const size_t pending = s_.pending().stores().size() + s_.pending().calls().size();
   s_.later = true;
@@ -220,7 +230,7 @@ bool CustomCall::Backward(PyObject* backward) {
          (Refuse("its backward writes to an object"), false);
 }
 
-// What the backward gave, by argument.
+// Gives what the backward gave, by argument.
 bool CustomCall::TakeGradients() {
   const bool tuple = PyTuple_Check(result_.get());
   const Py_ssize_t n = tuple ? PyTuple_GET_SIZE(result_.get()) : 1;
@@ -287,6 +297,16 @@ PyObject* CustomCall::Run() {
 
 }  // namespace
 
+// torch calls it, on stand-ins. What it remembers must be what torch keeps.
+static PyObject* CallOnTape(Session& s, PyObject* const* args, Py_ssize_t nargs) {
+  Ref apply;
+  {
+    SuspendScope off;
+    apply = Ref(PyObject_GetAttrString(args[0], "apply"));
+  }
+  return apply ? TapeOf(s)->Call(apply.get(), args + 1, nargs - 1, nullptr) : nullptr;
+}
+
 PyObject* CaptureSemantics::CallCustom(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   auto refuse = [&](const std::string& why) {
     return s_.Break(BreakId::kAutogradCall, "a torch.autograd.Function: " + why);
@@ -295,6 +315,7 @@ PyObject* CaptureSemantics::CallCustom(PyObject* const* args, Py_ssize_t nargs, 
   if (!parts.context || !parts.setup || !parts.backward || nargs < 1 || !PyType_Check(args[0]))
     return refuse("an unknown form");
   if (kwnames && PyTuple_GET_SIZE(kwnames)) return refuse("keyword arguments");
+  if (TapeOf(s_) && !TapeOf(s_)->inside()) return nargs ? CallOnTape(s_, args, nargs) : refuse("an unknown form");
   if (s_.vmap.open()) return refuse("under torch.vmap or a derivative");
   return CustomCall(*this, s_, args[0], args + 1, nargs - 1).Run();
 }

@@ -295,7 +295,7 @@ struct Sized {
     const int64_t d = dim->i.value() < 0 ? dim->i.value() + rank() : dim->i.value();
     return d >= 0 && d < rank() ? std::optional<int>(d) : std::nullopt;
   }
-  // A size of the first result. exact: as in DataSize.
+  // Gives a size of the first result. exact: as in DataSize.
   std::optional<shape::Int> Size(int dim, const shape::Int* most, bool exact = false) {
     auto n = make(0, dim, most);
     if (n) fresh.back().exact = exact;

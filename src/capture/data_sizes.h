@@ -13,40 +13,40 @@ namespace framejit::capture {
 class Session;
 
 struct DataSize {
-  Trace::DataSymbol symbol;  // of a call that is being made: the number of its result
-  Ref code;                  // where
+  Trace::DataSymbol symbol;  // While its call is being made, this names the result by its number.
+  Ref code;                  // The code object of the instruction that asked.
   int at;
   bool outermost;
-  bool number;                      // of the program, not a size of what is in memory
-  bool exact;                       // of a result whose strides are as written, also where it is empty
-  std::optional<shape::Int> usual;  // what it is as a rule: taken for granted until it was something else
+  bool number;                      // Is it a number of the program, and not the size of something in memory?
+  bool exact;                       // Are the strides of the result as written, also where it is empty?
+  std::optional<shape::Int> usual;  // What it usually is; this is taken for granted until a run finds another.
 };
 
 class DataSizes {
  public:
   explicit DataSizes(Session& s) : s_(s) {}
   const std::vector<DataSize>& all() const { return all_; }
-  // What the program is told that a tensor says: a guess, or a symbol. As Guessing::Value.
+  // What the program is told that a tensor holds: a guess or a symbol. The answer is that of Guessing::Value.
   PyObject* ItemOf(TraceId t, bool truth);
-  // What the integer tensor says, as a symbol; nothing: it cannot be one.
+  // The symbol for what a tensor of one integer holds, or nothing where it cannot be a symbol.
   std::optional<shape::Int> CountOf(TraceId t);
-  void Apply(Call& call);  // lowering's Apply, where sizes that data decides are symbols; throws Decline
-  // The results of a call that Apply is making, where data decides their sizes; nothing: it decides none.
+  void Apply(Call& call);  // Lowering's Apply, with symbols for sizes that data decides; throws Decline.
+  // The results of the call that Apply is making. It is nothing where data decides no size of them.
   std::optional<Inferred> Infer(Call& call, const std::vector<TensorMeta>& operands);
-  // At the end of a capture: it is to be made again, since what was asked of such sizes cannot be answered so.
+  // Asked at the end of a capture: must it be made again, since these symbols cannot answer what was asked of them?
   bool Reconsider(const std::vector<TraceId>& outputs);
-  std::vector<shape::Guard> Conditions(const std::vector<TraceId>& outputs);  // what is taken for granted of them
+  std::vector<shape::Guard> Conditions(const std::vector<TraceId>& outputs);  // What is taken as true of them.
 
  private:
-  bool AsIndices(Call& call);  // masks in x[...] become the indices of what they hold; where(mask), nonzero(..., True)
+  bool AsIndices(Call& call);  // Masks in x[...], where(mask), nonzero(..., True) become indices.
   std::vector<TraceId> IndicesOf(const Call& like, TraceId mask);
   void Lower(Call& call);
-  void Simplify(const std::vector<TraceId>& tensors, size_t first);  // and nodes: what is known of their sizes by now
+  void Simplify(const std::vector<TraceId>& tensors, size_t first);  // By what is known now; of nodes, too.
   std::optional<shape::Int> New(int result, int dim, const shape::Int* most);
 
   Session& s_;
-  std::vector<DataSize> all_, fresh_;  // fresh: of the call that is being made
-  bool naming_ = false;                // Apply is making one
+  std::vector<DataSize> all_, fresh_;  // `fresh_` belongs to the call that is being made.
+  bool naming_ = false;                // Is Apply making a call?
 };
 
 }  // namespace framejit::capture

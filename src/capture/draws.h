@@ -15,7 +15,7 @@ class Session;
 // The states of generators, byte by byte.
 class GeneratorStates {
  public:
-  void Save(PyObject* generator);  // as it is when it is first named
+  void Save(PyObject* generator);  // Its state is what it is when it is first named.
   void Restore() const;
 
  private:
@@ -33,15 +33,15 @@ class DrawProgram {
  public:
   bool empty() const { return draws_.empty(); }
   size_t size() const { return draws_.size(); }
-  // In a capture. args: the generator first. The generator is put back by Undo(). New reference; null: Break.
+  // A draw in a capture; args begin with the generator, which Undo() puts back. A new reference, or null after a Break.
   PyObject* Draw(Session& s, PyObject* function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   void Undo() {
     before_.Restore();
     before_ = {};
   }
-  // Before a run. False with an exception: a draw raised.
+  // Makes the draws before a run. It is false with an exception set where a draw raised.
   bool Run(GeneratorStates* before) const;
-  void Drop() const;  // what takes memory of what was drawn
+  void Drop() const;  // Lets go of drawn values that take much memory.
 
  private:
   struct Made {
@@ -49,10 +49,10 @@ class DrawProgram {
     std::vector<Ref> args;
     PyObject* Call() const;
   };
-  PyObject* Seen(Session& s, PyObject* value, const char* name);  // what captured code has of it
+  PyObject* Seen(Session& s, PyObject* value, const char* name);  // What captured code gets for a drawn value.
 
   std::vector<Made> draws_;
-  Ref values_;  // a list: what they gave the last time
+  Ref values_;  // A list of what the draws gave the last time.
   GeneratorStates before_;
 };
 

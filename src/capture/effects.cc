@@ -207,7 +207,7 @@ struct Origin3 {
   int line = 0;
 };
 
-// That of the `level`th frame from the innermost one. False: it lies outside of what is captured.
+// Gives the place of the `level`th frame from the innermost one. False: it lies outside of what is captured.
 bool FrameAt(Session& s, long level, Origin3* out) {
   auto of_code = [&](PyObject* code, PyObject* globals, int line) {
     out->globals = Borrow(globals);

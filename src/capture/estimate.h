@@ -17,13 +17,13 @@ namespace framejit::capture {
 
 class Estimate {
  public:
-  struct Pass {  // the graph of the program, or a part of the backward pass
+  struct Pass {  // The figures of the program's graph or of a part of the backward pass.
     std::string name;
     GraphCost graph;
     runtime::PlanCost plan;
   };
-  static Estimate* Current();  // of this thread; null: calls run
-  // Of the program's graph, before anything is made of it; of each executable that is made for the call.
+  static Estimate* Current();  // The estimate that this thread makes; null where calls really run.
+  // Note the program's graph before anything is made of it, and each executable that is made for the call.
   void NoteProgram(const Graph& g);
   void Note(const Graph& g, const Executable& executable);
   // The capture is over: sets the exception that ends the call. segment: what it made, if anything.

@@ -1,11 +1,14 @@
 // Recipes: see exit.h. Shared objects stay shared (one node each); cycles are refused.
 #include "capture/exit.h"
 
+#include <algorithm>
 #include <bit>
 #include <functional>
 
 #include "capture/builtins.h"
+#include "capture/override.h"
 #include "capture/proxy.h"
+#include "capture/tape.h"
 #include "capture/wrappers.h"
 #include "guard/versions.h"
 #include "tensor/import.h"
@@ -60,6 +63,84 @@ int Recipe::AddInput(const Source* source) {
   RecipeNode n{RecipeNode::kInput};
   n.index = it->second;
   return Push(std::move(n));
+}
+
+namespace {
+
+int Push(Recipe& r, RecipeNode n) {
+  r.nodes.push_back(std::move(n));
+  return static_cast<int>(r.nodes.size()) - 1;
+}
+
+int AddConst(Recipe& r, PyObject* o) {
+  RecipeNode n{RecipeNode::kConst};
+  n.object = Borrow(o);
+  return Push(r, std::move(n));
+}
+
+int AddCallNode(Recipe& r, PyObject* callable, RecipeNode args) {
+  RecipeNode n{RecipeNode::kReduce};
+  const int with = Push(r, std::move(args));
+  n.children = {AddConst(r, callable), with, AddConst(r, Py_None)};
+  return Push(r, std::move(n));
+}
+
+// A tensor or a wrapper as what the run computed, which torch knows nothing of yet. -1: it cannot be made again.
+int AddUntracked(Recipe& r, Session& s, PyObject* o) {
+  if (IsTensor(o)) {
+    RecipeNode n{RecipeNode::kOutput};
+    n.index = static_cast<int>(r.outputs.size());
+    r.outputs.push_back(s.pending().Original(AsTensor(o)->id));
+    return Push(r, std::move(n));
+  }
+  auto [make, inner] = TapeOf(s)->FormOf(o);
+  if (!inner) return PyErr_Clear(), -1;
+  RecipeNode args{RecipeNode::kTuple};
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(inner.get()); ++i)
+    args.children.push_back(AddUntracked(r, s, PyTuple_GET_ITEM(inner.get(), i)));
+  if (std::count(args.children.begin(), args.children.end(), -1)) return -1;
+  return AddCallNode(r, make.get(), std::move(args));
+}
+
+// What torch made, or leads gradients to. Nothing: it is neither; -1: it cannot be made again.
+std::optional<int> AddFromTape(Recipe& r, Session& s, PyObject* o) {
+  static PyObject* const item = [] {
+    Ref module(tensor::Import("operator"));
+    return module ? PyObject_GetAttrString(module.get(), "getitem") : nullptr;
+  }();
+  Tape& tape = *TapeOf(s);
+  if (!tape.Tracked(o) || tape.IsLeaf(o)) return tape.Made(o) ? std::optional(AddUntracked(r, s, o)) : std::nullopt;
+  auto at = std::find(tape.results.begin(), tape.results.end(), o);
+  if (tape.gathering) {
+    if (at == tape.results.end()) tape.results.push_back(o);
+    return AddConst(r, Py_None);
+  }
+  if (at == tape.results.end() || !item) return -1;
+  Ref index(PyLong_FromSsize_t(at - tape.results.begin()));
+  RecipeNode args{RecipeNode::kTuple};
+  args.children = {tape.leaving_node, AddConst(r, index.get())};
+  return AddCallNode(r, item, std::move(args));
+}
+
+}  // namespace
+
+void AddLeaving(Recipe& r, Session& s) {
+  Tape& tape = *TapeOf(s);
+  PyObject* parts = tape.leaving().get();
+  if (!parts) return;
+  RecipeNode all{RecipeNode::kTuple};
+  all.children.push_back(AddConst(r, PyTuple_GET_ITEM(parts, 0)));
+  for (int i = 1; i < 4; ++i) {
+    PyObject* items = PyTuple_GET_ITEM(parts, i);
+    RecipeNode tuple{RecipeNode::kTuple};
+    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(items); ++k) {
+      PyObject* o = PyTuple_GET_ITEM(items, k);
+      tuple.children.push_back(s.IsOutside(o) ? r.Add(o) : AddUntracked(r, s, o));
+      if (tuple.children.back() < 0) return;  // results say so
+    }
+    all.children.push_back(Push(r, std::move(tuple)));
+  }
+  tape.leaving_node = AddCallNode(r, Tape::Leave(), std::move(all));
 }
 
 int Recipe::Add(PyObject* o) {
@@ -299,7 +380,8 @@ bool Recipe::AddSlots(PyObject* o, std::vector<int>* out) {
   return true;
 }
 
-// An instance of a Python class: its type, its __dict__, and for subclasses of containers the contents.
+// For an instance of a Python class, the node has its type, its __dict__, and for subclasses of containers the
+// contents.
 int Recipe::AddInstance(PyObject* o) {
   PyTypeObject *t = Py_TYPE(o), *base = LayoutOf(t);
   bool ordered = OfType(base, CType::kOrderedDict);
@@ -324,6 +406,9 @@ int Recipe::AddInstance(PyObject* o) {
 }
 
 int Recipe::AddFresh(PyObject* o) {
+  if (TapeOf(*s_))
+    if (auto node = AddFromTape(*this, *s_, o))
+      return *node < 0 ? Fail(std::string("a ") + Py_TYPE(o)->tp_name) : *node;
   if (auto node = AddKnown(o)) return *node;
   if (IsWrapper(o)) {
     auto [make, args] = WrapperRecipe(*s_, o);
@@ -383,7 +468,8 @@ PyObject* MakeInstance(const RecipeNode& n, const At& at) {
       PyObject *k, *v;
       Py_ssize_t pos = 0;
       while (PyDict_Next(at(n.items), &pos, &k, &v)) {
-        // The base class's own __setitem__: an OrderedDict keeps its order, a subclass's hook does not run again.
+        // This is the base class's own __setitem__: an OrderedDict keeps its order, a subclass's hook does not run
+        // again.
         int bad = base->tp_as_mapping->mp_ass_subscript(r, k, v);
         if (bad < 0) return Py_DECREF(r), nullptr;
       }
@@ -456,6 +542,7 @@ int Recipe::Build(PyObject* const* inputs, PyObject* const* outs, const int64_t*
         break;
       }
       case RecipeNode::kReduce: {
+        const SuspendScope off;  // what makes an object is not the program's
         r = PyObject_CallObject(at(n.children[0]), at(n.children[1]));
         if (r && at(n.children[2]) != Py_None) {
           NoWarnings quiet;

@@ -16,7 +16,7 @@ struct RecipeNode {
     kConst,
     kInput,
     kOutput,
-    kItem,  // the number that an output holds
+    kItem,  // The number that an output of the runner holds.
     kSym,
     kSymFloat,
     kTuple,
@@ -44,15 +44,15 @@ struct RecipeNode {
 class Recipe {
  public:
   explicit Recipe(Session& s) : s_(&s) {}
-  // Node for `o` as the captured code sees it; -1: cannot be rebuilt (why() tells).
+  // The node for `o` as captured code sees it, or -1 where it cannot be rebuilt, as why() tells.
   int Add(PyObject* o);
   int AddInput(const Source* source);
   const std::string& why() const { return why_; }
-  // Sources of outside objects that nodes refer to; appended after the tensor inputs.
+  // The sources of outside objects that nodes name; these come after the tensors among the inputs.
   std::vector<const Source*> object_sources;
   std::vector<TraceId> outputs;
   std::vector<RecipeNode> nodes;
-  // Builds every node: values[i] is a new reference. 0, or -1 with an exception.
+  // Builds every node into values[i], a new reference each. It returns 0, or -1 with an exception set.
   int Build(PyObject* const* inputs, PyObject* const* outputs_in, const int64_t* symbols, size_t num_symbols,
             std::vector<Ref>* values) const;
   void Seal() {
@@ -70,7 +70,7 @@ class Recipe {
     return static_cast<int>(nodes.size()) - 1;
   }
   bool AddAll(PyObject* const* items, Py_ssize_t n, std::vector<int>* out);
-  // AddFresh in its parts. Nothing: an object of another kind; -1: cannot be rebuilt.
+  // The parts of AddFresh. Each answers nothing for an object of another kind, and -1 where it cannot be rebuilt.
   int AddFresh(PyObject* o);
   std::optional<int> AddKnown(PyObject* o);
   std::optional<int> AddContainer(PyObject* o);
@@ -84,7 +84,7 @@ class Recipe {
   int AddIterator(PyObject* iterator, PyObject* container);
 
   Session* s_;
-  std::unordered_map<PyObject*, int> memo_;  // -2: in progress (a cycle)
+  std::unordered_map<PyObject*, int> memo_;  // A node is -2 while it is being made: then there is a cycle.
   std::unordered_map<const Source*, int> input_index_;
   std::string why_;
 };
@@ -95,7 +95,7 @@ struct Exit {
   Recipe recipe;
   bool returns = false;
   int return_node = -1;
-  int next = 0, depth = 0;                 // where the frame goes on
+  int next = 0, depth = 0;                 // Where the frame goes on: instruction and depth of its stack.
   std::vector<std::pair<int, int>> slots;  // (slot, node), node -1: empty
   std::vector<int> stack;
   struct Store {
@@ -105,12 +105,12 @@ struct Exit {
   struct Call {
     Ref method;
     std::vector<int> args;
-    bool made = false;  // by the capture, for the first run
+    bool made = false;  // Has the capture already made the call, for the first run?
   };
   std::vector<Call> calls;
   std::vector<std::pair<int, int>> cells;  // (node of the cell, node of its new contents or -1)
-  int grad_after = -1;                     // grad mode to leave behind, -1 unchanged
-  // Nothing but one tensor is returned.
+  int grad_after = -1;                     // The grad mode to leave behind; -1 leaves it as it is.
+  // Is one tensor returned, and nothing else done?
   bool ReturnsOutput() const {
     return returns && recipe.outputs.size() == 1 && recipe.nodes.size() == 1 &&
            recipe.nodes[0].kind == RecipeNode::kOutput && stores.empty() && calls.empty() && cells.empty() &&
@@ -122,7 +122,7 @@ struct Exit {
                     FjFrame* frame, PyObject** result);
 
  private:
-  bool Effects(const std::vector<Ref>& values);  // false: an exception
+  bool Effects(const std::vector<Ref>& values);  // It is false with an exception set.
   void Land(const std::vector<Ref>& values, FjFrame* frame) const;
 };
 

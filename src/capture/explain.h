@@ -12,7 +12,7 @@ struct Explained {
   int64_t op_count = 0;
   std::vector<std::string> breaks, graphs, guards;
 };
-void BeginExplained(Compiled& compiled);  // what comes from here on is told
+void BeginExplained(Compiled& compiled);  // What happens from here on is reported.
 Explained Explain(Compiled& compiled);
 
 }  // namespace framejit::capture

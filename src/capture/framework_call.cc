@@ -11,6 +11,7 @@
 #include "capture/override.h"
 #include "capture/overrides.h"
 #include "capture/proxy.h"
+#include "capture/tape.h"
 #include "capture/tensor_state.h"
 #include "graph/arguments.h"
 #include "tensor/import.h"
@@ -127,6 +128,14 @@ PyObject* Comparison(Session& s, Callee callee, PyObject* const* args, Py_ssize_
   return all ? s.data_sizes().ItemOf(AsTensor(all.get())->id, true) : nullptr;
 }
 
+// Does it change, of a tensor, what gradients go through?
+bool ChangesHistory(std::string_view method) {
+  for (const char* name : {"requires_grad_", "detach_", "backward", "register_hook", "retain_grad", "set_",
+                           "register_post_accumulate_grad_hook"})
+    if (method == name) return true;
+  return false;
+}
+
 struct NotGuessed {};  // It is thrown where sizes are not to be guessed.
 
 }  // namespace
@@ -164,12 +173,15 @@ bool FrameworkCall::AnsweredByMode(PyObject** out) {
     return *out = AsClass(s_, args_[0], reinterpret_cast<PyTypeObject*>(args_[1])), true;
   if (torch_ && callee_.last() == "_make_subclass" && (total() == 2 || total() == 3) && !kwnames_)
     return *out = AsParameter(s_, args_[0], args_[1], total() == 3 ? args_[2] : Py_False), true;
-  if (torch_)
+  const bool on_tape = torch_ && TapeOf(s_) && !TapeOf(s_)->inside() && TapeOf(s_)->Takes(args_, total());
+  if (on_tape && ChangesHistory(callee_.last()))
+    return *out = s_.Break(BreakId::kSubclass, callee_ + " beside wrappers with gradients"), true;
+  if (torch_ && !on_tape)
     if ((*out = SetByCall(s_, callee_, args_, nargs_, kwnames_)) || s_.broken() || PyErr_Occurred()) return true;
   bool each = false;
   *out = ForEach(s_, callee_, args_, nargs_, kwnames_, &each);
   if (each || s_.broken() || PyErr_Occurred()) return true;
-  if (callee_ == callees::kAutogradGrad && s_.options().derivatives)
+  if (callee_ == callees::kAutogradGrad && !on_tape && s_.options().derivatives)
     return *out = GradientsOf(s_, args_, nargs_, kwnames_), true;
   const int level = s_.vmap.open() ? BatchLevel(s_, args_, total()) : 0;
   const bool layout = level && (callee_.last() == "is_contiguous" || callee_.last() == "stride");
@@ -178,6 +190,10 @@ bool FrameworkCall::AnsweredByMode(PyObject** out) {
     bool handled = false;
     *out = TensorQuery(s_, args_[0], std::string(callee_.last()), args_ + 1, nargs_ - 1, kwnames_, &handled);
     if (handled) return true;
+  }
+  if (on_tape && !callee_.effects().refused()) {
+    Ref function(tensor::ResolveCallee(callee_));
+    return *out = function ? TapeOf(s_)->Call(function.get(), args_, nargs_, kwnames_) : nullptr, true;
   }
   if (level) return *out = CallBatched(s_, level, callee_, args_, nargs_, kwnames_), true;
   if (s_.vmap.open() && NeedsVmap(s_, callee_, args_, nargs_)) {
@@ -232,7 +248,7 @@ Ref FrameworkCall::HeldNumber(PyObject* item, size_t position, bool factor) {
   return Ref(Ref(ItemAsFactor(s_, item, weight)) ? ItemFor(s_, item, weight) : nullptr);
 }
 
-// Binds one argument. A float that is a symbol stays one where the graph may hold the call with others.
+// Binds one argument of the call. A float that is a symbol stays one where the graph may hold the call with others.
 bool FrameworkCall::BindOne(PyObject* o, Arg* a, size_t position, std::string_view keyword) {
   const bool factor = torch_ && callee_.Has(kTakesFactor) && (keyword == "alpha" || keyword == "value");
   Ref made;

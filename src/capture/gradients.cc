@@ -7,6 +7,7 @@
 #include "capture/callees.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
+#include "capture/tape.h"
 #include "surface/rows.h"
 #include "tensor/overrides.h"
 
@@ -60,13 +61,13 @@ PyObject* Expanded(Session& s, PyObject* o, PyObject* size) {
   return Made(s, callees::kTensorExpand, {o, shape.get()});
 }
 
-// The same tensor, as another object.
+// Makes another object for the same tensor.
 PyObject* Alias(Session& s, PyObject* o) {
   if (const Vmap::Batched* b = BatchedOf(s, o)) return Stand(s, b->inner, b->dim, b->level, b->tracks);
   return Made(s, callees::kTensorViewAs, {o, o});
 }
 
-// A leaf in every sample of the levels up to `level`.
+// Makes the tensor a leaf in every sample of the levels up to `level`.
 PyObject* LeafAt(Session& s, PyObject* o, size_t level) {
   if (level == 0) {
     try {
@@ -90,7 +91,7 @@ PyObject* LeafAt(Session& s, PyObject* o, size_t level) {
   return inner ? Stand(s, inner, dim, static_cast<int>(level), s.vmap.differentiates(level)) : nullptr;
 }
 
-// Without gradients.
+// Gives the same tensor without gradients.
 PyObject* Untracked(Session& s, PyObject* o) {
   if (const Vmap::Batched* b = BatchedOf(s, o)) {
     const Vmap::Batched was = *b;
@@ -232,7 +233,7 @@ bool SolveEach(Session& s, const Problem& p, int level, Objects* grads) {
   return true;
 }
 
-// The gradients by input, null for none. False on Break.
+// The gradients by input, null for none. It is false after a Break.
 bool Solve(Session& s, Problem p, Objects* grads) {
   int level = 0;
   for (const Objects* all : {&p.outputs, &p.seeds, &p.inputs})
@@ -474,6 +475,7 @@ std::span<const StateFunction> GradientFunctions() {
 }
 
 bool WantsGradient(Session& s, PyObject* proxy) {
+  if (TapeOf(s) && TapeOf(s)->Tracked(proxy)) return true;
   const Vmap::Batched* b = BatchedOf(s, proxy);
   if (b && !b->tracks) return false;
   return s.meta(AsTensor(Plain(s, proxy))->id).requires_grad;

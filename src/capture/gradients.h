@@ -12,10 +12,10 @@
 
 namespace framejit::capture {
 
-std::span<const StateFunction> GradientFunctions();  // that torch's code calls
-// x.requires_grad_(). New reference to x; null without an error: not here.
+std::span<const StateFunction> GradientFunctions();  // The functions of C that torch's code calls.
+// x.requires_grad_(): a new reference to x, or null without an error where it is not done here.
 PyObject* MakeLeaf(Session& s, PyObject* proxy);
-bool WantsGradient(Session& s, PyObject* proxy);  // x.requires_grad
+bool WantsGradient(Session& s, PyObject* proxy);  // The answer to x.requires_grad.
 PyObject* GradientsOf(Session& s, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
 
 }  // namespace framejit::capture

@@ -10,7 +10,7 @@
 namespace framejit::capture {
 
 bool ReadyGraphObject();
-Ref MakeGraphObject(const Trace& trace, const std::vector<PyObject*>& constants);  // null with exception set
-void SetGraphSymbols(PyObject* graph, int64_t* symbols);                           // of the next calls; borrowed
+Ref MakeGraphObject(const Trace& trace, const std::vector<PyObject*>& constants);  // Null with an exception set.
+void SetGraphSymbols(PyObject* graph, int64_t* symbols);                           // For the next calls; borrowed.
 
 }  // namespace framejit::capture

@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <set>
 #include <span>
+#include <string>
+#include <string_view>
 
 #include "bytecode/code.h"
 #include "capture/callees.h"
@@ -12,6 +15,7 @@
 #include "capture/training.h"
 #include "diag/diag.h"
 #include "graph/arguments.h"
+#include "tensor/import.h"
 #include "tensor/overrides.h"
 #include "tensor/undo.h"
 
@@ -178,6 +182,42 @@ bool Guessing::Sizes(Call* call) {
   return any;
 }
 
+// The arguments of a torch operator that are one integer in all of its overloads: (position, name), ... . Borrowed.
+static PyObject* IntegerArguments(Callee callee) {
+  static auto& known = *new std::map<std::string, Ref, std::less<>>;  // it must outlive the interpreter
+  const std::string_view name = callee.last();
+  auto at = known.find(name);
+  if (at == known.end()) {
+    SuspendScope off;
+    Ref module(tensor::Import("framejit._functions"));
+    Ref found(module ? PyObject_CallMethod(module.get(), "integer_arguments", "s#", name.data(),
+                                           static_cast<Py_ssize_t>(name.size()))
+                     : nullptr);
+    PyErr_Clear();
+    at = known.emplace(name, found ? std::move(found) : Ref(PyTuple_New(0))).first;
+  }
+  return at->second.get();
+}
+
+// torch.topk(x, k): a tensor where torch takes an integer alone is read.
+template <typename F>
+static void LookAtIntegers(Call& call, F&& size, std::vector<Arg*>* found) {
+  if (!(callees::IsTensorMethod(call.callee) || call.callee.space() == callees::kTorch)) return;
+  auto read = [&](const Arg& a) { return a.is(Arg::Kind::kTensor) && size(a); };
+  const auto named = [&](const auto& k) { return read(k.second); };
+  const bool any = call.args.size() > 1 && std::any_of(call.args.begin() + 1, call.args.end(), read);
+  if (!any && std::none_of(call.kwargs.begin(), call.kwargs.end(), named)) return;
+  PyObject* integers = IntegerArguments(call.callee);
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(integers); ++i) {
+    PyObject* one = PyTuple_GET_ITEM(integers, i);
+    const size_t position = PyLong_AsSize_t(PyTuple_GET_ITEM(one, 0));
+    const std::string_view name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(one, 1));
+    if (position < call.args.size() && read(call.args[position])) found->push_back(&call.args[position]);
+    for (auto& [key, a] : call.kwargs)
+      if (key == name && read(a)) found->push_back(&a);
+  }
+}
+
 std::vector<Arg*> Guessing::SizesAmong(Call& call) {
   std::vector<Arg*> found;
   if (call.callee.last() == "__getitem__" || call.callee.last() == "__setitem__") return found;
@@ -193,7 +233,7 @@ std::vector<Arg*> Guessing::SizesAmong(Call& call) {
   };
   for (size_t i = 1; i < call.args.size(); ++i) look(call.args[i].items);
   for (auto& [name, a] : call.kwargs) look(a.items);
-  if (!call.callee.Has(kSizesInArguments)) return found;
+  if (!call.callee.Has(kSizesInArguments)) return LookAtIntegers(call, size, &found), found;
   const size_t first = callees::IsTensorMethod(call.callee) ? 1 : 0;
   if (!first && !call.args.empty()) look(call.args[0].items);
   if (call.args.size() > first) look(std::span(call.args).subspan(first));

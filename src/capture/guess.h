@@ -19,24 +19,24 @@ namespace framejit::capture {
 
 class Session;
 
-inline const Callee kCustomCall{"framejit._functions.call"};  // of a torch.autograd.Function, in a trace
+inline const Callee kCustomCall{"framejit._functions.call"};  // A call of a torch.autograd.Function in a trace.
 
 struct Guess {
   TraceId tensor;
   Ref value;  // True, False or an int
   Ref code;
-  int at;  // instruction offset
+  int at;  // The offset of the instruction.
 };
 
-// Of one compiled function.
+// The guesses of one compiled function, over all of its captures.
 struct Guesses {
-  using Where = std::pair<PyObject*, int>;  // code, instruction offset
+  using Where = std::pair<PyObject*, int>;  // The code object and the instruction's offset in it.
   // In the captures of one place, which begin anew after each break; by how often that was asked there before.
   std::map<std::pair<Where, int>, Ref> taken;
-  std::set<Where> wrong;     // said two things, or sizes there did not do as symbols
-  std::set<Where> changing;  // integers that said two things: symbols from now on
-  std::vector<Ref> codes;    // kept
-  bool measured = false;     // sizes that data decides are found out while capturing (data_sizes.cc)
+  std::set<Where> wrong;     // Places that said two things, or whose sizes did not do as symbols.
+  std::set<Where> changing;  // Places whose integers said two things: these are symbols from now on.
+  std::vector<Ref> codes;    // The code objects of all places, kept alive.
+  bool measured = false;     // Are sizes that data decides computed while capturing (data_sizes.cc)?
   void Refuse(PyObject* code, int at, bool number = false) {
     if (number && changing.emplace(code, at).second) return codes.push_back(Borrow(code));
     if (wrong.emplace(code, at).second) codes.push_back(Borrow(code));
@@ -56,7 +56,7 @@ class Guessing {
   // nothing of that kind, or it is not to be guessed.
   bool Sizes(Call* call);
   std::vector<Arg*> SizesAmong(Call& call);
-  Ref RunUpTo(TraceId t);  // the tensor, of the real inputs; null: that fails
+  Ref RunUpTo(TraceId t);  // The tensor, computed from the real inputs; null if that fails.
 
  private:
   Session& s_;

@@ -23,8 +23,9 @@ surface::LibraryGelu Find(DType t) {
 }
 
 surface::LibraryGelu Ask(DType t) {
-  static const surface::LibraryGelu single = Find(DType::kFloat32), brief = Find(DType::kBFloat16);
-  return t == DType::kFloat32 ? single : brief;
+  static const surface::LibraryGelu single = Find(DType::kFloat32), brief = Find(DType::kBFloat16),
+                                    half = Find(DType::kFloat16);
+  return t == DType::kFloat32 ? single : t == DType::kBFloat16 ? brief : half;
 }
 
 [[maybe_unused]] const bool registered = (surface::AskLibraryGelu(Ask), true);

@@ -33,12 +33,12 @@ class LoopWatch {
 
  private:
   struct Loop {
-    int64_t operations = 0, calls = 0;  // when it was last jumped back to; in its body, since a weight was read
-    int rounds = 0;                     // with framework calls in them, since a weight was read
+    int64_t operations = 0, calls = 0;  // At the last jump back; in its body since a weight was read.
+    int rounds = 0;                     // Rounds with framework calls since a weight was last read.
     size_t inputs = 0;
-    long idle_since = 0;  // instructions
-    int backs = 0;        // jumps to it, in this call of its function
-    int call = 0;         // which
+    long idle_since = 0;  // Instructions that ran by then.
+    int backs = 0;        // Jumps back to it in this call of its function.
+    int call = 0;         // The number of that call.
   };
   bool NewWeights(Loop& loop) const;
   bool EntersScalar(int index) const;
@@ -46,7 +46,7 @@ class LoopWatch {
   Session& s_;
   Compiled& compiled_;
   const std::vector<int>* root_cut_;
-  int passes_ = 0;  // of the loop of which several rounds are captured
+  int passes_ = 0;  // Jumps back of the loop whose several rounds are captured as one.
   std::unordered_map<uint64_t, Loop> loops_;
   std::unordered_map<PyCodeObject*, int> calls_;
   Ref code_;

@@ -6,14 +6,14 @@
 
 namespace framejit::capture {
 
-class Meter {  // of a call that runs in frames
+class Meter {  // The clock of one call that runs in frames.
  public:
   Meter(Compiled& compiled, const CodeState* root);
   ~Meter();
   Meter(const Meter&) = delete;
-  static void Broke(const Segment& segment);  // it has run up to its end, behind which Python goes on
+  static void Broke(const Segment& segment);  // It ran to its end, and Python goes on behind it.
 
-  // While alive, time is not Python's.
+  // While this is alive, time is not charged to Python.
   class Pause {
    public:
     Pause();
@@ -31,19 +31,19 @@ class Meter {  // of a call that runs in frames
   const CodeState* root_;
   Meter* outer_ = nullptr;
   bool on_, paused_ = false;
-  int cause_ = -1;  // of Compiled::breaks; -1: none
+  int cause_ = -1;  // An index into Compiled::breaks, or -1.
   double since_ = 0;
 };
 
-class RunClock {  // of one run of a segment that the event stream knows
+class RunClock {  // The clock of one run of a segment that the event stream knows.
  public:
   explicit RunClock(Segment& segment);
-  void Done();  // it has counted
+  void Done();  // The run counts: its time is kept.
 
  private:
   Segment& segment_;
   Meter::Pause pause_;
-  int weight_;  // runs that it stands for
+  int weight_;  // The number of runs that this one stands for.
   double start_;
 };
 

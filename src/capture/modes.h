@@ -31,17 +31,17 @@ struct StateFunction {
 class Switches {
  public:
   Answered Answer(Session& s, Callee callee, PyObject* const* args, Py_ssize_t n);
-  bool Fit(Session& s, Callee callee, bool cuda) const;  // false (Break): a changed one bears on that call
+  bool Fit(Session& s, Callee callee, bool cuda) const;  // False (Break): a changed one matters.
   std::vector<PendingCall> AtExit() const;
 
  private:
   struct Row {
     std::string_view get, set;
-    bool alone;  // setting it changes no other switch
+    bool alone;  // Does setting it change no other switch?
     bool attention = false;
   };
   static const Row kRows[];
-  struct Changed {  // what it was at the entry and is for the program
+  struct Changed {  // What it was at the entry, and what it is for the program.
     const Row* row;
     Ref key, entry, now;
   };
@@ -55,36 +55,36 @@ class Switches {
 // arrays are made in one state.
 class NumpyErrors {
  public:
-  bool Note(Session& s);  // before such a call. False (Break): the state is another one, or sees more than the entry's
-  bool Noted() const;     // a call was made in the state of now
-  int traps() const;      // of the calls; of now, if there were none
+  bool Note(Session& s);  // Asked before such a call. It is false after a Break: the state is another, or sees more.
+  bool Noted() const;     // Was a call made in the state of now?
+  int traps() const;      // The traps of the calls made, or those of now if none was.
   PyObject* Call(Session& s, PyObject* var, std::string_view method, PyObject* const* args, Py_ssize_t n);  // not get()
   void Leave();
-  bool entered() const { return entry_ >= 0; }    // a state of the program's was set
-  bool open() const { return !before_.empty(); }  // and is set
+  bool entered() const { return entry_ >= 0; }    // Has the program set a state?
+  bool open() const { return !before_.empty(); }  // Is a state of the program's set now?
  private:
   PyObject* Set(Session& s, PyObject* var, PyObject* state);
-  std::vector<Ref> before_;   // the tokens to go back
-  std::optional<int> traps_;  // of the calls on arrays
-  int entry_ = -1;            // before the first state was set
+  std::vector<Ref> before_;   // The tokens that go back to the states before.
+  std::optional<int> traps_;  // The traps under which arrays were computed with.
+  int entry_ = -1;            // The state before the program set its first one.
 };
 
 struct Modes {
-  Modes();  // those of this thread
+  Modes();  // Reads the modes of this thread.
   ModeState now;
   const ModeState entry;
-  int autocast_depth;                        // regions that are open
+  int autocast_depth;                        // The number of open regions of autocast.
   std::vector<std::string> default_devices;  // where tensors are made that name no device: the caller's, then scopes
-  std::set<std::string> numpy_devices;       // those under which NumPy's functions were called
+  std::set<std::string> numpy_devices;       // The devices under which NumPy's functions were called.
   Switches switches;
   NumpyErrors numpy;
-  std::unordered_map<PyObject*, Ref> context_vars;  // ContextVar -> value set during capture
-  int overrides_off = 0;                            // scopes in which torch asks no class for its __torch_function__
-  int warning_scopes = 0;                           // of warnings.catch_warnings; nothing that warns is captured
-  std::string StillOpen() const;                    // why code behind this place cannot be begun with; empty: it can
+  std::unordered_map<PyObject*, Ref> context_vars;  // The values that the capture has set ContextVars to.
+  int overrides_off = 0;                            // Open scopes in which no __torch_function__ is asked.
+  int warning_scopes = 0;                           // Open scopes of warnings.catch_warnings; what warns breaks.
+  std::string StillOpen() const;                    // Why no segment may begin behind this place; empty if one may.
 };
 
-// What a function that reads or sets a mode answers; nothing: it is none.
+// What a function that reads or sets a mode answers; nothing for any other function.
 Answered ThreadState(Session& s, Callee callee, PyObject* const* args, Py_ssize_t n);
 // The device with its number, for torch: "cuda" is the thread's current one, which is asked for again.
 std::string NumberedDevice(Session& s, std::string device);
@@ -94,9 +94,9 @@ Effect SwitchEffect(Callee name);
 // and the like. Null without an error: `type` is another class.
 PyObject* ModeScope(Session& s, PyTypeObject* type, PyObject* const* args, Py_ssize_t n);
 bool IsModeScope(PyTypeObject* type);
-// var.get(...), set or reset.
+// Answers var.get(...), var.set(...) and var.reset(...).
 PyObject* ContextVarCall(Session& s, PyObject* var, std::string_view method, PyObject* const* args, Py_ssize_t n);
-bool IsCodeOf(PyCodeObject* code, std::string_view package);  // of a function of its own
+bool IsCodeOf(PyCodeObject* code, std::string_view package);  // Is this the code of one of the package's functions?
 bool IsCodeOf(PyFrameObject* frame, std::string_view package);
 bool ReadyModes();  // once, at module initialisation
 

@@ -136,7 +136,7 @@ PyObject* CaptureSemantics::ModulePlumbing(PyFunctionObject* f, PyObject* const*
   return CallModule(f, args, nargs, kwnames, handled);
 }
 
-// Module.__getattr__.
+// Answers Module.__getattr__.
 PyObject* CaptureSemantics::ModuleItem(PyObject* self, PyObject* name, bool* handled) {
   NAME(dict_name, "__dict__");
   NAME(parameters, "_parameters");
@@ -226,7 +226,7 @@ bool CaptureSemantics::NoGlobalHooks(PyFunctionObject* call) {
   return true;
 }
 
-// Module.__call__ of a module without hooks.
+// Does what Module.__call__ does for a module without hooks.
 PyObject* CaptureSemantics::CallModule(PyFunctionObject* f, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
                                        bool* handled) {
   NAME(compiled_name, "_compiled_call_impl");

@@ -9,8 +9,8 @@ namespace framejit::capture {
 
 class Session;
 
-Session* LiveNumber(PyObject* symbol);  // its session, if that is capturing on this thread; else null with an exception
-PyObject* Concrete(PyObject* o);        // of a symbol the number, guarded; of anything else itself: new reference
+Session* LiveNumber(PyObject* symbol);  // Its session, if that captures on this thread, else null with an error.
+PyObject* Concrete(PyObject* o);        // A new reference: a symbol's number, guarded, or the object itself.
 PyObject* OnNumbers(PyObject* a, PyObject* b, binaryfunc f);
 template <binaryfunc kF>
 PyObject* Other(PyObject* a, PyObject* b) {
@@ -25,6 +25,6 @@ PyObject* Converted(PyObject* a) {
 Py_hash_t HashOfNumber(PyObject* a);
 PyObject* AttributeOfNumber(PyObject* a, PyObject* name);
 void FreeNumber(PyObject* a);
-extern PyMethodDef number_methods[];  // that C code looks for on the type of a number
+extern PyMethodDef number_methods[];  // Methods that C code looks for on the type of a number.
 
 }  // namespace framejit::capture

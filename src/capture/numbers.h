@@ -28,23 +28,23 @@ struct FloatOp {
   std::optional<double> Eval(std::span<const int64_t> symbols) const;
 };
 
-// What the program has asked of a computed float.
+// A comparison that the program has asked of a computed float.
 struct FloatCheck {
   uint32_t symbol;
   double c;
-  int op;  // Py_LT, ...
+  int op;  // One of Py_LT and the others.
   bool answer;
   bool Holds(std::span<const int64_t> symbols) const;
   bool operator==(const FloatCheck&) const = default;
 };
 
-// What is computed of floats before a run, and asked of them.
+// What is computed of floats before a run, and what the program asked of the results.
 class FloatProgram {
  public:
   FloatProgram() = default;
   FloatProgram(std::vector<FloatOp> ops, std::vector<FloatCheck> checks)
       : ops_(std::move(ops)), checks_(std::move(checks)) {}
-  // False: the program would go another way.
+  // It is false where the program would take another way than in the capture.
   bool Run(std::span<int64_t> symbols) { return (ops_.empty() && checks_.empty()) || Compute(symbols); }
   bool missed() const { return raises_ || wrong_; }
   void Forget() { raises_ = false, wrong_ = nullptr; }
@@ -54,29 +54,29 @@ class FloatProgram {
   bool Compute(std::span<int64_t> symbols);
   std::vector<FloatOp> ops_;
   std::vector<FloatCheck> checks_;
-  bool raises_ = false;                // an operation, in the last run
-  const FloatCheck* wrong_ = nullptr;  // in the last run
+  bool raises_ = false;                // Did an operation of the last run raise?
+  const FloatCheck* wrong_ = nullptr;  // The first check that failed in the last run.
 };
 
 class Numbers {
  public:
   Numbers(shape::Env& env, Graph& graph, guard::GuardBuilder& guards) : env_(env), graph_(graph), guards_(guards) {}
-  // Of what is found at a source; nothing: it was not met yet.
+  // The symbol for what is found at a source, or nothing where that was not met yet.
   std::optional<shape::Int> Int(const Source* s) const;
   std::optional<uint32_t> Float(const Source* s) const;
   // Guards for it are taken. `name`: for reports.
   // It is never less than `min`; what may be 0 or less says so.
   shape::Int NewInt(const Source* s, int64_t value, std::string name, int64_t min = 1);
   uint32_t NewFloat(const Source* s, PyObject* number, std::string name);
-  std::optional<uint32_t> Computed(FloatOp op);     // a new one, made before a run
+  std::optional<uint32_t> Computed(FloatOp op);     // A new symbol, computed before a run.
   std::optional<uint32_t> OfInt(shape::Int i);      // likewise; nothing: only the run knows it, or it may not fit
-  double Specialize(uint32_t symbol);               // the number itself, guarded
-  bool Compare(uint32_t symbol, double c, int op);  // the answer is guarded, or checked before a run
+  double Specialize(uint32_t symbol);               // Gives the number itself, which is guarded from then on.
+  bool Compare(uint32_t symbol, double c, int op);  // The answer is guarded, or checked before each run.
   FloatProgram Program() const { return {ops_, checks_}; }
 
  private:
   struct Known {
-    const Source* source;  // null: made by ops_[op]
+    const Source* source;  // Where it was found; null: ops_[op] makes it.
     Ref value;
     size_t op;
   };
@@ -88,7 +88,7 @@ class Numbers {
   guard::GuardBuilder& guards_;
   std::unordered_map<const Source*, shape::Int> ints_;
   std::unordered_map<const Source*, uint32_t> floats_;
-  std::unordered_map<uint32_t, Known> known_;  // floats by symbol
+  std::unordered_map<uint32_t, Known> known_;  // What is known of each float, by its symbol.
   std::vector<FloatOp> ops_;
   std::vector<FloatCheck> checks_;
   int scalars_ = 0;

@@ -16,7 +16,7 @@ bool Dispatches(PyObject* callable) {
   return OfType(callable, CType::kNumpyFunction);
 }
 
-// The Python function behind a function of NumPy's that dispatches on its arguments' types. Null: it has none.
+// Gives the Python function behind a function of NumPy that dispatches on its arguments' types. Null: it has none.
 Ref BodyOf(PyObject* callable) {
   Ref body(PyObject_GetAttrString(callable, "_implementation"));
   if (!body) PyErr_Clear();
@@ -55,7 +55,7 @@ bool IsUfunc(PyObject* o) {
 
 }  // namespace
 
-// numpy.add.reduce(...) and the like. Null without an error: not one of them.
+// numpy.add.reduce(...) and the like. It is null without an error where it is none of them.
 PyObject* CaptureSemantics::UfuncMethod(PyObject* callable, PyObject* const* args, Py_ssize_t nargs,
                                         PyObject* kwnames) {
   PyObject* self = nullptr;
@@ -72,8 +72,8 @@ PyObject* CaptureSemantics::UfuncMethod(PyObject* callable, PyObject* const* arg
   return name.empty() ? nullptr : s_.CallFramework(Callee(name + "." + method), args, nargs, kwnames);
 }
 
-// numpy.result_type and its like: in place of arrays their types are asked, and what they answer of other arguments
-// hangs on nothing else. Null without an error: not one of them.
+// Answers numpy.result_type and its like: in place of arrays their types are asked, and what they answer of other
+// arguments hangs on nothing else. It is null without an error where it is none of them.
 PyObject* CaptureSemantics::TypeQuestion(PyObject* callable, PyObject* const* args, Py_ssize_t nargs,
                                          PyObject* kwnames) {
   const Py_ssize_t total = nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);

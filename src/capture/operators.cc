@@ -1,6 +1,7 @@
 // Operators, items, iteration, building of containers, names. Each rule: resolve the operands, take the guards that
 // follow from looking at them, let tensors go to the session, and otherwise let CPython do it on private objects.
 #include "capture/builtins.h"
+#include "capture/changed_sets.h"
 #include "capture/generators.h"
 #include "capture/proxy.h"
 #include "capture/rounds.h"
@@ -180,6 +181,8 @@ int CaptureSemantics::Contains(PyObject* container, PyObject* value) {
   }
   if (IsTensor(value) && (PyDict_Check(container) || PyAnySet_Check(container)) && s_.IsOutside(container))
     return s_.Break(BreakId::kTensorItem, "a tensor as key of a dict or set"), -1;
+  if (auto known = Member(s_, container, value)) return *known;
+  const AsItWas before(s_, container, value);
   if (Container(container) && !s_.NoteContents(container, true)) return -1;
   const bool keys = PyDict_CheckExact(container) && !s_.IsOutside(container);  // its values are not asked
   PyObject* c = keys || (own && PyFunction_Check(own)) ? container : s_.ForC(container, true);
@@ -201,19 +204,6 @@ int CaptureSemantics::Truth(PyObject* a) {
     if (!s_.NoteLength(a) || (!Container(a) && !s_.ForC(a))) return -1;
   }
   return PyObject_IsTrue(a);
-}
-
-// A dict without that key. A class of its own may have an answer in Python; one of C would store it.
-PyObject* CaptureSemantics::MissingItem(PyObject* dict, PyObject* key) {
-  static PyObject* const missing_name = PyUnicode_InternFromString("__missing__");
-  PyObject* missing = _PyType_Lookup(Py_TYPE(dict), missing_name);
-  if (!missing) {
-    Ref arguments(PyTuple_Pack(1, key));  // a tuple would be all of them
-    return arguments ? PyErr_SetObject(PyExc_KeyError, arguments.get()), nullptr : nullptr;
-  }
-  if (!PyFunction_Check(missing)) return s_.Break(BreakId::kUnknownCall, "__missing__");
-  PyObject* args[] = {dict, key};
-  return Call(missing, args, 2, nullptr);
 }
 
 PyObject* CaptureSemantics::GetItem(PyObject* o, PyObject* key) {

@@ -17,9 +17,9 @@ struct Origin {
   enum Kind : uint8_t { kOutside, kFresh, kConst };
   Kind kind = kFresh;
   const Source* source = nullptr;  // kOutside; kConst: rooted at the object itself
-  bool contents_noted = false;     // guards on length/keys/items were taken
-  bool changes = false;            // it has pending calls: it cannot be read any more
-  PyObject* proxy = nullptr;       // an outside tensor's proxy (kept by the session)
+  bool contents_noted = false;     // Have guards been taken on its length, keys and items?
+  bool changes = false;            // Calls on it wait for the exit, so that it cannot be read any more.
+  PyObject* proxy = nullptr;       // The proxy of an outside tensor, kept by the session.
   PyObject* shadow = nullptr;      // an outside container's copy with proxies in place of tensors (kept)
   PyObject* items[2] = {};         // of a list or tuple that is gone through, by the program or C code: a copy (kept)
   PyObject* real = nullptr;        // of such a copy, and of one that is written to: the container
@@ -70,7 +70,7 @@ class Origins {
     for (const Slot& s : old)
       if (s.object) slots_[At(s.object)] = s;
   }
-  std::vector<Slot> slots_;  // a power of two of them
+  std::vector<Slot> slots_;  // Their number is a power of two.
   std::pmr::monotonic_buffer_resource memory_{1 << 15};
   std::pmr::deque<Origin> list_{&memory_};
 };

@@ -24,7 +24,7 @@ class SuspendScope {
 
  private:
   frame::Semantics* semantics_;
-  void* active_;  // a shared_ptr<Compiled>, null if there was none
+  void* active_;  // A shared_ptr<Compiled>, or null if none was active.
 };
 
 }  // namespace framejit::capture

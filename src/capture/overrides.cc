@@ -26,7 +26,7 @@ PyTypeObject* ClassOf(Session& s, PyObject* proxy) {
   return type && tensor::Overrides(type) ? type : nullptr;
 }
 
-// Arguments with stand-ins in place of proxies. Null with an error.
+// Arguments with stand-ins in place of proxies. It is null with an error set.
 Ref StandIns(Session& s, PyObject* o) {
   static PyObject* const make = Part("stand_in");
   if (!make) return {};

@@ -7,7 +7,7 @@
 
 namespace framejit::capture {
 
-frame::Semantics* CurrentSemantics();  // of the capture on this thread
+frame::Semantics* CurrentSemantics();  // Of the capture on this thread, or null.
 
 // The class of this tensor, if torch asks it now; null: it does not. Borrowed.
 PyTypeObject* Asked(Session& s, PyObject* proxy);
@@ -18,9 +18,9 @@ PyObject* CallOverride(Session& s, PyObject* function, PyObject* const* args, Py
                        bool* asked);
 // What the class of such a tensor has under a name. *found = false, and null: what torch.Tensor has.
 PyObject* OwnAttribute(Session& s, PyObject* proxy, PyObject* name, bool* found);
-PyTypeObject* MadeClass(Session& s, TraceId id);  // of what became one here; null: none
+PyTypeObject* MadeClass(Session& s, TraceId id);  // The class that it got here, or null.
 PyObject* AsParameter(Session& s, PyObject* type, PyObject* data, PyObject* tracked);  // Tensor._make_subclass
 PyObject* AsClass(Session& s, PyObject* proxy, PyTypeObject* type);                    // tensor.as_subclass(type)
-bool OverridesFit(Session& s, PyTypeObject* type);  // false (Break): it replaces more than is modelled
+bool OverridesFit(Session& s, PyTypeObject* type);  // False (Break): it replaces more than is known.
 
 }  // namespace framejit::capture

@@ -15,14 +15,14 @@ namespace framejit::capture {
 struct PendingStore {
   Ref dict;
   Ref key;
-  Ref value;  // empty: delete
+  Ref value;  // The item is deleted where it is empty.
 };
 
 // A call of a C method that changes an outside container and is not looked at again: it is made at the segment's exit.
 struct PendingCall {
-  Ref method;             // a method descriptor
-  std::vector<Ref> args;  // the container first
-  bool hooks = false;     // it makes something see gradients
+  Ref method;             // The method's descriptor.
+  std::vector<Ref> args;  // The arguments, of which the container is the first.
+  bool hooks = false;     // Does the call register something that sees gradients?
 };
 
 // A store to a variable of an enclosing function, likewise. Its last one counts.
@@ -46,9 +46,9 @@ struct CacheCall {
 
 // A wrapper that was made here (wrappers.h).
 struct MadeWrapper {
-  Ref args, kwargs;             // of Tensor._make_wrapper_subclass, behind the class
+  Ref args, kwargs;             // The arguments of Tensor._make_wrapper_subclass behind the class.
   PyObject* view_of = nullptr;  // its base: a wrapper, alive like all that is made here
-  PyObject* shares = nullptr;   // whose memory it was said to have
+  PyObject* shares = nullptr;   // The tensor whose memory it was said to share.
 };
 
 class PendingEffects {
@@ -64,13 +64,13 @@ class PendingEffects {
   bool Has(PyObject* dict) const;
   // The last store to dict[key]: 1 with *value (borrowed; null: it was deleted); 0: there is none; -1: an error.
   int Find(PyObject* dict, PyObject* key, PyObject** value) const;
-  void Store(PyObject* dict, PyObject* key, PyObject* value);  // value null: delete
+  void Store(PyObject* dict, PyObject* key, PyObject* value);  // Null deletes the item.
   void Forget(PyObject* dict, PyObject* key);                  // of a string: what was stored there is there already
 
   // --- calls of methods that change a container
   const std::vector<PendingCall>& calls() const { return calls_; }
   void Call(PendingCall call) { calls_.push_back(std::move(call)); }
-  std::vector<PendingCall> TakeCalls(PyObject* container);  // in their order
+  std::vector<PendingCall> TakeCalls(PyObject* container);  // In the order in which they were made.
   // container[-back] of what calls with one argument put in; null: another call came between, or too few.
   PyObject* PutIn(PyObject* container, long back) const;
 
@@ -80,15 +80,15 @@ class PendingEffects {
   void WriteCell(PyObject* cell, PyObject* value);  // value null: delete
 
   // --- lists for which a private one stands
-  const std::vector<PyObject*>& lists() const { return lists_; }  // the real ones
+  const std::vector<PyObject*>& lists() const { return lists_; }  // The lists from outside that private ones stand for.
   void WriteList(PyObject* list) { lists_.push_back(list); }
-  void Touch() { ++touched_; }  // one of them is used
+  void Touch() { ++touched_; }  // Notes that one of them is used.
 
   // --- what no later read can miss
   std::vector<CacheCall> cache_calls;
-  std::map<TraceId, std::vector<std::pair<Ref, Ref>>> attributes;  // that tensors made here were given, in order
-  std::unordered_map<PyObject*, MadeWrapper> wrappers;             // that were made here
-  std::map<TraceId, Ref> grads;                                    // that inputs were given, or None
+  std::map<TraceId, std::vector<std::pair<Ref, Ref>>> attributes;  // Attributes that tensors made here got.
+  std::unordered_map<PyObject*, MadeWrapper> wrappers;             // The wrappers that were made here.
+  std::map<TraceId, Ref> grads;                                    // The gradients, or None, that inputs were given.
   std::map<TraceId, Ref> retains;  // retain_grad, which tensors made here get where they are results
   // Must not be written, for what waits would see it: what is given a hook, what is given other memory and whose it is,
   // what has no gradients any more.

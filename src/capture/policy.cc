@@ -194,8 +194,10 @@ class Policy : public frame::FramePolicy {
       if (state.loop_seconds > kLoopSeconds + kLoopShare * (now - state.first_seen)) return frame::Action::kHandOver;
     }
     if (const Segment* last = LastOf(place)) {
-      if (!compiled->fullgraph && Emptied(*last, frame)) return AsWritten(*compiled, frame, result);
-      if (!Missed(*compiled, place, frame)) return PyErr_Occurred() ? frame::Action::kRaise : StepOver(frame, place);
+      const Sizes differ = last->guards->DynamicCandidates(fj_localsplus(frame));
+      if (!compiled->fullgraph && Emptied(differ)) return AsWritten(*compiled, frame, result);
+      if (!Missed(*compiled, place, frame, differ))
+        return PyErr_Occurred() ? frame::Action::kRaise : StepOver(frame, place);
     } else if (stance == Stance::kFailOnRecompile) {
       PyErr_SetString(ErrorType("RecompileError"), (Where(code) + " was not compiled yet").c_str());
       return frame::Action::kRaise;
@@ -262,10 +264,8 @@ class Policy : public frame::FramePolicy {
     return frame::Action::kHandOver;
   }
 
-  static bool Emptied(const Segment& last, FjFrame* frame) {
-    const auto candidates = last.guards->DynamicCandidates(fj_localsplus(frame));
-    return !candidates.empty() && candidates[0].first < 0;
-  }
+  using Sizes = std::vector<std::pair<int, int>>;  // what GuardSet::DynamicCandidates answers
+  static bool Emptied(const Sizes& sizes) { return !sizes.empty() && sizes[0].first < 0; }
 
   // A call with something empty, of code that has versions for what is not: what is empty follows rules of its own (of
   // strides, of errors) and has next to nothing to compute.
@@ -417,7 +417,7 @@ class Policy : public frame::FramePolicy {
     }
   }
 
-  // As At, of segments for several rounds. Nothing: those of one round are looked at.
+  // Does what At does, for segments of several rounds. Nothing: those of one round are looked at.
   static std::optional<frame::Action> RunRounds(Compiled& compiled, CodeState& state, const Place& once, Place& rounds,
                                                 FjFrame* frame, PyObject** result) {
     RangeInUse range(frame);
@@ -436,7 +436,8 @@ class Policy : public frame::FramePolicy {
     if (std::any_of(skips.begin(), skips.end(), [&](const Skips& s) { return s.frame == frame && s.steps > 1; }))
       return {};
     if (stance != Stance::kDefault || !tensor::CaptureObstacle().empty() || !Due(rounds, once)) return {};
-    if (LastOf(rounds) && !Missed(compiled, rounds, frame)) {
+    const Segment* last = LastOf(rounds);
+    if (last && !Missed(compiled, rounds, frame, last->guards->DynamicCandidates(fj_localsplus(frame)))) {
       rounds.one_by_one = true;
       return PyErr_Occurred() ? std::optional(frame::Action::kRaise) : std::nullopt;
     }
@@ -532,8 +533,8 @@ class Policy : public frame::FramePolicy {
     }
   }
 
-  // No entry matched. True: capture another version.
-  static bool Missed(Compiled& compiled, Place& place, FjFrame* frame) {
+  // No entry matched, and the last one by these sizes. True: capture another version.
+  static bool Missed(Compiled& compiled, Place& place, FjFrame* frame, const Sizes& differ) {
     if (stance == Stance::kEagerOnRecompile) return false;
     Segment& last = *LastOf(place);
     const auto missed = [](auto& s) { return s->assumed.missed && !s->assumed.wrong; };
@@ -550,7 +551,6 @@ class Policy : public frame::FramePolicy {
     if (diag::Enabled(diag::Channel::recompiles_))
       diag::Log(diag::Channel::recompiles_, "recompiling " + Where(fj_code(frame)) + ": " + why);
     RecompileEvent(frame, place.segments.size(), why);
-    const auto candidates = last.guards->DynamicCandidates(fj_localsplus(frame));
     std::vector<std::string> ints = last.guards->DynamicInts(fj_localsplus(frame));
     const std::vector<std::string> input_names = last.dynamic_names;
     DropDead(place);
@@ -571,7 +571,7 @@ class Policy : public frame::FramePolicy {
     }
     if (compiled.Dynamic() != 0) {
       bool grew = false;
-      for (auto [input, dim] : candidates)
+      for (auto [input, dim] : differ)
         if (!place.fixed_sizes && input >= 0 && input < static_cast<int>(input_names.size())) {
           std::pair<std::string, int> d{input_names[input], dim};
           if (std::find(place.dynamic_dims.begin(), place.dynamic_dims.end(), d) == place.dynamic_dims.end())

@@ -5,14 +5,14 @@
 
 namespace framejit::capture {
 
-PyObject* ErrorType(const char* name);  // of framejit.errors; borrowed
-void InstallPolicy();                   // once, at module initialisation
+PyObject* ErrorType(const char* name);  // An exception of framejit.errors, borrowed.
+void InstallPolicy();                   // Called once, at module initialisation.
 
-// Found or new; always new with an empty key.
+// The state under this key, made where there is none. With an empty key it is always a new one.
 std::shared_ptr<Compiled> MakeCompiled(const std::string& key);
 void DropSegments(Compiled& compiled);
-void Retire(std::unique_ptr<Segment> segment);  // dropped when no thread may be in it
-void ResetCompiled(Compiled& compiled);         // drops its compiled segments and counters
+void Retire(std::unique_ptr<Segment> segment);  // It is dropped once no thread can be in it.
+void ResetCompiled(Compiled& compiled);         // Drops its segments and its counters.
 void ResetAll();
 // The interpreter is about to end: from now on everything runs as written, and what segments hold (the program's own
 // objects, of which destructors are still to run) is let go.
@@ -28,7 +28,7 @@ class InUse {
       FreeDropped();
   }
   InUse(const InUse&) = delete;
-  static inline bool dropped = false;  // there are some
+  static inline bool dropped = false;  // Are there dropped segments?
 
  private:
   static void FreeDropped();
@@ -52,7 +52,7 @@ bool Capturing();
 enum class Stance : uint8_t { kDefault, kForceEager, kEagerOnRecompile, kFailOnRecompile };
 void SetStance(Stance s);
 Stance GetStance();
-inline bool ending = false;  // the interpreter is (EndAll)
+inline bool ending = false;  // Is the interpreter about to end (EndAll)?
 bool DisabledByOption();     // FRAMEJIT_DISABLE=1
 inline bool DisabledEverywhere() {
   static const bool off = DisabledByOption();

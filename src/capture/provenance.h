@@ -12,8 +12,8 @@ namespace framejit::capture {
 
 class Provenance {
  public:
-  void Note(const Graph& g);                               // the graph as it was captured
-  void Tell(FjFrame* frame, const shape::Env& env) const;  // once all is asked
+  void Note(const Graph& g);                               // Notes the graph as it was captured.
+  void Tell(FjFrame* frame, const shape::Env& env) const;  // Writes the event, once all questions were asked.
 
  private:
   struct Made {

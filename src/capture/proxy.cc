@@ -1,4 +1,4 @@
-// Protocol slots of the proxies. Every slot asks the session; none computes anything itself.
+// This file has the protocol slots of the proxies. Every slot asks the session; none computes anything itself.
 #include "capture/proxy.h"
 
 #include <structmember.h>

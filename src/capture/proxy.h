@@ -22,7 +22,7 @@ struct TensorProxy {
 
 struct SymInt {
   PyObject_HEAD Session* session;
-  shape::Int expr;  // trivially destructible
+  shape::Int expr;  // It needs no destructor.
 };
 
 struct SymFloat {
@@ -32,13 +32,13 @@ struct SymFloat {
 
 struct Lazy {
   PyObject_HEAD Session* session;
-  PyObject* value;  // the real object
+  PyObject* value;  // The real object of the frame.
   const guard::Source* source;
-  PyObject* resolved;  // what captured code sees, once used
+  PyObject* resolved;  // What captured code sees of it, once it was used.
 };
 
 bool ReadyNumbers();
-bool ReadyProxies();  // once, at module initialisation
+bool ReadyProxies();  // Called once, at module initialisation.
 extern PyTypeObject TensorProxyType, SymIntType, SymFloatType, LazyType, UnseenType, ItemFloatType;
 
 inline bool IsTensor(PyObject* o) {
@@ -68,12 +68,12 @@ PyObject* NewSymInt(Session* s, shape::Int e);
 PyObject* NewSymFloat(Session* s, uint32_t symbol);
 // Of numbers of which one is a symbol; null without an exception: on the numbers themselves, which are guarded then.
 PyObject* OnFloats(char kind, PyObject* a, PyObject* b, binaryfunc f);  // FloatBinary, or f on the numbers
-PyObject* FloatBinary(char kind, PyObject* a, PyObject* b);             // FloatOp's
+PyObject* FloatBinary(char kind, PyObject* a, PyObject* b);             // The kinds are FloatOp's.
 PyObject* FloatOf(PyObject* number);                                    // float(number)
 PyObject* FloatFunction(std::string_view name, PyObject* argument);     // of the module `math`
 // The float that the one element of a tensor is (item_float.cc); null without an error: it cannot be held so.
 PyObject* NewItemFloat(Session& s, PyObject* proxy);
-TraceId TensorOfItem(PyObject* item);  // of one float64
+TraceId TensorOfItem(PyObject* item);  // The tensor of one float64 that the number is held in.
 // What stands for it in an operation with that tensor, a tensor; null without an error: nothing does.
 PyObject* ItemFor(Session& s, PyObject* item, const TensorMeta& beside);
 // The tensor of such a number where the floats of that tensor hold it; null: they may not, or an exception.
@@ -97,7 +97,7 @@ bool IsSymbolicSize(PyObject* o);
 PyObject* SizeItem(Session& s, PyObject* size, PyObject* key);
 PyObject* SizeConcat(Session& s, PyObject* a, PyObject* b);
 PyObject* SizeMethod(Session& s, PyObject* size, const char* name, PyObject* const* args, Py_ssize_t nargs);
-std::string_view FrameworkPrefix(Session& s, PyObject* proxy);  // the class of such tensors, by its name
+std::string_view FrameworkPrefix(Session& s, PyObject* proxy);  // The name of the class of such tensors.
 Callee MethodOf(Session& s, PyObject* proxy, std::string_view name);
 PyObject* PlainTensorClass(bool parameter);          // torch.Tensor or torch.nn.Parameter: borrowed
 PyObject* TensorClass(Session& s, PyObject* proxy);  // torch.Tensor, Parameter, ndarray, np.float64: new reference

@@ -11,9 +11,9 @@ namespace framejit::capture {
 // through variables of functions, bound objects, items and attributes, with what they hold, in a fixed order: another
 // list later says that one of them was changed. Objects from outside are not entered.
 struct Reach {
-  std::vector<Ref> held;              // everything that was seen, in order
-  std::vector<PyObject*> changeable;  // among them
-  bool outside = false;               // a list, dict or set from outside is among them
+  std::vector<Ref> held;              // Everything that was seen, in order.
+  std::vector<PyObject*> changeable;  // Those among them that can change.
+  bool outside = false;               // Is a list, dict or set from outside among them?
 };
 Reach ReachFrom(Session& s, const std::vector<PyObject*>& roots);
 bool operator==(const Reach& a, const Reach& b);

@@ -23,19 +23,19 @@ struct Counting {
   Counting(const Counting&) = delete;
   static inline thread_local Counting* now = nullptr;
 
-  const int rounds, loop;  // as the place has them
+  const int rounds, loop;  // The same numbers as the place has.
   const long step;
-  PyObject *iterator = nullptr, *number = nullptr;  // and what the iterator gave last; borrowed
-  const guard::Source* source = nullptr;            // where that number is, which is a symbol
+  PyObject *iterator = nullptr, *number = nullptr;  // The loop's iterator and what it gave last; both are borrowed.
+  const guard::Source* source = nullptr;            // Where that number, which is a symbol, is found.
   int taken = 0;                                    // numbers that the iterator has given in the capture
-  // Does it give another one here?
+  // Does the iterator give another number here?
   bool Gives(PyObject* it) const { return iterator && it == iterator && taken + 1 < rounds; }
 
  private:
   Counting* const outer_;
 };
 
-// Stops where the frame comes to `at` again.
+// Ends the capture where the frame comes to `at` again.
 class OneRound : public frame::ConcreteSemantics {
  public:
   OneRound(FjFrame* frame, int at) : frame_(frame), at_(at) {}
@@ -62,7 +62,7 @@ class RangeInUse {
  public:
   explicit RangeInUse(FjFrame* frame);
   bool Has(const Segment& segment) const { return segment.advance <= left_; }
-  void Advance(const Segment& segment);  // a run of it has ended well
+  void Advance(const Segment& segment);  // Called when a run of the segment has ended well.
 
  private:
   Ref iterator_;

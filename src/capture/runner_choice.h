@@ -1,4 +1,4 @@
-// Who makes the calls of a segment: one table, first row that holds.
+// Who makes the calls of a segment. It is one table, of which the first row that holds decides.
 #pragma once
 
 #include <string>
@@ -20,14 +20,14 @@ struct RunnerQuestion {
   const Compiled& compiled;
   Session& session;
   const Trace& trace;
-  bool returns;  // the segment ends with the function
-  int ieee;      // the floating-point errors that NumPy would tell of
+  bool returns;  // Does the segment end with the function?
+  int ieee;      // The floating-point errors that NumPy would report.
 };
 
 struct RunnerChoice {
   Runner runner = Runner::kCompiled;
   std::string note;                       // why not the compiled graph; empty: it is, or that is what was asked for
-  diag::Leave left = diag::Leave::kNone;  // the plain function is faster, for that reason
+  diag::Leave left = diag::Leave::kNone;  // Why the plain function is the faster one.
   int64_t number = -1;                    // of those that are compiled (TakeSegmentFuel)
   bool again = false;                     // not with the derivatives that the segment holds: they are left to Python
 };

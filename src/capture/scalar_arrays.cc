@@ -1,5 +1,6 @@
-// Parts of arrays in a loop's code, and arithmetic on them. An array that the program computes is a node until it is
-// stored or multiplied; then one loop over its elements computes it. Buffers hold what must not be written yet.
+// This file has the parts of arrays in a loop's code, and arithmetic on them. An array that the program computes is a
+// node until it is stored or multiplied; then one loop over its elements computes it. Buffers hold what must not be
+// written yet.
 #include <opcode.h>
 
 #include <cmath>
@@ -527,7 +528,8 @@ void Translator::Assign(State& s, const Part& to, const Val& value) {
   Wrote(s, to);
 }
 
-// An operator with an array. Where it is in place, what the program does next is to store it where it was.
+// Makes code for an operator with an array. Where it is in place, what the program does next is to store it where it
+// was.
 void Translator::ArrayBinary(State& s, const Instr& i, const Val& x, const Val& y) {
   const bool updates = i.arg >= NB_INPLACE_ADD && IsArray(x);
   const int op = i.arg >= NB_INPLACE_ADD ? i.arg - NB_INPLACE_ADD : i.arg;

@@ -55,7 +55,7 @@ Parts Product(Builder& b, Parts x, Parts y) {
           Op2(b, ScalarOp::kAdd, Op2(b, ScalarOp::kMul, x.re, y.im), Op2(b, ScalarOp::kMul, x.im, y.re))};
 }
 
-// c_powu of Objects/complexobject.c.
+// This is c_powu of Objects/complexobject.c.
 Parts Power(Builder& b, Parts x, int64_t n) {
   Parts result{b.Number(1), b.Number(0)};
   for (int64_t mask = 1; mask <= n; mask <<= 1) {

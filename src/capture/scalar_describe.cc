@@ -80,10 +80,11 @@ Val DescribeIterator(PyObject* o, std::vector<ObjectSpec>& objects, bool alone) 
     return v;
   }
   if (Py_TYPE(o) == &PyEnum_Type) {
+    const auto* e = reinterpret_cast<EnumerateIter*>(o);
     Val v;
     v.is = Is::kEnumerate;
-    v.items = {New(Is::kInt, -1), DescribeIterator(reinterpret_cast<EnumerateIter*>(o)->iterator, objects, false)};
-    v.natural = true;
+    v.items = {New(Is::kInt, -1), DescribeIterator(e->iterator, objects, false)};
+    v.natural = e->index >= 0 && IsSmall(e->index);  // else each call of the code would be refused at its entry
     return v.items[1].iterator() ? v : Unknown();
   }
   if (Py_TYPE(o) == &PyZip_Type) {

@@ -170,7 +170,7 @@ Val Translator::ItemAt(const Val& of, int index) {
   return ItemOf(Index(PartOf(of), New(Is::kInt, index), /*within=*/true));
 }
 
-// Is there another one?
+// Is there another item?
 int Translator::More(const Val& it) {
   switch (it.is) {
     case Is::kRangeIter:
@@ -275,7 +275,7 @@ Val Translator::Take(Val& it) {
   }
 }
 
-// The next of numbers one by one. So many are gone through at once, then others get their turn: a loop in a loop.
+// Takes the next of numbers one by one. So many are gone through at once, then others get their turn: a loop in a loop.
 void Translator::NextNumber(State& s, const Instr& i, const State& done) {
   const Val& it = s.top().stack.back();
   const int next = Value(it.items[0]);

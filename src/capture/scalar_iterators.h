@@ -22,7 +22,7 @@ struct ZipIter {  // Python/bltinmodule.c
   int strict;
 };
 
-// Are they what we think?
+// Do the iterators of this interpreter have these layouts?
 bool IteratorsAreKnown();
 PyTypeObject* ListReverseIterator();
 

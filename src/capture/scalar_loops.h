@@ -20,17 +20,17 @@ class CodeLoops {
   explicit CodeLoops(PyCodeObject* code);
   ~CodeLoops();
 
-  // For a capture that has unrolled some rounds: would the loop that begins at `index` become code?
+  // Asked by a capture that has unrolled some rounds: would the loop that begins at `index` become code?
   bool Promising(FjFrame* frame, int index);
-  // As Promising, where the iterator of a loop is about to be made.
+  // The same question where the iterator of a loop is about to be made.
   bool Enters(FjFrame* frame, int index);
   // The frame is about to be captured from the middle of a loop: would that become code?
   bool Considered(FjFrame* frame);
-  // The frame is at an instruction. Nothing: no business of these loops. *ran: code did.
+  // Called with the frame at an instruction. Nothing: no loop of these begins there. *ran tells whether code ran.
   std::optional<frame::Action> At(Compiled& compiled, FjFrame* frame, bool* ran);
   // Loops that became code since this was asked: [first instruction, end).
   std::vector<std::pair<int, int>> TakeMade() { return std::exchange(made_, {}); }
-  bool any() const;  // code was made, or is about to be
+  bool any() const;  // Has code been made, or is it about to be?
   bool none() const { return heads_.empty(); }
 
  private:
@@ -44,15 +44,15 @@ class CodeLoops {
   void Compile(Compiled& compiled, Head& head, FjFrame* frame);
 
   std::vector<std::unique_ptr<Head>> heads_;
-  std::vector<bool> starts_;  // by instruction
+  std::vector<bool> starts_;  // Does a loop start at this instruction?
   std::vector<std::pair<int, int>> made_;
-  int64_t work_ = 0;  // instructions that frames ran
+  int64_t work_ = 0;  // The number of instructions that frames ran.
 };
 
 // A segment may hold the jump of a loop, at which signals and other threads get their turn. False: an exception is set.
 bool ServeBreaker(FjFrame* frame);
 
-// Of a function's code; null where this machine or the options have none.
+// The loops of a function's code. It is null where this machine or the options have no code for loops.
 CodeLoops* LoopsOf(Compiled& compiled, CodeState& state, PyCodeObject* code);
 
 }  // namespace framejit::capture

@@ -152,7 +152,7 @@ int Translator::Memory(DType t, const std::vector<int>& sizes) {
   return memory;
 }
 
-// A new array, its elements in the order of the axes.
+// Makes a new array, its elements in the order of the axes.
 Part Translator::NewArray(DType t, const std::vector<int>& sizes, int frames) {
   if (sizes.empty() || sizes.size() > Made::kMostAxes) throw Unsupported{"a new array of these axes"};
   Part p;
@@ -226,7 +226,7 @@ std::optional<DType> Translator::TypeNamed(const Val& v) {
   return std::nullopt;
 }
 
-// np.zeros, np.ones, np.empty, and those like an array.
+// Answers np.zeros, np.ones, np.empty, and those like an array.
 std::optional<Val> Translator::NewFilled(const State& s, const std::string& name, const std::vector<Val>& args,
                                          const Val* dtype) {
   static constexpr std::pair<const char*, int> kNew[] = {{"numpy.zeros", 0}, {"numpy.ones", 1}, {"numpy.empty", 0}};

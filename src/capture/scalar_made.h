@@ -13,23 +13,23 @@ namespace framejit::capture::scalar {
 class Made {
  public:
   static constexpr int kMostAxes = 3;
-  struct alignas(64) Head {  // right before an array's memory
+  struct alignas(64) Head {  // This lies right before an array's memory.
     int64_t bytes = 0;
-    uint64_t kept = 0;  // when it was last asked for
+    uint64_t kept = 0;  // The request at which it was last kept.
     int64_t sizes[kMostAxes] = {};
     int16_t dtype = 0, rank = 0;
-    PyObject* object = nullptr;  // while the frame is written
+    PyObject* object = nullptr;  // The array's object, while the frame is being written.
   };
   static_assert(sizeof(Head) == 64);
 
-  // What code calls. Null: there is no memory, or too much is asked for.
+  // Called by the code for memory. It is null where there is none, or where too much is asked for.
   static char* New(Made* made, int64_t type, int64_t rank, int64_t size0, int64_t size1, int64_t size2);
   static void Keep(Made* made, char* a, char* b, char* c, char* d);
 
   // As an array of Python of its own, the same one as long as the frame is being written. Borrowed; null with an
   // exception set.
   PyObject* ArrayAt(char* memory);
-  void Forget();  // these arrays, and large memory
+  void Forget();  // Lets go of these arrays and of large memory.
 
  private:
   struct Free {
@@ -42,7 +42,7 @@ class Made {
   size_t next_ = 0;
 };
 
-// One for a run; it goes back to the thread behind it.
+// The memory for one run, which goes back to the thread afterwards.
 class MadeOfRun {
  public:
   MadeOfRun();

@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kUnderflow = 4;  // of NumpyTraps
 
-// From the frame into cells.
+// Copies the frame's objects into cells.
 class Reader {
  public:
   Reader(const Translation& t, int64_t* cells, PyObject** objects) : t_(t), cells_(cells), objects_(objects) {}
@@ -199,7 +199,7 @@ class Reader {
   PyObject** objects_;
 };
 
-// From cells to objects of Python.
+// Makes objects of Python from cells.
 class Writer {
  public:
   Writer(const int64_t* cells, PyObject* const* objects, Made* made) : cells_(cells), objects_(objects), made_(made) {}

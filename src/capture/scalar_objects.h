@@ -6,18 +6,18 @@
 
 namespace framejit::capture::scalar {
 
-// Nothing of the program sees when it dies.
+// Can nothing of the program see when the object dies?
 bool DiesUnseen(PyObject* o);
-// Of a NumPy scalar of this type, as a cell holds it. False: there is no such number.
+// The number of a NumPy scalar of this type, as a cell holds it. False: the type has no such number.
 bool NumberOfScalar(DType t, PyObject* o, int64_t* cell);
 
 // Does what the code writes lie in one array alone?
 bool LieApart(const Translation& t, PyObject* const* objects);
-// Do the names mean what they meant?
+// Do the names still mean what they meant when the code was made?
 bool NamesHold(const Translation& t);
-// From the frame into cells; false: it does not look as the code takes for granted.
+// Copies the frame into cells. False: the frame does not look as the code takes for granted.
 bool ReadFrame(const Translation& t, FjFrame* frame, int64_t* cells, PyObject** objects);
-// And back, at an exit. False: an exception is set, and the frame is as it was.
+// Copies cells back into the frame at an exit. False: an exception is set, and the frame is as it was.
 bool WriteFrame(FjFrame* frame, const ExitState& e, const int64_t* cells, PyObject* const* objects, Made* made);
 
 }  // namespace framejit::capture::scalar

@@ -1,5 +1,5 @@
-// Python's and NumPy's arithmetic on single numbers. Whatever Python would answer by an exception, a warning or a
-// larger number leaves the code before that instruction, and Python does it.
+// This file has Python's and NumPy's arithmetic on single numbers. Whatever Python would answer by an exception, a
+// warning or a larger number leaves the code before that instruction, and Python does it.
 #include <opcode.h>
 
 #include <cfloat>

@@ -13,7 +13,7 @@ namespace framejit::capture::scalar {
 
 namespace {
 
-// A ufunc's loop for one set of types: ufuncobject.h, the same in 1.x and 2.x.
+// A ufunc's loop for one set of types. The struct is that of ufuncobject.h, the same in NumPy 1.x and 2.x.
 using UfuncLoop = void (*)(char** args, const intptr_t* sizes, const intptr_t* strides, void* data);
 struct Ufunc {
   PyObject_HEAD int nin, nout, nargs, identity;
@@ -55,7 +55,7 @@ int64_t OfNumber(UfuncLoop loop, void* data, T x, T* out) {
   return std::isfinite(*out);
 }
 
-// The same of all elements. False: it may tell of something.
+// The same is done with all elements. False: it may tell of something.
 int64_t OfAll(UfuncLoop loop, void* data, char* from, int64_t from_next, char* to, int64_t to_next, int64_t n) {
   constexpr unsigned kTold = _MM_EXCEPT_INVALID | _MM_EXCEPT_DIV_ZERO | _MM_EXCEPT_OVERFLOW;
   char* args[] = {from, to};
@@ -110,7 +110,7 @@ constexpr const char* kOfNumbers[] = {"exp",    "exp2",   "expm1", "log",   "log
                                       "sin",    "cos",    "tan",   "tanh",  "sinh", "cosh",  "arcsin",
                                       "arccos", "arctan", "cbrt",  "floor", "ceil"};
 
-// NumPy's own product, to the last bit. False: it may tell of something.
+// This is NumPy's own product, to the last bit. False: it may tell of something.
 int64_t Multiply(UfuncLoop loop, char* a, int64_t a_row, int64_t a_next, char* b, int64_t b_next, int64_t b_column,
                  char* out, int64_t rows, int64_t n, int64_t columns, int64_t size) {
   constexpr unsigned kTold = _MM_EXCEPT_INVALID | _MM_EXCEPT_DIV_ZERO | _MM_EXCEPT_OVERFLOW;
@@ -274,7 +274,7 @@ Val Translator::Sum(const Val& x, const Val& axes) {
   return Deferred(std::move(made));
 }
 
-// A function of NumPy of one float.
+// Calls a function of NumPy of one float.
 std::optional<Val> Translator::CallOfNumber(const std::string& name, const Val& x) {
   const bool known = std::any_of(std::begin(kOfNumbers), std::end(kOfNumbers),
                                  [&](const char* f) { return name == std::string("numpy.") + f; });
@@ -295,7 +295,7 @@ std::optional<Val> Translator::CallOfNumber(const std::string& name, const Val& 
   return NewNumpy(t, Emit({.op = ScalarOp::kCell, .type = x.type(), .imm = scratch, .id = -2}));
 }
 
-// Such a function of all elements.
+// Calls such a function for all elements.
 std::optional<Val> Translator::CallOfArray(const State& s, const std::string& name, const Val& x) {
   const bool known = std::any_of(std::begin(kOfNumbers), std::end(kOfNumbers),
                                  [&](const char* f) { return name == std::string("numpy.") + f; });

@@ -441,7 +441,7 @@ void Translator::Call(State& s, const Instr& i) {
   Next(s, i);
 }
 
-// What LOAD_METHOD found in the type of `self`.
+// This is what LOAD_METHOD found in the type of `self`.
 void Translator::CallMethod(State& s, const Instr& i, PyObject* method, const Val& self, const std::vector<Val>& args) {
   if (Py_TYPE(method) != &PyMethodDescr_Type || (!IsList(self) && !IsArray(self))) throw Unsupported{"a method"};
   const std::string name = reinterpret_cast<PyMethodDescrObject*>(method)->d_method->ml_name;

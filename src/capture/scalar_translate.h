@@ -17,28 +17,28 @@ struct Loop {  // the instructions [start, end), start being what its back edges
   bool iterates = false;
   bool Holds(int at) const { return enter <= at && at < end; }
 };
-// Innermost first.
+// All loops of the code, the innermost ones first.
 std::vector<Loop> LoopsOf(const bytecode::Code& code);
 
 // What a local or a place on the stack holds when the code is entered, or left.
 struct Slot {
-  int slot = 0;  // of localsplus, or from the bottom of the stack
+  int slot = 0;  // The index in localsplus, or from the bottom of the stack.
   Val val;
-  std::vector<int> cells;  // of the numbers in it, in order
-  bool live = true;        // at the entry; what is dead may be anything
+  std::vector<int> cells;  // The cells of the numbers in it, in order.
+  bool live = true;        // Asked at the entry: what is dead may be anything.
   int changed = -1;        // at an exit, of locals: the cell that tells whether it was written to
   int twin = -1;           // likewise, of what may be copied: the first local that holds the same object
 };
 
 struct ExitState {
-  int next = 0;          // instruction
-  bool usual = false;    // the loop has ended
+  int next = 0;          // The instruction at which Python goes on.
+  bool usual = false;    // Has the loop ended?
   bool breaker = false;  // signals and other threads wait, where the loop goes round
   std::vector<Slot> locals, stack;
-  std::string why;  // of those that are not understood
+  std::string why;  // Why the instruction is left to Python, if it is not understood.
 };
 
-struct NameGuard {                  // a name means what it meant
+struct NameGuard {                  // Holds while a name means what it meant.
   Ref dict, builtins, name, value;  // builtins: null for an attribute of a module
 };
 
@@ -49,16 +49,16 @@ inline constexpr int kFirstCell = 5;    // behind them, what counts rounds and w
 struct Translation {
   codegen::ScalarCode code;
   std::vector<ObjectSpec> objects;
-  std::vector<Slot> locals, stack;  // at the entry
+  std::vector<Slot> locals, stack;  // What the frame holds at the entry.
   std::vector<ExitState> exits;
   std::vector<NameGuard> guards;
   int blocks = 0;             // of the code, but those of loops over elements
   int cells = 0, rounds = 0;  // how many; the one that counts jumps back
   bool floats = false;        // of NumPy: its error state matters
   bool apart = false;         // what is written lies in one array alone
-  bool makes = false;         // arrays
+  bool makes = false;         // Does the code make arrays?
   bool loops = false;         // some loop is closed without leaving the code
-  std::string why;            // what was not understood first
+  std::string why;            // What was not understood first, if something was not.
 };
 
 // What a place of the frame holds, as the translation sees it: `objects` grows. A capture's stand-ins are understood.
@@ -66,8 +66,8 @@ Val Describe(PyObject* o, std::vector<ObjectSpec>& objects);
 
 // What may be taken for granted of a frame, and is looked at when the code is entered.
 struct Hopes {
-  bool natural = true;  // where iterators stand is not negative
-  bool apart = true;    // what is written lies in one array alone
+  bool natural = true;  // The positions of iterators are not negative.
+  bool apart = true;    // What the code writes lies in one array alone.
 };
 
 // From the frame's place in the loop, which is `loop.start` but where nothing is to run.

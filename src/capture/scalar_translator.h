@@ -310,13 +310,22 @@ class Translator final : public Builder {
     const bool back = target <= s.top().pc;
     if (back) innermost_ |= s.frames.size() > 1 || Innermost(*s.top().code, target);
     const bool few = s.top().code->At(target).op == Op::kForIter && s.top().stack.back().few;
+    if (back && few) CountRound();
     s.top().pc = target;
     GoTo(s, back && !few);
     ended_ = true;
   }
 
-  // Signals and other threads are looked for; if they wait, it goes on behind them where this region began.
+  int Rounds() { return Emit({.op = ScalarOp::kGet, .type = ScalarType::kInt, .imm = rounds_, .id = -2}); }
+  void CountRound() {
+    const int more = Op(ScalarOp::kAdd, ScalarType::kInt, Rounds(), Int(1));
+    Emit({.op = ScalarOp::kSet, .a = more, .imm = rounds_});
+  }
+
+  // Signals and other threads are looked for; if they wait, it goes on behind them where this region began. A run of
+  // very many rounds ends here.
   void ServeOthers() {
+    ExitIf(Compare(ScalarOp::kGe, Rounds(), Int(codegen::kMostRounds)));
     uint32_t bits;
     fj_breaker(PyThreadState_Get(), &bits);
     const int exit = MakeExit(region_, region_stored_, "");
@@ -334,8 +343,7 @@ class Translator final : public Builder {
     const bool numbers =
         f.code->At(f.pc).op == Op::kForIter && f.stack.back().is == Is::kRangeIter && f.stack.back().unit;
     if (!numbers && (f.stack.empty() || f.stack.back().is != Is::kChunk)) ServeOthers();
-    const int count = Emit({.op = ScalarOp::kGet, .type = ScalarType::kInt, .imm = rounds_, .id = -2});
-    Emit({.op = ScalarOp::kSet, .a = Op(ScalarOp::kAdd, ScalarType::kInt, count, Int(1)), .imm = rounds_});
+    CountRound();
     GoTo(std::move(s));
   }
 

@@ -1,4 +1,4 @@
-// Making segments.
+// This file makes segments.
 #include "capture/segment.h"
 
 #include <absl/cleanup/cleanup.h>
@@ -20,6 +20,7 @@
 #include "capture/proxy.h"
 #include "capture/rounds.h"
 #include "capture/semantics.h"
+#include "capture/tape.h"
 #include "capture/training.h"
 #include "diag/diag.h"
 #include "diag/no_kernel.h"
@@ -90,7 +91,7 @@ CaptureOptions OptionsFor(const Compiled& compiled, const Place& place, long sto
   return options;
 }
 
-// Stand-ins for what the frame's slots hold: nothing is guarded before it is used. False after a Break.
+// Stand-ins for what the frame's slots hold: nothing is guarded before it is used. It is false after a Break.
 bool HideSlots(Session& s, FjFrame* frame, int count) {
   PyObject** p = fj_localsplus(frame);
   Counting& counting = *Counting::now;
@@ -174,6 +175,7 @@ Captured CaptureOnce(Compiled& compiled, Place& place, FjFrame* frame, long stop
   options.cached = cached;
   Counting counting(place);
   Session s(frame, std::move(options));
+  TapeScope tape(s, frame);
   CaptureSemantics sem(s, compiled);
   // Whatever the outcome, the private objects die while the session still says that nothing may run: a generator
   // suspended in a `with` must not execute its `finally` for real.
@@ -204,6 +206,7 @@ Captured CaptureOnce(Compiled& compiled, Place& place, FjFrame* frame, long stop
   out.clean_instructions = sem.clean_instructions();
   if (outcome == frame::Outcome::kRaised || outcome == frame::Outcome::kHandOver || s.broken()) {
     NoteBreak(compiled, s, sem, outcome == frame::Outcome::kRaised, &out);
+    if (tape.Again()) out.problem.again = Again::kFixedSizes;
     return out;
   }
   out.worthwhile = s.op_count > 0;

@@ -27,36 +27,36 @@ class CodeLoops;  // capture/scalar_loops.h
 struct CodeState;
 struct Compiled : std::enable_shared_from_this<Compiled> {
   std::string key;
-  uint64_t used = 0;  // when framejit.compile last returned it
+  uint64_t used = 0;  // When framejit.compile last returned it.
   std::string backend = "llvm";
   Ref root_code;
-  int dynamic = -1;  // -1 auto, 0 never, 1 from the start
+  int dynamic = -1;  // Sizes become symbols: -1 where they change, 0 never, 1 at once.
   bool fullgraph = false;
-  bool compiling = true;                                     // what torch.compiler.is_compiling() answers
-  std::vector<std::pair<std::string, std::string>> options;  // of framejit.config, for this function only
+  bool compiling = true;                                     // What torch.compiler.is_compiling() answers.
+  std::vector<std::pair<std::string, std::string>> options;  // Options of framejit.config for this function alone.
   int Dynamic() const;                                       // `dynamic`, or where that is -1 what the option says
   std::unordered_map<PyCodeObject*, std::unique_ptr<CodeState>> codes;
-  CodeState* Known(PyCodeObject* code) {  // null: nothing is known of it
+  CodeState* Known(PyCodeObject* code) {  // It is null where nothing is known of the code.
     if (code == last_code) return last_state;
     const auto at = codes.find(code);
     if (at == codes.end() || !at->second) return nullptr;
     last_code = code;
     return last_state = at->second.get();
   }
-  void Forget() { last_code = nullptr; }  // before something is taken out of `codes`
+  void Forget() { last_code = nullptr; }  // Called before something is taken out of `codes`.
   PyCodeObject* last_code = nullptr;
   CodeState* last_state = nullptr;
   int64_t captures = 0, recompiles = 0, graph_count = 0, op_count = 0;
-  std::vector<diag::Break> breaks;                   // distinct places, in order of first occurrence
-  std::vector<bool> met;                             // of these, in the call that is explained
-  std::vector<std::shared_ptr<const Trace>> graphs;  // every compiled one
-  std::vector<std::string> notes;                    // why a segment runs through the framework
+  std::vector<diag::Break> breaks;                   // One for each place, in the order in which they first came.
+  std::vector<bool> met;                             // Which of these the call that is explained has met.
+  std::vector<std::shared_ptr<const Trace>> graphs;  // All graphs that were compiled.
+  std::vector<std::string> notes;                    // Why segments run through the framework.
   std::shared_ptr<diag::Outcomes> outcomes = std::make_shared<diag::Outcomes>();
-  CompileStats kernels;  // summed
+  CompileStats kernels;  // The sums over all graphs.
   double seconds = 0;
-  int64_t scalar_loops = 0, scalar_runs = 0;  // loops with scalar code: compiled, and run
+  int64_t scalar_loops = 0, scalar_runs = 0;  // Loops that became machine code, and their runs.
   std::shared_ptr<Guesses> guesses = std::make_shared<Guesses>();
-  std::shared_ptr<Timing> timing;  // of whole calls, compiled and as written
+  std::shared_ptr<Timing> timing;  // The times of whole calls, compiled and as written.
   struct Elsewhere {
     int64_t times = 0;
     double seconds = 0;
@@ -71,17 +71,17 @@ struct Compiled : std::enable_shared_from_this<Compiled> {
 
 // What data was taken to say: guessed branches, and conditions on the sizes that it decides.
 struct Assumed {
-  std::vector<std::pair<int, Guess>> guesses;  // by output
+  std::vector<std::pair<int, Guess>> guesses;  // The guesses, by the number of the output that each is about.
   struct Where {
     Ref code;
     int at;
-    bool cheap;  // to break there
+    bool cheap;  // Is a break at this place cheap?
   };
-  std::vector<Where> sizes;  // those that conditions are on
+  std::vector<Where> sizes;  // Where the sizes came from that conditions are on.
   std::shared_ptr<Guesses> book;
-  bool wrong = false;        // once: the segment never runs again
-  bool missed = false;       // a condition, the last time
-  tensor::RunCheck Check();  // that the guesses hold
+  bool wrong = false;        // A guess was wrong once: the segment never runs again.
+  bool missed = false;       // Did a condition fail in the last run?
+  tensor::RunCheck Check();  // The check of a run's outputs that the guesses hold.
   diag::RunEnd Accept(const Guess& guess, PyObject* value);
   int Versions() const;                // how many such segments there may be at one place
   void SizesMissed(int64_t versions);  // data decided others in all of so many segments
@@ -89,12 +89,12 @@ struct Assumed {
 
 // What is counted of a segment.
 struct Tally {
-  int64_t runs = 0;          // finished ones
+  int64_t runs = 0;          // Runs that finished.
   int64_t told = 0;          // of these, before the call that is explained
-  int64_t runs_told_of = 0;  // of `runs`, those that the event stream was told
+  int64_t runs_told_of = 0;  // Of `runs`, those that the event stream was told of.
   double seconds = 0;        // of the others, as far as `timed`
   int64_t timed = 0;
-  unsigned unmetered = 0;  // runs while it is on that were whole calls
+  unsigned unmetered = 0;  // Runs that were whole calls while it is on.
   int64_t missed_guards = 0;
 };
 
@@ -109,37 +109,37 @@ struct Segment {
     std::function<std::unique_ptr<tensor::GraphRunner>(std::shared_ptr<Executable>)> finish;
     std::weak_ptr<Compiled> compiled;
     bool gradients = false;
-    tensor::UndoPlan undo;                      // of the framework's calls
+    tensor::UndoPlan undo;                      // How the framework's calls are undone.
     std::unique_ptr<tensor::TraceRunner> past;  // other threads may still be in it
   };
   std::unique_ptr<Pending> pending;
-  std::unique_ptr<BackendRunner> backend_runner;  // a registered backend's callable
+  std::unique_ptr<BackendRunner> backend_runner;  // The callable of a registered back end.
   std::shared_ptr<const Trace> trace;
   tensor::UndoPlan undo;
-  DrawProgram draws;  // made before each run
+  DrawProgram draws;  // The draws that are made before each run.
   FloatProgram floats;
   bool changes = false;  // a run that got to its end has written inputs or drawn random numbers
   Exit exit;
   int num_tensor_inputs = 0, num_inputs = 0, num_symbols = 0;
-  long instructions = 0;  // outermost instructions it stands for
+  long instructions = 0;  // The number of the outermost frame's instructions that it stands for.
   // Runs that failed in a row: from kFailures on, Python does the work at once, but for every kRetry'th time.
   static constexpr int kFailures = 4, kRetry = 64;
   int failures = 0;
   unsigned passed = 0;
   Tally tally;
   int64_t op_count = 0;
-  std::vector<size_t> ends;    // of Compiled::breaks: why it goes no further
+  std::vector<size_t> ends;    // Why it goes no further: indices into Compiled::breaks.
   int64_t registrations = -1;  // of abstract classes, that it is good for; -1: any number
   Assumed assumed;
   diag::Leave left = diag::Leave::kNone;  // a whole function that its framework runs as fast by itself
   std::shared_ptr<diag::Outcomes> outcomes;
   mutable bool looked_at = false;               // a run that the framework refused: did Python raise, too?
   std::string place;                            // PlaceName
-  std::string WhyMissed(FjFrame* frame) const;  // the last time
+  std::string WhyMissed(FjFrame* frame) const;  // Why its guards failed the last time.
   Ref code;
-  int advance = 0;         // numbers that it takes from its loop's iterator (capture/rounds.h)
-  int begins = 0;          // unit of the first instruction
-  bool has_event = false;  // of its capture
+  int advance = 0;         // The numbers that it takes from its loop's iterator (capture/rounds.h).
+  int begins = 0;          // The unit of its first instruction.
+  bool has_event = false;  // Was its capture told to the event stream?
   int line = 0;
   std::vector<std::string> dynamic_names;  // source text of each tensor input, for automatic dynamic shapes
   std::unique_ptr<SegmentCheck> check;     // null: nobody looks at its runs
@@ -168,17 +168,17 @@ struct Segment {
   std::string range_name;  // in torch's profiler, from the first run there on
 };
 
-struct Place {  // one instruction offset and stack depth
+struct Place {  // What is known of one offset of an instruction and one depth of the stack.
   std::vector<std::unique_ptr<Segment>> segments;
   // Several rounds of the loop whose back edges lead to `loop` are captured from here (capture/rounds.h). Such a place
   // lies in CodeState::places beside that of one round, by the complement of the depth.
   int rounds = 1, loop = -1;
   int seen = 0;             // rounds in a row that none of its segments was there for
-  bool one_by_one = false;  // there will be none
-  long step = 0;            // of the range that the loop goes through
+  bool one_by_one = false;  // No segment of several rounds will be made.
+  long step = 0;            // The step of the range that the loop goes through.
   long skip = 0;            // nothing to capture here: step this many instructions before asking again
   int misses = 0;
-  int wasted = 0;  // versions that guarded an object that died after one run
+  int wasted = 0;  // Versions with a guard on an object that died after one run.
   bool give_up = false;
   static constexpr int kUseless = 128;  // misses after which what ran once is dropped
   unsigned lost = 0;                    // calls in a row that none of too many versions was for
@@ -186,7 +186,7 @@ struct Place {  // one instruction offset and stack depth
   std::vector<std::pair<std::string, int>> dynamic_dims;
   std::vector<std::string> dynamic_ints;
   bool checkpoints_in_python = false;  // their gradients have no compiled form, and a replay would keep everything
-  bool derivatives_in_python = false;  // the graph cannot hold those that the program takes
+  bool derivatives_in_python = false;  // The graph cannot hold the derivatives that the program takes.
   bool fixed_sizes = false;  // those of tensors stay numbers, though they change: gradients have no kernels for others
 };
 
@@ -194,19 +194,19 @@ struct CodeState {
   Ref code;
   std::map<std::pair<int, int>, Place> places;
   bool hot = true;         // arguments map to slots one to one, so calls need no frame
-  Place* entry = nullptr;  // the place right after RESUME, once known
+  Place* entry = nullptr;  // The place right after RESUME, once it is known.
   int trivial = 0;         // calls that began with a capture that found nothing, or after one
   unsigned idle = 0;       // calls since it is CPython's, nothing being there to compile; 0: it is not
   bool skip = false;
-  uint64_t used = 0;  // when a frame last asked for it
+  uint64_t used = 0;  // When a frame last asked for it.
   uint64_t told = 0;  // before the call that is explained
   // Where captures stopped that made no segment: the instruction, and of Compiled::breaks why.
   std::set<std::pair<int, size_t>> stopped;
   // Loops that are not unrolled, by the instruction that their back edges lead to: segments end there.
   std::vector<int> cut;
   std::vector<int> plain_loops, good_loops;  // measured: faster in Python, and not
-  double loop_seconds = 0;                   // that captures in the middle of such loops took
-  double first_seen = 0;                     // when the first of them was made
+  double loop_seconds = 0;                   // The time that captures in the middle of such loops took.
+  double first_seen = 0;                     // When the first of these captures was made.
   std::shared_ptr<CodeLoops> loops;          // with scalar code for them; null: none was met
   Ref instead;  // called in its place; it may decline (an optimizer's update: framejit/_updates.py)
 };
@@ -215,7 +215,7 @@ struct CodeState {
 void NoteCompiled(Compiled& compiled, const std::string& place, const CompileStats& stats, double seconds);
 
 // Adds it to compiled.breaks, logged, unless that place is known for it.
-size_t RememberBreak(Compiled& compiled, const diag::Break& reason);  // its place in compiled.breaks
+size_t RememberBreak(Compiled& compiled, const diag::Break& reason);  // It returns the index in compiled.breaks.
 
 // Captures from the frame's current place. On success the segment is installed in `place`; null: nothing worth
 // compiling (place->skip is set) or an exception (fullgraph).

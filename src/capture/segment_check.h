@@ -24,7 +24,7 @@ class SegmentCheck {
                                             int64_t number, bool gradients, const std::string& backend,
                                             std::vector<int64_t> symbols);
   void NotePlan(const std::string& plan);
-  // Around one run. False: an exception is set (strict: the results are wrong).
+  // Called around one run. False: an exception is set, in strict mode since the results are wrong.
   bool Before(PyObject* const* inputs, const int64_t* symbols, size_t num_symbols, Ref* expected);
   bool After(const Ref& expected, PyObject* const* outputs);
 

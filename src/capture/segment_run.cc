@@ -1,4 +1,4 @@
-// Running segments.
+// This file runs segments.
 #include <absl/container/fixed_array.h>
 
 #include <algorithm>

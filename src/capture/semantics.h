@@ -61,18 +61,18 @@ class CaptureSemantics : public frame::Semantics {
   bool MayHandOver(FjFrame* frame, int index) override;
 
   long root_instructions() const { return root_instructions_; }
-  int root_index() const { return root_index_; }  // of the last one
+  int root_index() const { return root_index_; }  // The index of the last instruction that was begun.
   const LoopWatch& loops() const { return loops_; }
   long clean_instructions() const { return clean_instructions_; }  // run when last no new exception was being handled
   // The default attribute protocol (object.__getattribute__ / __setattr__), guards included.
   PyObject* GenericGetAttr(PyObject* object, PyObject* name);
-  PyObject* FindAttr(PyObject* object, PyObject* name, bool* missing);  // missing: null without an error
+  PyObject* FindAttr(PyObject* object, PyObject* name, bool* missing);  // Where it is missing: null without an error.
   int GenericSetAttr(PyObject* object, PyObject* name, PyObject* value);
 
  private:
   friend struct BuiltinTable;
   friend class CCall;
-  // Call in its parts.
+  // The parts of Call, in the order in which they are asked.
   PyObject* CallMethod(PyObject* method, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   PyObject* CallNamed(PyObject* callable, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   PyObject* CallObject(PyObject* callable, PyObject** args, Py_ssize_t nargs, PyObject* kwnames);
@@ -133,18 +133,18 @@ class CaptureSemantics : public frame::Semantics {
   int root_index_ = 0;
   long root_instructions_ = 0, clean_instructions_ = 0;
   PyObject* const handled_ = Ref(PyErr_GetHandledException()).get();  // alive while capture runs: its handler is below
-  PyFunctionObject* no_global_hooks_ = nullptr;                       // the function whose globals were looked at
-  size_t writes_then_ = 0;                                            // when that was
-  FjFrame* current_ = nullptr;                                        // whose instruction is being run
-  int index_ = 0;                                                     // which
+  PyFunctionObject* no_global_hooks_ = nullptr;                       // The last function whose globals were looked at.
+  size_t writes_then_ = 0;                                            // The number of writes at that time.
+  FjFrame* current_ = nullptr;                                        // The frame whose instruction is being run.
+  int index_ = 0;                                                     // The index of that instruction.
   LoopWatch loops_;
   long instructions_ = 0;
   const long max_instructions_ = std::stol(diag::GetOption("max_unroll"));
   const int max_depth_ = std::stoi(diag::GetOption("max_depth"));
 };
 
-bool IsFunctionApply(PyObject* function);  // torch.autograd.Function.apply, unbound
-bool IsCheckpoint(PyObject* function);     // torch.utils.checkpoint.checkpoint
-bool IsHigherOrder(PyObject* function);    // torch._ops.HigherOrderOperator.__call__
+bool IsFunctionApply(PyObject* function);  // Is it torch.autograd.Function.apply, unbound?
+bool IsCheckpoint(PyObject* function);     // Is it torch.utils.checkpoint.checkpoint?
+bool IsHigherOrder(PyObject* function);    // Is it torch._ops.HigherOrderOperator.__call__?
 
 }  // namespace framejit::capture

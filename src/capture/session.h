@@ -80,15 +80,15 @@ class Session {
   Session(FjFrame* root, CaptureOptions options);
   ~Session();
   Session(const Session&) = delete;
-  static Session* Current();  // of this thread, or null
+  static Session* Current();  // The capture of this thread, or null.
 
   // --- failing -------------------------------------------------------------------------------------------------------
   // Ends the capture: remembers the first reason and where, sets the unwinding exception. Returns null.
   std::nullptr_t Break(BreakId id, const std::string& detail = {});
   bool broken() const { return broken_; }
   void MarkBroken() { broken_ = true; }
-  void Abandon();                        // of a broken capture: drops every private object
-  bool HoldsSuspendedGenerator() const;  // one whose end would run user code
+  void Abandon();                        // Drops every private object of a broken capture.
+  bool HoldsSuspendedGenerator() const;  // Is there one whose end would run the program's code?
   const diag::Break& reason() const { return reason_; }
 
   // --- objects -------------------------------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ class Session {
   // Slots of the outermost frame are lazy: nothing is guarded before it is used. Borrowed result, null on Break.
   PyObject* Resolve(PyObject* o);
   bool ResolveAll(PyObject** items, Py_ssize_t n);
-  PyObject* MarkFresh(PyObject* o);  // steals and returns o (null passes)
+  PyObject* MarkFresh(PyObject* o);  // It steals `o` and returns it; null is passed on.
   Origin* Find(PyObject* o);
   bool IsOutside(PyObject* o) {
     Origin* g = Find(o);
@@ -124,11 +124,11 @@ class Session {
   const Source* SourceOf(PyObject* o);
   // Guards on everything directly inside an outside container; `deep`: recursively. False on Break.
   bool NoteContents(PyObject* o, bool deep = false);
-  bool NoteKey(PyObject* key);  // of a dict or set whose keys are guarded
+  bool NoteKey(PyObject* key);  // Called for a key of a dict or set whose keys are guarded.
   bool NoteLength(PyObject* o);
   // An outside container is read, at `key` or as a whole. False (Break): it has pending calls.
   bool Reads(PyObject* container, PyObject* key = nullptr, const Source* source = nullptr);
-  bool NoteType(PyTypeObject* t);  // its attributes were looked up
+  bool NoteType(PyTypeObject* t);  // Called when attributes of the type were looked up.
   // One attribute of a class of the framework, which programs add to: what a lookup finds (borrowed, may be null),
   // guarded by itself.
   PyObject* NoteLookup(PyTypeObject* t, PyObject* name);
@@ -145,7 +145,7 @@ class Session {
 
   // --- tensors -------------------------------------------------------------------------------------------------------
   PyObject* NewProxy(TraceId id);
-  void Rebind(PyObject* proxy, TraceId now);  // the object is that tensor of the program from now on
+  void Rebind(PyObject* proxy, TraceId now);  // From now on the object is that tensor.
   const TensorMeta& meta(TraceId id) const { return lowering_->meta(id); }
   // Calls the framework function `callee` symbolically. New reference to its result. kwnames as in vectorcall.
   // declined: instead of a Break, null and true there, if the framework must make this call itself.
@@ -153,7 +153,7 @@ class Session {
                           bool* declined = nullptr);
   bool ToArg(PyObject* o, Arg* out);  // false on Break
   PyObject* FromArg(const Arg& a);
-  PyObject* SymIntObject(shape::Int e);  // an int if constant, else a SymInt proxy
+  PyObject* SymIntObject(shape::Int e);  // An int if it is constant, else a SymInt.
   PyObject* SymFloatObject(FloatOp op);  // a new one of these; null without an error: only as a number
 
   // --- overlay of outside dicts ------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ class Session {
   // type; empty, if that is asked). Null without an error: it is absent (guarded), *found is false; or it must be read
   // as any other item, *found is true. Only while no store to `dict` is pending.
   const Source* InnerDict(PyObject* dict, const Source* s, PyObject* key, bool empty, PyObject** inner, bool* found);
-  int WriteDictItem(PyObject* dict, PyObject* key, PyObject* value);  // outside dict: pending; value null: delete
+  int WriteDictItem(PyObject* dict, PyObject* key, PyObject* value);  // It waits for the exit. Null deletes.
   // A method that changes an outside list, set or deque, needs nothing from it and cannot fail. True: it is kept for
   // the exit.
   bool Defer(PyTypeObject* owner, const char* name, PyObject* const* args, Py_ssize_t n);
@@ -185,8 +185,8 @@ class Session {
   // What is written must not be, under another name, what was read: guards for that. At the end of the capture.
   void SeparateWrites();
 
-  // --- its parts
-  // -------------------------------------------------------------------------------------------------------
+  // --- its parts -----------------------------------------------------------------------------------------------------
+  // Each part keeps one kind of knowledge, in a file of its own.
   const CaptureOptions& options() const { return options_; }
   guard::GuardBuilder& guards() { return *guards_; }
   std::unique_ptr<guard::GuardBuilder> TakeGuards() { return std::move(guards_); }
@@ -194,28 +194,28 @@ class Session {
   Trace& trace() { return trace_; }
   Graph& graph() { return graph_; }
   surface::Lowering& lowering() const { return *lowering_; }
-  Numbers& numbers() { return *numbers_; }  // that are symbols
+  Numbers& numbers() { return *numbers_; }  // Those that are symbols.
   Guessing& guessing() { return guessing_; }
   DataSizes& data_sizes() { return data_sizes_; }
-  PendingEffects& pending() { return pending_; }  // what waits for the exit
-  Modes modes;                                    // of the thread
-  Vmap vmap;                                      // and derivatives inside of the program
-  Libraries libraries;                            // whose tensors there are
-  DrawProgram draws;                              // of random numbers, but for torch's
+  PendingEffects& pending() { return pending_; }  // What waits for the exit.
+  Modes modes;                                    // The state of the thread, for the program.
+  Vmap vmap;                                      // The open levels of torch.vmap and of derivatives.
+  Libraries libraries;                            // The libraries whose tensors were met.
+  DrawProgram draws;                              // The draws of random numbers that are not torch's.
 
-  // --- frames
-  // ----------------------------------------------------------------------------------------------------------
+  // --- frames --------------------------------------------------------------------------------------------------------
+  // The outermost frame is the one whose code is captured; calls that are captured have frames of their own.
   FjFrame* root() const { return root_; }
-  PyFrameObject* root_frame = nullptr;  // as Python sees it
+  PyFrameObject* root_frame = nullptr;  // The object of the frame that Python sees.
   // The outermost frame's own cells, replaced by private ones: private cell -> slot, and what it held at the start.
   struct RootCell {
     int slot;
     PyObject* before;
-    PyObject* real;  // the cell, which functions of the frame hold
+    PyObject* real;  // The cell itself, which functions of the frame hold.
   };
   std::unordered_map<PyObject*, RootCell> root_cells;
-  guard::Line Where() const;  // of the user's code being captured
-  int depth = 0;              // of captured calls
+  guard::Line Where() const;  // The line of the program that is being captured.
+  int depth = 0;              // The depth of captured calls.
   // Calls of modules that are done without the frames of Module.__call__: those frames, and who made the call.
   struct HiddenCall {
     PyFrameObject* caller;
@@ -224,17 +224,17 @@ class Session {
   };
   std::vector<HiddenCall> hidden_calls;
 
-  // --- what is kept
-  // ----------------------------------------------------------------------------------------------------
+  // --- what is kept --------------------------------------------------------------------------------------------------
+  // These objects live as long as the session.
   std::vector<PyObject*>& constants() { return constants_; }
   const std::vector<const Source*>& input_sources() const { return input_sources_; }
-  const std::vector<PyObject*>& input_tensors() const { return input_tensors_; }  // the real ones, kept
-  void Keep(PyObject* o) { keep_.emplace_back(o); }                               // steals
+  const std::vector<PyObject*>& input_tensors() const { return input_tensors_; }  // The real tensors.
+  void Keep(PyObject* o) { keep_.emplace_back(o); }                               // It steals the reference.
   int64_t op_count = 0;
 
-  // --- questions
-  // ------------------------------------------------------------------------------------------------------- What a
-  // framework function answers while a program is captured; nothing: it is an ordinary one.
+  // --- questions -----------------------------------------------------------------------------------------------------
+  // What a function of a framework answers while a program is captured. It is nothing for functions that are captured
+  // as calls.
   std::optional<Arg> ConstantAnswer(Callee callee);
   bool asked_compiling() const { return asked_compiling_; }
   // numpy.float64, int64 and bool: beside torch's tensors numbers like any other, not arrays of the graph.
@@ -242,16 +242,16 @@ class Session {
   // An abstract class said no: it may say yes once a class was registered. The number of registrations then, or -1.
   bool NoteAbstract();
   int64_t registrations = -1;
-  static int64_t Registrations();  // of this process by now
+  static int64_t Registrations();  // The number of registrations in this process by now.
 
-  // --- functions with gradients of their own
-  // ---------------------------------------------------------------------------
-  int in_custom = 0;  // that are being captured
+  // --- functions with gradients of their own -------------------------------------------------------------------------
+  // These are torch.autograd.Function and what torch builds on it.
+  int in_custom = 0;  // The number of those that are being captured.
   // A backward pass of the user's is captured, which runs later: of what is outside it may read what never changes.
   bool later = false;
-  bool ReadLater(PyObject* o, const Source* s);  // false (Break): that may be another by then
-  bool mixes_casts = false;                      // it ends in what eager refuses: casts of two regions of autocast
-  bool symbols_refused = false;                  // a call that torch makes does not take them for sizes; numbers may do
+  bool ReadLater(PyObject* o, const Source* s);  // It is false after a Break: that may be another by then.
+  bool mixes_casts = false;      // Does it end in casts of two regions of autocast, which eager refuses?
+  bool symbols_refused = false;  // a call that torch makes does not take them for sizes; numbers may do
 
  private:
   // ForC in its parts.
@@ -294,24 +294,24 @@ class Session {
   Origins origins_;
   std::unordered_map<TraceId, PyObject*> proxies_;
   std::vector<Ref> keep_;
-  std::vector<PyObject*> generators_;  // made here
+  std::vector<PyObject*> generators_;  // The generators that were made here.
   PendingEffects pending_;
   struct Read {
     PyObject *container, *key;
     const Source* source;
-    bool typed = false;  // its type is guarded
-  };  // key null: as a whole
+    bool typed = false;  // Is its type guarded?
+  };  // Where the key is null, it was read as a whole.
   std::pmr::monotonic_buffer_resource reads_memory_{1 << 15};
   std::pmr::deque<Read> reads_{&reads_memory_};
   std::vector<PyObject*> constants_;
   std::vector<const Source*> input_sources_;
-  guard::Texts texts_;  // of sources
+  guard::Texts texts_;  // The texts of sources, made once.
   std::vector<PyObject*> input_tensors_;
   std::unordered_set<PyTypeObject*> types_noted_;
-  PyTypeObject* type_noted_ = nullptr;  // the last
+  PyTypeObject* type_noted_ = nullptr;  // The last type that was noted.
   std::set<std::pair<PyTypeObject*, PyObject*>> lookups_noted_;
 };
 
-PyObject* CaptureBreakType();  // the unwinding exception (BaseException subclass)
+PyObject* CaptureBreakType();  // The exception that unwinds a capture, a BaseException.
 
 }  // namespace framejit::capture

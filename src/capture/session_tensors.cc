@@ -16,7 +16,7 @@
 namespace framejit::capture {
 namespace {
 
-// What framejit.mark_dynamic and mark_static said of the sizes of a tensor.
+// This is what framejit.mark_dynamic and mark_static said of the sizes of a tensor.
 struct Mark {
   enum Kind : uint8_t { kNone, kDynamic, kStatic } kind = kNone;
   int64_t min = 0, max = INT64_MAX;

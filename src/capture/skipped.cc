@@ -12,7 +12,8 @@ namespace framejit::capture {
 // (Python's packages lie in site-packages, Debian's in dist-packages.) Parts of torch whose frames are plumbing around
 // the user's program. What they call may be the user's.
 static constexpr std::string_view kPlumbing =
-    " _dynamo/ _inductor/ _functorch/_aot_autograd/ _subclasses/ _higher_order_ops/ _library/ fx/experimental/ "
+    " _dynamo/ _inductor/ distributed/fsdp/ distributed/_composable/ _functorch/_aot_autograd/ _subclasses/ "
+    "_higher_order_ops/ _library/ fx/experimental/ "
     "autograd/ optim/ profiler/ amp/ accelerator/ __init__.py _tensor.py _ops.py _utils.py _guards.py _compile.py "
     "storage.py utils/_device.py utils/_foreach_utils.py utils/_contextlib.py utils/_python_dispatch.py "
     "utils/_config_module.py utils/weak.py nn/utils/clip_grad.py ";
@@ -55,6 +56,9 @@ static Ref AskUpdates(const char* function, PyCodeObject* code) {
 }
 
 bool EndsGraph(PyCodeObject* code) {
+  // It takes memory from tensors and gives it back, behind their backs.
+  const char* file = PyUnicode_AsUTF8(code->co_filename);
+  if (file && strstr(file, "-packages/torch/distributed/fsdp/")) return true;
   return AskUpdates("ends_graph", code).get() == Py_True;
 }
 

@@ -1,4 +1,4 @@
-// Frames that are run as they are, or something else in their place.
+// Which frames run as they are, and which have something else run in their place.
 #pragma once
 
 #include "capture/ref.h"

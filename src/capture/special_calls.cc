@@ -1,4 +1,4 @@
-// Builtins with rules of their own.
+// Here are the builtins that have rules of their own.
 #include "capture/special_calls.h"
 
 #include <algorithm>
@@ -494,7 +494,7 @@ PyObject* CaptureSemantics::CallPartial(PyObject* partial, PyObject* const* args
   return CallEx(fn.get(), tuple.get(), kw.get());
 }
 
-// What a weak reference refers to.
+// Answers what a weak reference refers to.
 PyObject* CaptureSemantics::Referent(PyObject* reference) {
   const Source* referent = s_.guards().Child(SourceKind::kReferent, s_.SourceOf(reference));
   PyObject* o = PyWeakref_GET_OBJECT(reference);

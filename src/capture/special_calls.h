@@ -8,13 +8,13 @@ namespace framejit::capture {
 // len, getattr, isinstance, id, ... by name. Null without an error and *handled = false: it is none of these.
 PyObject* Special(CaptureSemantics& c, Session& s, const char* name, PyObject* const* args, Py_ssize_t nargs,
                   bool* handled);
-std::string Describe(PyObject* o);  // its module and name, for reports
+std::string Describe(PyObject* o);  // Its module and name, for reports.
 // The program wants this function to run as written (torch.compiler.disable, framejit.disable). Not where torch says so
 // of functions of its own: that is meant for its compiler.
 bool IsDisabled(PyObject* function);
-std::string WhyDisabled(PyObject* function);   // for reports
-PyObject* BehindDisabled(PyObject* function);  // what the program disabled; borrowed
-bool RunsDisabled(PyCodeObject* code);         // a generator's that was noted
-void NoteGenerator(PyCodeObject* code);        // if it is a generator's: of a disabled function
+std::string WhyDisabled(PyObject* function);   // The reason, for reports.
+PyObject* BehindDisabled(PyObject* function);  // What the program disabled, borrowed.
+bool RunsDisabled(PyCodeObject* code);         // Is it the code of a generator that was noted?
+void NoteGenerator(PyCodeObject* code);        // Notes the code of a disabled function, if it is a generator's.
 
 }  // namespace framejit::capture

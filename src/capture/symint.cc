@@ -29,21 +29,29 @@ bool IsFloat(PyObject* o) {
   return PyFloat_CheckExact(o) || IsSymFloat(o);
 }
 
-// A loop over numbers may double an expression in each round (m = (low + high) // 2): past this many steps the number
+// A loop over numbers may double an expression in each round (m = (low + high) // 2). Past this many steps the number
 // itself goes on.
-constexpr uint32_t kMostSteps = 256;
+constexpr uint64_t kMostSteps = 256;
+
+// About the most steps that the result of an operation can have, known before it is made: a product of two sums is
+// expanded, so it has a term for every pair of theirs, and each term has the factors of both.
+uint64_t MostSteps(char op, shape::Int a, shape::Int b) {
+  const uint64_t x = shape::Steps(a), y = shape::Steps(b);
+  return op == '*' ? 2 * x * y : x + y;
+}
 
 // `f` on expressions gives the expression, on the numbers of this call what Python gets.
-template <char kFloats = 0, typename F>
+template <char kOp, typename F>
 PyObject* Binary(PyObject* a, PyObject* b, PyObject* (*fallback)(PyObject*, PyObject*), F f) {
   if (IsTensor(a) || IsTensor(b)) Py_RETURN_NOTIMPLEMENTED;
-  if (kFloats && (IsFloat(a) || IsFloat(b))) return OnFloats(kFloats, a, b, fallback);
+  constexpr bool kFloats = kOp == '+' || kOp == '-' || kOp == '*';
+  if (kFloats && (IsFloat(a) || IsFloat(b))) return OnFloats(kOp, a, b, fallback);
   Session* s = LiveNumber(IsSymInt(a) ? a : b);
   if (!s) return nullptr;
   auto x = ExprOf(a), y = ExprOf(b);
   if (!x || !y) return OnNumbers(a, b, fallback);
+  if (MostSteps(kOp, *x, *y) > kMostSteps) return OnNumbers(a, b, fallback);
   const shape::Int e = f(*x, *y);
-  if (shape::Steps(e) > kMostSteps) return OnNumbers(a, b, fallback);
   if (!s->env().Fits(e, f(__int128{s->env().Hint(*x)}, __int128{s->env().Hint(*y)}))) return OnNumbers(a, b, fallback);
   return s->SymIntObject(e);
 }
@@ -71,11 +79,11 @@ bool NonZero(PyObject* o) {  // a divisor the algebra may use: a positive consta
 }
 PyObject* FloorDivide(PyObject* a, PyObject* b) {
   if (!NonZero(b)) return OnNumbers(a, b, PyNumber_FloorDivide);
-  return Binary(a, b, PyNumber_FloorDivide, [](auto x, auto y) { return FloorDiv(x, y); });
+  return Binary<'/'>(a, b, PyNumber_FloorDivide, [](auto x, auto y) { return FloorDiv(x, y); });
 }
 PyObject* Remainder(PyObject* a, PyObject* b) {
   if (!NonZero(b)) return OnNumbers(a, b, PyNumber_Remainder);
-  return Binary(a, b, PyNumber_Remainder, [](auto x, auto y) { return Mod(x, y); });
+  return Binary<'%'>(a, b, PyNumber_Remainder, [](auto x, auto y) { return Mod(x, y); });
 }
 PyObject* TrueDivide(PyObject* a, PyObject* b) {
   if (IsTensor(a) || IsTensor(b)) Py_RETURN_NOTIMPLEMENTED;

@@ -1,4 +1,5 @@
-// Operators and attributes of tensor proxies: each becomes a framework call, or an answer from the metadata.
+// This file has the operators and attributes of tensor proxies: each becomes a framework call, or an answer from the
+// metadata.
 #include <map>
 #include <unordered_map>
 
@@ -13,7 +14,7 @@
 namespace framejit::capture {
 namespace {
 
-// NB_* of opcode.h, in order.
+// These are the NB_* of opcode.h, in their order.
 constexpr const char* kOperatorNames[] = {"add", "and", "floordiv", "lshift", "matmul",  "mul", "mod",
                                           "or",  "pow", "rshift",   "sub",    "truediv", "xor"};
 constexpr int kInPlace = 13;
@@ -101,7 +102,8 @@ bool MetaAttr(Session& s, PyObject* proxy, const TensorMeta& m, std::string_view
     return false;
   }
   if (n == "device") return *out = DeviceObject(s, m.device), true;
-  if (n == "requires_grad") return ToBool(out, WantsGradient(s, proxy));
+  if (n == "requires_grad")
+    return ToBool(out, WantsGradient(s, proxy) || s.lowering().ViewedWithoutGradients(AsTensor(proxy)->id));
   if (n == "is_cpu") return ToBool(out, m.device.kind == DeviceKind::kCpu);
   if (n == "is_cuda") return ToBool(out, m.device.kind == DeviceKind::kCuda);
   if (n == "is_meta") return ToBool(out, m.device.kind == DeviceKind::kMeta);
@@ -132,7 +134,7 @@ bool IsInference(Session& s, TraceId id) {
   return s.trace().tensors[s.trace().tensors[id].base].meta.is_inference;
 }
 
-// Methods that only read metadata; called with the proxy bound. Null without error: not one of them.
+// Methods that only read metadata; called with the proxy bound. It is null without an error where it is none of them.
 PyObject* QueryMethod(Session& s, PyObject* proxy, std::string_view n, PyObject* const* args, Py_ssize_t nargs,
                       PyObject* kw, bool* handled) {
   *handled = true;
@@ -246,7 +248,8 @@ PyObject* TensorClass(Session& s, PyObject* proxy) {
   return dtype ? PyObject_GetAttrString(dtype.get(), "type") : nullptr;
 }
 
-// What the rows know of an operator or a fact is what the class had at first. False (Break): it has another one now.
+// What the rows know of an operator or a fact is what the class had at first. It is false after a Break: it has another
+// one now.
 bool AsEver(Session& s, PyObject* proxy, const std::string& name) {
   for (const char* direct : {"__bool__", "__int__", "__len__", "__iter__"})  // answered here, and not by a call
     if (name == direct && Asked(s, proxy)) return s.Break(BreakId::kSubclass, "its own " + name), false;

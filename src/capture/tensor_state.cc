@@ -144,7 +144,7 @@ std::optional<bool> SetGrad(Session& s, PyObject* tensor, PyObject* value) {
   return true;
 }
 
-// Without gradients from here on.
+// The tensor has no gradients from here on.
 PyObject* Stop(Session& s, PyObject* tensor, const char* method, bool leaf) {
   const int input = InputOf(s, tensor);
   const TraceId id = IdOf(tensor);
@@ -204,7 +204,7 @@ PyObject* RegisterHook(Session& s, PyObject* tensor, const char* name, PyObject*
   return NewUnseen(s, "the handle of a hook");
 }
 
-// t.unsqueeze_(0): the object is a view of what it was.
+// Answers t.unsqueeze_(0): the object is a view of what it was.
 PyObject* SeenOtherwise(Session& s, Callee callee, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   PyObject* tensor = args[0];
   const int input = InputOf(s, tensor);

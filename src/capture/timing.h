@@ -13,11 +13,11 @@ namespace framejit::capture {
 class Timing {
  public:
   struct Turn {
-    bool python = false;  // run as written
-    bool timed = false;   // Ended() wants to know
+    bool python = false;  // Is this call run as written?
+    bool timed = false;   // Does Ended() want to know the time?
     uint64_t key = 0;
     int64_t captures = 0;
-    uint64_t mapped = 0;  // see ArenaPool
+    uint64_t mapped = 0;  // See ArenaPool.
     double start = 0;
   };
   // at: which part of the function, if not all of it.
@@ -32,12 +32,12 @@ class Timing {
 
  private:
   enum class State : uint8_t { kMeasuring, kKept, kLeft };
-  struct Class {  // arguments of like sizes
+  struct Class {  // The times of calls whose arguments have like sizes.
     uint64_t key;
     State state = State::kMeasuring;
     int warm = 0, tries = 0, maps = 0;    // calls without and with captures; those that got memory from the system
-    std::vector<double> compiled, plain;  // seconds
-    long until = 0, pause = 0;            // calls until it is measured again
+    std::vector<double> compiled, plain;  // Seconds of the calls that were timed.
+    long until = 0, pause = 0;            // The calls until it is measured again.
   };
   Turn Choose(Compiled& compiled, PyObject* const* args, Py_ssize_t n, uint64_t at);
   Class* Find(uint64_t key);
@@ -45,8 +45,8 @@ class Timing {
   void Decide(Compiled& compiled, Class& c, bool leave);
 
   std::vector<Class> classes_;
-  int left_ = 0, measuring_ = 0;  // classes
-  long rest_ = 0;                 // calls until arguments are looked at again
+  int left_ = 0, measuring_ = 0;  // Numbers of classes.
+  long rest_ = 0;                 // The calls until arguments are looked at again.
   int64_t looked_ = -1;           // captures when it was last asked whether there is anything to measure
 };
 

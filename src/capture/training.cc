@@ -338,7 +338,6 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tens
   CheckViews(trace);
   Plan plan{std::make_shared<Graph>(s.graph()), {}, {}, {}, options, interpret};
   Graph& graph = *plan.graph;
-  SimplifySizes(graph, s.env());
   tensor::Training t;
   Trace replay = NoteWanted(trace, plans, graph.outputs.size(), &t);
   std::set<int> written;

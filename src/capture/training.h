@@ -11,11 +11,11 @@
 
 namespace framejit::capture {
 
-bool WantsGrad(const Session& s, const Trace& t);  // something that it makes, or writes, does
+bool WantsGrad(const Session& s, const Trace& t);  // Does something that it makes or writes want a gradient?
 
 struct TrainingPlan {
-  Graph forward;              // to compile
-  tensor::Training training;  // for its runner's hook
+  Graph forward;              // The graph to compile.
+  tensor::Training training;  // What the runner's hook needs.
 };
 // For the session's finished graph. writes: that wait until the run has shown what it must. Throws
 // autodiff::Undifferentiable.

@@ -7,7 +7,7 @@
 
 namespace framejit::capture {
 
-// Those that some place treats in a way of its own.
+// The types that some place treats in a way of its own.
 enum class CType : uint8_t {
   kOther,
   kTorchSize,

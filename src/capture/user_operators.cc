@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "capture/arg_vector.h"
+#include "capture/asking.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
 #include "capture/semantics.h"
@@ -112,6 +113,10 @@ PyObject* CaptureSemantics::CallOperator(PyObject* op, PyObject* const* args, Py
     told = Ref(plan_of ? PyObject_CallFunctionObjArgs(plan_of, op, tracked ? Py_True : Py_False, nullptr) : nullptr);
   }
   if (!told || told.get() == Py_None) return PyErr_Clear(), nullptr;
+  if (told.get() == Py_True) {
+    const bool may = !s_.vmap.open() && !s_.later && !s_.in_custom && !s_.modes.now.autocast.any();
+    return may ? wrapping::CallDispatch(s_, op, args, nargs, kwnames) : nullptr;
+  }
   Plan plan;
   if (!PyArg_ParseTuple(told.get(), "OOOOOOOO", &plan.op, &plan.names, &plan.defaults, &plan.absent, &plan.writes,
                         &plan.returned, &plan.function, &plan.defined))

@@ -11,7 +11,7 @@
 namespace framejit::capture {
 namespace {
 
-// torch._C._functorch._remove_batch_dim(tensor, level, size, out_dim)
+// Answers torch._C._functorch._remove_batch_dim(tensor, level, size, out_dim).
 PyObject* Removed(Session& s, PyObject* const* args) {
   const long level = PyLong_AsLong(args[1]);
   long to = PyLong_AsLong(args[3]);

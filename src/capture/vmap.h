@@ -18,34 +18,34 @@ class Session;
 
 struct Vmap {
   struct Batched {
-    PyObject* inner;  // kept by the session; may be batched by a lower level
-    int dim;          // of the inner tensor
+    PyObject* inner;  // Kept by the session. A lower level may batch it, too.
+    int dim;          // The dimension of the inner tensor that is hidden.
     int level;
-    bool tracks = false;  // made inside of a derivative that is inside of that level
+    bool tracks = false;  // Was it made inside of a derivative inside of that level?
   };
   std::unordered_map<TraceId, Batched> tensors;
   struct Level {
-    Ref size;                              // of the batch; none: the level of a derivative (gradients.h)
-    bool grad_before = false;              // gradients were on outside of the derivative
-    size_t first = 0;                      // tensor made inside of it
-    bool forward = false;                  // a derivative by torch.func.jvp
+    Ref size;                              // The batch's size; empty at the level of a derivative (gradients.h).
+    bool grad_before = false;              // Were gradients on outside of the derivative?
+    size_t first = 0;                      // The first tensor that was made inside of it.
+    bool forward = false;                  // Is it a derivative by torch.func.jvp?
     bool same = false, different = false;  // what is drawn, in all samples; neither: nothing may be
   };
-  std::vector<Level> levels;  // that are open, the first is number 1
+  std::vector<Level> levels;  // The levels that are open, of which the first is number 1.
   struct Wrapped {
-    PyObject* original;  // kept by the session
+    PyObject* original;  // Kept by the session.
     int level;
     bool leaf = false;
   };
-  std::unordered_map<TraceId, Wrapped> wrapped;  // by torch.func's derivatives
+  std::unordered_map<TraceId, Wrapped> wrapped;  // Tensors that torch.func's derivatives wrapped.
   struct Dual {
-    PyObject *leaf, *original, *tangent;  // kept by the session
+    PyObject *leaf, *original, *tangent;  // Kept by the session.
     size_t level;
   };
   std::vector<Dual> duals;
-  std::vector<std::pair<TraceId, int>> leaves;  // of derivatives: the level they were made at
-  bool drawing = false;                         // a call that draws for all samples is under way
-  bool inplace_allowed = false;                 // requires_grad_() inside of a derivative
+  std::vector<std::pair<TraceId, int>> leaves;  // Leaves of derivatives, with the level they were made at.
+  bool drawing = false;                         // Is a call under way that draws for all samples?
+  bool inplace_allowed = false;                 // Is requires_grad_() allowed inside of a derivative?
   std::vector<Ref> index_modes;  // torch's TransformGetItemToIndex: x[i] with tensors of one integer is an index, too
   bool open() const { return !levels.empty() || !index_modes.empty(); }
   bool batches() const {
@@ -58,14 +58,14 @@ struct Vmap {
       if (l.forward) return true;
     return false;
   }
-  bool differentiates(size_t above = 0) const {  // a level above that one is a derivative's
+  bool differentiates(size_t above = 0) const {  // Is a level above that one a derivative's?
     for (size_t i = above; i < levels.size(); ++i)
       if (!levels[i].size) return true;
     return false;
   }
 };
 
-std::span<const StateFunction> VmapFunctions();  // that torch's code calls
+std::span<const StateFunction> VmapFunctions();  // The functions of C that torch's code calls.
 // The highest level of the tensors among these arguments, or in tuples and lists there; 0: none is batched.
 int BatchLevel(Session& s, PyObject* const* args, Py_ssize_t n);
 // Does this call without batched tensors mean something else while torch.vmap runs?

@@ -20,26 +20,26 @@ class BatchedCall {
   // No rule of ours: a call of torch.vmap of that function alone, which has torch's own rules (framejit._functions).
   PyObject* Refuse();
 
-  std::string_view Name(size_t i) const;       // of a keyword; empty for what stands at a position
-  const Vmap::Batched* At(PyObject* o) const;  // null: it is not batched at this level
+  std::string_view Name(size_t i) const;       // The name of a keyword; empty for a positional one.
+  const Vmap::Batched* At(PyObject* o) const;  // It is null where `o` is not batched at this level.
   const TensorMeta& Meta(PyObject* o) const { return s_.meta(AsTensor(o)->id); }
-  int Rank(PyObject* o) const { return static_cast<int>(Meta(o).sizes.size()); }  // as the program sees it
+  int Rank(PyObject* o) const { return static_cast<int>(Meta(o).sizes.size()); }  // As the program sees it.
 
   PyObject* Call() { return s_.CallFramework(callee_, args_.data(), positional_, kwnames_); }
   Ref Call(Callee callee, std::vector<PyObject*> args);
 
-  // A tuple: `first`, then these sizes. Null: an error.
+  // A tuple of `first` and then these sizes, or null with an error.
   Ref Sizes(const std::vector<PyObject*>& first, std::span<const shape::Int> rest);
   // The inner tensor with the hidden dimension first and the others padded to `rank` on their left, by torch's `view`
   // as in torch, since it decides what the strides of dimensions of size 1 are. viewed: also where none are missing.
   Ref Front(PyObject* o, int rank = 0, bool viewed = false);
-  // What the program sees of a result.
+  // Makes of a result what the program sees.
   PyObject* Wrap(PyObject* result, int dim);
 
   Session& s_;
   const int level_;
   const Callee callee_;
-  std::vector<PyObject*> args_, given_;  // the second stays as it is
+  std::vector<PyObject*> args_, given_;  // The second one stays as it was given.
   Py_ssize_t positional_;
   PyObject* kwnames_;
 

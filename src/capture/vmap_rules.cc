@@ -286,7 +286,7 @@ class Peeled : public BatchedCall {
     return s_.MarkFresh(all.release());
   }
 
-  // torch._C._nn.mse_loss(input, target, reduction)
+  // Answers torch._C._nn.mse_loss(input, target, reduction).
   PyObject* SquaredError() {
     if (kwnames_ || args_.size() != 3 || !IsTensor(args_[0]) || !IsTensor(args_[1]) || !PyLong_CheckExact(args_[2]))
       return Refuse();

@@ -82,7 +82,7 @@ bool Asking::Differentiable(PyObject* o, std::vector<PyObject*>* stand_ins, std:
   }
   auto refuse = [&](const char* why) { return s_.Break(BreakId::kSubclass, why), false; };
   if (tensor::Classify(o) == tensor::Class::kNone) return true;
-  PyObject* known = Behind(o);
+  PyObject* known = known_.Behind(o);
   SuspendScope off;
   Ref wants(known ? PyObject_GetAttrString(o, "requires_grad") : nullptr);
   if (!wants) return PyErr_Clear(), refuse("a result that torch makes beside wrappers");
@@ -158,27 +158,15 @@ bool Asking::Differentiate(PyObject* result, PyObject* again) {
   call.result = Arg::Seq(Arg::Kind::kTuple, made);
   const std::vector<TraceId> shown = s_.lowering().EndCustom(&custom_, std::move(call), inputs, grads);
   ++s_.op_count;
-  for (size_t k = 0; k < shown.size(); ++k)
-    for (auto& [stands, known] : known_)
-      if (stands.get() == stand_ins[k]) known = Ref(s_.NewProxy(shown[k]));
+  for (size_t k = 0; k < shown.size(); ++k) known_.Show(stand_ins[k], Ref(s_.NewProxy(shown[k])));
   return true;
 }
 
 Ref HowAgain(Asking& asking, PyObject* function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
-  Ref all(PyTuple_New(nargs)), named(PyDict_New());
-  for (Py_ssize_t i = 0; all && i < nargs; ++i) {
-    Ref one = asking.Recipe(args[i]);
-    if (!one) return {};
-    PyTuple_SET_ITEM(all.get(), i, one.release());
-  }
-  for (Py_ssize_t i = 0; named && kwnames && i < PyTuple_GET_SIZE(kwnames); ++i) {
-    Ref one = asking.Recipe(args[nargs + i]);
-    if (!one || PyDict_SetItem(named.get(), PyTuple_GET_ITEM(kwnames, i), one.get()) < 0) return {};
-  }
-  PyObject* again = Part("Again");
+  auto [all, named] = Arguments(args, nargs, kwnames, [&](PyObject* o) { return asking.Recipe(o); });
+  PyObject* again = all && named ? Part("Again") : nullptr;
   SuspendScope off;
-  return Ref(again && all && named ? PyObject_CallFunctionObjArgs(again, function, all.get(), named.get(), nullptr)
-                                   : nullptr);
+  return Ref(again ? PyObject_CallFunctionObjArgs(again, function, all.get(), named.get(), nullptr) : nullptr);
 }
 
 }  // namespace framejit::capture::wrapping

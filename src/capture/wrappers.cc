@@ -7,6 +7,7 @@
 #include "capture/asking.h"
 #include "capture/builtins.h"
 #include "capture/overrides.h"
+#include "capture/tape.h"
 
 namespace framejit::capture {
 
@@ -28,28 +29,39 @@ constexpr std::string_view kNoOperations =
     " requires_grad_ backward register_hook register_post_accumulate_grad_hook retain_grad numpy tolist share_memory_ "
     "is_shared pin_memory apply_ map_ map2_ storage untyped_storage storage_offset data_ptr as_subclass _make_subclass "
     "set_ resize_ detach_ names rename rename_ _version _base data grad _grad grad_fn is_leaf output_nr ";
-// The arguments of a call, as Asking has them: (positional, keywords).
-std::pair<Ref, Ref> ForTorch(Asking& asking, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
-  Ref all(PyTuple_New(nargs)), named(PyDict_New());
-  for (Py_ssize_t i = 0; all && i < nargs; ++i) {
-    Ref one = asking.ToTorch(args[i]);
-    if (!one) return {};
-    PyTuple_SET_ITEM(all.get(), i, one.release());
+// What a wrapper says of itself.
+PyObject* Fact(Session& s, PyObject* function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  Asking asking(s, CurrentSemantics());
+  Ref self = Borrow(args[0]);
+  auto [rest, named] = Arguments(args + 1, nargs - 1, kwnames, [&](PyObject* o) { return asking.ToTorch(o); });
+  Ref first(PyTuple_Pack(1, self.get())), all(first && rest ? PySequence_Concat(first.get(), rest.get()) : nullptr);
+  PyObject* ask = Part("ask");
+  if (!all || !named || !ask) return s.broken() || PyErr_Occurred() ? nullptr : s.Break(BreakId::kSubclass, "a fact");
+  Ref answer;
+  {
+    SuspendScope off;
+    answer = Ref(PyObject_CallFunctionObjArgs(ask, function, all.get(), named.get(), nullptr));
   }
-  for (Py_ssize_t i = 0; named && kwnames && i < PyTuple_GET_SIZE(kwnames); ++i) {
-    Ref one = asking.ToTorch(args[nargs + i]);
-    if (!one || PyDict_SetItem(named.get(), PyTuple_GET_ITEM(kwnames, i), one.get()) < 0) return {};
-  }
-  return {std::move(all), std::move(named)};
+  return answer ? asking.FromTorch(answer.get(), false) : nullptr;
 }
-PyObject* CallDispatch(Session& s, PyObject* function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+
+PyTypeObject* ClassOf(Session& s, PyObject* o) {
+  if (!IsTensor(o)) return Py_TYPE(o);
+  Ref type(TensorClass(s, o));
+  return reinterpret_cast<PyTypeObject*>(type.get());  // the class lives on
+}
+
+}  // namespace
+
+PyObject* wrapping::CallDispatch(Session& s, PyObject* function, PyObject* const* args, Py_ssize_t nargs,
+                                 PyObject* kwnames) {
   frame::Semantics* semantics = CurrentSemantics();
   PyObject* perform = Part("perform");
   if (!perform || !semantics) return s.Break(BreakId::kSubclass, "__torch_dispatch__");
   if (s.vmap.open() || (s.in_custom && !Asking::current) || s.later || s.modes.now.autocast.any())
     return s.Break(BreakId::kSubclass, "__torch_dispatch__ under another mode");
   Asking asking(s, semantics);
-  auto [all, named] = ForTorch(asking, args, nargs, kwnames);
+  auto [all, named] = Arguments(args, nargs, kwnames, [&](PyObject* o) { return asking.ToTorch(o); });
   if (!named) return s.broken() || PyErr_Occurred() ? nullptr : s.Break(BreakId::kSubclass, "an argument");
   const bool tracked = asking.tracks();
   Ref again = tracked ? HowAgain(asking, function, args, nargs, kwnames) : Ref(), result;
@@ -77,30 +89,6 @@ PyObject* CallDispatch(Session& s, PyObject* function, PyObject* const* args, Py
   return asking.NoteWrites() ? asking.FromTorch(result.get(), true) : nullptr;
 }
 
-// What a wrapper says of itself.
-PyObject* Fact(Session& s, PyObject* function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
-  Asking asking(s, CurrentSemantics());
-  Ref self = Borrow(args[0]);
-  auto [rest, named] = ForTorch(asking, args + 1, nargs - 1, kwnames);
-  Ref first(PyTuple_Pack(1, self.get())), all(first && rest ? PySequence_Concat(first.get(), rest.get()) : nullptr);
-  PyObject* ask = Part("ask");
-  if (!all || !named || !ask) return s.broken() || PyErr_Occurred() ? nullptr : s.Break(BreakId::kSubclass, "a fact");
-  Ref answer;
-  {
-    SuspendScope off;
-    answer = Ref(PyObject_CallFunctionObjArgs(ask, function, all.get(), named.get(), nullptr));
-  }
-  return answer ? asking.FromTorch(answer.get(), false) : nullptr;
-}
-
-PyTypeObject* ClassOf(Session& s, PyObject* o) {
-  if (!IsTensor(o)) return Py_TYPE(o);
-  Ref type(TensorClass(s, o));
-  return reinterpret_cast<PyTypeObject*>(type.get());  // the class lives on
-}
-
-}  // namespace
-
 bool AnyWrapper(PyObject* const* args, Py_ssize_t n) {
   if (!Wrappers::seen) return false;
   return std::any_of(args, args + n, [&](PyObject* o) {
@@ -116,7 +104,11 @@ bool NoteWrapper(Session& s, PyObject* o, const Source* source) {
   const bool modelled = tensor::IsWrapperClass(Py_TYPE(o));
   {
     SuspendScope off;
-    if (!modelled || !tensor::ReadWrapper(o, &m, &why))
+    const bool asks = modelled && !TapeOf(s) && !tensor::ReadWrapper(o, &m, &why);
+    const bool read = modelled && tensor::ReadAnyWrapper(o, &m, &why);
+    if (read && !TapeOf(s) && (asks || (m.requires_grad && s.modes.now.grad && !s.modes.now.inference)))
+      return Tape::Ask(s), s.Break(BreakId::kSubclass, Py_TYPE(o)->tp_name), false;
+    if (!read)
       return s.Break(BreakId::kSubclass, std::string(Py_TYPE(o)->tp_name) + (why ? std::string(", ") + why : "")),
              false;
   }
@@ -150,7 +142,7 @@ PyObject* MakeWrapper(Session& s, PyObject* function, PyObject* const* args, Py_
       return s.Break(BreakId::kSubclass, std::string("torch.Tensor._make_wrapper_subclass with ") + keyword);
   }
   Asking asking(s, CurrentSemantics());
-  auto [rest, named] = ForTorch(asking, args + 1, nargs - 1, kwnames);
+  auto [rest, named] = Arguments(args + 1, nargs - 1, kwnames, [&](PyObject* o) { return asking.ToTorch(o); });
   if (!named) return s.broken() || PyErr_Occurred() ? nullptr : s.Break(BreakId::kSubclass, "an argument");
   Ref first(PyTuple_Pack(1, args[0])), all(first ? PySequence_Concat(first.get(), rest.get()) : nullptr), made;
   if (!all) return nullptr;
@@ -178,7 +170,7 @@ PyObject* CallWrapped(Session& s, PyObject* function, std::string_view name, PyO
   if (name.find("has_torch_function") != name.npos) Py_RETURN_FALSE;
   if (Among(name, kNoOperations)) return s.Break(BreakId::kSubclass, std::string("tensor.").append(name));
   if (nargs && IsWrapper(args[0]) && Among(name, kFacts)) return Fact(s, function, args, nargs, kwnames);
-  return CallDispatch(s, function, args, nargs, kwnames);
+  return TapeOf(s) ? TapeOf(s)->Call(function, args, nargs, kwnames) : CallDispatch(s, function, args, nargs, kwnames);
 }
 
 PyObject* WrapperAttr(Session& s, PyObject* wrapper, PyObject* name, bool* found) {

@@ -11,7 +11,7 @@
 namespace framejit::capture {
 
 struct Wrappers {
-  static inline bool seen = false;  // by any capture
+  static inline bool seen = false;  // Has any capture met a wrapper?
 };
 
 inline bool IsWrapper(PyObject* o) {
@@ -32,15 +32,15 @@ PyObject* StorageOffset(Session& s, PyObject* proxy);
 // What torch.Tensor has under a name, of a wrapper. *found = false, and null: its class has another one, or it has no
 // such thing.
 PyObject* WrapperAttr(Session& s, PyObject* wrapper, PyObject* name, bool* found);
-bool WrapperTakes(Session& s, PyObject* wrapper, PyObject* name);  // such an attribute is stored; false: Break
-// Operators, one of whose operands is a wrapper.
+bool WrapperTakes(Session& s, PyObject* wrapper, PyObject* name);  // Before a store to it. False: a Break.
+// Calls of operators of which an operand is a wrapper.
 PyObject* WrapperBinary(Session& s, int nb_op, PyObject* a, PyObject* b);
 PyObject* WrapperCompare(Session& s, PyObject* a, PyObject* b, int op);
 PyObject* CallSpecial(Session& s, const char* method, PyObject* const* args, Py_ssize_t nargs);  // of the first
 // torch.utils._python_dispatch.return_and_correct_aliasing(func, args, kwargs, out). Null without an error: it is to be
 // captured like any other function.
 PyObject* CorrectAliasing(Session& s, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
-// (callable, its arguments) that make one again which was made here; null: an error.
+// A pair (callable, arguments) that makes a wrapper of the capture again, or null with an error.
 std::pair<PyObject*, Ref> WrapperRecipe(Session& s, PyObject* wrapper);
 
 }  // namespace framejit::capture

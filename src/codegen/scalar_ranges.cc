@@ -53,7 +53,8 @@ ScalarRange OfType(DType t) {
 class Ranges {
  public:
   explicit Ranges(const ScalarCode& code) : code_(code), known(code.num_values), variables_(code.variables.size()) {
-    for (Variable& v : variables_) v = {true, true};
+    const bool slow = Steps() <= kMostSlowSteps;
+    for (Variable& v : variables_) v = {true, slow};
     while (Pass()) {
     }
   }
@@ -62,6 +63,16 @@ class Ranges {
   struct Variable {
     bool natural, slow;
   };
+
+  int64_t Steps() const {
+    int64_t steps = 0;
+    for (const auto& block : code_.blocks)
+      steps += std::count_if(block.begin(), block.end(), [](const ScalarInst& i) {
+        return i.op == ScalarOp::kNext || i.op == ScalarOp::kAdd || i.op == ScalarOp::kSub ||
+               i.op == ScalarOp::kAddOver || i.op == ScalarOp::kSubOver;
+      });
+    return steps;
+  }
 
   bool Pass() {
     bool changed = false;

@@ -13,13 +13,17 @@ namespace framejit::codegen {
 
 struct ScalarRange {
   int64_t lo = std::numeric_limits<int64_t>::min(), hi = std::numeric_limits<int64_t>::max();
-  // Grows by small steps alone, if at all: from below kSmallNumber, no loop that ends reaches kSlowNumber.
+  // Grows by small steps alone, if at all: from below kSmallNumber, it does not reach kSlowNumber within one run.
   bool slow = false;
 };
 
-// A step adds at most kSlowStep. 2^60 more take 2^56 steps: at ten steps a nanosecond more than two months of one run.
+// A step adds at most kSlowStep. Code in which more than kMostSlowSteps instructions do that has no slow numbers, each
+// of them runs at most once in a round, and a run is left after kMostRounds rounds: nothing grows by more than
+// kSmallNumber, also where LLVM computes what many rounds come to without going through them.
 inline constexpr int64_t kSlowStep = 16;
+inline constexpr int64_t kMostSlowSteps = int64_t{1} << 13;
 inline constexpr int64_t kSlowNumber = 2 * kSmallNumber;
+static_assert(kSlowStep * kMostSlowSteps * kMostRounds <= kSmallNumber);
 
 // Of every value; those that are no ints have any.
 std::vector<ScalarRange> RangesOf(const ScalarCode& code);

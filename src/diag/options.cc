@@ -91,6 +91,8 @@ std::string Normalise(const OptionInfo& o, std::string_view text) {
   }
 }
 
+constexpr std::string_view kPrefix = "FRAMEJIT_";  // of every option's environment variable
+
 struct State {
   std::mutex mutex;  // held for a few string operations, never across calls out of this file
   std::vector<std::string> values;
@@ -104,7 +106,7 @@ State& Get() {
     for (const OptionInfo& o : Options()) {
       s->values.emplace_back(o.default_value);
       if (!*o.env) continue;
-      names.emplace_back(o.env);
+      names.emplace_back(std::string_view(o.env).substr(kPrefix.size()));
       const char* text = std::getenv(o.env);
       if (!text) continue;
       try {
@@ -115,12 +117,15 @@ State& Get() {
     }
     for (char** e = environ; e && *e; ++e) {  // a misspelled variable would otherwise do nothing, silently
       std::string_view entry = *e;
-      std::string name(entry.substr(0, entry.find('=')));
-      if (!name.starts_with("FRAMEJIT_") || std::find(names.begin(), names.end(), name) != names.end()) continue;
+      if (!entry.starts_with(kPrefix)) continue;
+      // The prefix is left out, since with it names that have nothing else in common seem alike.
+      const std::string name(entry.substr(kPrefix.size(), entry.find('=') - kPrefix.size()));
+      if (std::find(names.begin(), names.end(), name) != names.end()) continue;
       const std::string near = Closest(name, names);
       if (near.empty()) continue;
       if (!s->complaints.empty()) s->complaints += "\n";
-      s->complaints.append("unknown environment variable ").append(name).append(": did you mean ").append(near) += "?";
+      s->complaints.append("unknown environment variable ").append(kPrefix).append(name);
+      s->complaints.append(": did you mean ").append(kPrefix).append(near) += "?";
     }
     return s;
   }();

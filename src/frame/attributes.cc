@@ -1,11 +1,11 @@
 // Attributes, methods, super(), imports.
-#include "frame/machine.h"
+#include "frame/activation.h"
 
 namespace framejit::frame::ops {
 namespace {
 
 // Replaces n operands by what a call instruction expects to find for a callable without self.
-Flow ReplaceByCallable(Machine& m, int n, PyObject* callable) {
+Flow ReplaceByCallable(Activation& m, int n, PyObject* callable) {
   if (!callable) return Flow::kError;
   m.Drop(n);
   if (!bytecode::kNullAfterCallable) m.Push(nullptr);
@@ -16,11 +16,11 @@ Flow ReplaceByCallable(Machine& m, int n, PyObject* callable) {
 
 }  // namespace
 
-Flow LoadAttr(Machine& m, const Instr& i) {
+Flow LoadAttr(Activation& m, const Instr& i) {
   return m.Replace(1, m.sem.LoadAttr(m.Top(), m.Name(i.arg)));
 }
 
-Flow LoadMethod(Machine& m, const Instr& i) {
+Flow LoadMethod(Activation& m, const Instr& i) {
   PyObject* method = nullptr;
   int unbound = m.sem.LoadMethod(m.Top(), m.Name(i.arg), &method);
   if (unbound < 0) return Flow::kError;
@@ -31,15 +31,15 @@ Flow LoadMethod(Machine& m, const Instr& i) {
   return Flow::kNext;
 }
 
-Flow StoreAttr(Machine& m, const Instr& i) {
+Flow StoreAttr(Activation& m, const Instr& i) {
   return m.Done(m.sem.StoreAttr(m.Top(), m.Name(i.arg), m.Top(2)), 2);
 }
 
-Flow DeleteAttr(Machine& m, const Instr& i) {
+Flow DeleteAttr(Activation& m, const Instr& i) {
   return m.Done(m.sem.StoreAttr(m.Top(), m.Name(i.arg), nullptr), 1);
 }
 
-Flow LoadSuperAttr(Machine& m, const Instr& i) {
+Flow LoadSuperAttr(Activation& m, const Instr& i) {
   PyObject *super = m.Top(3), *cls = m.Top(2), *self = m.Top(), *name = m.Name(i.arg);
   PyObject* v;
   if ((i.flag & 2) || (super == reinterpret_cast<PyObject*>(&PySuper_Type) && PyType_Check(cls))) {
@@ -54,11 +54,11 @@ Flow LoadSuperAttr(Machine& m, const Instr& i) {
   return i.flag & 1 ? ReplaceByCallable(m, 3, v) : m.Replace(3, v);
 }
 
-Flow ImportName(Machine& m, const Instr& i) {
+Flow ImportName(Activation& m, const Instr& i) {
   return m.Replace(2, m.sem.Import(m.Name(i.arg), fj_globals(m.frame), fj_locals(m.frame), m.Top(), m.Top(2)));
 }
 
-Flow ImportFrom(Machine& m, const Instr& i) {
+Flow ImportFrom(Activation& m, const Instr& i) {
   PyObject* v = m.sem.ImportFrom(m.Top(), m.Name(i.arg));
   if (!v) return Flow::kError;
   m.Push(v);

@@ -1,11 +1,11 @@
 // Calls. The stack holds two slots before the arguments: NULL and the callable, or a function and its self; the order
 // of the former changed in 3.13.
-#include "frame/machine.h"
+#include "frame/activation.h"
 
 namespace framejit::frame::ops {
 namespace {
 
-PyObject* CallSlots(Machine& m, PyObject** args, int n, PyObject* names) {
+PyObject* CallSlots(Activation& m, PyObject** args, int n, PyObject* names) {
   PyObject* callable;
   bool has_self;
   if (bytecode::kNullAfterCallable) {
@@ -20,19 +20,19 @@ PyObject* CallSlots(Machine& m, PyObject** args, int n, PyObject* names) {
 
 }  // namespace
 
-Flow Call(Machine& m, const Instr& i) {
+Flow Call(Activation& m, const Instr& i) {
   return m.Replace(i.arg + 2, CallSlots(m, m.sp - i.arg, i.arg, nullptr));
 }
 
-Flow CallConstNames(Machine& m, const Instr& i) {
+Flow CallConstNames(Activation& m, const Instr& i) {
   return m.Replace(i.arg + 2, CallSlots(m, m.sp - i.arg, i.arg, m.Const(i.target)));
 }
 
-Flow CallStackNames(Machine& m, const Instr& i) {
+Flow CallStackNames(Activation& m, const Instr& i) {
   return m.Replace(i.arg + 3, CallSlots(m, m.sp - 1 - i.arg, i.arg, m.Top()));
 }
 
-Flow CallEx(Machine& m, const Instr& i) {
+Flow CallEx(Activation& m, const Instr& i) {
   bool has_kwargs = i.arg & 1;
   PyObject** args = m.sp - 1 - has_kwargs;
   PyObject* callable = args[bytecode::kNullAfterCallable ? -2 : -1];
@@ -41,7 +41,7 @@ Flow CallEx(Machine& m, const Instr& i) {
   return m.Replace(3 + has_kwargs, m.sem.CallEx(callable, args[0], kwargs));
 }
 
-Flow Intrinsic1(Machine& m, const Instr& i) {
+Flow Intrinsic1(Activation& m, const Instr& i) {
   switch (fj_intrinsic(i.arg)) {
     case FJ_INTRINSIC_POSITIVE: return Positive(m, i);
     case FJ_INTRINSIC_LIST_TO_TUPLE: return ListToTuple(m, i);

@@ -1,10 +1,10 @@
 // Jumps, returns, and what belongs to CPython.
-#include "frame/machine.h"
+#include "frame/activation.h"
 
 namespace framejit::frame::ops {
 namespace {
 
-Flow PopJump(Machine& m, int condition) {
+Flow PopJump(Activation& m, int condition) {
   if (condition < 0) return Flow::kError;
   m.Drop();
   return condition ? Flow::kJump : Flow::kNext;
@@ -16,44 +16,44 @@ int Negate(int truth) {
 
 }  // namespace
 
-Flow Unsupported(Machine&, const Instr&) {
+Flow Unsupported(Activation&, const Instr&) {
   return Flow::kHandOver;
 }
-Flow HandOver(Machine&, const Instr&) {
+Flow HandOver(Activation&, const Instr&) {
   return Flow::kHandOver;
 }
-Flow YieldValue(Machine&, const Instr&) {
+Flow YieldValue(Activation&, const Instr&) {
   return Flow::kHandOver;
 }
-Flow ReturnGenerator(Machine&, const Instr&) {
+Flow ReturnGenerator(Activation&, const Instr&) {
   return Flow::kHandOver;
 }
-Flow CleanupThrow(Machine&, const Instr&) {
+Flow CleanupThrow(Activation&, const Instr&) {
   return Flow::kHandOver;
 }
-Flow Nop(Machine&, const Instr&) {
+Flow Nop(Activation&, const Instr&) {
   return Flow::kNext;
 }
-Flow Resume(Machine&, const Instr&) {
+Flow Resume(Activation&, const Instr&) {
   return Flow::kNext;
 }
-Flow Jump(Machine&, const Instr&) {
+Flow Jump(Activation&, const Instr&) {
   return Flow::kJump;
 }
-Flow PopJumpIfFalse(Machine& m, const Instr&) {
+Flow PopJumpIfFalse(Activation& m, const Instr&) {
   return PopJump(m, Negate(m.Truth(m.Top())));
 }
-Flow PopJumpIfTrue(Machine& m, const Instr&) {
+Flow PopJumpIfTrue(Activation& m, const Instr&) {
   return PopJump(m, m.Truth(m.Top()));
 }
-Flow PopJumpIfNone(Machine& m, const Instr&) {
+Flow PopJumpIfNone(Activation& m, const Instr&) {
   return PopJump(m, m.sem.Is(m.Top(), Py_None));
 }
-Flow PopJumpIfNotNone(Machine& m, const Instr&) {
+Flow PopJumpIfNotNone(Activation& m, const Instr&) {
   return PopJump(m, Negate(m.sem.Is(m.Top(), Py_None)));
 }
 
-Flow JumpIfFalseOrPop(Machine& m, const Instr&) {
+Flow JumpIfFalseOrPop(Activation& m, const Instr&) {
   int truth = m.Truth(m.Top());
   if (truth < 0) return Flow::kError;
   if (!truth) return Flow::kJump;
@@ -61,7 +61,7 @@ Flow JumpIfFalseOrPop(Machine& m, const Instr&) {
   return Flow::kNext;
 }
 
-Flow JumpIfTrueOrPop(Machine& m, const Instr&) {
+Flow JumpIfTrueOrPop(Activation& m, const Instr&) {
   int truth = m.Truth(m.Top());
   if (truth < 0) return Flow::kError;
   if (truth) return Flow::kJump;
@@ -69,12 +69,12 @@ Flow JumpIfTrueOrPop(Machine& m, const Instr&) {
   return Flow::kNext;
 }
 
-Flow ReturnValue(Machine& m, const Instr&) {
+Flow ReturnValue(Activation& m, const Instr&) {
   m.result = Py_NewRef(m.Top());
   return Flow::kReturn;
 }
 
-Flow ReturnConst(Machine& m, const Instr& i) {
+Flow ReturnConst(Activation& m, const Instr& i) {
   m.result = Py_NewRef(m.Const(i.arg));
   return Flow::kReturn;
 }

@@ -82,7 +82,7 @@ void ClearStack(FjFrame* frame) {
   }
 }
 
-// One intercepted frame, linked.
+// This runs one intercepted frame, which is linked.
 class Drive {
  public:
   Drive(PyThreadState* ts, FjFrame* frame, Link& link) : ts_(ts), frame_(frame), link_(link) { ++stats.frames; }
@@ -202,7 +202,7 @@ class Drive {
     return fj_continue(ts_, frame_, 0);
   }
 
-  // At a RETURN instruction.
+  // The frame is at a RETURN instruction.
   PyObject* Leave() {
     if (!fj_profiled(ts_)) return Continue();
     link_.Unlink();

@@ -42,7 +42,7 @@ class FramePolicy {
 
 FramePolicy* SetPolicy(FramePolicy* policy);  // process wide; null: the hook passes through. Returns the one before
 
-class HookScope {  // RAII: this thread may need frames intercepted. Does nothing where HookUnavailable() has a reason.
+class HookScope {  // While alive, this thread may need frames intercepted. It does nothing where HookUnavailable().
  public:
   HookScope();
   ~HookScope();
@@ -67,9 +67,9 @@ inline Outcome RunLinked(FjFrame* frame, Semantics& semantics, long max_steps, i
 
 // Counters since the process began, for tests and reports.
 struct DriverStats {
-  long frames = 0;      // handed to a policy or an override
-  long hand_overs = 0;  // given to CPython mid-function
-  long raised = 0;      // left by an exception
+  long frames = 0;      // Frames that were handed to a policy or an override.
+  long hand_overs = 0;  // Frames that were given to CPython in the middle.
+  long raised = 0;      // Frames that were left by an exception.
   long returned = 0;
 };
 const DriverStats& Stats();

@@ -1,5 +1,5 @@
 // Raising, handling, with statements. Where CPython would complain about operands (raise 5, except 5), CPython does.
-#include "frame/machine.h"
+#include "frame/activation.h"
 
 namespace framejit::frame::ops {
 namespace {
@@ -11,12 +11,12 @@ bool IsExceptionClasses(PyObject* o) {
   return true;
 }
 
-PyObject* CallNoArgs(Machine& m, PyObject* callable) {
+PyObject* CallNoArgs(Activation& m, PyObject* callable) {
   PyObject* none[1] = {nullptr};
   return m.sem.Call(callable, none + 1, 0 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
 }
 
-PyObject* Instance(Machine& m, PyObject* class_or_instance) {  // new reference
+PyObject* Instance(Activation& m, PyObject* class_or_instance) {  // new reference
   if (!PyExceptionClass_Check(class_or_instance)) return Py_NewRef(class_or_instance);
   PyObject* made = CallNoArgs(m, class_or_instance);
   if (made && !PyExceptionInstance_Check(made)) {
@@ -37,7 +37,7 @@ PyObject* Interned(const char* text) {
 
 }  // namespace
 
-Flow Raise(Machine& m, const Instr& i) {
+Flow Raise(Activation& m, const Instr& i) {
   if (i.arg == 0) {
     PyObject* handled = PyErr_GetHandledException();
     if (!handled || handled == Py_None) {
@@ -73,14 +73,14 @@ Flow Raise(Machine& m, const Instr& i) {
   return Flow::kError;
 }
 
-Flow Reraise(Machine& m, const Instr& i) {
+Flow Reraise(Activation& m, const Instr& i) {
   PyObject* exception = *--m.sp;
   if (i.arg && PyLong_Check(m.Top(i.arg))) fj_set_current(m.frame, static_cast<int>(PyLong_AsLong(m.Top(i.arg))));
   fj_set_raised(exception);
   return Flow::kReraise;
 }
 
-Flow PushExcInfo(Machine& m, const Instr&) {
+Flow PushExcInfo(Activation& m, const Instr&) {
   PyObject* exception = *--m.sp;
   PyObject* outer = fj_exchange_handled(m.ts, Py_NewRef(exception));
   m.Push(outer ? outer : Py_NewRef(Py_None));
@@ -88,7 +88,7 @@ Flow PushExcInfo(Machine& m, const Instr&) {
   return Flow::kNext;
 }
 
-Flow PopExcept(Machine& m, const Instr&) {
+Flow PopExcept(Activation& m, const Instr&) {
   PyObject* outer = *--m.sp;
   if (outer == Py_None) {  // none was being handled in this frame: in a generator, its caller's shows through
     Py_DECREF(outer);
@@ -98,13 +98,13 @@ Flow PopExcept(Machine& m, const Instr&) {
   return Flow::kNext;
 }
 
-Flow CheckExcMatch(Machine& m, const Instr&) {
+Flow CheckExcMatch(Activation& m, const Instr&) {
   if (!m.sem.Catches(m.Top())) return Flow::kError;
   if (!IsExceptionClasses(m.Top())) return Flow::kHandOver;
   return m.ReplaceBool(1, PyErr_GivenExceptionMatches(m.Top(2), m.Top()));
 }
 
-Flow BeforeWith(Machine& m, const Instr&) {
+Flow BeforeWith(Activation& m, const Instr&) {
   static PyObject* const kEnter = Interned("__enter__");
   static PyObject* const kExit = Interned("__exit__");
   PyObject* manager = m.Top();
@@ -127,7 +127,7 @@ Flow BeforeWith(Machine& m, const Instr&) {
   return Flow::kNext;
 }
 
-Flow WithExceptStart(Machine& m, const Instr&) {  // exit function, lasti, previous exception, exception
+Flow WithExceptStart(Activation& m, const Instr&) {  // exit function, lasti, previous exception, exception
   PyObject* exception = m.Top();
   PyObject* traceback = PyException_GetTraceback(exception);
   PyObject* args[4] = {nullptr, reinterpret_cast<PyObject*>(Py_TYPE(exception)), exception,
@@ -139,7 +139,7 @@ Flow WithExceptStart(Machine& m, const Instr&) {  // exit function, lasti, previ
   return Flow::kNext;
 }
 
-Flow LoadAssertionError(Machine& m, const Instr&) {
+Flow LoadAssertionError(Activation& m, const Instr&) {
   m.PushNew(PyExc_AssertionError);
   return Flow::kNext;
 }

@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-typedef struct FjFrame FjFrame;  // opaque: _PyInterpreterFrame
+typedef struct FjFrame FjFrame;  // It is CPython's _PyInterpreterFrame, of which nothing is known here.
 
 PyCodeObject* fj_code(FjFrame*);     // borrowed
 PyObject* fj_function(FjFrame*);     // borrowed, may be NULL
@@ -23,12 +23,12 @@ PyObject* fj_locals(FjFrame*);       // borrowed; the mapping of a class body or
 PyObject** fj_localsplus(FjFrame*);  // locals, cells, frees; then the value stack
 int fj_nlocalsplus(FjFrame*);
 int fj_stack_depth(FjFrame*);                  // valid while the frame is not running in CPython's loop
-void fj_set_stack_depth(FjFrame*, int depth);  // store before anything that can run other code
-int fj_next(FjFrame*);                         // index of the next instruction
+void fj_set_stack_depth(FjFrame*, int depth);  // Store it before anything that can run other code.
+int fj_next(FjFrame*);                         // The index of the next instruction.
 void fj_set_next(FjFrame*, int index);
-void fj_set_current(FjFrame*, int index);   // while the driver runs `index`: what tracebacks report
-int fj_current(FjFrame*);                   // what f_lasti reports
-int fj_is_generator(FjFrame*);              // generator, coroutine or async generator code
+void fj_set_current(FjFrame*, int index);   // Tracebacks report this while `index` runs.
+int fj_current(FjFrame*);                   // What f_lasti reports.
+int fj_is_generator(FjFrame*);              // Is it the code of a generator, coroutine or async generator?
 int fj_is_suspended_generator(FjFrame*);    // the frame belongs to a generator object (it is being resumed)
 FjFrame* fj_frame_of(PyObject* generator);  // or of a coroutine or an async generator, which has not ended
 int fj_is_complete(FjFrame*);               // visible to tracebacks: its current instruction is past the prologue
@@ -51,13 +51,13 @@ PyObject* fj_end_raise(PyThreadState*, FjFrame*);
 // A call that returns is ended by fj_continue at a RETURN instruction.
 
 enum { FJ_TRACING = 1, FJ_BREAKER = 2 };
-int fj_interrupts(PyThreadState*, FjFrame*);  // 0, or what asks for attention
+int fj_interrupts(PyThreadState*, FjFrame*);  // It is 0, or what asks for attention.
 // Somebody watches what this thread runs, function by function or line by line: sys.settrace, sys.setprofile, a tool of
 // sys.monitoring (also of this code alone). Profilers written in C (cProfile, torch.profiler) measure, they do not
 // watch.
 int fj_watched(PyThreadState*, PyCodeObject*);
-int fj_profiled(PyThreadState*);  // such a profiler is told of calls and returns
-void fj_learn_profile(void);      // once: which C function stands for sys.setprofile
+int fj_profiled(PyThreadState*);  // Is such a profiler told of calls and returns?
+void fj_learn_profile(void);      // Finds out once which C function stands for sys.setprofile.
 // The word with a bit of these set when the eval breaker asks for attention, for code that looks at it often.
 const void* fj_breaker(PyThreadState*, uint32_t* bits);
 // The state of an iterator over a range of C longs. 0: it is none.
@@ -74,7 +74,7 @@ void fj_set_raised(PyObject* exception);         // steals; the traceback is the
 int fj_get_method(PyObject* object, PyObject* name, PyObject** method);  // 1: unbound function; 0: attribute or NULL
 
 enum { FJ_INTRINSIC_OTHER, FJ_INTRINSIC_STOP_ITERATION, FJ_INTRINSIC_POSITIVE, FJ_INTRINSIC_LIST_TO_TUPLE };
-int fj_intrinsic(int number);  // meaning of CALL_INTRINSIC_1's argument
+int fj_intrinsic(int number);  // What the argument of CALL_INTRINSIC_1 means.
 
 // 3.12 bounds the C stack by a count (1,500) that a Python-to-Python call takes two of when a hook is installed.
 void fj_widen_recursion(PyThreadState*, int by);

@@ -2,12 +2,12 @@
 // run one handler, then look at tracing and the eval breaker as CPython would at this kind of instruction. Exceptions
 // are unwound here on every version, because handing a pending exception to CPython is inexact on some (frame.h) and
 // because capture must keep control when a handler runs.
-#include "frame/machine.h"
+#include "frame/activation.h"
 
 namespace framejit::frame {
 namespace {
 
-using Run = Flow (*)(Machine&, const Instr&);
+using Run = Flow (*)(Activation&, const Instr&);
 constexpr Run kHandlers[] = {
 #define OP(name, family) ops::name,
 #include "bytecode/opcodes.def"
@@ -19,7 +19,7 @@ bool RunsAndLeaves(Op op) {
 
 }  // namespace
 
-Machine::Machine(FjFrame* f, Semantics& s)
+Activation::Activation(FjFrame* f, Semantics& s)
     : frame(f),
       sem(s),
       ts(PyThreadState_Get()),
@@ -31,7 +31,7 @@ Machine::Machine(FjFrame* f, Semantics& s)
       pc(fj_next(f)),
       arguments_offset(fj_is_suspended_generator(f) ? 0 : PY_VECTORCALL_ARGUMENTS_OFFSET) {}
 
-bool Machine::Recover(int unit, bool add_traceback) {
+bool Activation::Recover(int unit, bool add_traceback) {
   if (!sem.MayHandle()) return false;
   if (add_traceback && fj_is_complete(frame)) {
     if (PyFrameObject* object = PyEval_GetFrame()) PyTraceBack_Here(object);  // the linked frame is ours
@@ -45,7 +45,7 @@ bool Machine::Recover(int unit, bool add_traceback) {
   return true;
 }
 
-Outcome Machine::Run(long max_steps, int* index, PyObject** out) {
+Outcome Activation::Run(long max_steps, int* index, PyObject** out) {
   auto leave = [&](Outcome outcome) {
     fj_set_next(frame, pc);
     Store();
@@ -94,7 +94,7 @@ Outcome Machine::Run(long max_steps, int* index, PyObject** out) {
 }
 
 Outcome Interpret(FjFrame* frame, Semantics& semantics, long max_steps, int* index, PyObject** result) {
-  Machine m(frame, semantics);
+  Activation m(frame, semantics);
   if (!m.code) {  // out of memory
     PyErr_Clear();
     *index = m.pc;
@@ -106,7 +106,7 @@ Outcome Interpret(FjFrame* frame, Semantics& semantics, long max_steps, int* ind
 Outcome Unwind(FjFrame* frame, Semantics& semantics, int unit, int* index) {
   fj_set_current(frame, unit);
   PyObject* pending = fj_take_raised();  // decoding allocates
-  Machine m(frame, semantics);
+  Activation m(frame, semantics);
   if (!m.code) PyErr_Clear();
   fj_set_raised(pending);
   if (!m.code || !m.Recover(unit, true)) {

@@ -1,12 +1,12 @@
-// Iteration and unpacking.
+// These instructions iterate and unpack.
 #include <absl/container/fixed_array.h>
 
-#include "frame/machine.h"
+#include "frame/activation.h"
 
 namespace framejit::frame::ops {
 namespace {
 
-Flow Unpack(Machine& m, int before, int after) {
+Flow Unpack(Activation& m, int before, int after) {
   int n = before + (after < 0 ? 0 : after + 1);
   absl::FixedArray<PyObject*, 8> items(n);
   if (m.sem.Unpack(m.Top(), before, after, items.data()) < 0) return Flow::kError;
@@ -17,11 +17,11 @@ Flow Unpack(Machine& m, int before, int after) {
 
 }  // namespace
 
-Flow GetIter(Machine& m, const Instr&) {
+Flow GetIter(Activation& m, const Instr&) {
   return m.Replace(1, m.sem.Iter(m.Top()));
 }
 
-Flow ForIter(Machine& m, const Instr&) {
+Flow ForIter(Activation& m, const Instr&) {
   if (PyObject* v = m.sem.Next(m.Top())) {
     m.Push(v);
     return Flow::kNext;
@@ -31,26 +31,26 @@ Flow ForIter(Machine& m, const Instr&) {
   return Flow::kJump;
 }
 
-Flow EndFor(Machine& m, const Instr&) {
+Flow EndFor(Activation& m, const Instr&) {
   m.Drop(bytecode::kEndForPops);
   return Flow::kNext;
 }
 
-Flow UnpackSequence(Machine& m, const Instr& i) {
+Flow UnpackSequence(Activation& m, const Instr& i) {
   return Unpack(m, i.arg, -1);
 }
-Flow UnpackEx(Machine& m, const Instr& i) {
+Flow UnpackEx(Activation& m, const Instr& i) {
   return Unpack(m, i.arg & 0xFF, i.arg >> 8);
 }
 
-Flow GetYieldFromIter(Machine& m, const Instr&) {
+Flow GetYieldFromIter(Activation& m, const Instr&) {
   if (PyGen_CheckExact(m.Top())) return Flow::kNext;
   if (PyCoro_CheckExact(m.Top())) return Flow::kHandOver;  // allowed in coroutines only
   return m.Replace(1, m.sem.Iter(m.Top()));
 }
 
-// What `await` sends to. What CPython refuses it refuses itself, as long as nothing was called.
-Flow GetAwaitable(Machine& m, const Instr&) {
+// Gives what `await` sends to. What CPython refuses it refuses itself, as long as nothing was called.
+Flow GetAwaitable(Activation& m, const Instr&) {
   PyObject* o = m.Top();
   if (PyCoro_CheckExact(o)) {
     PyObject* awaits = PyObject_GetAttrString(o, "cr_await");
@@ -74,7 +74,7 @@ Flow GetAwaitable(Machine& m, const Instr&) {
   return m.Replace(1, awaited);
 }
 
-Flow Send(Machine& m, const Instr&) {
+Flow Send(Activation& m, const Instr&) {
   PyObject* v = nullptr;
   int yielded = m.sem.Send(m.Top(2), m.Top(), &v);
   if (yielded < 0) return Flow::kError;

@@ -1,10 +1,10 @@
 // Stack shuffling, locals, cells, globals.
-#include "frame/machine.h"
+#include "frame/activation.h"
 
 namespace framejit::frame::ops {
 namespace {
 
-bool PushLocal(Machine& m, int i) {  // false: unbound, CPython knows the message
+bool PushLocal(Activation& m, int i) {  // false: unbound, CPython knows the message
   PyObject* v = m.locals[i];
   if (!v) return false;
   m.PushNew(v);
@@ -13,27 +13,27 @@ bool PushLocal(Machine& m, int i) {  // false: unbound, CPython knows the messag
 
 }  // namespace
 
-Flow PushNull(Machine& m, const Instr&) {
+Flow PushNull(Activation& m, const Instr&) {
   m.Push(nullptr);
   return Flow::kNext;
 }
 
-Flow PopTop(Machine& m, const Instr&) {
+Flow PopTop(Activation& m, const Instr&) {
   m.Drop();
   return Flow::kNext;
 }
 
-Flow Copy(Machine& m, const Instr& i) {
+Flow Copy(Activation& m, const Instr& i) {
   m.PushNew(m.Top(i.arg));
   return Flow::kNext;
 }
 
-Flow Swap(Machine& m, const Instr& i) {
+Flow Swap(Activation& m, const Instr& i) {
   std::swap(m.sp[-1], m.sp[-i.arg]);
   return Flow::kNext;
 }
 
-Flow EndSend(Machine& m, const Instr&) {
+Flow EndSend(Activation& m, const Instr&) {
   PyObject* value = *--m.sp;
   PyObject* iterator = m.Top();
   m.sp[-1] = value;
@@ -41,34 +41,34 @@ Flow EndSend(Machine& m, const Instr&) {
   return Flow::kNext;
 }
 
-Flow LoadConst(Machine& m, const Instr& i) {
+Flow LoadConst(Activation& m, const Instr& i) {
   m.PushNew(m.Const(i.arg));
   return Flow::kNext;
 }
 
-Flow LoadFast(Machine& m, const Instr& i) {
+Flow LoadFast(Activation& m, const Instr& i) {
   return PushLocal(m, i.arg) ? Flow::kNext : Flow::kHandOver;
 }
 
-Flow LoadFastAndClear(Machine& m, const Instr& i) {
+Flow LoadFastAndClear(Activation& m, const Instr& i) {
   m.Push(std::exchange(m.locals[i.arg], nullptr));
   return Flow::kNext;
 }
 
-Flow LoadFastPair(Machine& m, const Instr& i) {
+Flow LoadFastPair(Activation& m, const Instr& i) {
   if (!m.locals[i.arg] || !m.locals[i.target]) return Flow::kHandOver;
   PushLocal(m, i.arg);
   PushLocal(m, i.target);
   return Flow::kNext;
 }
 
-Flow StoreFast(Machine& m, const Instr& i) {
+Flow StoreFast(Activation& m, const Instr& i) {
   PyObject* v = *--m.sp;  // null when an inlined comprehension restores an unbound name
   m.SetLocal(i.arg, v);
   return Flow::kNext;
 }
 
-Flow StoreFastLoadFast(Machine& m, const Instr& i) {
+Flow StoreFastLoadFast(Activation& m, const Instr& i) {
   if (i.arg != i.target && !m.locals[i.target]) return Flow::kHandOver;
   PyObject* v = *--m.sp;
   m.SetLocal(i.arg, v);
@@ -76,7 +76,7 @@ Flow StoreFastLoadFast(Machine& m, const Instr& i) {
   return Flow::kNext;
 }
 
-Flow StoreFastPair(Machine& m, const Instr& i) {
+Flow StoreFastPair(Activation& m, const Instr& i) {
   PyObject* v = *--m.sp;
   m.SetLocal(i.arg, v);
   v = *--m.sp;
@@ -84,49 +84,49 @@ Flow StoreFastPair(Machine& m, const Instr& i) {
   return Flow::kNext;
 }
 
-Flow DeleteFast(Machine& m, const Instr& i) {
+Flow DeleteFast(Activation& m, const Instr& i) {
   if (!m.locals[i.arg]) return Flow::kHandOver;
   m.SetLocal(i.arg, nullptr);
   return Flow::kNext;
 }
 
-Flow MakeCell(Machine& m, const Instr& i) {
+Flow MakeCell(Activation& m, const Instr& i) {
   PyObject* cell = m.sem.MakeCell(m.locals[i.arg]);
   if (!cell) return Flow::kError;
   m.SetLocal(i.arg, cell);
   return Flow::kNext;
 }
 
-Flow CopyFreeVars(Machine& m, const Instr& i) {
+Flow CopyFreeVars(Activation& m, const Instr& i) {
   PyObject* closure = reinterpret_cast<PyFunctionObject*>(fj_function(m.frame))->func_closure;
   PyObject** to = m.base - i.arg;
   for (int k = 0; k < i.arg; ++k) to[k] = Py_NewRef(PyTuple_GET_ITEM(closure, k));
   return Flow::kNext;
 }
 
-Flow LoadClosure(Machine& m, const Instr& i) {
+Flow LoadClosure(Activation& m, const Instr& i) {
   return LoadFast(m, i);
 }
 
-Flow LoadDeref(Machine& m, const Instr& i) {
+Flow LoadDeref(Activation& m, const Instr& i) {
   PyObject* v = m.sem.LoadCell(m.locals[i.arg]);
   if (!v) return Flow::kError;
   m.Push(v);
   return Flow::kNext;
 }
 
-Flow StoreDeref(Machine& m, const Instr& i) {
+Flow StoreDeref(Activation& m, const Instr& i) {
   return m.Done(m.sem.StoreCell(m.locals[i.arg], m.Top()), 1);
 }
 
-Flow DeleteDeref(Machine& m, const Instr& i) {
+Flow DeleteDeref(Activation& m, const Instr& i) {
   PyObject* old = m.sem.LoadCell(m.locals[i.arg]);
   if (!old) return Flow::kError;
   Py_DECREF(old);
   return m.Done(m.sem.StoreCell(m.locals[i.arg], nullptr), 0);
 }
 
-Flow LoadGlobal(Machine& m, const Instr& i) {
+Flow LoadGlobal(Activation& m, const Instr& i) {
   PyObject* v = m.sem.LoadGlobal(fj_globals(m.frame), fj_builtins(m.frame), m.Name(i.arg));
   if (!v) return Flow::kError;
   if (i.flag && !bytecode::kNullAfterCallable) m.Push(nullptr);
@@ -135,11 +135,11 @@ Flow LoadGlobal(Machine& m, const Instr& i) {
   return Flow::kNext;
 }
 
-Flow StoreGlobal(Machine& m, const Instr& i) {
+Flow StoreGlobal(Activation& m, const Instr& i) {
   return m.Done(m.sem.StoreGlobal(fj_globals(m.frame), m.Name(i.arg), m.Top()), 1);
 }
 
-Flow DeleteGlobal(Machine& m, const Instr& i) {
+Flow DeleteGlobal(Activation& m, const Instr& i) {
   return m.Done(m.sem.StoreGlobal(fj_globals(m.frame), m.Name(i.arg), nullptr), 0);
 }
 

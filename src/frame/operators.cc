@@ -1,19 +1,19 @@
 // Items, operators, comparisons, formatting.
-#include "frame/machine.h"
+#include "frame/activation.h"
 
 namespace framejit::frame::ops {
 
-Flow GetItem(Machine& m, const Instr&) {
+Flow GetItem(Activation& m, const Instr&) {
   return m.Replace(2, m.sem.GetItem(m.Top(2), m.Top()));
 }
-Flow SetItem(Machine& m, const Instr&) {
+Flow SetItem(Activation& m, const Instr&) {
   return m.Done(m.sem.SetItem(m.Top(2), m.Top(), m.Top(3)), 3);
 }
-Flow DeleteItem(Machine& m, const Instr&) {
+Flow DeleteItem(Activation& m, const Instr&) {
   return m.Done(m.sem.SetItem(m.Top(2), m.Top(), nullptr), 2);
 }
 
-Flow GetSlice(Machine& m, const Instr&) {
+Flow GetSlice(Activation& m, const Instr&) {
   PyObject* slice = m.sem.BuildSlice(m.Top(2), m.Top(), nullptr);
   if (!slice) return Flow::kError;
   PyObject* v = m.sem.GetItem(m.Top(3), slice);
@@ -21,7 +21,7 @@ Flow GetSlice(Machine& m, const Instr&) {
   return m.Replace(3, v);
 }
 
-Flow SetSlice(Machine& m, const Instr&) {
+Flow SetSlice(Activation& m, const Instr&) {
   PyObject* slice = m.sem.BuildSlice(m.Top(2), m.Top(), nullptr);
   if (!slice) return Flow::kError;
   int status = m.sem.SetItem(m.Top(3), slice, m.Top(4));
@@ -29,30 +29,30 @@ Flow SetSlice(Machine& m, const Instr&) {
   return m.Done(status, 4);
 }
 
-Flow Positive(Machine& m, const Instr&) {
+Flow Positive(Activation& m, const Instr&) {
   return m.Replace(1, m.sem.Unary('+', m.Top()));
 }
-Flow Negative(Machine& m, const Instr&) {
+Flow Negative(Activation& m, const Instr&) {
   return m.Replace(1, m.sem.Unary('-', m.Top()));
 }
-Flow Invert(Machine& m, const Instr&) {
+Flow Invert(Activation& m, const Instr&) {
   return m.Replace(1, m.sem.Unary('~', m.Top()));
 }
 
-Flow Not(Machine& m, const Instr&) {
+Flow Not(Activation& m, const Instr&) {
   int truth = m.Truth(m.Top());
   return m.ReplaceBool(1, truth < 0 ? truth : !truth);
 }
 
-Flow ToBool(Machine& m, const Instr&) {
+Flow ToBool(Activation& m, const Instr&) {
   return m.ReplaceBool(1, m.Truth(m.Top()));
 }
 
-Flow Binary(Machine& m, const Instr& i) {
+Flow Binary(Activation& m, const Instr& i) {
   return m.Replace(2, m.sem.Binary(i.arg, m.Top(2), m.Top()));
 }
 
-Flow Compare(Machine& m, const Instr& i) {
+Flow Compare(Activation& m, const Instr& i) {
   PyObject* v = m.sem.Compare(m.Top(2), m.Top(), i.arg);
   if (!v || !i.flag) return m.Replace(2, v);
   int truth = m.Truth(v);
@@ -60,29 +60,29 @@ Flow Compare(Machine& m, const Instr& i) {
   return m.ReplaceBool(2, truth);
 }
 
-Flow Is(Machine& m, const Instr& i) {
+Flow Is(Activation& m, const Instr& i) {
   int r = m.sem.Is(m.Top(2), m.Top());
   return m.ReplaceBool(2, r < 0 ? r : r ^ i.arg);
 }
 
-Flow Contains(Machine& m, const Instr& i) {
+Flow Contains(Activation& m, const Instr& i) {
   int r = m.sem.Contains(m.Top(), m.Top(2));
   return m.ReplaceBool(2, r < 0 ? r : r ^ i.arg);
 }
 
-Flow FormatValue(Machine& m, const Instr& i) {  // until 3.12
+Flow FormatValue(Activation& m, const Instr& i) {  // until 3.12
   bool has_spec = i.arg & 4;
   PyObject* value = has_spec ? m.Top(2) : m.Top();
   return m.Replace(has_spec ? 2 : 1, m.sem.Format(value, i.arg & 3, has_spec ? m.Top() : nullptr));
 }
 
-Flow ConvertValue(Machine& m, const Instr& i) {
+Flow ConvertValue(Activation& m, const Instr& i) {
   return m.Replace(1, m.sem.Format(m.Top(), i.arg & 3, nullptr));  // a text's own format is the text
 }
-Flow FormatSimple(Machine& m, const Instr&) {
+Flow FormatSimple(Activation& m, const Instr&) {
   return m.Replace(1, m.sem.Format(m.Top(), 0, nullptr));
 }
-Flow FormatWithSpec(Machine& m, const Instr&) {
+Flow FormatWithSpec(Activation& m, const Instr&) {
   return m.Replace(2, m.sem.Format(m.Top(2), 0, m.Top()));
 }
 

@@ -4,7 +4,7 @@
 
 namespace framejit::frame {
 
-// Null, or what differs. Leaves no hook installed.
+// It is null, or what differs. No hook is left installed.
 const char* SelfTest();
 
 }  // namespace framejit::frame

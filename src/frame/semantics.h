@@ -26,9 +26,9 @@ class Semantics {
   // bound attribute; -1 as above. Here: LoadAttr. (ConcreteSemantics saves the bound method.)
   virtual int LoadMethod(PyObject* object, PyObject* name, PyObject** method);
   virtual int StoreAttr(PyObject* object, PyObject* name, PyObject* value /*null: delete*/);
-  virtual PyObject* LoadGlobal(PyObject* globals, PyObject* builtins, PyObject* name);  // null without error: not found
+  virtual PyObject* LoadGlobal(PyObject* globals, PyObject* builtins, PyObject* name);  // Null, no error: not found.
   virtual int StoreGlobal(PyObject* globals, PyObject* name, PyObject* value /*null: delete*/);
-  virtual PyObject* LoadCell(PyObject* cell);  // null without error: empty
+  virtual PyObject* LoadCell(PyObject* cell);  // Null without an error means that it is empty.
   virtual int StoreCell(PyObject* cell, PyObject* value /*null: delete*/);
   virtual PyObject* Binary(int nb_op, PyObject* a, PyObject* b);  // NB_ADD ... NB_INPLACE_XOR (opcode.h)
   virtual PyObject* Unary(int kind, PyObject* a);                 // '-', '+', '~'
@@ -37,11 +37,11 @@ class Semantics {
   virtual bool Raises(PyObject*) { return true; }   // `raise` of this exception, which notes where. False: an exception
   virtual bool Catches(PyObject*) { return true; }  // an `except` clause looks at these classes. False: an exception
   virtual int Contains(PyObject* container, PyObject* value);
-  virtual int Truth(PyObject* a);  // never asked for True and False
+  virtual int Truth(PyObject* a);  // It is never asked of True and False.
   virtual PyObject* GetItem(PyObject* object, PyObject* key);
   virtual int SetItem(PyObject* object, PyObject* key, PyObject* value /*null: delete*/);
   virtual PyObject* Iter(PyObject* object);
-  virtual PyObject* Next(PyObject* iterator);  // null without error: exhausted
+  virtual PyObject* Next(PyObject* iterator);  // Null without an error means that it is exhausted.
   virtual PyObject* Format(PyObject* value, int conversion /*0,1 str,2 repr,3 ascii*/, PyObject* spec /*or null*/);
   virtual PyObject* Import(PyObject* name, PyObject* globals, PyObject* locals, PyObject* fromlist, PyObject* level);
   virtual PyObject* ImportFrom(PyObject* module, PyObject* name);

@@ -402,8 +402,9 @@ std::string Program::Explain(PyObject* const* slots, PyObject* varnames) {
 }
 
 std::vector<std::pair<int, int>> Program::DynamicCandidates(PyObject* const* slots) {
-  if (Explainer(*this, slots, nullptr).Emptied()) return {{-1, -1}};
-  return Explainer(*this, slots, nullptr).Candidates();
+  Explainer explainer(*this, slots, nullptr);
+  if (explainer.Emptied()) return {{-1, -1}};
+  return explainer.Candidates();
 }
 
 std::vector<std::string> Program::DynamicInts(PyObject* const* slots) {

@@ -173,6 +173,7 @@ PyObject* Step(SourceKind kind, int index, PyObject* object, PyObject* base, PyO
     case SourceKind::kBoundFunc: return PyMethod_Check(base) ? PyMethod_GET_FUNCTION(base) : nullptr;
     case SourceKind::kMember:
       if (PyType_Check(base)) return ClassFact(base, object);
+      if (!PyUnicode_Check(object)) return Kept(PyObject_CallOneArg(object, base));  // a function that is asked
       if (IsTensorFact(base, object)) return TensorFact(base, object);
       return function ? FunctionMember(function, object) : Member(base, object, member);
     case SourceKind::kType: return reinterpret_cast<PyObject*>(Py_TYPE(base));
@@ -302,7 +303,12 @@ std::string Source::str(PyObject* varnames, Texts* bases) const {
     case SourceKind::kFuncDict: return of_base(".__dict__");
     case SourceKind::kBoundSelf: return of_base(".__self__");
     case SourceKind::kBoundFunc: return of_base(".__func__");
-    case SourceKind::kMember: return of_base(".") + Identifier(object);
+    case SourceKind::kMember:
+      if (!PyUnicode_Check(object))
+        return std::string(PyCFunction_Check(object) ? reinterpret_cast<PyCFunctionObject*>(object)->m_ml->ml_name
+                                                     : "asked") +
+               "(" + base->str(varnames) + ")";
+      return of_base(".") + Identifier(object);
     case SourceKind::kType: return "type(" + base->str(varnames) + ")";
     case SourceKind::kGrad: return of_base(".grad");
     case SourceKind::kContextVar: return of_base(".get()");

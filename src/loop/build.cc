@@ -122,7 +122,7 @@ class KernelBuilder {
     for (ValueId v : stored_) AddUse(OfAccess(v, space_.canonical(v)), DTypeSize(g_.nodes[v].type.dtype), true);
   }
 
-  // Row-major position along the reduced axes of an arg reduction.
+  // Gives the row-major position along the reduced axes of an arg reduction.
   Lin Position(ValueId r) const {
     const Node& n = g_.nodes[r];
     const Lins& at = space_.index(space_.canonical(n.operands[0]));
@@ -311,7 +311,7 @@ class KernelBuilder {
     return number;
   }
 
-  // The number a Lin evaluates to, as dtype.
+  // Gives the number that a Lin evaluates to, as dtype.
   int EvalLin(const Lin& lin, DType dtype) {
     const uint64_t vars = space_.Vars(lin);
     const int level = space_.Level(lin);

@@ -10,9 +10,9 @@ namespace framejit::loop {
 
 // Of depthwise ones (rules::IsDepthwise): few taps, every size known but the batch's.
 bool HasDepthwiseKernel(const Graph& g, const Node& conv);
-// Strides in which it wants the filters: channels inside.
+// The strides in which it wants the filters, with their channels inside.
 Ints DepthwiseFilterStrides(const Ints& filters);
-// None, unless operands and result lie with their channels inside. layouts: of conv and its operands.
+// It is nothing unless operands and result lie with their channels inside. layouts: those of conv and its operands.
 std::optional<BuiltKernel> BuildDepthwise(const Graph& g, ValueId conv, const std::vector<Layout>& layouts);
 
 }  // namespace framejit::loop

@@ -30,8 +30,8 @@ using shape::Ints;
 // The index of the element that an access means is offset + sum(outer[i]*o_i) + sum(red[i]*r_i) + inner*i.
 struct Index {
   Int offset;
-  Ints outer;  // one per outer dim
-  Ints red;    // one per red axis
+  Ints outer;  // One for each outer dimension.
+  Ints red;    // One for each reduced axis.
   Int inner;
   friend bool operator==(const Index&, const Index&) = default;
 };
@@ -46,7 +46,7 @@ enum class IKind : uint8_t {
   kStore,     // buffers[buffer][index] = operand 0
   kReduce,    // combine operand 0 over the red and inner axes with `op`; argmax, argmin: operand 1 is its i64 position
   kScan,      // the sum of operand 0 so far along the (only) axis that reductions would run over
-  kInBounds,  // bool: 0 <= index expression < sym (pad, cat)
+  kInBounds,  // Is 0 <= index expression < sym? For pad and cat.
   kCheck,     // notes `scalar`, a Status, where operand 0, a bool, is true
 };
 
@@ -57,14 +57,14 @@ struct Inst {
   std::vector<int> operands;      // instruction numbers (kernel-wide); earlier stages' only if row scalars
   Scalar scalar;
   Int sym;          // kSym; kInBounds: bound
-  int buffer = -1;  // past buffers.size(): scratch
+  int buffer = -1;  // Numbers from buffers.size() on are scratch rows.
   Index index;
   Ints strides;        // kLoadAt: stride of each indirect operand
   int predicate = -1;  // loads: bool instruction; where it is false memory is not touched and the value is 0
 };
 
 struct Stage {
-  bool loop = true;  // false: once per row
+  bool loop = true;  // Runs it for each element, or once for each row?
   std::vector<int> insts;
 };
 
@@ -80,12 +80,12 @@ struct Kernel {
   bool column = false;
   int64_t block = 0;   // no reductions: the inner axis is split in parallel blocks of so many elements
   bool tiled = false;  // some access is contiguous along the last outer dim: that one runs inside of a block
-  std::vector<BufferArg> buffers;  // in argument order
+  std::vector<BufferArg> buffers;  // In the order of the arguments.
   std::vector<DType> scratch;      // row buffers private to the kernel, `inner` elements each: buffers.size() + k
   std::vector<Inst> insts;
   std::vector<Stage> stages;
-  bool stream = false;    // so much is written that no cache keeps it
-  bool contract = false;  // a product that is added need not be rounded before
+  bool stream = false;    // Is so much written that no cache keeps it?
+  bool contract = false;  // Need a product not be rounded before it is added?
   bool ieee = false;      // IEEE exceptions are looked at: functions raise theirs, lanes that do not exist raise none
   int Checks() const {    // the bits of Status that it may note
     int all = 0;
@@ -97,7 +97,7 @@ struct Kernel {
   std::string name;     // for symbols in profilers: "softmax@file.py:12"
   std::string str() const;
   uint64_t Signature() const;         // hash of SignatureText: equal kernels share code
-  std::string SignatureText() const;  // everything but the name
+  std::string SignatureText() const;  // It has everything but the name.
 };
 
 // A fused group of graph nodes as a kernel. `group`: nodes computed here, in graph order. Operands outside the group
@@ -113,7 +113,7 @@ struct Costs {
 
 struct BuiltKernel {
   Kernel kernel;
-  std::vector<ValueId> buffers;  // which value each BufferArg is (inputs, then outputs)
+  std::vector<ValueId> buffers;  // The value of each BufferArg, inputs before outputs.
   std::vector<Int> symbols;      // kernel symbol i = this expression over graph symbols
 };
 

@@ -33,6 +33,28 @@ int CheckOf(const Node& n) {
   return n.attrs.name.empty() ? kBadIndex : kOverflow;
 }
 
+// By axis of what a reduction reduces: the axis of its result, or -1 if it is reduced.
+std::vector<int> ResultAxes(const Node& n, size_t rank) {
+  std::vector<int> to(rank, -1);
+  int next = 0;
+  for (size_t d = 0; d < rank; ++d) {
+    const bool reduced =
+        std::find(n.attrs.axes.begin(), n.attrs.axes.end(), static_cast<int64_t>(d)) != n.attrs.axes.end();
+    if (!reduced) to[d] = next;
+    next += !reduced || n.attrs.flag;  // flag: what is reduced is left as an axis of size 1
+  }
+  return to;
+}
+
+// The index of a reduction's result at which the element of its operand at `operand` counts.
+Lins ResultIndex(const Node& n, const Lins& operand) {
+  Lins out(n.type.shape.size());
+  const std::vector<int> to = ResultAxes(n, operand.size());
+  for (size_t d = 0; d < to.size(); ++d)
+    if (to[d] >= 0) out[to[d]] = operand[d];
+  return out;
+}
+
 bool SupportedType(DType t) {
   return !IsComplex(t) && t != DType::kInt4x2 && t != DType::kFloat8E4M3 && t != DType::kFloat8E5M2;
 }
@@ -411,13 +433,9 @@ Space::At Space::OperandAt(ValueId v, int k, int index, int pred) {
     default: {  // A reduction: of what it reduces, the elements of its own row, and not those that others read.
       pred = 0;
       in = indices_[canonical(n.operands[0])];
-      size_t kept = 0;
-      for (size_t d = 0; d < in.size(); ++d) {
-        if (std::find(axes.begin(), axes.end(), static_cast<int64_t>(d)) == axes.end())
-          in[d] = at[kept++];
-        else if (n.attrs.flag)
-          ++kept;
-      }
+      const std::vector<int> to = ResultAxes(n, in.size());
+      for (size_t d = 0; d < to.size(); ++d)
+        if (to[d] >= 0) in[d] = at[to[d]];
     }
   }
   return {Intern(std::move(in)), pred};
@@ -472,14 +490,7 @@ bool Space::PropagateNode(ValueId v, bool* changed) {
         out[a].offset = out[a].offset + from[a] - Int(1);
       }
     } else if (kind == 'R') {
-      const auto& axes = n.attrs.axes;
-      size_t d = 0;
-      for (size_t i = 0; i < at.size(); ++i) {
-        if (std::find(axes.begin(), axes.end(), static_cast<int64_t>(i)) == axes.end())
-          out[d++] = at[i];
-        else if (n.attrs.flag)
-          ++d;
-      }
+      out = ResultIndex(n, at);
     } else if (n.op == Op::kBroadcast && n.type.numel() == g_.nodes[o].type.numel()) {
       for (size_t d = 0; d < at.size(); ++d) out[n.attrs.axes[d]] = at[d];
     } else {
@@ -529,11 +540,8 @@ void Space::ReduceAlongside(bool* changed) {
     if (g_.nodes[n.operands[0]].type.shape != g_.nodes[seed_].type.shape) continue;
     uint64_t axes = 0;
     for (int64_t a : n.attrs.axes) axes |= uint64_t{1} << a;
-    Lins kept;
-    for (size_t d = 0; d < seed.size(); ++d) {
-      if (!(axes >> d & 1) || n.attrs.flag) kept.push_back(axes >> d & 1 ? Lin{} : seed[d]);
-    }
-    if (axes == seed_reduced_ && kept == indices_[canonical(v)]) return SetCanonical(n.operands[0], seed, changed);
+    if (axes == seed_reduced_ && ResultIndex(n, seed) == indices_[canonical(v)])
+      return SetCanonical(n.operands[0], seed, changed);
   }
 }
 

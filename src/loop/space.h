@@ -23,7 +23,7 @@ struct Term {
   Int coef;
   friend bool operator==(const Term&, const Term&) = default;
 };
-struct Lin {  // offset + sum of terms, sorted by id
+struct Lin {  // The offset plus the sum of the terms, which are sorted by id.
   Int offset;
   std::vector<Term> terms;
   friend bool operator==(const Lin&, const Lin&) = default;
@@ -39,18 +39,18 @@ struct Dynamic {
   int check = 0;  // kValue: the Status to be noted where the index is out of range
   friend bool operator==(const Dynamic&, const Dynamic&) = default;
 };
-struct Predicate {  // parent and 0 <= lin < bound
+struct Predicate {  // Holds where the parent does and 0 <= lin < bound.
   int parent = 0;
   Lin lin;
   Int bound;
   friend bool operator==(const Predicate&, const Predicate&) = default;
 };
 
-struct Needed {  // a value at an index under a predicate
+struct Needed {  // A value that is needed at an index under a predicate.
   ValueId value;
   int index, pred;
-  uint64_t vars = 0;  // variables it depends on
-  int level = 0;      // reductions in sequence before it is known
+  uint64_t vars = 0;  // The variables that it depends on.
+  int level = 0;      // How many reductions one after the other it waits for.
   int cost = 0;       // rough instructions per element, with what it is made from
 };
 
@@ -68,13 +68,13 @@ class Space {
     const int l = Local(v);
     return l >= 0 && l < num_members_;
   }
-  const std::vector<Int>& extents() const { return extents_; }  // by variable
+  const std::vector<Int>& extents() const { return extents_; }  // By variable.
   uint64_t all_vars() const { return extents_.size() == 64 ? ~uint64_t{0} : (uint64_t{1} << extents_.size()) - 1; }
   uint64_t reduced_vars() const { return reduced_; }
   int canonical(ValueId v) const {
     const int l = Local(v);
     return l < 0 ? -1 : canonical_[l];
-  }  // index it is stored or reduced at
+  }  // The index at which it is stored or reduced.
   const Lins& index(int i) const { return indices_[i]; }
   const Dynamic& dynamic(int i) const { return dynamics_[i]; }
   const Predicate& predicate(int i) const { return predicates_[i]; }
@@ -136,13 +136,13 @@ class Space {
   std::vector<std::pair<ValueId, int>> local_;  // sorted; a graph may have thousands of nodes beside these
   std::vector<ValueId> values_;                 // by local number: members first, then outside operands
   ValueId seed_ = kNoValue;
-  uint64_t seed_reduced_ = 0;                // seed dims that are reduced
-  std::vector<std::vector<Int>> factors_;    // of each seed dim, outermost first
+  uint64_t seed_reduced_ = 0;                // The seed's dimensions that are reduced.
+  std::vector<std::vector<Int>> factors_;    // The factors of each of its dimensions, outermost first.
   std::vector<std::pair<int, int>> origin_;  // variable -> (seed dim, factor)
   std::vector<Int> extents_;
   uint64_t reduced_ = 0;
-  bool has_reduction_ = false;  // or a scan
-  std::vector<int> canonical_;  // by local number
+  bool has_reduction_ = false;  // A scan counts as one.
+  std::vector<int> canonical_;  // By local number.
   std::vector<Lins> indices_;
   std::vector<Dynamic> dynamics_;
   std::vector<Predicate> predicates_;
@@ -153,7 +153,7 @@ class Space {
   std::string why_;
 };
 
-// Reductions and scans: they give the loop its axes.
+// Is it a reduction or a scan? These give the loop its axes.
 inline bool IsSequential(Op op) {
   return IsReduction(op) || op == Op::kCumSum;
 }

@@ -2,6 +2,7 @@
 
 #include <map>
 
+#include "graph/hints.h"
 #include "graph/rewrite.h"
 
 namespace framejit::pass {
@@ -9,11 +10,12 @@ namespace {
 
 using shape::Int;
 
-constexpr int64_t kStep = 8, kFrom = 1024;  // elements
+constexpr int64_t kStep = 8;  // elements of 16 bits in 16 bytes
 
-int64_t MissingOf(const TensorType& t) {  // until its rows are aligned; 0: nothing, or not worth it
+int64_t MissingOf(
+    const TensorType& t) {  // elements until its rows are aligned; 0: none, or their length is no constant
   const Int last = t.shape.back();
-  return last.is_const() && last.value() >= kFrom ? (kStep - last.value() % kStep) % kStep : 0;
+  return last.is_const() ? (kStep - last.value() % kStep) % kStep : 0;
 }
 
 ValueId Pad(Rewriter& r, ValueId v, int axis, int64_t by) {
@@ -30,8 +32,9 @@ ValueId Pad(Rewriter& r, ValueId v, int axis, int64_t by) {
 
 }  // namespace
 
-int PadProducts(Graph& g, Device device) {
+int PadProducts(Graph& g, Device device, double min_flops) {
   Rewriter r(g);
+  const std::vector<int64_t> hints = Hints(g);
   std::map<ValueId, ValueId> padded;  // rows, by old numbers
   auto rows = [&](ValueId old, int64_t by) {
     auto [at, fresh] = padded.emplace(old, kNoValue);
@@ -41,8 +44,12 @@ int PadProducts(Graph& g, Device device) {
   int count = 0;
   for (ValueId v = 0; v < g.nodes.size(); ++v) {
     const Node& n = g.nodes[v];
+    const auto flops = [&] {
+      const double each = 2.0 * static_cast<double>(g.nodes[n.operands[0]].type.shape[1].Eval(hints));
+      return each * static_cast<double>(n.type.numel().Eval(hints));
+    };
     const bool product = n.op == Op::kMatMul && n.type.rank() == 2 && n.type.device == device &&
-                         IsFloat(n.type.dtype) && DTypeSize(n.type.dtype) == 2;
+                         IsFloat(n.type.dtype) && DTypeSize(n.type.dtype) == 2 && flops() >= min_flops;
     const ValueId left = product ? n.operands[0] : kNoValue;
     const bool turned = product && g.nodes[left].op == Op::kPermute;
     const int64_t by = product ? MissingOf(g.nodes[turned ? g.nodes[left].operands[0] : left].type) : 0;

@@ -1,4 +1,4 @@
-// On a GPU: 16-bit products whose operand has long rows that do not begin at multiples of 16 bytes (a vocabulary of
+// On a GPU: large 16-bit products of an operand whose rows do not begin at multiples of 16 bytes (a vocabulary of
 // 50257) run on a padded copy of it, most of which is written by whoever makes the operand anyway. Libraries have no
 // fast kernels for such rows. Zeros are added along the contraction, or rows to the result, which are cut off. Returns
 // the number of products.
@@ -11,6 +11,7 @@
 
 namespace framejit::pass {
 
-int PadProducts(Graph& g, Device device);
+// min_flops: of a product, from where on the copy takes less time than it saves.
+int PadProducts(Graph& g, Device device, double min_flops);
 
 }  // namespace framejit::pass

@@ -11,6 +11,12 @@ using shape::Int;
 using shape::Ints;
 
 constexpr int64_t kMinElements = 1 << 15;  // of one result: below, one thread is as fast
+constexpr int64_t kMinRow = 256;  // elements of a row, each one thread's or one block's: fewer do not fill a block
+
+// Of a sum over leading axes, where columns are too few to keep the device busy.
+constexpr int64_t kMinColumns = 32;  // a warp reads so many side by side
+constexpr int64_t kMostPieces = 64;  // that a column is cut into: the second sum, over these, stays short
+constexpr int64_t kMinDepth = 64;    // rows of a piece: a shorter one takes less time than the launch of the second sum
 
 bool Splittable(Op op) {
   return op == Op::kSum || op == Op::kProd || op == Op::kMax || op == Op::kMin || op == Op::kAny || op == Op::kAll;
@@ -39,11 +45,11 @@ std::optional<Cut> FindCut(const Graph& g, const Node& n, const std::vector<int6
   for (int d = 0; d < from.rank(); ++d) {
     (std::binary_search(axes.begin(), axes.end(), d) ? reduced : kept) *= Hint(from.shape[d], hints);
   }
-  if (axes == std::vector<int64_t>{0} && from.rank() > 1 && kept >= 32 && kept < wanted.columns &&
+  if (axes == std::vector<int64_t>{0} && from.rank() > 1 && kept >= kMinColumns && kept < wanted.columns &&
       from.shape[0].is_const()) {
     const int64_t rows = from.shape[0].value();
-    for (int64_t pieces = 64; pieces >= 4; pieces /= 2) {
-      if (rows % pieces || rows / pieces < 64 || kept * pieces > 4 * wanted.columns) continue;
+    for (int64_t pieces = kMostPieces; pieces >= 4; pieces /= 2) {
+      if (rows % pieces || rows / pieces < kMinDepth || kept * pieces > 4 * wanted.columns) continue;
       Ints shape = from.shape;
       shape[0] = Int(rows / pieces);
       shape.insert(shape.begin(), Int(pieces));
@@ -56,18 +62,13 @@ std::optional<Cut> FindCut(const Graph& g, const Node& n, const std::vector<int6
     int64_t rows = kept;
     size_t cut = 0;
     while (cut + 1 < axes.size() && rows < enough) rows *= Hint(from.shape[axes[cut++]], hints);
-    if (rows >= enough && reduced * kept / rows >= 256) return Cut{{}, {axes.begin() + cut, axes.end()}};
+    if (rows >= enough && reduced * kept / rows >= kMinRow) return Cut{{}, {axes.begin() + cut, axes.end()}};
   }
   if (from.rank() != static_cast<int>(axes.size())) return std::nullopt;
   const auto numel = from.numel().as_const();
   if (!numel) return std::nullopt;
-  if (enough > 64) {
-    for (int64_t rows : {1024, 768, 512, 640, 1000, 576, 500, 384, 256, 320, 250, 192, 128}) {
-      if (*numel % rows == 0 && *numel / rows >= 256) return Cut{{Int(rows), Int(*numel / rows)}, {1}};
-    }
-  }
-  for (int64_t rows = 64; rows >= 16; --rows)
-    if (*numel % rows == 0) return Cut{{Int(rows), Int(*numel / rows)}, {1}};
+  for (int64_t rows = 4 * enough; rows >= enough / 2; --rows)
+    if (*numel % rows == 0 && *numel / rows >= kMinRow) return Cut{{Int(rows), Int(*numel / rows)}, {1}};
   return std::nullopt;
 }
 

@@ -157,7 +157,7 @@ bool IsReversed(const std::vector<int>& order) {
 
 // f of sizes and strides, by which sizes are taken to be at least 2; but not where f is the same for ones.
 template <typename F>
-static Ints Typically(Env& env, const std::vector<Ints>& parts, F f) {
+static Ints AtTypicalSizes(Env& env, const std::vector<Ints>& parts, F f) {
   const Env::Typical typical(env);
   const Ints before = shape::TakenForGranted();
   Ints out = f(parts), taken = shape::TakenForGranted();
@@ -217,8 +217,8 @@ static Ints Iterated(Env& env, const Ints& shape, std::span<const Ints> strides)
 Ints TorchIterator(Env& env, const Ints& shape, const std::vector<Ints>& strides) {
   std::vector<Ints> parts = {shape};
   parts.insert(parts.end(), strides.begin(), strides.end());
-  return Typically(env, parts,
-                   [&](const std::vector<Ints>& p) { return Iterated(env, p[0], std::span(p).subspan(1)); });
+  return AtTypicalSizes(env, parts,
+                        [&](const std::vector<Ints>& p) { return Iterated(env, p[0], std::span(p).subspan(1)); });
 }
 
 static Ints Pointwise(Env& env, const Ints& shape, std::span<const TensorMeta* const> tensors, bool scalars) {
@@ -252,7 +252,7 @@ Ints TorchPointwise(Env& env, const Ints& shape, std::span<const TensorMeta* con
     parts.push_back(t->strides);
   }
   if (all_default) return RowMajor(shape);
-  return Typically(env, parts, [&](const std::vector<Ints>& p) {
+  return AtTypicalSizes(env, parts, [&](const std::vector<Ints>& p) {
     std::vector<TensorMeta> metas;
     for (size_t i = 0; i < tensors.size(); ++i) {
       metas.push_back(*tensors[i]);
@@ -316,7 +316,7 @@ Ints NumpyPointwise(Env& env, const Ints& shape, std::span<const TensorMeta* con
 }
 
 Ints PreserveFormat(Env& env, const TensorMeta& m) {
-  return Typically(env, {m.sizes, m.strides}, [&](const std::vector<Ints>& p) {
+  return AtTypicalSizes(env, {m.sizes, m.strides}, [&](const std::vector<Ints>& p) {
     TensorMeta at = m;
     at.sizes = p[0];
     at.strides = p[1];

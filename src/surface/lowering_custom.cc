@@ -69,7 +69,8 @@ std::vector<TraceId> Lowering::EndCustom(Custom* c, Call call, const std::vector
   std::erase_if(s.casts, [&](const auto& cast) { return cast.second >= c->tensors; });
   std::vector<TraceId> made;
   std::vector<ValueId> values;
-  for (TraceId t : c->outputs) values.push_back(s.objects.Value(t));
+  const auto others = c->outputs.begin() + static_cast<std::ptrdiff_t>(c->tangents.size());  // without gradients
+  for (auto t = c->outputs.begin(); t != others; ++t) values.push_back(s.objects.Value(*t));
   // What the derivative is of; of several results none is made of another.
   const ValueId head = s.builder.Barrier(values[0]);
   g.nodes[head].derivative = std::make_shared<const Derivative>(std::move(d));
@@ -85,9 +86,17 @@ std::vector<TraceId> Lowering::EndCustom(Custom* c, Call call, const std::vector
     made.push_back(s.objects.New(std::move(m), v));
     s.derivatives.Keep(made.back());
   }
+  for (auto t = others; t != c->outputs.end(); ++t) {
+    s.Show(*t);
+    TensorMeta m = s.meta(*t);
+    made.push_back(s.objects.New(std::move(m), s.builder.Barrier(s.objects.Value(*t))));
+  }
   for (const auto& t : inputs)
     if (t) s.derivatives.Keep(s.objects[*t].root);
-  call.results = made;
+  // In the order of what the call returns.
+  if (call.result.is(Arg::Kind::kTensor)) call.results = {call.result.t};
+  for (const Arg& a : call.result.items)
+    if (a.is(Arg::Kind::kTensor)) call.results.push_back(a.t);
   s.trace.calls.push_back(std::move(call));
   return made;
 }

@@ -189,6 +189,10 @@ bool Lowering::IsLeaf(TraceId t) const {
   return impl_->derivatives.IsLeaf(impl_->objects[t].root);
 }
 
+bool Lowering::ViewedWithoutGradients(TraceId t) const {
+  return impl_->ViewedWithoutGradients(t);
+}
+
 void Lowering::Captured(size_t tensors) {
   impl_->derivatives.Captured(tensors);
 }

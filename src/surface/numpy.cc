@@ -190,7 +190,7 @@ Outs AsType(Scope& s) {  // (dtype, order, casting, subok, copy)
 Outs Copy(Scope& s) {  // ndarray.copy is C order, numpy.copy keeps the order
   Operand x = s.tensor(0);
   std::string order = s.has(1) ? s.arg(1).s : s.row.op == Op::kCast ? "K" : "C";
-  if (order != "C" && !IsRowMajor(*x.meta)) Scope::Skip();
+  if (order != "C" && (!IsRowMajor(*x.meta) || (order != "K" && order != "A" && x.rank() > 1))) Scope::Skip();
   Out out;
   out.value = x.value;
   out.array = true;

@@ -99,6 +99,8 @@ class Lowering {
   std::vector<TraceId> TrackedInputs() const;
   bool differentiates() const;  // has Leaf or Gradients been called?
   bool IsLeaf(TraceId t) const;
+  // Is it a view, made in no_grad, of what has gradients? It says that it wants some itself.
+  bool ViewedWithoutGradients(TraceId t) const;
   bool IsFreed(TraceId t);             // was what its derivative needs freed, so that the framework would refuse it?
   void Captured(size_t tensors);       // tensors before this one must not be written from now on; 0: they may again
   TraceId AddHidden(TensorMeta meta);  // a tensor of the program that stands for another one

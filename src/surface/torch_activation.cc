@@ -70,8 +70,8 @@ Outs Gelu(Scope& s) {
   if (kind != "none" && kind != "tanh") Scope::Fail("approximate");
   if (kind == "tanh") return s.Elementwise(rules::GeluTanh(s.b, x.value), {&x, 1});
   ValueId v = rules::GeluErf(s.b, x.value);
-  const bool library = x.meta->device.kind == DeviceKind::kCpu && (t == DType::kFloat32 || t == DType::kBFloat16) &&
-                       x.rank() > 0 && IsContiguous(s.env, *x.meta) && !s.env.Eq(s.b.type(x.value).numel(), 1);
+  const bool library = x.meta->device.kind == DeviceKind::kCpu && t != DType::kFloat64 && x.rank() > 0 &&
+                       IsContiguous(s.env, *x.meta) && !s.env.Eq(s.b.type(x.value).numel(), 1);
   const LibraryGelu special = library && ask_library ? ask_library(t) : LibraryGelu();
   if (special.infinity_is_nan) {
     ValueId infinite = s.b.Binary(Op::kEq, x.value, rules::Like(s.b, x.value, std::numeric_limits<double>::infinity()));

@@ -168,6 +168,7 @@ Outs Einsum(Scope& s) {
   if (!distinct(left) || !distinct(right) || !distinct(result)) Scope::Skip();
   if (static_cast<int>(left.size()) != xs[0].rank() || static_cast<int>(right.size()) != xs[1].rank())
     Scope::Fail("einsum: ranks");
+  if (xs[0].meta->dtype != xs[1].meta->dtype) Scope::Skip();  // torch multiplies them where nothing is summed
   SameFloats(s, {&xs[0], &xs[1]});
   std::string batch, rows, columns, summed;
   auto has = [](const std::string& t, char c) { return t.find(c) != std::string::npos; };

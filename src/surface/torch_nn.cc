@@ -59,10 +59,22 @@ void RefuseMixed(Scope& s, const Operand& x, std::initializer_list<int> paramete
   }
 }
 
+// Each parameter that is given has these sizes. Else torch raises, also where it would broadcast.
+void RefuseMisfits(Scope& s, std::initializer_list<int> parameters, const Ints& sizes) {
+  for (int i : parameters) {
+    if (!s.has(i)) continue;
+    const Ints& given = s.tensor(i).meta->sizes;
+    bool fits = given.size() == sizes.size();
+    for (size_t d = 0; fits && d < sizes.size(); ++d) fits = s.env.Eq(given[d], sizes[d]);
+    if (!fits) Scope::Fail("parameters of other sizes");
+  }
+}
+
 Outs LayerNorm(Scope& s) {  // (input, normalized_shape, weight, bias, eps, cudnn_enable)
   Operand x = s.tensor(0);
   if (!IsFloat(x.meta->dtype)) Scope::Skip();
   RefuseMixed(s, x, {2, 3});
+  RefuseMisfits(s, {2, 3}, s.ints(1));
   return rules::LayerNorm(s.b, x.value, TrailingDims(s, x, s.ints(1)), Maybe(s, 2), Maybe(s, 3), s.number(4));
 }
 
@@ -71,6 +83,7 @@ Outs RmsNorm(Scope& s) {  // (input, normalized_shape, weight, eps)
   DType t = x.meta->dtype;
   if (!IsFloat(t) || LikesChannelsLast(s.env, *x.meta) || IsEmpty(s.env, x.meta->sizes)) Scope::Skip();
   if (s.has(2) && s.tensor(2).meta->dtype != t) Scope::Skip();
+  RefuseMisfits(s, {2}, s.ints(1));
   double eps = s.has(3)                            ? s.number(3)
                : ComputeType(t) == DType::kFloat64 ? std::numeric_limits<double>::epsilon()
                                                    : std::numeric_limits<float>::epsilon();
@@ -91,6 +104,7 @@ Outs GroupNorm(Scope& s) {  // (input, num_groups, weight, bias, eps, cudnn_enab
   Int groups = s.integer(1), channels = x.meta->sizes[1];
   if (s.env.Le(groups, 0) || !s.env.Eq(shape::Mod(channels, groups), 0))
     Scope::Fail("num_groups does not divide the channels");
+  RefuseMisfits(s, {2, 3}, {channels});
   return rules::GroupNorm(s.b, x.value, groups, Maybe(s, 2), Maybe(s, 3), s.number(4));
 }
 
@@ -105,11 +119,7 @@ Outs BatchNorm(Scope& s) {
   for (int i : {3, 4})
     if (s.has(i) && s.mode.grad && s.tensor(i).meta->requires_grad) Scope::Fail("running statistics with gradients");
   RefuseMixed(s, x, {1, 2, 3, 4});
-  for (int i = 1; i <= 4; ++i) {
-    if (!s.has(i)) continue;
-    Operand o = s.tensor(i);
-    if (o.rank() != 1 || !s.env.Eq(o.meta->sizes[0], x.meta->sizes[1])) Scope::Fail("batch_norm parameters do not fit");
-  }
+  RefuseMisfits(s, {1, 2, 3, 4}, {x.meta->sizes[1]});
   Outs outs;
   ValueId mean = Maybe(s, 3), variance = Maybe(s, 4);
   if (training) {
@@ -146,13 +156,13 @@ Outs InstanceNorm(Scope& s) {
   RefuseMixed(s, x, {1, 2, 3, 4});
   const Ints sizes = x.meta->sizes;
   const Int pictures = sizes[0], channels = sizes[1];
+  RefuseMisfits(s, {1, 2, 3, 4}, {channels});
   Ints joined = sizes;
   joined[0] = Int(1);
   joined[1] = pictures * channels;
   auto repeated = [&](int i) -> ValueId {
     if (!s.has(i)) return rules::kNone;
     Operand o = s.tensor(i);
-    if (o.rank() != 1 || !s.env.Eq(o.meta->sizes[0], channels)) Scope::Fail("instance_norm parameters do not fit");
     if (i > 2 && s.mode.grad && o.meta->requires_grad) Scope::Fail("running statistics with gradients");
     return s.b.Reshape(s.b.BroadcastInDim(o.value, {pictures, channels}, {1}), {joined[1]});
   };

@@ -172,7 +172,8 @@ Outs NumpyReshape(Scope& s) {
 Outs Ravel(Scope& s) {
   Operand x = s.tensor(0);
   if (!s.torch() && s.has(1) && s.arg(1).s != "C") Scope::Skip();
-  if (!s.torch() && !IsContiguous(s.env, *x.meta)) return s.b.Reshape(x.value, {shape::Product(x.meta->sizes)});
+  // A copy of what does not lie row by row, also where a view could show it: reshape is the one that looks.
+  if (!IsContiguous(s.env, *x.meta)) return s.b.Reshape(x.value, {shape::Product(x.meta->sizes)});
   return Reshaped(s, x, {Int(-1)}, true);
 }
 
@@ -604,7 +605,7 @@ constexpr Row kRows[] = {
     {"N:split", "(Tensor input, int sections, int dim=0)", &TensorSplit, Op::kRem, kAnyDType},
     {"tm:unbind", "(Tensor input, int dim=0)", &Unbind, Op::kInput, kAnyDType},
     {"tm:detach g:data", "(Tensor input)", &Detach, Op::kInput, kAnyDType},
-    {"m:alias", "(Tensor input)", &Alias, Op::kInput, kAnyDType},
+    {"a:alias", "(Tensor input)", &Alias, Op::kInput, kAnyDType},
     {"m:contiguous", "(Tensor input, *, MemoryFormat? memory_format=None)", &Contiguous, Op::kInput, kAnyDType},
     {"a:slice", "(Tensor input, int dim=0, int? start=None, int? end=None, int step=1)", &SliceRow, Op::kInput, kAnyDType},
     {"tm:as_strided", "(Tensor input, int[] size, int[] stride, int? storage_offset=None)", &AsStrided},

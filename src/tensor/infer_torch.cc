@@ -217,6 +217,12 @@ bool WritesInSilence(const Call& call) {
   return call.args.size() > 3 && call.args[3].is(Arg::Kind::kFloat);
 }
 
+// embedding_bag with include_last_offset=True: torch's kernels trust the last offset, which is none of a stand-in, and
+// the sizes of what they return beside the bags depend on it.
+bool TrustsLastOffset(const Call& call) {
+  return call.callee.last() == "embedding_bag" && call.args.size() > 7 && call.args[7].b;
+}
+
 enum class Verdict { kDone, kNo, kTryMeta };
 
 Verdict Try(const TorchApi& t, Call& call, const std::vector<PyObject*>& constants, Way way, Inference* in,
@@ -401,8 +407,16 @@ static bool WritesBySchema(const std::string& callee) {
   return writes.get() == Py_True;
 }
 
+// torch has a kernel of its own for this call, whose result is dense, that it takes only on CPUs and where neither
+// gradients nor modes of Python are on: it is not what answers here.
+static bool LiesDense(const Call& call, const Inference& in) {
+  static const Callee pooling("torch.max_pool1d");
+  return call.callee == pooling && !in.requires_grad && in.device.kind == DeviceKind::kCpu && in.results.size() == 1;
+}
+
 bool InferTorch(const TorchApi& t, Call& call, const std::vector<PyObject*>& constants, Inference* in) {
   if (WritesInSilence(call) || WritesBySchema(call.callee)) return in->Fail("writes an operand");
+  if (TrustsLastOffset(call)) return in->Fail("trusts its last offset");
   const bool foreign = call.callee.Has(kForeign);
   Callee op = call.callee;
   if (op == kWritten) op = CalleeOf(constants[call.args[0].i.value()]);
@@ -433,6 +447,7 @@ bool InferTorch(const TorchApi& t, Call& call, const std::vector<PyObject*>& con
       v = Try(t, call, constants, Way::kReal, in);
     }
   }
+  if (v == Verdict::kDone && LiesDense(call, *in)) in->results[0].strides = shape::RowMajor(in->results[0].sizes);
   if (v == Verdict::kDone && listening.heard()) return in->Fail("warns");
   if (v == Verdict::kDone && in->draws && !Draws(call.callee)) return in->Fail("draws random numbers");
   return v == Verdict::kDone;

@@ -333,7 +333,7 @@ bool ReadMeta(PyObject* o, Meta* out, const char** why) {
 namespace {
 
 // The bits in front of a tensor's key set by which torch asks its class, learned from tensors that were made so.
-uint64_t asking_bits = 0;
+uint64_t asking_bits = 0, size_bits = 0;  // for anything; for sizes or strides
 
 uint64_t BitsOf(const TorchApi& t, PyObject* o) {
   return Field<uint64_t>(ImplOf(o), t.at.key_set - 8);
@@ -358,6 +358,7 @@ bool LearnAskingBits(const TorchApi& t) {
     if (i == 0) continue;
     found = (all & ~plain) != 0;
     bits |= all & ~plain;
+    if (i <= 2) size_bits |= all & ~plain;
   }
   PyErr_Clear();
   if (found) asking_bits = bits;
@@ -368,14 +369,20 @@ bool LearnAskingBits(const TorchApi& t) {
 
 bool AsksItsClass(PyObject* o) {
   const TorchApi* t = bound_torch;
-  return t && asking_bits && (BitsOf(*t, o) & asking_bits);
+  return t && size_bits && (BitsOf(*t, o) & size_bits);
+}
+
+bool ReadAnyWrapper(PyObject* o, Meta* out, const char** why) {
+  const TorchApi& t = *Torch();
+  if (!LearnAskingBits(t) || AsksItsClass(o)) return No(why, "whose class is asked for sizes");
+  if (!ReadTorch(t, o, t.plain_mask | t.python_keys, out, why)) return false;
+  return out->data ? No(why, "a tensor of a class with __torch_dispatch__ that has memory of its own") : true;
 }
 
 bool ReadWrapper(PyObject* o, Meta* out, const char** why) {
-  const TorchApi& t = *Torch();
-  if (!LearnAskingBits(t) || AsksItsClass(o)) return No(why, "whose class is asked for sizes, device or layout");
-  if (!ReadTorch(t, o, t.plain_mask | t.python_keys, out, why)) return false;
-  return out->data ? No(why, "a tensor of a class with __torch_dispatch__ that has memory of its own") : true;
+  if (!LearnAskingBits(*Torch()) || (BitsOf(*Torch(), o) & asking_bits))
+    return No(why, "whose class is asked for sizes, device or layout");
+  return ReadAnyWrapper(o, out, why);
 }
 
 bool HasHistory(PyObject* o) {

@@ -244,12 +244,16 @@ class Host : public framejit::Host {
     return true;
   }
 
+  // Gradients are the segment's business: a call gets values, of which torch records nothing.
   static PyObject* AsTensor(const TorchApi& t, const Buffer& b) {
     TempTensor temp(t, b);
     if (!temp.ok()) Fail("an operand cannot be made a tensor");
     Handle shared = nullptr;
     t.new_tensor_handle(temp.handle(), &shared);
-    return WrapTorch(t, TakeHandle(t, shared));
+    Ref tensor(WrapTorch(t, TakeHandle(t, shared)));
+    Meta meta;
+    const bool recorded = tensor && ReadMeta(tensor.get(), &meta) && meta.requires_grad;
+    return recorded ? PyObject_CallMethod(tensor.get(), "detach", nullptr) : tensor.release();
   }
   static PyObject* AsMemory(Buffer b) {  // an array
     b.handle = nullptr;

@@ -202,6 +202,7 @@ TEST(Options, Environment) {  // read once a process, so in a child
             "FRAMEJIT_LOG: unknown name 'grpah': did you mean 'graph'? (valid: breaks, recompiles, guards, graph, "
             "fusion, loop, "
             "llvm, asm, ptx, perf)|");
+  EXPECT_EQ(run("FRAMEJIT_FUZZ_SECONDS", "9"), "|");  // of the tests, and like no option but for the prefix
   EXPECT_EQ(run("FRAMEJIT_LOGS", "graph"), "unknown environment variable FRAMEJIT_LOGS: did you mean FRAMEJIT_LOG?|");
   EXPECT_EQ(run("FRAMEJIT_SOMETHING_ELSE", "1"), "|");
 }

@@ -520,3 +520,67 @@ def test_a_gradient_taken_inside_leaves_no_stand_in_behind():
             torch.testing.assert_close(compiled(p), f(q))
         info = framejit.cache_info(compiled)
         assert info["outcomes"]["run"] == {"graph": 3} and not info["notes"]
+
+
+class Several(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x, y)
+        return x * y, x + 1
+
+    @staticmethod
+    def backward(ctx, a, b):
+        x, y = ctx.saved_tensors
+        return a * y + b, a * x
+
+
+def test_a_gradient_of_zeros_may_need_what_the_framework_computes(fresh):
+    """The derivative of mse_loss is torch's call, and here none of its operands is a tangent: it still runs in the backward pass."""
+
+    def f(x, w):
+        v = x - w
+        return Several.apply(x.sum(), torch.nn.functional.mse_loss(v.sum(), x.mean()))[1].sin(), v
+
+    x, w = (torch.linspace(-1, k, 9, dtype=torch.float64).view(3, 3).requires_grad_() for k in (1, 2))
+    compiled = fresh.compile(f, fullgraph=True)
+    for of in (lambda r: r[0], lambda r: r[0] + r[1].sum()):
+        for _ in range(2):
+            ours, eager = (torch.autograd.grad(of(g(x, w)), (x, w)) for g in (compiled, f))
+            for a, b in zip(ours, eager, strict=True):
+                torch.testing.assert_close(a, b)
+class Quantised(torch.autograd.Function):
+    """Results without gradients, by type and by mark, before and behind one that has them; the backward gets zeros for them."""
+
+    @staticmethod
+    def forward(ctx, x, book):
+        indices = torch.cdist(x, book).argmin(-1)
+        codes, far = book[indices], x.exp()
+        ctx.save_for_backward(codes, x, book, indices)
+        ctx.mark_non_differentiable(indices, far)
+        return indices, codes, far
+
+    @staticmethod
+    def backward(ctx, of_indices, grad, of_far):
+        codes, x, book, indices = ctx.saved_tensors
+        assert of_indices.dtype == torch.int64 and of_far.dtype == torch.float32
+        return grad + 0.25 * (x - codes) + of_far, torch.zeros_like(book).index_add_(0, indices, grad) + of_indices.sum()
+
+
+def test_results_without_gradients(fresh):
+    def f(x, book):
+        indices, codes, far = Quantised.apply(x * 2, book)
+        return indices, codes + indices[:, None], far * codes
+
+    def run(g):
+        torch.manual_seed(0)
+        x, book = torch.randn(5, 3, requires_grad=True), torch.randn(4, 3, requires_grad=True)
+        indices, codes, far = g(x, book)
+        ((codes + far) * torch.arange(15.0).view(5, 3)).sum().backward()
+        return [indices, codes, far, x.grad, book.grad]
+
+    compiled = fresh.compile(f)
+    for _ in range(3):
+        mine, theirs = run(compiled), run(f)
+        assert [t.requires_grad for t in mine] == [t.requires_grad for t in theirs] == [False, True, True, False, False]
+        torch.testing.assert_close(mine, theirs)
+    assert fresh.cache_info(compiled)["breaks"] == 0 and not fresh.cache_info(compiled)["notes"]

@@ -548,3 +548,21 @@ def test_results_of_calls_without_a_row_while_sizes_change(fresh, f):
     info = compiled.cache_info()
     assert not info["breaks"] and set(info["outcomes"]["run"]) <= {"graph", "left", "framework"}, info
     assert info["segments"] <= 6  # the smaller size is an expression of both
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_bags_that_the_last_offset_ends(fresh, mode):
+    """torch's kernels trust that offset and read past the indices otherwise: no stand-in is given to them, the call is a break."""
+
+    def f(w, i, offsets):
+        return torch.nn.functional.embedding_bag(i, w, offsets, mode=mode, include_last_offset=True) * 2
+
+    w, i = torch.randn(5, 3, requires_grad=True), torch.tensor([0, 1, 1, 0, 1, 4])
+    told = fresh.explain(f)(w, i, torch.tensor([0, 3, 6]))
+    assert told.graph_break_count == 1 and "torch.embedding_bag" in str(told)
+    compiled = fresh.compile(f)
+    for offsets in ([0, 3, 6], [0, 6], [0, 1, 2, 6]):
+        ours, eager = (g(w, i, torch.tensor(offsets)) for g in (compiled, f))
+        torch.testing.assert_close(ours, eager)
+        for a, b in zip(*(torch.autograd.grad(y.sum(), w) for y in (ours, eager)), strict=True):
+            torch.testing.assert_close(a, b)

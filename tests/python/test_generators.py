@@ -233,6 +233,7 @@ def framed():
     return None
 
 
+@pytest.mark.clock
 def test_what_is_not_faster_compiled_is_left_to_python_part_by_part():
     x, f = np.random.rand(4), framejit.compile(rounds, options={"leave": True})
     for n in (40, 40, 3):

@@ -325,9 +325,11 @@ def test_optimizer_step(installed):
 def test_uninstall_puts_everything_back():
     import torch._dynamo as peer
     from torch._dynamo import decorators, eval_frame
+    from torch._dynamo.backends import registry
 
     def everything():
-        return {(m.__name__, n): v for m in (torch.compiler, peer, decorators, eval_frame) for n, v in vars(m).items() if not n.startswith("__")}
+        names = {(m.__name__, n): v for m in (torch.compiler, peer, decorators, eval_frame) for n, v in vars(m).items() if not n.startswith("__")}
+        return names | {("back ends", n): v for table in (registry._BACKENDS, registry._COMPILER_FNS) for n, v in table.items() if n == "framejit"}
 
     before, compiler = everything(), torch.compile
     config, setter = framejit.config.error_on_recompile, type(peer.config).__setattr__

@@ -177,6 +177,7 @@ def test_while_loops_are_cut():
     assert compiled.cache_info()["kernels"] <= 6
 
 
+@pytest.mark.clock
 def test_numbers_alone_go_on_in_python():
     def program(values):
         total = 0
@@ -216,6 +217,7 @@ def slow_when_compiled(a):  # each store is a copy of the array in a graph
     return a
 
 
+@pytest.mark.clock
 def test_what_is_slower_compiled_is_left_to_python(leave):
     compiled = framejit.compile(slow_when_compiled, options={"scalar_loops": False})
     for _ in range(40):
@@ -223,6 +225,7 @@ def test_what_is_slower_compiled_is_left_to_python(leave):
     assert any("left to" in note for note in compiled.cache_info()["notes"])
 
 
+@pytest.mark.clock
 def test_memory_that_the_first_results_ask_for_does_not_count(leave):
     def softmax(x):
         return torch.softmax(x * 2 + 1, -1)
@@ -234,6 +237,7 @@ def test_memory_that_the_first_results_ask_for_does_not_count(leave):
     assert not any("left to" in note for note in compiled.cache_info()["notes"])
 
 
+@pytest.mark.clock
 def test_nothing_is_left_where_algorithms_must_be_deterministic(leave):
     def program(a):
         for i in range(a.shape[0]):
@@ -250,6 +254,7 @@ def test_nothing_is_left_where_algorithms_must_be_deterministic(leave):
         torch.use_deterministic_algorithms(False)
 
 
+@pytest.mark.clock
 def test_what_is_faster_compiled_is_kept(leave):
     def program(x):
         y = ((x * 2 + 1) * (x - 3) / (x * x + 1) - x * 0.5 + 4) * x - 2
@@ -269,6 +274,7 @@ def test_what_is_faster_compiled_is_kept(leave):
     assert any(kept() for _ in range(4))
 
 
+@pytest.mark.clock
 def test_measuring_calls_functions_once(leave):
     calls = []
 
@@ -283,12 +289,14 @@ def test_measuring_calls_functions_once(leave):
         assert out[0] == k + 1 and len(calls) == k + 1
 
 
+@pytest.mark.clock
 def test_sizes_are_measured_by_themselves(leave):
     compiled = framejit.compile(slow_when_compiled)
     for n in (400, 3, 400, 3) * 15:
         assert np.array_equal(compiled(np.ones((n, 300))), slow_when_compiled(np.ones((n, 300))))
 
 
+@pytest.mark.clock
 def test_random_numbers_are_the_same_whoever_runs(leave):
     def program(x):
         return x + torch.rand(3) * 2
@@ -300,6 +308,7 @@ def test_random_numbers_are_the_same_whoever_runs(leave):
     assert all(torch.allclose(compiled(torch.ones(3)), e) for e in expected)
 
 
+@pytest.mark.clock
 def test_exceptions_while_measuring(leave):
     def program(x, k):
         y = x * 2
@@ -425,6 +434,7 @@ def test_a_store_that_fails_leaves_the_array_as_python_does():
         assert np.array_equal(expected, got) and len(errors) in (0, 2) and len(set(errors)) <= 1
 
 
+@pytest.mark.clock
 def test_what_gains_nothing_is_left_to_python(leave):
     def program(a, n):
         for i in range(n):

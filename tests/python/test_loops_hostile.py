@@ -2,7 +2,9 @@
 gives or raises, the lines it came through, the locals of the frame it left, every argument, all that was printed."""
 
 import math
+import os
 import signal
+import subprocess
 import sys
 
 import numpy as np
@@ -610,3 +612,31 @@ def test_same_as_python(name, fresh, capsys):
 
 def test_there_are_sixty():
     assert len(PROGRAMS) >= 60
+
+
+COUNTS = """
+import framejit
+
+@framejit.compile
+def count(n, m):
+    total = 1 << 59
+    for i in range(n):
+        for j in range(m):
+            total += 16
+        for j in range(8):
+            total -= 1
+    return total
+
+for _ in range(3):
+    assert count(300, 500) == (1 << 59) + 300 * (500 * 16 - 8)
+assert count.cache_info()["scalar_runs"]
+"""
+
+
+def test_very_many_rounds_leave_the_code():
+    """Sums of slow counters are not checked one by one: 2^43 rounds, which LLVM may do in seconds where they only count, are the most
+    of one run. Each round is counted."""
+    environment = {**os.environ, "FRAMEJIT_LOG": "llvm", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", COUNTS], env=environment, text=True, capture_output=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert str((1 << 43) - 1) in done.stderr or str(1 << 43) in done.stderr

@@ -4,6 +4,7 @@ frame as Python would have left it wherever the code is left."""
 import math
 
 import framejit
+import fuzzing
 import numpy as np
 import pytest
 from fuzz_made import one
@@ -252,6 +253,19 @@ def test_enumerate_zip_reversed():
         return s
 
     check(program, (rng().random(60), rng().random(50).tolist()), (rng().random(6), rng().random(50).tolist()), loops=5)
+
+
+def test_an_enumeration_that_begins_below_zero():
+    """Whose iterator is there before the loop, so that the loop's code finds it and does not make it."""
+
+    def program(x, y, start):
+        total, products = 0, 0.0
+        for (i, a), b in zip(enumerate(x, start), y):
+            total += i
+            products += i * a + b
+        return total, products
+
+    check(program, (rng().random(200), rng(1).random(200), -5), runs=3)
 
 
 def test_iterators_are_left_in_the_middle():
@@ -850,16 +864,26 @@ def test_nans_in_tuples_are_the_objects_that_they_were():
         assert compiled.cache_info()["scalar_runs"] > 0, program
 
 
+def ran_as_code(seed):
+    """Compares the program of this seed with Python. Did a loop of it run as machine code?"""
+    program, args, file = one(seed)
+    compiled = framejit.compile(program)
+    for _ in range(3):
+        assert observed(compiled, program, args, file) == observed(program, program, args, file), seed
+    return compiled.cache_info()["scalar_runs"] > 0
+
+
 @pytest.mark.parametrize("seeds", [range(k, k + 8) for k in range(0, 24, 8)], ids=str)
 def test_random_programs(seeds):
-    ran = 0
-    for seed in seeds:
-        program, args, file = one(seed)
-        compiled = framejit.compile(program)
-        for _ in range(3):
-            assert observed(compiled, program, args, file) == observed(program, program, args, file), seed
-        ran += compiled.cache_info()["scalar_runs"] > 0
-    assert ran >= 4
+    assert sum(map(ran_as_code, seeds)) >= 4
+
+
+@pytest.mark.fuzz
+@pytest.mark.slow
+def test_many_random_programs(fresh):
+    ran = []
+    fuzzing.check(lambda seed: ran.append(ran_as_code(seed)), fresh, 60)
+    assert sum(ran) > len(ran) / 3 or len(ran) < 10, f"machine code in {sum(ran)} of {len(ran)} programs"
 
 
 # --- whole programs ----------------------------------------------------------------------------------------------------------------

@@ -47,6 +47,7 @@ class OC: pass
 ol=int
 """
 BREAKS = True
+PROBE = f"/tmp/framejit_probe{sys.version_info[1]}"  # the suites of several interpreters run side by side
 ASKS_FRAMES = [BREAKS] if sys.version_info >= (3, 12) else []  # sys._getframemodulename
 # fmt: off
 TABLE = [
@@ -164,8 +165,8 @@ TABLE = [
         ('len(os.environ)', "os.environ['ZZ']='1'", "del os.environ['ZZ']"),
         ('os.getcwd()', "cw=os.getcwd();os.chdir('/tmp')", 'os.chdir(cw)'),
         ("os.path.abspath('a')", "cw=os.getcwd();os.chdir('/tmp')", 'os.chdir(cw)', BREAKS),
-        ("os.path.exists('/tmp/framejit_probe')", "open('/tmp/framejit_probe','w')", "os.remove('/tmp/framejit_probe')", BREAKS),
-        ("os.path.isfile('/tmp/framejit_probe')", "open('/tmp/framejit_probe','w')", "os.remove('/tmp/framejit_probe')", BREAKS),
+        (f"os.path.exists('{PROBE}')", f"open('{PROBE}','w')", f"os.remove('{PROBE}')", BREAKS),
+        (f"os.path.isfile('{PROBE}')", f"open('{PROBE}','w')", f"os.remove('{PROBE}')", BREAKS),
         ("os.path.expanduser('~')", "hm=os.environ['HOME'];os.environ['HOME']='/zz'", "os.environ['HOME']=hm"),
         ('time.tzname', "os.environ['TZ']='Asia/Tokyo';time.tzset()", "del os.environ['TZ'];time.tzset()"),
         ("time.strftime('%Z',time.localtime(0))", "os.environ['TZ']='JST-9';time.tzset()", "del os.environ['TZ'];time.tzset()", BREAKS),

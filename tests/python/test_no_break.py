@@ -611,3 +611,121 @@ def test_lines_of_a_long_function(fresh):
     assert (told.graph_count, told.graph_break_count) == (1, 0)
     text = str(told)
     assert 'torch.Tensor.__add__' in text and "# long.py:3002" in text and "# long.py:2\n" in text and "# long.py:1500\n" in text
+
+
+def test_integers_that_tensors_hold(fresh):
+    """torch reads a tensor where an operator takes one integer; in a called function what it says is guessed."""
+
+    def f(x, k):
+        def inner(y):
+            return y.topk(k, dim=1)[0], torch.topk(y, k=k)[1], torch.select(y, 1, k), y.kthvalue(k)[0], y.tril(k), y.unfold(1, k, 1) + 1
+
+        return inner(x * 2)
+
+    def make(n, dtype):
+        torch.manual_seed(n)
+        return torch.randn(4, 6), torch.tensor(n, dtype=dtype)
+
+    alike(fresh, f, [functools.partial(make, n, dtype) for n, dtype in ((3, torch.int32), (3, torch.int64), (2, torch.int64))])
+
+
+def test_a_set_that_was_changed_is_asked(fresh):
+    class Holder:
+        def __init__(self, names):
+            self.names, self.told = set(names), []
+
+    def f(x, holder):
+        holder.names.discard("a")
+        holder.names.add("n")
+        told = ["a" in holder.names, "n" in holder.names, "b" in holder.names, "c" not in holder.names]
+        holder.names.add("a")
+        told.append("a" in holder.names)
+        if "clear" in holder.names:
+            holder.names.clear()
+            told.append("n" in holder.names)
+        return x * (1 + sum(told)), told
+
+    compiled = fresh.compile(f)
+    x = torch.arange(3.0)
+    for names in ("ab", "ab", "b", ("clear", "a"), "ac"):
+        mine, theirs = Holder(names), Holder(names)
+        same(facts(compiled(x, mine)), facts(f(x, theirs)))
+        assert mine.names == theirs.names
+    told = fresh.explain(f)(x, Holder("ab"))
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+
+
+def test_buffers_that_are_set_twice(fresh):
+    """register_buffer takes the name out of a set, in which __setattr__ looks for it."""
+
+    class Power(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("u", torch.ones(4))
+            self.register_buffer("v", torch.ones(4), persistent=False)
+
+        def forward(self, w):
+            for _ in range(2):
+                self.v = F.normalize(w.t() @ self.u, dim=0)
+                self.u = F.normalize(w @ self.v, dim=0)
+            return w / (self.u @ (w @ self.v))
+
+    mine, theirs = Power(), Power()
+    compiled = fresh.compile(mine)
+    for seed in range(3):
+        torch.manual_seed(seed)
+        w = torch.randn(4, 4)
+        torch.testing.assert_close(compiled(w), theirs(w))
+        torch.testing.assert_close(mine.state_dict(), theirs.state_dict())
+        assert mine._non_persistent_buffers_set == theirs._non_persistent_buffers_set == {"v"}
+    told = fresh.explain(mine)(torch.eye(4))
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+
+
+def test_attributes_that_a_method_of_c_looks_up(fresh):
+    class Config(dict):
+        __getattr__ = dict.__getitem__
+
+    def f(x, config):
+        return x * config.factor if config.on else x
+
+    compiled = fresh.compile(f)
+    for factor, on in ((2.0, True), (2.0, True), (3.0, True), (3.0, False)):
+        config = Config(factor=factor, on=on)
+        assert torch.equal(compiled(torch.ones(3), config), f(torch.ones(3), config))
+    told = fresh.explain(f)(torch.ones(3), Config(factor=2.0, on=True))
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+    with pytest.raises(KeyError, match="on"):
+        fresh.compile(f)(torch.ones(3), Config(factor=2.0))
+
+
+def test_einsum_of_two_types(fresh):
+    """Where no letter is summed torch multiplies, and promotes; else it refuses."""
+
+    def outer(x):
+        return torch.einsum("i,j->ij", torch.arange(4), x[0]), torch.einsum("ij,i->ij", x, torch.arange(4))
+
+    alike(fresh, outer, numbers(0, 1))
+    with pytest.raises(RuntimeError):
+        fresh.compile(lambda x: torch.einsum("ij,j->i", x, torch.arange(4)))(torch.ones(4, 4))
+
+
+@pytest.mark.parametrize("rows", [16, 4096])
+def test_the_layout_of_pooling_in_one_dimension(fresh, rows):
+    """On CPUs and without gradients torch has a kernel whose result is dense, whatever the layout of the operand."""
+
+    def f(x):
+        y = F.max_pool1d(x.permute(0, 2, 1), 2)
+        return y, y.reshape(*y.shape[:2], 2, -1), F.max_pool1d(x[0].t(), 2) + 1
+
+    def make(size, grad):
+        torch.manual_seed(size)
+        return (torch.randn(2, size, rows).requires_grad_(grad),)
+
+    for grad in (False, True):
+        calls = [functools.partial(make, size, grad) for size in (8, 8, 12, 16)]
+        compiled = fresh.compile(f)
+        for call in calls:
+            mine, theirs = compiled(*call()), f(*call())
+            assert [t.stride() for t in mine] == [t.stride() for t in theirs]
+            torch.testing.assert_close(mine, theirs, rtol=0, atol=0)

@@ -393,6 +393,7 @@ def test_program(name):
         check(name, call, compiled, program, make)
 
 
+@pytest.mark.clock
 @pytest.mark.parametrize("name", ["sort", "put", "unique", "mask select", "Black-Scholes", "fill by loop"])
 def test_what_numpy_does_as_fast_is_left_to_it(name):
     program, make = _program(ENTRIES[name])
@@ -407,6 +408,7 @@ def test_what_numpy_does_as_fast_is_left_to_it(name):
     assert left == (name not in ("Black-Scholes", "fill by loop"))
 
 
+@pytest.mark.clock
 def test_a_left_function_is_compiled_for_other_arguments():
     def program(v, much):
         if much:

@@ -284,3 +284,157 @@ def test_second_gradient(fresh, info):
             zero = torch.zeros(()) if mine is None or theirs is None else None  # a formula of torch's may say either
             mine, theirs = (zero if g is None else g for g in (mine, theirs))
             torch.testing.assert_close(*torch.broadcast_tensors(mine, theirs), rtol=1e-6, atol=1e-8, check_dtype=False, equal_nan=True)
+
+
+def _detached(call, x):
+    return call(x.detach())
+
+
+def _of_data(call, x):
+    return call(x.data)
+
+
+def _without(call, x):
+    with torch.no_grad():
+        y = call(x)
+    return y
+
+
+def _with_again(call, x):
+    with torch.no_grad(), torch.enable_grad():
+        y = call(x)
+    return y
+
+
+def _in_inference(call, x):
+    with torch.inference_mode():
+        y = call(x)
+    return y
+
+
+def _stopped(call, x):
+    return [t.detach() if isinstance(t, torch.Tensor) else t for t in flat(call(x))], call(x)
+
+
+def _of_a_copy(call, x):
+    return call(x.clone()), call(x.detach().clone())
+
+
+def flat(value):
+    return [t for v in value for t in flat(v)] if isinstance(value, (list, tuple)) else [value]
+
+
+def plain(value):
+    return value.detach() if isinstance(value, torch.Tensor) else value
+
+
+WAYS = {f.__name__[1:]: f for f in (_detached, _of_data, _without, _with_again, _in_inference, _stopped, _of_a_copy)}
+
+
+def recorded(value):
+    return [(t.requires_grad, t.is_leaf, t.grad_fn is None, t.is_inference(), t.dtype, tuple(t.shape)) for t in flat(value) if isinstance(t, torch.Tensor)]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("info", [pytest.param(*p.values, id=p.id, marks=[] if p.values[0].name in (*SOME, "sort", "linalg.qr", "dist") else pytest.mark.slow)
+                                  for p in operators() if p.values[0].supports_autograd])  # fmt: skip
+def test_who_carries_gradients(fresh, info, way):
+    """What the program says of gradients around an operator is what its results say, whoever computes it."""
+    if way == "in_inference" and info.name.startswith("unsafe_"):
+        pytest.skip("parts that torch does not know as views are views of ours there, and asking them for is_leaf raises")
+    if torch.float64 not in info.supported_dtypes(DEVICE):
+        pytest.skip("not of this dtype")
+    for sample, _ in zip(info.sample_inputs(DEVICE, torch.float64, requires_grad=True), range(2)):
+        if not isinstance(sample.input, torch.Tensor) or sample.input.layout is not torch.strided:
+            continue
+        # The other operands carry none, or what is done to the first would not be seen.
+        args, kwargs = [plain(v) for v in sample.args], {k: plain(v) for k, v in sample.kwargs.items()}
+        if any(t.requires_grad for t in tensors(args) + tensors(list(kwargs.values()))):
+            continue
+
+        def f(x, way=WAYS[way], args=args, kwargs=kwargs):
+            return way(lambda v: info.op(v, *args, **kwargs), x)
+
+        fresh.reset()
+        x = sample.input.detach().requires_grad_()
+        expected = f(x)
+        compiled = fresh.compile(f)
+        for _ in range(2):
+            got = compiled(x)
+            assert recorded(got) == recorded(expected), sample
+            for mine, theirs in zip(flat(got), flat(expected), strict=True):
+                if isinstance(mine, torch.Tensor):
+                    torch.testing.assert_close(mine, theirs, rtol=1e-7, atol=1e-7, equal_nan=True)
+
+
+def _result_written(call, x):
+    x = x.clone()
+    y = call(x)
+    for t in flat(y)[:2]:
+        t.mul_(2)
+    return x, y
+
+
+def _operand_written(call, x):
+    x = x.clone()
+    y = call(x)
+    x.mul_(2)
+    return x, y
+
+
+def _outside_written(call, x):
+    y = call(x)
+    x.mul_(2)
+    return y
+
+
+def _called_again(call, x):
+    y = call(x)
+    z = call(x)
+    return y, z, y is z, [a is b for a, b in zip(flat(y), flat(z))], [t is x for t in flat(y)]
+
+
+WRITES = {f.__name__[1:]: f for f in (_result_written, _operand_written, _outside_written, _called_again)}
+
+
+def shared(value, x):
+    """Of each result: may it be seen in the operand, and in the first result?"""
+    made = [t for t in flat(value) if isinstance(t, torch.Tensor) and t.layout is torch.strided]
+    of = [t.untyped_storage().data_ptr() for t in made]
+    return [(p == x.untyped_storage().data_ptr(), p == of[0], t.storage_offset(), t.stride()) for p, t in zip(of, made) if t.numel()]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("way", WRITES)
+@pytest.mark.parametrize("info", [pytest.param(*p.values, id=p.id, marks=[] if p.values[0].name in (*SOME, "sort", "linalg.qr", "dist") else pytest.mark.slow)
+                                  for p in operators()])  # fmt: skip
+def test_who_shares_memory(fresh, info, way):
+    """What is written behind an operator is seen where eager shows it: in its result, its operand, and nowhere else."""
+    for dtype in (torch.float64, torch.int64):
+        if dtype not in info.supported_dtypes(DEVICE):
+            continue
+        for sample, _ in zip(info.sample_inputs(DEVICE, dtype), range(3)):
+            if not isinstance(sample.input, torch.Tensor) or sample.input.layout is not torch.strided:
+                continue
+
+            def f(x, args, kwargs, way=WRITES[way]):
+                return way(lambda v: info.op(v, *args, **kwargs), x)
+
+            fresh.reset()
+            compiled, told = fresh.compile(f), []
+            for g in (f, compiled, compiled):
+                x = copy(sample.input)
+                try:
+                    y = g(x, copy(sample.args), {k: copy(v) for k, v in sample.kwargs.items()})
+                    told.append((shared(y, x), [t.clone() if isinstance(t, torch.Tensor) else t for t in flat(y)], x.clone(), ""))
+                except (RuntimeError, TypeError, NotImplementedError, AttributeError, AssertionError) as error:
+                    told.append(([], [], x.clone(), type(error).__name__))
+            for got in told[1:]:
+                assert got[0] == told[0][0] and got[3] == told[0][3], (sample, got[3], told[0][3], got[0], told[0][0])
+                for mine, theirs in zip(got[1], told[0][1], strict=True):
+                    if isinstance(mine, torch.Tensor):
+                        torch.testing.assert_close(mine, theirs, equal_nan=True)
+                    else:
+                        assert mine == theirs, sample
+                torch.testing.assert_close(got[2], told[0][2], equal_nan=True)

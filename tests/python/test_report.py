@@ -96,6 +96,7 @@ def test_the_limit_of_versions_is_the_guards_fault(recorded):
     assert not any(c.get("id") == "FJ0020" for c in told["fix_first"])
 
 
+@pytest.mark.clock
 def test_runs_are_counted_and_timed(recorded):
     _, told, _ = recorded("slow")
     heavy = next(s for s in told["segments"] if s["function"] == "heavy")

@@ -311,3 +311,24 @@ def test_a_power_of_zero_has_a_gradient(fresh):
             run(x).sum().backward()
             grads.append(x.grad)
         assert torch.equal(*grads)
+
+
+@pytest.mark.parametrize("name", ["layer_norm", "group_norm", "rms_norm", "batch_norm", "instance_norm"])
+def test_parameters_of_norms_are_not_broadcast(name, fresh):
+    """Eager raises where a parameter has another size, 1 among them; so does the compiled function, at once and on a later call."""
+    calls = {
+        "layer_norm": lambda x, w: F.layer_norm(x, x.shape[-1:], w),
+        "rms_norm": lambda x, w: F.rms_norm(x, x.shape[-1:], w),
+        "group_norm": lambda x, w: F.group_norm(x, 2, w),
+        "batch_norm": lambda x, w: F.batch_norm(x, torch.zeros(4), torch.ones(4), w),
+        "instance_norm": lambda x, w: F.instance_norm(x, weight=w),
+    }
+    f, x, w = calls[name], torch.randn(2, 4, 4), torch.randn(4)
+    compiled = fresh.compile(f)
+    torch.testing.assert_close(compiled(x, w), f(x, w))
+    assert fresh.cache_info(compiled)["segments"]
+    for again in (compiled, fresh.compile(lambda *a: f(*a))):
+        with pytest.raises(RuntimeError) as eager:
+            f(x, w[:1])
+        with pytest.raises(RuntimeError, match=re.escape(str(eager.value))):
+            again(x, w[:1])

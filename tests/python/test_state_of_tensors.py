@@ -814,3 +814,31 @@ def test_views_made_without_gradients_are_leaves_afterwards(fresh):
         whole = f in (used_inside, detached)
         assert (told.graph_break_count == 0) == whole, f.__name__
         assert whole or "made without gradients" in str(told)
+
+
+def test_what_torch_runs_for_a_graph_leaves_no_gradients_of_its_own(fresh):
+    """Results of values that carry none carry none, whoever computes them: libraries' own calls got the inputs themselves."""
+    calls = (lambda a: a.norm(), lambda a: torch.dist(a, a + 1), lambda a: a.sort()[0], lambda a: torch.linalg.qr(a)[0], lambda a: a.renorm(2, 0, 1.0),
+             lambda a: a.inverse(), lambda a: torch.cdist(a, a + 1))  # fmt: skip
+    x = torch.randn(3, 3, dtype=torch.float64, requires_grad=True)
+    for call in calls:
+
+        def f(x, call=call):
+            return call(x.detach())
+
+        one_graph(fresh, f, x)
+        compiled = fresh.compile(f)
+        for _ in range(2):
+            made = compiled(x)
+            assert (made.requires_grad, made.is_leaf, made.grad_fn) == (False, True, None)
+            torch.testing.assert_close(made, f(x))
+def test_what_views_made_without_gradients_say_of_themselves(fresh):
+    def tell(x):
+        with torch.no_grad():
+            y = x.view(4, 3)
+        return x * 2, y.requires_grad, y.is_leaf, y.grad_fn is None, y.detach().requires_grad
+
+    compiled = fresh.compile(tell)
+    for tracked in (True, False, True):
+        assert compiled(torch.ones(3, 4, requires_grad=tracked))[1:] == (tracked, True, True, False)
+    one_graph(fresh, tell, torch.ones(3, 4, requires_grad=True))

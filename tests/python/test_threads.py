@@ -261,6 +261,7 @@ def test_fork_while_another_thread_compiles():
     assert results == [0] * 6
 
 
+@pytest.mark.clock
 def test_interrupt_while_compiling():
     """Ctrl-C at many moments of a first call: KeyboardInterrupt comes out, and the next call gives the right result."""
     source = "def f(x, log):\n" + "".join(

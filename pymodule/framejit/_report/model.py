@@ -206,7 +206,7 @@ def _segments(log):
     rows = {}
     for _, e in log.of("runs"):
         key = (text(e, "place"), int(number(e, "line")), text(e, "runner"))
-        row = rows.setdefault(key, {"runs": 0, "seconds": 0.0, "misses": 0})
+        row = rows.setdefault(key, {"runs": 0, "seconds": 0.0, "around": 0.0, "misses": 0})
         for field in row:
             row[field] += number(e, field)
     out = []
@@ -218,31 +218,33 @@ def _segments(log):
 
 
 def _steps(log):
-    """Steps of graphs with their rates, and the best rate that any step of the log reached (of those long enough to tell)."""
+    """Steps of graphs with their rates, and the best rate that any step on the same device reached (of those long enough to tell)."""
     rows = {}
     for _, e in log.of("step"):
-        key = (text(e, "graph"), text(e, "name"), text(e, "by"))
+        key = (text(e, "graph"), text(e, "name"), text(e, "by"), text(e, "device") or "cpu")
         row = rows.setdefault(key, {"runs": 0.0, "seconds": 0.0, "bytes": 0.0, "flops": 0.0})
         for field in row:
             row[field] += number(e, field)
     out = []
-    for (graph, name, by), row in rows.items():
+    for (graph, name, by, device), row in rows.items():
         what, _, where = name.rpartition("@")
         file, _, line = where.rpartition(":")
-        out.append({"graph": graph, "name": what or name, "by": by, "file": file, "line": int(line) if line.isdigit() else 0, **row,
+        out.append({"graph": graph, "name": what or name, "by": by, "device": device, "file": file, "line": int(line) if line.isdigit() else 0, **row,
                     "bytes_per_second": _percent(row["bytes"], row["seconds"]),
                     "flops_per_second": _percent(row["flops"], row["seconds"])})  # fmt: skip
 
     def is_long(s):
         return s["seconds"] > LONG * s["runs"] > 0
 
-    long = [s for s in out if is_long(s)]
-    best_bytes = max((s["bytes_per_second"] for s in long), default=0.0)
-    best_flops = max((s["flops_per_second"] for s in long), default=0.0)
+    def best(device, rate):
+        return max((s[rate] for s in out if s["device"] == device and is_long(s)), default=0.0)
+
+    bests = {d: (best(d, "bytes_per_second"), best(d, "flops_per_second")) for d in {s["device"] for s in out}}
+    whole = sum(s["seconds"] for s in out)
     for s in out:
-        bound = max(_percent(s["bytes"], best_bytes), _percent(s["flops"], best_flops))
+        bound = max(map(_percent, (s["bytes"], s["flops"]), bests[s["device"]]))
         s["bound_seconds"] = min(bound, s["seconds"]) if is_long(s) else s["seconds"]
-        s["share"] = _percent(s["seconds"], sum(x["seconds"] for x in out))
+        s["share"] = _percent(s["seconds"], whole)
     out.sort(key=lambda s: -s["seconds"])
     return out
 
@@ -312,7 +314,7 @@ def _passes(log):
     return [{"name": name, **row} for name, row in sorted(rows.items(), key=lambda item: -item[1]["seconds"])]
 
 
-def _time(log, segments, recompiles, breaks):
+def _time(log, segments, recompiles, breaks, steps):
     ran = Counter()
     for s in segments:
         ran["framework" if s["runner"] == "trace" else "compiled"] += s["seconds"]
@@ -323,6 +325,8 @@ def _time(log, segments, recompiles, breaks):
     return {
         "span": span,
         "compiled": ran["compiled"],
+        "around": sum(s["around"] for s in segments),
+        "devices": sum(s["seconds"] for s in steps if s["device"] != "cpu"),
         "framework": ran["framework"],
         "python_after_breaks": sum(p["python_seconds"] for b in breaks for p in b["places"]),
         "python": python,
@@ -439,7 +443,7 @@ def analyse(log):
     recompiles = _recompiles(log, breaks)
     segments, steps = _segments(log), _steps(log)
     fallbacks, outcomes = _fallbacks(log, segments), _outcomes(log)
-    time = _time(log, segments, recompiles, breaks)
+    time = _time(log, segments, recompiles, breaks, steps)
     collectives = ranks.collectives(log)
     peaks = [number(e, "peak_bytes") for _, e in log.of("memory")]
     counted = ("kernels", "kernels_compiled", "kernels_reused", "library_calls", "externs")

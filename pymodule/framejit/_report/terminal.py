@@ -58,15 +58,17 @@ def _time_rows(report):
     time = report["time"]
     rows = [
         ("in compiled graphs", time["compiled"]),
+        ("  of it around their steps", time["around"]),
         ("in the framework, for captured code", time["framework"]),
         ("in Python, behind breaks", time["python_after_breaks"]),
         ("in Python, otherwise", time["python"] - time["python_after_breaks"]),
         ("capturing and compiling", time["capture"]),
         ("  of it again, after guards failed", time["recompile"]),
         ("outside of compiled functions", time["elsewhere"]),
+        ("meanwhile on GPUs, in compiled graphs", time["devices"]),
     ]
-    whole = max(time["span"], sum(value for name, value in rows if not name.startswith(" "))) or 1.0
-    return [(name, seconds(value), f"{value / whole:.0%}") for name, value in rows if value or not name.startswith(" ")]
+    whole = max(time["span"], sum(value for name, value in rows if not name.startswith((" ", "meanwhile")))) or 1.0
+    return [(name, seconds(value), f"{value / whole:.0%}") for name, value in rows if value or not name.startswith((" ", "meanwhile"))]
 
 
 def _cause_lines(number, cause):
@@ -104,10 +106,10 @@ def _tables(report):
         (o["times"], o["end"], _where(o), _short(o["why"])) for o in report["outcomes"]]  # fmt: skip
     yield "Left to Python", ["compiled", "as written", "where", "of", "why"], [
         (seconds(r["compiled"]), seconds(r["python"]), _where(r), r["function"], _short(r["why"])) for r in report["left"]]  # fmt: skip
-    yield "Segments by time", ["time", "runs", "by", "misses", "from", "of"], [
-        (seconds(s["seconds"]), s["runs"], s["runner"], s["misses"], _where(s), s["function"]) for s in report["segments"]]  # fmt: skip
-    yield "Steps of graphs by time", ["time", "share", "rate", "bound", "by", "step"], [
-        (seconds(s["seconds"]), f"{s['share']:.0%}", _rate(s), f"{s['bound_seconds'] / s['seconds']:.0%}" if s["seconds"] else "", s["by"],
+    yield "Segments by time", ["time", "runs", "around", "by", "misses", "from", "of"], [
+        (seconds(s["seconds"]), s["runs"], f"{s['around'] / s['seconds']:.0%}" if s["around"] and s["seconds"] else "", s["runner"], s["misses"], _where(s), s["function"]) for s in report["segments"]]  # fmt: skip
+    yield "Steps of graphs by time", ["time", "share", "rate", "bound", "by", "on", "step"], [
+        (seconds(s["seconds"]), f"{s['share']:.0%}", _rate(s), f"{s['bound_seconds'] / s['seconds']:.0%}" if s["seconds"] else "", s["by"], s["device"],
          _short(s["name"] + (f"@{s['file']}:{s['line']}" if s["file"] else "")))
         for s in report["steps"]]  # fmt: skip
     yield "Collectives of groups of ranks", ["times", "where", "what", "group"], [

@@ -16,17 +16,17 @@ using bytecode::Op;
 enum class Flow : uint8_t {
   kNext,
   kJump,      // to Instr::target
-  kReturn,    // Machine::result is set
+  kReturn,    // Activation::result is set
   kHandOver,  // CPython shall run this instruction
   kError,     // exception set (none: kHandOver)
   kReraise,   // exception set that already has its traceback entry here
 };
 
-struct Machine {
-  Machine(FjFrame* frame, Semantics& semantics);
+struct Activation {
+  Activation(FjFrame* frame, Semantics& semantics);
 
   Outcome Run(long max_steps, int* index, PyObject** result);
-  bool Recover(int unit, bool add_traceback);  // true: pc is at the handler
+  bool Recover(int unit, bool add_traceback);  // It is true where pc is at the handler.
 
   PyObject* Top(int n = 1) const { return sp[-n]; }
   PyObject* Const(int i) const { return PyTuple_GET_ITEM(co->co_consts, i); }
@@ -43,14 +43,14 @@ struct Machine {
     Py_DECREF(o);
   }
   void Store() { fj_set_stack_depth(frame, static_cast<int>(sp - base)); }
-  // Replaces n operands by a result; null: the operation failed.
+  // Replaces n operands by a result, which is null where the operation failed.
   Flow Replace(int n, PyObject* result) {
     if (!result) return Flow::kError;
     Drop(n);
     Push(result);
     return Flow::kNext;
   }
-  Flow Done(int status, int n) {  // an operation without result
+  Flow Done(int status, int n) {  // Ends an operation that has no result.
     if (status < 0) return Flow::kError;
     Drop(n);
     return Flow::kNext;
@@ -81,7 +81,7 @@ struct Machine {
 };
 
 namespace ops {
-#define OP(name, family) Flow name(Machine& m, const Instr& i);
+#define OP(name, family) Flow name(Activation& m, const Instr& i);
 #include "bytecode/opcodes.def"
 }  // namespace ops
 

@@ -1,0 +1,166 @@
+"""Gradients that torch itself leads through what is captured: of wrappers (tensors of a class with a `__torch_dispatch__`), which their class
+computes. While such a function is captured, torch makes its calls on stand-ins for plain tensors and on wrappers around them, and notes what
+derivatives need; what reaches the plain tensors is the graph (src/capture/tape.h). The backward pass is another function, captured when it first runs:
+torch goes through what it noted, on stand-ins for what the first pass kept."""
+
+import threading
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from ._wrappers import StandIn
+
+_STEPS = ("grad_fn", "next_functions")
+
+
+def _inner(wrapper):
+    """Its tensors by name, what else its class tells by name, and its metadata."""
+    names, metadata = wrapper.__tensor_flatten__()
+    values = [(name, getattr(wrapper, name)) for name in names]
+    tensors = tuple(name for name, value in values if isinstance(value, torch.Tensor))
+    return tensors, tuple((n, v) for n, v in values if not isinstance(v, torch.Tensor)), metadata
+
+
+class Form:
+    """How a wrapper is made of the tensors in it. As a function of another wrapper: is that one made so?"""
+
+    def __init__(self, wrapper):
+        with torch._C.DisableTorchFunctionSubclass():
+            self.cls, self.size, self.stride = type(wrapper), wrapper.size(), wrapper.stride()
+            self.names, self.others, self.metadata = _inner(wrapper)
+
+    def __call__(self, wrapper):
+        try:
+            with torch._C.DisableTorchFunctionSubclass():
+                return type(wrapper) is self.cls and bool(_inner(wrapper) == (self.names, self.others, self.metadata))
+        except Exception:
+            return False
+
+    def make(self, *tensors):
+        with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
+            made = self.cls.__tensor_unflatten__({**dict(zip(self.names, tensors)), **dict(self.others)}, self.metadata, self.size, self.stride)
+        return made.requires_grad_(False) if made.requires_grad else made
+
+
+def double(form, like, *tensors):
+    """A leaf like this wrapper from outside, around stand-ins."""
+    made = form.make(*tensors)
+    if like.requires_grad:
+        made.requires_grad_()
+    if getattr(like, "_is_param", False):
+        made._is_param = True
+    return made
+
+
+def plain(stand_in):
+    """Is it a stand-in, and no wrapper around some?"""
+    return type(stand_in) is StandIn
+
+
+class Tape:
+    """What torch noted during one capture."""
+
+    def __init__(self):
+        self.leaves, self.results = [], []  # what gradients go to, and come from: stand-ins, or wrappers around them
+        self.kept, self.forms = [], None  # by torch for derivatives, in its order; how each is made of the plain tensors that a run keeps
+        self.now = threading.local()
+        self.passes = {}
+
+    # --- while the first pass is captured
+    def keep(self, tensor):
+        self.kept.append(tensor)
+        return len(self.kept) - 1
+
+    def give(self, number):
+        if self.forms is None:
+            return self.kept[number]
+        return self._made(self.forms[number], self.now.kept)
+
+    def _made(self, form, kept):
+        if type(form) is int:
+            return kept[form]
+        return form[0].make(*(self._made(f, kept) for f in form[1])) if type(form) is tuple else form
+
+    def perform(self, function, args, kwargs, grad, inference):
+        with torch.inference_mode(inference) if inference != torch.is_inference_mode_enabled() else torch.set_grad_enabled(grad):
+            with torch.autograd.graph.saved_tensors_hooks(self.keep, self.give):
+                return function(*args, **kwargs)
+
+    def seal(self, results):
+        """The plain stand-ins that a run keeps for the backward pass from these results."""
+        self.results, plain_ones, places = list(results), [], {}
+
+        def form(t):
+            if type(t) is StandIn:
+                if id(t) not in places:
+                    places[id(t)] = len(plain_ones)
+                    plain_ones.append(t)
+                return places[id(t)]
+            if hasattr(type(t), "__tensor_flatten__"):
+                made = Form(t)
+                return made, tuple(form(getattr(t, name)) for name in made.names)
+            return t  # a number of the program's
+
+        forms = [form(t) for t in self.kept]
+        self.forms, self.kept = forms, None
+        return tuple(plain_ones)
+
+    # --- afterwards
+    def backward(self, kept, gradients, wanted):
+        given = tuple(i for i, g in enumerate(gradients) if g is not None)
+        key = given, wanted
+        if key not in self.passes:
+            from ._compile import compile
+
+            tape = self
+
+            def backward_pass(kept, gradients):
+                return pull(tape, given, wanted, kept, gradients)
+
+            self.passes[key] = compile(backward_pass)
+        return self.passes[key](kept, tuple(gradients[i] for i in given))
+
+
+def pull(tape, given, wanted, kept, gradients):
+    """The gradients of leaves, None for those that are not wanted or do not matter."""
+    before = getattr(tape.now, "kept", None)
+    tape.now.kept = kept
+    try:
+        leaves = [leaf for leaf, want in zip(tape.leaves, wanted) if want]
+        with torch.autograd.set_multithreading_enabled(False):
+            found = iter(torch.autograd.grad([tape.results[i] for i in given], leaves, gradients, retain_graph=True, allow_unused=True))
+        return tuple(next(found) if want else None for want in wanted)
+    finally:
+        tape.now.kept = before
+
+
+class Results(torch.autograd.Function):
+    """Makes what a run computed the results of what gradients go to."""
+
+    @staticmethod
+    def forward(ctx, tape, results, kept, *leaves):
+        ctx.set_materialize_grads(False)
+        ctx.tape = tape
+        ctx.save_for_backward(*kept)
+        return results
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, *gradients):
+        return (None, None, None, *ctx.tape.backward(ctx.saved_tensors, gradients, ctx.needs_input_grad[3:]))
+
+
+def leave(tape, leaves, results, kept):
+    with torch.enable_grad():
+        return Results.apply(tape, results, kept, *leaves)
+
+
+def holds_stand_ins(results):
+    """Does a function that made these remember a tensor otherwise than torch asks it to, as an attribute of its context?"""
+
+    def any_in(x):
+        return isinstance(x, torch.Tensor) or (isinstance(x, (tuple, list)) and any(map(any_in, x))) or (isinstance(x, dict) and any(map(any_in, x.values())))
+
+    found = [results] if isinstance(results, torch.Tensor) else results if isinstance(results, (tuple, list)) else []
+    nodes = [t.grad_fn for t in found if isinstance(t, torch.Tensor) and t.grad_fn is not None]
+    return any(any_in(v) for n in nodes for v in getattr(n, "__dict__", {}).values())

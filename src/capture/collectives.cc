@@ -1,0 +1,81 @@
+#include "capture/collectives.h"
+
+#include <algorithm>
+
+#include "capture/arg_vector.h"
+#include "capture/builtins.h"
+#include "capture/gradients.h"
+#include "capture/override.h"
+#include "capture/overrides.h"
+#include "capture/proxy.h"
+#include "capture/wrappers.h"
+#include "tensor/import.h"
+
+namespace framejit::capture {
+namespace {
+
+PyObject* Part(const char* name) {  // of framejit._distributed, kept for ever
+  SuspendScope off;
+  Ref module(tensor::Import("framejit._distributed"));
+  return module ? PyObject_GetAttrString(module.get(), name) : nullptr;
+}
+
+// Is it a function of one of the modules that have such functions?
+bool IsOfDistributed(PyObject* function) {
+  PyObject* modules = PyImport_GetModuleDict();
+  PyObject* globals = PyFunction_GET_GLOBALS(function);
+  for (const char* name : {"torch.distributed.distributed_c10d", "torch.distributed._functional_collectives"}) {
+    PyObject* module = PyDict_GetItemString(modules, name);
+    if (module && PyModule_Check(module) && PyModule_GetDict(module) == globals) return true;
+  }
+  return false;
+}
+
+// Groups and reductions as operators are told them; others as they are. Null: not to be taken.
+Ref AsTold(Session& s, PyObject* o) {
+  static PyObject* const plain = Part("plain");
+  if (IsTensor(o) || PyTuple_CheckExact(o) || PyList_CheckExact(o) || IsPrimitive(o) || !plain) return Borrow(o);
+  SuspendScope off;
+  Ref told(PyObject_CallOneArg(plain, o));
+  if (!told || told.get() == Py_None) return PyErr_Clear(), Ref();
+  if (const Source* source = s.SourceOf(o)) s.guards().Is(source, o);
+  return told;
+}
+
+}  // namespace
+
+PyObject* CallCollective(Session& s, PyObject* function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  if (!IsOfDistributed(function) || s.vmap.open() || s.in_custom) return nullptr;
+  static PyObject* const meaning = Part("meaning");
+  static PyObject* const state = Part("state");
+  if (!meaning || !state) return PyErr_Clear(), nullptr;
+  const Py_ssize_t total = nargs + KwCount(kwnames);
+  if (AnyWrapper(args, total)) return nullptr;
+  Ref ours, now;
+  {
+    SuspendScope off;
+    ours = Ref(PyObject_CallOneArg(meaning, function));
+    now = Ref(PyObject_CallOneArg(state, Py_None));
+  }
+  if (!ours || !now || ours.get() == Py_None) return PyErr_Clear(), nullptr;
+  const bool answered = ours.get() == Py_True;
+  std::vector<Ref> held;
+  std::vector<PyObject*> told;
+  for (Py_ssize_t i = 0; i < total; ++i) {
+    if (IsTensor(args[i]) && s.modes.now.grad && WantsGradient(s, args[i])) return nullptr;
+    const bool none = args[i] == Py_None;
+    const bool names =
+        i >= nargs ? !PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(kwnames, i - nargs), "group") : true;
+    held.push_back(answered || !none || !names ? AsTold(s, args[i]) : Ref(PyUnicode_InternFromString("")));
+    if (!held.back()) return nullptr;
+    told.push_back(answered ? args[i] : held.back().get());
+  }
+  s.guards().Is(s.guards().Child(SourceKind::kMember, s.guards().Const(state), 0, state), now.get());
+  if (!answered)
+    return s.SourceOf(ours.get()) ? CurrentSemantics()->Call(ours.get(), told.data(), nargs, kwnames) : nullptr;
+  SuspendScope off;
+  Ref answer(PyObject_Vectorcall(function, told.data(), nargs, kwnames));
+  return answer && IsPrimitive(answer.get()) ? answer.release() : (PyErr_Clear(), nullptr);
+}
+
+}  // namespace framejit::capture

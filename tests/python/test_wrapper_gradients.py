@@ -1,0 +1,67 @@
+"""Wrappers (tensors of a class with a `__torch_dispatch__`) that have gradients themselves: torch leads these through their classes, and both
+passes are graphs."""
+
+import copy
+
+import framejit
+import pytest
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.usefixtures("fresh")
+two = pytest.importorskip("torch.testing._internal.two_tensor").TwoTensor
+F = torch.nn.functional
+
+
+def exact(*sizes):
+    return torch.randn(*sizes, dtype=torch.float64)
+
+
+def leaf(*sizes):
+    return two(exact(*sizes), exact(*sizes)).requires_grad_()
+
+
+def parts(t):
+    return [None] if t is None else [t.a, t.b] if type(t) is two else [t]
+
+
+def same(a, b):
+    assert type(a) is type(b)
+    for x, y in zip(parts(a), parts(b)):
+        assert (x is None) == (y is None)
+        if x is not None:
+            torch.testing.assert_close(x, y, check_stride=True)
+
+
+def trained(f, make, times=3, captures=1):
+    """Values and gradients of compiled calls, and how many graphs there are."""
+    compiled = framejit.compile(f, fullgraph=True)
+    for i in range(times):
+        found = []
+        for g in (f, compiled):
+            torch.manual_seed(i)
+            args = make()
+            made = g(*args)
+            made = made if isinstance(made, tuple) else (made,)
+            sum((t * t).sum() for t in made if t.requires_grad).backward()
+            found.append([*(t.detach() for t in made), *(a.grad for a in args), *(a.requires_grad for a in made)])
+        for a, b in zip(*found):
+            assert a == b if isinstance(a, bool) else same(a, b) is None
+    info = framejit.cache_info(compiled)
+    assert (info["captures"], info["breaks"], info["outcomes"]["run"]) == (captures, 0, {"graph": times})
+
+
+@pytest.mark.parametrize(
+    "f, make",
+    [
+        (lambda x: (x * 2).sin() + 1, lambda: (leaf(3),)),
+        (lambda x, y: (torch.tanh(x @ y) * x).sum(0), lambda: (leaf(3, 3), leaf(3, 3))),
+        (lambda x, y: (x * y, (x.exp(), x.detach() * 3)), lambda: (leaf(4), leaf(4))),
+        (lambda w, b, x: F.gelu(F.linear(x, w, b)), lambda: (leaf(5, 4), leaf(5), two(exact(3, 4), exact(3, 4)))),
+        (lambda x, w: F.layer_norm(x, (4,), w).softmax(-1), lambda: (leaf(3, 4), leaf(4))),
+    ],
+)
+def test_both_passes_are_graphs(f, make):
+    if f(*make()).__class__ is tuple:
+        inner = f
+        f = lambda *args: (lambda r: (r[0], *r[1]))(inner(*args))  # noqa: E731
+    trained(f, make)
