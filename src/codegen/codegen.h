@@ -8,21 +8,21 @@
 
 #include "framejit/compile.h"
 #include "loop/kernel.h"
+#include "runtime/plan.h"
 
 namespace framejit::codegen {
 
 // Runs rows [begin, end) of the flattened outer space. Column kernels and kernels with `block`: times the number of
 // blocks of the inner axis, blocks fastest (tiled kernels: the last outer dim fastest). buffers: data pointers in
 // BufferArg order; symbols: values of the kernel's symbols.
-using KernelFn = void (*)(void* const* buffers, const int64_t* symbols, int64_t begin, int64_t end);
+using runtime::KernelFn;
 
-struct CompiledKernel {
+struct CompiledKernel final : runtime::KernelCode {
   KernelFn fn = nullptr;
   std::string symbol;
-  int64_t work_per_row(const int64_t* symbols) const;  // elements * instructions, for the threading decision
-  int64_t rows(const int64_t* symbols) const;          // size of the parallel space
-  std::pair<int64_t, int64_t> line_and_row(
-      const int64_t* symbols) const;  // elements of the inner axis; of them in a row
+  int64_t work_per_row(const int64_t* symbols) const override;
+  int64_t rows(const int64_t* symbols) const override;
+  std::pair<int64_t, int64_t> line_and_row(const int64_t* symbols) const override;
   loop::Kernel kernel;
   int64_t block = 0;  // elements of the inner axis in one row; 0: all
   int64_t code_bytes = 0;

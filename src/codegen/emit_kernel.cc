@@ -82,25 +82,26 @@ class Emitter : ReductionEmitter {
     b_.SetInsertPoint(start);
     FindUniform();
     LoadArguments();
+    const auto rows = [&] { RowLoop(begin, end); };
     if (Value* streams = CanStream()) {
-      auto* streaming = Block("streaming");
-      auto* plain = Block("plain");
-      auto* joined = Block("joined");
-      b_.CreateCondBr(streams, streaming, plain);
-      b_.SetInsertPoint(streaming);
-      stream_ = true;
-      RowLoop(begin, end);
-      stream_ = false;
+      const auto streaming = [&] {
+        stream_ = true;
+        rows();
+        stream_ = false;
 #if defined(__x86_64__)
-      b_.CreateIntrinsic(llvm::Intrinsic::x86_sse_sfence, {}, {});
+        b_.CreateIntrinsic(llvm::Intrinsic::x86_sse_sfence, {}, {});
 #endif
-      b_.CreateBr(joined);
-      b_.SetInsertPoint(plain);
-      RowLoop(begin, end);
-      b_.CreateBr(joined);
-      b_.SetInsertPoint(joined);
+      };
+      Either(streams, streaming, rows);
+    } else if (Value* few = SumsFew()) {
+      const auto short_rows = [&] {
+        few_ = true;
+        rows();
+        few_ = false;
+      };
+      Either(few, short_rows, rows);
     } else {
-      RowLoop(begin, end);
+      rows();
     }
     for (Value* p : heap_) b_.CreateCall(m_.getOrInsertFunction("free", b_.getVoidTy(), b_.getPtrTy()), {p});
     b_.CreateBr(done);
@@ -151,6 +152,37 @@ class Emitter : ReductionEmitter {
     if (!misaligned) return nullptr;
     return b_.CreateAnd(apart, b_.CreateICmpEQ(b_.CreateAnd(misaligned, I64(kLine - 1)), I64(0)));
   }
+
+  void Either(Value* condition, absl::FunctionRef<void()> yes, absl::FunctionRef<void()> no) {
+    auto* then = Block("then");
+    auto* otherwise = Block("otherwise");
+    auto* joined = Block("joined");
+    b_.CreateCondBr(condition, then, otherwise);
+    b_.SetInsertPoint(then);
+    yes();
+    b_.CreateBr(joined);
+    b_.SetInsertPoint(otherwise);
+    no();
+    b_.CreateBr(joined);
+    b_.SetInsertPoint(joined);
+  }
+
+  // Is so little summed that sums need no upper level? That counts where short rows have short code; where it is known
+  // now, null.
+  Value* SumsFew() {
+    constexpr size_t kShortCode = 48;
+    const bool sums = std::any_of(k_.insts.begin(), k_.insts.end(), [](const Inst& inst) {
+      return inst.kind == IKind::kReduce && inst.op == Op::kSum && IsFloat(inst.dtype);
+    });
+    if (!sums || k_.insts.size() > kShortCode || k_.red.size() != (k_.column ? 1 : 0)) return nullptr;
+    Value* length = k_.column ? red_extent_[0] : inner_;
+    if (Number(length) || (!k_.column && schedule_.block)) return nullptr;
+    return b_.CreateICmpSLE(length, I64(MostSummed()));
+  }
+  int64_t MostSummed() const {  // along an axis without an upper level
+    return 2 * kSumSteps * (k_.column ? 1 : int64_t{lanes_} * schedule_.unroll);
+  }
+  bool few_ = false;  // this code is for no more
 
   void LoadArguments() {
     for (int s = 0; s < k_.num_symbols; ++s) {
@@ -332,7 +364,7 @@ class Emitter : ReductionEmitter {
     const int64_t step = lanes * unroll, chunk = step * kSumSteps;
     auto states = MakeStates(stage, unroll);
     const bool sums = std::any_of(states.begin(), states.end(), Sums);
-    const bool long_row = !(span && *span <= 2 * chunk);
+    const bool long_row = !(few_ || (span && *span <= 2 * chunk));
     if (sums && (long_row || !k_.red.empty())) MakeHigh(states);
     Splats(stage);
     Nest(0, [&] {
@@ -450,7 +482,7 @@ class Emitter : ReductionEmitter {
         states = MakeStates(stage, n);
         const size_t last = k_.red.size() - 1;
         const auto extent = Number(red_extent_[last]);
-        const bool short_axis = last == 0 && extent && *extent <= 2 * kSumSteps;
+        const bool short_axis = last == 0 && (few_ || (extent && *extent <= 2 * kSumSteps));
         const bool sums = std::any_of(states.begin(), states.end(), Sums);
         if (sums && !short_axis) MakeHigh(states);
         for (const State& s : states) {
@@ -561,7 +593,7 @@ class Emitter : ReductionEmitter {
     } else {
       const size_t last = k_.red.size() - 1;
       auto extent = Number(red_extent_[last]);
-      const bool short_axis = last == 0 && extent && *extent <= 2 * kSumSteps;
+      const bool short_axis = last == 0 && (few_ || (extent && *extent <= 2 * kSumSteps));
       if (sums && !short_axis) MakeHigh(states);
       RedNest(0, sums && !short_axis, [&] { Flush(states); }, body);
     }

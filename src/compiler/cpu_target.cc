@@ -62,9 +62,6 @@ class Cpu final : public Target {
             bool* reused) const override {
     std::shared_ptr<const codegen::CompiledKernel> code = codegen::GetKernel(kernel, options.cpu, reused);
     step->fn = code->fn;
-    step->rows = [code](const int64_t* symbols) { return code->rows(symbols); };
-    step->line_and_row = [code](const int64_t* symbols) { return code->line_and_row(symbols); };
-    step->work_per_row = [code](const int64_t* symbols) { return code->work_per_row(symbols); };
     step->code = std::move(code);
   }
 };

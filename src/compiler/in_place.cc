@@ -225,6 +225,8 @@ void ReuseOperands(Plan& plan, const std::vector<loop::Kernel>& kernels) {
       continue;
     for (int v : step.results) ours[plan.values[v].storage] = true;
   }
+  std::vector<std::vector<int>> ways(plan.storages.size());  // the values of each
+  for (size_t v = 0; v < plan.values.size(); ++v) ways[plan.values[v].storage].push_back(static_cast<int>(v));
   for (size_t i = 0; i < plan.steps.size(); ++i) {
     const Step& step = plan.steps[i];
     if (step.kind != Step::Kind::kKernel) continue;
@@ -242,9 +244,9 @@ void ReuseOperands(Plan& plan, const std::vector<loop::Kernel>& kernels) {
         if (committed[to] || last[to] != static_cast<int>(i) || operand.sizes != result.sizes) continue;
         if (operand.strides != result.strides || DTypeSize(operand.dtype) != DTypeSize(result.dtype)) continue;
         if (!ReadsBeforeWriting(plan, step, kernels[i], static_cast<int>(a), to)) continue;
-        for (runtime::Value& value : plan.values) {
-          if (value.storage == from) value.storage = to;
-        }
+        for (int r : ways[from]) plan.values[r].storage = to;
+        ways[to].insert(ways[to].end(), ways[from].begin(), ways[from].end());
+        ways[from].clear();
         last[to] = last[from];
         break;
       }

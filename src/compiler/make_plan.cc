@@ -257,17 +257,18 @@ class Planner {
     LowerOne(group.stored.at(0), Step::Kind::kNode);
   }
 
+  static std::shared_ptr<const runtime::Operation> OperationOf(const Node& n) {
+    return std::make_shared<const runtime::Operation>(n.op, n.attrs, n.type);
+  }
+
   void LowerOne(ValueId v, Step::Kind kind, Storage::Kind result = Storage::Kind::kScratch) {
     const Node& n = g_.nodes[v];
     Step step;
     step.kind = kind;
     step.name = std::string(Info(n.op).name) + At(n);
-    step.node = n;
+    step.operation = OperationOf(n);
     step.libraries = TargetOf(n.type.device).libraries();
-    for (ValueId o : n.operands) {
-      step.operands.push_back(ValueOf(o));
-      step.operand_types.push_back(g_.nodes[o].type);
-    }
+    for (ValueId o : n.operands) step.operands.push_back(ValueOf(o));
     step.results.push_back(Make(v, result));
     if (auto it = handed_over_.find(v); it != handed_over_.end()) {
       plan_.outputs[it->second].value = step.results[0];
@@ -313,7 +314,7 @@ class Planner {
     Step step;
     step.kind = Step::Kind::kExtern;
     step.name = (n.attrs.call ? n.attrs.call->callee.name() : "extern") + At(n);
-    step.node = n;
+    step.operation = OperationOf(n);
     for (ValueId o : n.operands) step.operands.push_back(ValueOf(o));
     if (n.attrs.flag) {
       int& updated = step.operands[0];

@@ -25,7 +25,7 @@ class IndexTable {
     }
   }
   void Clear() {
-    slots_ = {};
+    std::vector<Slot>().swap(slots_);
     used_ = 0;
   }
 

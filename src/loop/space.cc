@@ -63,19 +63,14 @@ bool SupportedType(DType t) {
 
 Space::Space(const Graph& g, const std::vector<ValueId>& group, const std::vector<ValueId>& stored,
              const std::vector<Layout>* layouts)
-    : g_(g), group_(group), stored_(stored), layouts_(layouts), single_(group.size() == 1), local_(g.nodes.size(), -1) {
-  for (ValueId v : group) {
-    local_[v] = static_cast<int>(values_.size());
-    values_.push_back(v);
-  }
+    : g_(g), group_(group), stored_(stored), layouts_(layouts), single_(group.size() == 1) {
+  for (ValueId v : group) Enter(v);
   num_members_ = static_cast<int>(values_.size());
   int heavy = 0;
   for (ValueId v : group) {
     if (g.nodes[v].op != Op::kConstant && g.nodes[v].op != Op::kIota) ++heavy;
     for (ValueId o : g.nodes[v].operands) {
-      if (local_[o] >= 0) continue;
-      local_[o] = static_cast<int>(values_.size());
-      values_.push_back(o);
+      if (Local(o) < 0) Enter(o);
     }
   }
   single_ = heavy <= 1;
@@ -144,7 +139,7 @@ void Space::MakeSeedIndex() {
     }
     index.push_back(std::move(lin));
   }
-  canonical_[local_[seed_]] = Intern(std::move(index));
+  canonical_[Local(seed_)] = Intern(std::move(index));
 }
 
 bool Space::Analyze() {
@@ -447,7 +442,7 @@ Space::At Space::OperandAt(ValueId v, int k, int index, int pred) {
 }
 
 void Space::SetCanonical(ValueId v, Lins index, bool* changed) {
-  const int l = local_[v];
+  const int l = Local(v);
   if (l < 0 || canonical_[l] >= 0) return;
   canonical_[l] = Intern(std::move(index));
   *changed = true;

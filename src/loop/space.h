@@ -8,6 +8,7 @@
 // into an index (a *dynamic* term); so does, in a group of one node, a reshape that cuts no variable evenly.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <unordered_map>
@@ -63,12 +64,16 @@ class Space {
   bool Analyze();
   const std::string& why() const { return why_; }
 
-  bool member(ValueId v) const { return local_[v] >= 0 && local_[v] < num_members_; }
+  bool member(ValueId v) const {
+    const int l = Local(v);
+    return l >= 0 && l < num_members_;
+  }
   const std::vector<Int>& extents() const { return extents_; }  // By variable.
   uint64_t all_vars() const { return extents_.size() == 64 ? ~uint64_t{0} : (uint64_t{1} << extents_.size()) - 1; }
   uint64_t reduced_vars() const { return reduced_; }
   int canonical(ValueId v) const {
-    return local_[v] < 0 ? -1 : canonical_[local_[v]];
+    const int l = Local(v);
+    return l < 0 ? -1 : canonical_[l];
   }  // The index at which it is stored or reduced.
   const Lins& index(int i) const { return indices_[i]; }
   const Dynamic& dynamic(int i) const { return dynamics_[i]; }
@@ -89,6 +94,15 @@ class Space {
   static void AddTo(Lin& a, const Lin& b, Int times);
 
  private:
+  int Local(ValueId v) const {  // -1: not here
+    const auto at = std::lower_bound(local_.begin(), local_.end(), std::pair{v, -1});
+    return at != local_.end() && at->first == v ? at->second : -1;
+  }
+  void Enter(ValueId v) {
+    const std::pair entry{v, static_cast<int>(values_.size())};
+    local_.insert(std::upper_bound(local_.begin(), local_.end(), entry), entry);
+    values_.push_back(v);
+  }
   static uint64_t Key(ValueId v, int index, int pred) {
     return (uint64_t{v} << 32) | (uint64_t(index) << 16) | uint64_t(pred);
   }
@@ -119,8 +133,8 @@ class Space {
   const std::vector<Layout>* layouts_;
   bool single_;
   int num_members_ = 0;
-  std::vector<int> local_;       // by ValueId: members first, then outside operands; -1: not here
-  std::vector<ValueId> values_;  // The inverse of local_.
+  std::vector<std::pair<ValueId, int>> local_;  // sorted; a graph may have thousands of nodes beside these
+  std::vector<ValueId> values_;                 // by local number: members first, then outside operands
   ValueId seed_ = kNoValue;
   uint64_t seed_reduced_ = 0;                // The seed's dimensions that are reduced.
   std::vector<std::vector<Int>> factors_;    // The factors of each of its dimensions, outermost first.

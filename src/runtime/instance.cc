@@ -90,8 +90,8 @@ Instance::Instance(const Plan& plan, std::span<const int64_t> symbol_values)
       info.symbols = put(s.symbols);
       const auto empty = [&](int v) { return values[v].numel == 0; };
       const bool nothing = !s.results.empty() && std::all_of(s.results.begin(), s.results.end(), empty);
-      info.rows = nothing ? 0 : s.rows(info.symbols);  // kernels count on rows that hold something
-      const int64_t work = s.work_per_row(info.symbols);
+      info.rows = nothing ? 0 : s.code->rows(info.symbols);  // kernels count on rows that hold something
+      const int64_t work = s.code->work_per_row(info.symbols);
       if (info.rows > 1 && work * info.rows >= kParallelWork) {
         info.grain = std::max<int64_t>(1, kPieceWork / std::max<int64_t>(1, work));
       }

@@ -30,15 +30,16 @@ void InterpretNode(Host& host, const Step& step, std::span<const int64_t> symbol
   // A graph of this one node, its symbols replaced by their values.
   Graph g;
   std::vector<HostTensor> inputs;
-  Node node = step.node;
-  node.operands.clear();
+  Node node;
+  node.op = step.operation->op;
+  node.attrs = step.operation->attrs;
+  node.type = step.operation->type;
   for (size_t i = 0; i < operands.size(); ++i) {
     const Buffer& from = operands[i];
     Node input;
     input.op = Op::kInput;
     input.attrs.name = "x" + std::to_string(i);
-    input.type = step.operand_types[i];
-    input.type.shape = Numbers(input.type.shape, symbols);
+    input.type = {from.dtype, Ints(from.sizes, from.sizes + from.rank), from.device};
     HostTensor t = HostTensor::Empty(from.dtype, std::vector<int64_t>(from.sizes, from.sizes + from.rank));
     StridedCopy(host, from, AsBuffer(t));
     input.strides.assign(t.strides.begin(), t.strides.end());
@@ -50,7 +51,6 @@ void InterpretNode(Host& host, const Step& step, std::span<const int64_t> symbol
   node.attrs.syms = Numbers(node.attrs.syms, symbols);
   if (node.attrs.sym_scalar) node.attrs.sym_scalar = Int(node.attrs.sym_scalar->Eval(symbols));
   node.type.shape = Numbers(node.type.shape, symbols);
-  node.strides.clear();
   g.outputs.push_back(g.nodes.size());
   g.nodes.push_back(std::move(node));
   std::vector<HostTensor> results = Interpret(g, inputs);

@@ -18,7 +18,7 @@ int64_t Elements(const Buffer& b) {
 }
 
 bool IsPacked(const Step& step) {
-  return step.kind == Step::Kind::kLinear && step.node.attrs.name == "packed";
+  return step.kind == Step::Kind::kLinear && step.operation->attrs.name == "packed";
 }
 
 // Without the packed form of a weight.
@@ -33,7 +33,7 @@ const Buffer* Third(std::span<const Buffer> ops) {
 bool Product(Host& host, const Step& step, std::span<const Buffer> ops, const Buffer& out, bool small) {
   ops = Plain(step, ops);
   if (step.kind == Step::Kind::kMatMul) return FallbackMatMul(host, ops[0], ops[1], out, small);
-  if (step.kind != Step::Kind::kLinear || !(step.node.attrs.name.empty() || IsPacked(step))) return false;
+  if (step.kind != Step::Kind::kLinear || !(step.operation->attrs.name.empty() || IsPacked(step))) return false;
   return FallbackLinear(host, ops[0], ops[1], Third(ops), out, small);
 }
 
@@ -48,7 +48,7 @@ bool NothingToAdd(Host& host, const Step& step, std::span<const int64_t>, std::s
   } else if (step.kind == Step::Kind::kAttention) {
     nothing = ops[1].rank > 1 && ops[1].sizes[ops[1].rank - 2] == 0;
   }
-  if (!nothing || !out.data || !step.node.attrs.name.empty()) return false;
+  if (!nothing || !out.data || !step.operation->attrs.name.empty()) return false;
   alignas(16) static const std::byte zero[16] = {};
   std::vector<int64_t> strides(out.rank, 0);
   if (bias) strides.back() = bias->strides[0];
@@ -60,7 +60,7 @@ bool NothingToAdd(Host& host, const Step& step, std::span<const int64_t>, std::s
 }
 
 bool Depthwise(Host& host, const Step& step, std::span<const int64_t>, std::span<const Buffer> ops, Buffer& out) {
-  return step.kind == Step::Kind::kConv && DepthwiseConv(host, ops[0], ops[1], Third(ops), step.node.attrs, out);
+  return step.kind == Step::Kind::kConv && DepthwiseConv(host, ops[0], ops[1], Third(ops), step.operation->attrs, out);
 }
 
 bool SmallProduct(Host& host, const Step& step, std::span<const int64_t>, std::span<const Buffer> ops, Buffer& out) {
@@ -70,7 +70,7 @@ bool SmallProduct(Host& host, const Step& step, std::span<const int64_t>, std::s
 
 bool HostLibrary(Host& host, const Step& step, std::span<const int64_t> symbols, std::span<const Buffer> all,
                  Buffer& out) {
-  const Attrs& attrs = step.node.attrs;
+  const Attrs& attrs = step.operation->attrs;
   const std::span<const Buffer> ops = Plain(step, all);
   switch (step.kind) {
     case Step::Kind::kMatMul: return host.MatMul(ops[0], ops[1], out);

@@ -36,6 +36,24 @@ struct Value {
   bool whole = false;       // it is what the storage was made for, so the framework's handle of the storage fits
 };
 
+// The machine code of a kernel, which lives as long as this, for values of the kernel's symbols.
+class KernelCode {
+ public:
+  virtual ~KernelCode() = default;
+  virtual int64_t rows(const int64_t* symbols) const = 0;          // the size of the parallel space
+  virtual int64_t work_per_row(const int64_t* symbols) const = 0;  // elements * instructions
+  // How many elements of an argument are a line and how many a row: lines are cut into rows, whose elements lie in
+  // order.
+  virtual std::pair<int64_t, int64_t> line_and_row(const int64_t* symbols) const = 0;
+};
+
+// What a step that is no kernel computes.
+struct Operation {
+  Op op = Op::kExtern;
+  Attrs attrs;
+  TensorType type;
+};
+
 struct Step;
 // Computes a contraction into `out`. False: this library does not take it, and the next one is asked.
 using Library = bool (*)(Host& host, const Step& step, std::span<const int64_t> symbols,
@@ -49,24 +67,18 @@ struct Step {
   std::string name;
   // --- kernels
   KernelFn fn = nullptr;
-  std::shared_ptr<const void> code;             // keeps fn alive
-  std::vector<Int> symbols;                     // the values of the kernel's symbols
-  std::function<int64_t(const int64_t*)> rows;  // the size of the parallel space, for values of these symbols
-  std::function<int64_t(const int64_t*)> work_per_row;
+  std::shared_ptr<const KernelCode> code;  // of fn
+  std::vector<Int> symbols;                // the values of the kernel's symbols
   // It writes nothing but zeros, and many: fresh memory of the system is that already.
   bool zeros = false;
   // A kernel that may raise a status and writes inputs is rehearsed first: it runs into memory of its own, which tells
-  // whether the status would be raised. These are the arguments that the rehearsal must not write. line_and_row says
-  // how many elements of them are a line and how many are a row (lines are cut into rows; a row's elements lie in
-  // order).
+  // whether the status would be raised. These are the arguments that the rehearsal must not write.
   std::vector<int> rehearse;
-  std::function<std::pair<int64_t, int64_t>(const int64_t*)> line_and_row;
   std::shared_ptr<const DeviceKernel> device_kernel;  // runs on the plan's device, in place of fn
   // --- all other steps
-  bool updates = false;                   // a framework call that writes its result into its first operand
-  Node node;                              // what library calls, framework calls and kNode compute
-  std::span<const Library> libraries;     // who is asked to compute a contraction, in order
-  std::vector<TensorType> operand_types;  // for kNode, and for contractions that no library takes
+  bool updates = false;                        // a framework call that writes its result into its first operand
+  std::shared_ptr<const Operation> operation;  // of library calls, framework calls and kNode
+  std::span<const Library> libraries;          // who is asked to compute a contraction, in order
 };
 
 const char* KindName(Step::Kind kind);

@@ -29,7 +29,7 @@ bool RunState::Extrapolated(const Step& step) const {
     for (int v : *values)
       if (!std::all_of(plan_.values[v].sizes.begin(), plan_.values[v].sizes.end(), fixed)) return true;
   bool symbolic = false;
-  if (const auto& call = step.node.attrs.call)
+  if (const auto& call = step.operation->attrs.call)
     EachArg(*call, [&](const Arg& a) { symbolic |= a.is(Arg::Kind::kInt) && !a.i.is_const(); });
   return symbolic;
 }
@@ -71,7 +71,7 @@ void RunState::RunExtern(const Step& step) {
     results.push_back(c_->buffers[v]);
     results.back().data = results.back().handle = nullptr;
   }
-  host_.RunExtern(*step.node.attrs.call, operands, results);
+  host_.RunExtern(*step.operation->attrs.call, operands, results);
   if (step.updates) return host_.Release(&results[0]);
   for (size_t r = 0; r < results.size(); ++r) {
     Context::External& x = c_->externals[plan_.values[step.results[r]].storage];

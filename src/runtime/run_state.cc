@@ -224,7 +224,7 @@ void RunState::Rehearse(size_t i) {
   const Step& step = plan_.steps[i];
   const Instance::StepInfo& info = c_->instance->steps[i];
   if (info.rows <= 0) return;
-  const auto [line, row] = step.line_and_row(info.symbols);
+  const auto [line, row] = step.code->line_and_row(info.symbols);
   if (row <= 0) return;
   int sizes[16];
   FRAMEJIT_CHECK(step.rehearse.size() <= std::size(sizes));

@@ -280,6 +280,20 @@ static Int WithoutPositiveFactors(const Env& env, Int d) {
   return rest ? FromPoly(*rest) : d;
 }
 
+// e with the numbers that guards say of what it is made of.
+static Int WithKnownAtoms(const Env& env, Int e) {
+  Int sum = 0;
+  for (const Term& t : ToPoly(e)) {
+    Int product = t.coefficient;
+    for (Int f : t.factors) {
+      const Range r = env.Bounds(f);
+      product = product * (r.lo == r.hi ? Int(r.lo) : f);
+    }
+    sum = sum + product;
+  }
+  return sum;
+}
+
 std::optional<bool> Env::Prove(Cmp cmp, Int a, Int b) const {
   if (a == b) return cmp == Cmp::kEq || cmp == Cmp::kLe;
   if (a.is_const() && b.is_const()) return Compare(cmp, a.value(), b.value());
@@ -333,7 +347,10 @@ void Env::Learn(Cmp cmp, Int lhs, Int rhs) {
     best = id;
     chosen = t;
   }
-  if (!best) return;
+  if (!best) {  // 32 * s0 == 32 * (s0*s1 // 32) says s1 == 32 where the division is known to leave nothing
+    if (auto other = AtRun(d) ? std::nullopt : WithoutFloorDiv(d)) Learn(cmp, WithKnownAtoms(*this, *other), 0);
+    return;
+  }
   Int rest = f.key - FromPoly({chosen});
   Int solution = chosen.coefficient == 1 ? Int(value) - rest : rest - Int(value);
   if (solution.as_symbol()) {  // what was known about the replaced symbol holds for its stand-in

@@ -174,6 +174,50 @@ TEST(Kernel, ByHand) {
   }
 }
 
+loop::Kernel SumOfRows(Int n) {  // y[o] = sum of x[o*n + i]
+  using namespace loop;
+  Kernel k;
+  k.name = "sum@test.py:1";
+  k.outer = {3};
+  k.inner = n;
+  k.buffers = {{DType::kFloat32, false}, {DType::kFloat32, true}};
+  k.insts.resize(3);
+  k.insts[0] = {.kind = IKind::kLoad, .dtype = DType::kFloat32, .buffer = 0};
+  k.insts[0].index = {.offset = 0, .outer = {n}, .red = {}, .inner = 1};
+  k.insts[1] = {.kind = IKind::kReduce, .op = Op::kSum, .dtype = DType::kFloat32, .operands = {0}};
+  k.insts[2] = {.kind = IKind::kStore, .dtype = DType::kFloat32, .operands = {1}, .buffer = 1};
+  k.insts[2].index = {.offset = 0, .outer = {1}, .red = {}, .inner = 0};
+  k.stages = {{true, {0, 1}}, {false, {2}}};
+  if (!n.is_const()) k.num_symbols = 1;
+  return k;
+}
+
+size_t Count(const std::string& text, std::string_view what) {
+  size_t n = 0;
+  for (size_t at = 0; (at = text.find(what, at)) != std::string::npos; at += what.size()) ++n;
+  return n;
+}
+
+// A long sum has an upper level in double. A short one needs none, also where its length is a symbol.
+TEST(Kernel, ShortSumsHaveCodeOfTheirOwn) {
+  const auto text = [](Int n) { return codegen::EmitText(SumOfRows(n), "avx2", "llvm"); };
+  const std::string brief = text(100), any = text(Int::Symbol(0)), lengthy = text(100'000);
+  EXPECT_EQ(Count(brief, "fpext"), 0);
+  EXPECT_GT(Count(lengthy, "fpext"), 0);
+  EXPECT_EQ(Count(any, "fpext"), Count(text(100'001), "fpext"));  // in one of its two loops
+  EXPECT_EQ(Count(any, "call <8 x float> @llvm.masked.load"),
+            2 * Count(text(100'001), "call <8 x float> @llvm.masked.load"));
+  for (const std::string& cpu : test::Cpus()) {
+    auto code = codegen::GetKernel(SumOfRows(Int::Symbol(0)), cpu, nullptr);
+    for (int64_t n : {0, 1, 100, 1024, 4095, 4096, 4097, 8192, 8193, 100'000}) {
+      std::vector<float> x(3 * n, 0.1f), y(3, -1);
+      void* buffers[] = {x.data(), y.data()};
+      code->fn(buffers, &n, 0, code->rows(&n));
+      for (float sum : y) EXPECT_NEAR(sum, 0.1f * static_cast<double>(n), 2e-6 * static_cast<double>(n)) << n;
+    }
+  }
+}
+
 TEST(Kernel, StreamsOnlyWholeLines) {  // a streaming store to an address that is not aligned would be a fault
   loop::Kernel k = Scale(Int::Symbol(0));
   k.stream = true;

@@ -223,6 +223,17 @@ TEST_F(BuilderTest, SizesThatTurnedOutEqualBecomeOneExpression) {
   EXPECT_EQ(Verify(g), "");
 }
 
+TEST_F(BuilderTest, SizesOfOneValueBecomeNumbers) {
+  Int n = env.NewSymbol({"n", 64, 1, INT64_MAX}), m = env.NewSymbol({"m", 5, 1, INT64_MAX});
+  const Int half = n - FloorDiv(n + Int(1), 2);  // of chunk(2, -1)[1]; 64 and 65 have the same
+  ValueId x = Input({m, half});
+  EXPECT_TRUE(env.Eq(m * 32, m * half));
+  g.symbols = {env.symbol(0), env.symbol(1)};
+  g.symbol_sources = {{-1, 0}, {0, 0}};
+  SimplifySizes(g, env);
+  EXPECT_EQ(b.type(x).shape, (Ints{m, 32}));
+}
+
 TEST(GraphHash, DependsOnMeaningOnly) {
   auto hash = [](const std::string& s) { return Graph::Parse(s).Hash(); };
   uint64_t h = hash(

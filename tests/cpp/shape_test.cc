@@ -232,6 +232,24 @@ TEST(Env, FactorsThatAreAtLeastOneAreDividedOut) {
   for (const Guard& g : env.guards()) EXPECT_TRUE(g.Holds(env.hints())) << g.str();
 }
 
+TEST(Env, DivisionsThatLeaveNothingAreTakenOut) {
+  Env env;
+  Int n = env.NewSymbol({"", 5, 1, INT64_MAX}), m = env.NewSymbol({"", 33, 1, INT64_MAX}),
+      width = env.NewSymbol({"", 32, 1, INT64_MAX});
+  const Int all = n * m * width;
+  EXPECT_TRUE(env.Eq(Mod(all, 32), 0));  // x.reshape(-1, 32).view(n, m, 4, 8) of x[n, m, width]
+  EXPECT_TRUE(env.Eq(n * m * 32, FloorDiv(all, 32) * 32));
+  EXPECT_EQ(env.Simplify(width), Int(32));
+  EXPECT_EQ(env.Simplify(FloorDiv(all, 32)), n * m);
+  EXPECT_EQ(env.guards().size(), 2);
+  for (const Guard& g : env.guards()) EXPECT_TRUE(g.Holds(env.hints())) << g.str();
+
+  Env other;  // of a number that the division may not leave nothing of, nothing is learned
+  Int a = other.NewSymbol({"", 67, 1, INT64_MAX}), b = other.NewSymbol({"", 2, 1, INT64_MAX});
+  EXPECT_TRUE(other.Eq(FloorDiv(a, 32), b));
+  EXPECT_EQ(other.Simplify(a), a);
+}
+
 TEST(Env, SpecializeFixesTheValue) {
   Env env;
   Int n = env.NewSymbol({"", 8});
