@@ -222,6 +222,7 @@ void Translator::Block(State s) {
     const bool branches = !first && (Target(f, f.pc) || (s.frames.size() == 1 && !loop_.Holds(f.pc)));
     const State before = s;
     const codegen::ScalarSpecials specials = specials_;
+    const std::set<int> finite = finite_;
     ended_ = wrote_ = false;
     const int here = block, blocks = static_cast<int>(code.blocks.size()), exit = exit_;
     const size_t written = code.blocks[here].size(), fresh = fresh_.size(), computed = computed_.size();
@@ -232,6 +233,7 @@ void Translator::Block(State s) {
       block = here;
       exit_ = exit;
       specials_ = specials;
+      finite_ = finite;
       fresh_.resize(fresh);
       computed_.resize(computed);
       code.blocks[here].resize(written);

@@ -140,12 +140,17 @@ class Builder {
   // NumPy tells of it where an operation makes an infinity or a not-a-number of operands that are none. That is looked
   // at before the code writes an element or the block ends: until then nothing is done that Python cannot do again.
   void ExitIfNewSpecial(int v, int a, int b = -1) { specials_.all.push_back({v, a, b}); }
+  // The code has left already where v is infinite or not-a-number.
+  void IsFinite(int v) { finite_.insert(v); }
   void Settle() {
+    const std::set<int> finite = std::exchange(finite_, {});
     if (specials_.all.empty()) return;
-    std::set<int> shown;  // by results of others
+    std::set<int> shown = finite;  // by results of others
+    for (int v : finite) Shown(v, shown);
     for (const auto& made : specials_.all) Shown(made.value, shown);
     for (const auto& made : specials_.all)
       if (!shown.contains(made.value)) specials_.last.push_back(made.value);
+    if (specials_.last.empty()) return specials_ = {}, void();
     code.specials.push_back(std::exchange(specials_, {}));
     Emit({.op = ScalarOp::kNewSpecial, .exit = Exit(), .imm = static_cast<int64_t>(code.specials.size()) - 1});
   }
@@ -162,6 +167,7 @@ class Builder {
 
  protected:
   codegen::ScalarSpecials specials_;  // in this block, to be looked at
+  std::set<int> finite_;              // in it, known to be
 
  private:
   // What is not finite in these operands is not finite in the result.

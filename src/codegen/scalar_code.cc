@@ -35,12 +35,14 @@
 #include <llvm/Transforms/Scalar/SROA.h>
 #include <llvm/Transforms/Scalar/SimpleLoopUnswitch.h>
 #include <llvm/Transforms/Scalar/SimplifyCFG.h>
+#include <llvm/Transforms/Utils/Cloning.h>
 #include <llvm/Transforms/Vectorize/LoopVectorize.h>
 
 #include <atomic>
 #include <map>
 
 #include "codegen/codegen.h"
+#include "codegen/late_checks.h"
 #include "codegen/machine.h"
 #include "codegen/scalar_ranges.h"
 #include "codegen/versioned_loops.h"
@@ -49,6 +51,40 @@ namespace framejit::codegen {
 namespace {
 
 using llvm::Value;
+
+// A function of the module, so that passes see one instruction that has no effects, move it out of loops and find it
+// again; ExpandModuloPass puts its body in the place of each call. Many programs keep a number within bounds that it
+// seldom leaves: without a division then. It may be computed where nobody wants it: then with any divisor.
+llvm::Function* Modulo(llvm::Module& m) {
+  constexpr const char* kName = "fj_modulo";
+  if (llvm::Function* f = m.getFunction(kName)) return f;
+  llvm::LLVMContext& c = m.getContext();
+  llvm::IRBuilder<> b(c);
+  auto* type = llvm::FunctionType::get(b.getInt64Ty(), {b.getInt64Ty(), b.getInt64Ty()}, false);
+  auto* f = llvm::Function::Create(type, llvm::Function::InternalLinkage, kName, m);
+  for (auto attribute : {llvm::Attribute::NoUnwind, llvm::Attribute::WillReturn, llvm::Attribute::Speculatable})
+    f->addFnAttr(attribute);
+  f->setDoesNotAccessMemory();
+  auto* entry = llvm::BasicBlock::Create(c, "modulo", f);
+  auto* divide = llvm::BasicBlock::Create(c, "divide", f);
+  auto* done = llvm::BasicBlock::Create(c, "divided", f);
+  Value *x = f->getArg(0), *y = f->getArg(1);
+  b.SetInsertPoint(entry);
+  Value* within = b.CreateAnd(b.CreateICmpSGE(x, b.getInt64(0)), b.CreateICmpSLT(x, y));
+  b.CreateCondBr(within, done, divide, llvm::MDBuilder(c).createBranchWeights(1 << 16, 1));
+  b.SetInsertPoint(divide);  // of 0 and -1 it is 0
+  Value* any = b.CreateICmpULE(b.CreateAdd(y, b.getInt64(1)), b.getInt64(1));
+  Value* rest = b.CreateSRem(x, b.CreateSelect(any, b.getInt64(1), y));
+  Value* wrong = b.CreateAnd(b.CreateICmpNE(rest, b.getInt64(0)), b.CreateICmpSLT(b.CreateXor(rest, y), b.getInt64(0)));
+  Value* divided = b.CreateAdd(rest, b.CreateSelect(wrong, y, b.getInt64(0)));
+  b.CreateBr(done);
+  b.SetInsertPoint(done);
+  auto* both = b.CreatePHI(b.getInt64Ty(), 2);
+  both->addIncoming(x, entry);
+  both->addIncoming(divided, divide);
+  b.CreateRet(both);
+  return f;
+}
 
 class Emitter {
  public:
@@ -187,20 +223,15 @@ class Emitter {
     });
   }
 
-  // As Python rounds. Many programs keep a number within bounds that it seldom leaves: without a division then.
+  // As Python rounds.
   Value* FloorDivision(const ScalarInst& i) {
     Value *x = values_[i.a], *y = values_[i.b];
-    const bool quotient = i.op == ScalarOp::kFloorDiv;
-    const auto divided = [&]() -> Value* {
-      Value* rem = b_.CreateSRem(x, y);
-      Value* wrong =
-          b_.CreateAnd(b_.CreateICmpNE(rem, b_.getInt64(0)), b_.CreateICmpSLT(b_.CreateXor(rem, y), b_.getInt64(0)));
-      if (quotient) return b_.CreateSub(b_.CreateSDiv(x, y), b_.CreateZExt(wrong, b_.getInt64Ty()));
-      return b_.CreateAdd(rem, b_.CreateSelect(wrong, y, b_.getInt64(0)));
-    };
-    if (quotient || llvm::isa<llvm::ConstantInt>(y)) return divided();
-    Value* within = b_.CreateAnd(b_.CreateICmpSGE(x, b_.getInt64(0)), b_.CreateICmpSLT(x, y));
-    return Either(within, x, divided);
+    if (i.op == ScalarOp::kFloorMod && !llvm::isa<llvm::ConstantInt>(y)) return b_.CreateCall(Modulo(m_), {x, y});
+    Value* rem = b_.CreateSRem(x, y);
+    Value* wrong =
+        b_.CreateAnd(b_.CreateICmpNE(rem, b_.getInt64(0)), b_.CreateICmpSLT(b_.CreateXor(rem, y), b_.getInt64(0)));
+    if (i.op == ScalarOp::kFloorMod) return b_.CreateAdd(rem, b_.CreateSelect(wrong, y, b_.getInt64(0)));
+    return b_.CreateSub(b_.CreateSDiv(x, y), b_.CreateZExt(wrong, b_.getInt64Ty()));
   }
 
   void NewSpecial(const ScalarInst& i) {
@@ -219,7 +250,9 @@ class Emitter {
       Value* finite = b_.CreateFCmpORD(nothing, nothing);
       good = good ? b_.CreateAnd(good, finite) : finite;
     }
-    b_.CreateCondBr(good, next, special, llvm::MDBuilder(m_.getContext()).createBranchWeights(1 << 16, 1));
+    auto* branch =
+        b_.CreateCondBr(good, next, special, llvm::MDBuilder(m_.getContext()).createBranchWeights(1 << 16, 1));
+    branch->setMetadata(kLateCheck, llvm::MDNode::get(m_.getContext(), {}));
     b_.SetInsertPoint(special);
     Value* told = b_.getFalse();
     for (const ScalarSpecials::Made& one : made.all) {
@@ -429,6 +462,20 @@ class Emitter {
   std::map<int, llvm::MDNode*> scopes_;  // of arrays
 };
 
+struct ExpandModuloPass : llvm::PassInfoMixin<ExpandModuloPass> {
+  llvm::PreservedAnalyses run(llvm::Function& f, llvm::FunctionAnalysisManager&) {
+    llvm::Function* modulo = Modulo(*f.getParent());
+    std::vector<llvm::CallInst*> calls;
+    for (llvm::User* user : modulo->users())
+      if (auto* call = llvm::cast<llvm::CallInst>(user); call->getFunction() == &f) calls.push_back(call);
+    for (llvm::CallInst* call : calls) {
+      llvm::InlineFunctionInfo how;
+      llvm::InlineFunction(*call, how);
+    }
+    return calls.empty() ? llvm::PreservedAnalyses::all() : llvm::PreservedAnalyses::none();
+  }
+};
+
 // The analyses that the passes below ask for, and no others: LLVM's registry of all of them would link all of them.
 void Optimize(llvm::Module& m, llvm::TargetMachine& machine) {
   llvm::LoopAnalysisManager lam;
@@ -477,7 +524,7 @@ void Optimize(llvm::Module& m, llvm::TargetMachine& machine) {
   loops.addPass(llvm::LoopRotatePass());
   loops.addPass(llvm::LICMPass(llvm::LICMOptions()));
   fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(loops), /*UseMemorySSA=*/true));
-  llvm::LoopPassManager counted, unrolled, again;
+  llvm::LoopPassManager counted, unrolled, inner, again, late;
   counted.addPass(llvm::SimpleLoopUnswitchPass(/*NonTrivial=*/false, /*Trivial=*/true));
   counted.addPass(llvm::IndVarSimplifyPass());
   unrolled.addPass(llvm::LoopFullUnrollPass());
@@ -485,16 +532,28 @@ void Optimize(llvm::Module& m, llvm::TargetMachine& machine) {
   fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(counted)));
   fpm.addPass(VersionLoopsPass());
   fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(unrolled)));
+  fpm.addPass(llvm::EarlyCSEPass(true));
+  inner.addPass(llvm::LICMPass(llvm::LICMOptions()));
+  fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(inner), /*UseMemorySSA=*/true));
   fpm.addPass(VersionLoopsPass());  // of loops that are innermost now
+  fpm.addPass(llvm::SimplifyCFGPass());
   fpm.addPass(llvm::InstCombinePass());
   fpm.addPass(llvm::GVNPass());
   again.addPass(llvm::LICMPass(llvm::LICMOptions()));
   fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(again), /*UseMemorySSA=*/true));
+  fpm.addPass(ExpandModuloPass());
+  fpm.addPass(LateChecksPass());
+  fpm.addPass(llvm::SimplifyCFGPass());
+  late.addPass(llvm::LICMPass(llvm::LICMOptions()));
+  fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(late), /*UseMemorySSA=*/true));
+  fpm.addPass(CarriedChecksPass());
   fpm.addPass(llvm::LoopVectorizePass());
   fpm.addPass(llvm::InstCombinePass());
   fpm.addPass(llvm::SimplifyCFGPass());
+  llvm::Function* modulo = Modulo(m);
   for (llvm::Function& f : m)
-    if (!f.isDeclaration()) fpm.run(f, fam);
+    if (!f.isDeclaration() && &f != modulo) fpm.run(f, fam);
+  modulo->eraseFromParent();
 }
 
 auto Filler(const ScalarCode& code, const std::string& symbol) {

@@ -4,6 +4,7 @@
 // passes for this (IRCE, loop predication, unswitching) want one exit, a signed bound, or a copy for every check.
 #include "codegen/versioned_loops.h"
 
+#include <llvm/ADT/SetVector.h>
 #include <llvm/Analysis/LoopInfo.h>
 #include <llvm/Analysis/ScalarEvolution.h>
 #include <llvm/Analysis/ScalarEvolutionExpressions.h>
@@ -29,6 +30,7 @@ using llvm::SCEV;
 using llvm::SCEVAddRecExpr;
 using llvm::Value;
 
+constexpr const char* kDone = "framejit.versioned";
 constexpr uint64_t kCold = 64;  // so much more often goes the other way
 constexpr unsigned kMostInstructions = 600;
 constexpr int64_t kMostRounds = 1 << 30, kMostStep = 1 << 20;
@@ -47,33 +49,39 @@ class Versioner {
     if (const auto* c = llvm::dyn_cast_or_null<llvm::SCEVConstant>(rounds_))
       if (c->getAPInt().ult(kUnrolledWhole)) return false;
     unsigned size = 0;
-    for (llvm::BasicBlock* b : loop_.blocks()) {
-      size += b->size();
-      if (b != loop_.getLoopLatch()) Find(*b);
-    }
-    if (checks_.empty() || size > kMostInstructions) return false;
+    for (llvm::BasicBlock* b : loop_.blocks()) size += b->size();
+    if (size > kMostInstructions) return false;
+    FindAll();
+    if (checks_.empty()) return false;
     Copy();
     return true;
   }
 
  private:
-  static constexpr const char* kDone = "framejit.versioned";
-
   struct Check {
     Value* condition;
     bool holds;                       // what it is in each round
     std::vector<const SCEV*> values;  // in the first and the last one; nothing if the condition does not change
     const SCEV* limit = nullptr;      // values are less, or
-    int64_t bound = 0;                // from -bound to bound
+    int64_t bound = 0;                // from -bound to bound, or
+    bool later = false;               // greater than the number of rounds, without sign
   };
 
-  void Find(llvm::BasicBlock& b) {
-    auto* branch = llvm::dyn_cast<llvm::BranchInst>(b.getTerminator());
-    uint64_t yes, no;
-    if (!branch || !branch->isConditional() || !llvm::extractBranchWeights(*branch, yes, no)) return;
-    if (yes / kCold < no && no / kCold < yes) return;
-    const bool usual = yes > no;
-    if (loop_.contains(branch->getSuccessor(usual ? 0 : 1))) Condition(branch->getCondition(), usual);
+  // What is only come to where a check fails asks nothing that has to hold.
+  void FindAll() {
+    llvm::SmallSetVector<llvm::BasicBlock*, 16> come_to;
+    come_to.insert(loop_.getHeader());
+    for (size_t i = 0; i < come_to.size(); ++i) {
+      const llvm::Instruction* end = come_to[i]->getTerminator();
+      const std::optional<bool> usual = UsualWay(*end);
+      for (unsigned k = 0; k < end->getNumSuccessors(); ++k) {
+        llvm::BasicBlock* to = end->getSuccessor(k);
+        if (!loop_.contains(to) || (usual && (k == 0) != *usual)) continue;
+        come_to.insert(to);
+        if (usual && come_to[i] != loop_.getLoopLatch())
+          Condition(llvm::cast<llvm::BranchInst>(end)->getCondition(), *usual);
+      }
+    }
   }
 
   // All that has to hold for `c` to be `holds`.
@@ -100,10 +108,12 @@ class Versioner {
     if (se_.isLoopInvariant(e, &loop_)) return Safe(e, at) ? std::vector{e} : std::vector<const SCEV*>();
     const auto* moves = llvm::dyn_cast<SCEVAddRecExpr>(e);
     if (!moves || moves->getLoop() != &loop_ || !moves->isAffine() || !rounds_) return {};
-    const auto* step = llvm::dyn_cast<llvm::SCEVConstant>(moves->getStepRecurrence(se_));
-    if (!step || step->getAPInt().abs().ugt(kMostStep)) return {};
+    const SCEV* step = moves->getStepRecurrence(se_);
+    const auto* known = llvm::dyn_cast<llvm::SCEVConstant>(step);
+    if (known ? known->getAPInt().abs().ugt(kMostStep) : !Safe(step, at)) return {};
     const SCEV* last = se_.getAddExpr(moves->getStart(), se_.getMulExpr(step, rounds_));
     if (!Safe(moves->getStart(), at) || !Safe(last, at) || !Safe(rounds_, at)) return {};
+    if (!known) steps_.insert(step);
     return {moves->getStart(), last};
   }
   bool Safe(const SCEV* e, const llvm::Instruction* at) {
@@ -114,11 +124,25 @@ class Versioner {
   void Compare(llvm::ICmpInst& c, bool holds) {
     const SCEV *x = se_.getSCEV(c.getOperand(0)), *y = se_.getSCEV(c.getOperand(1));
     auto less = holds ? c.getPredicate() : c.getInversePredicate();
+    if (less == llvm::ICmpInst::ICMP_NE) return Differ(c, holds, x, y);
     if (less == llvm::ICmpInst::ICMP_UGT) std::swap(x, y), less = llvm::ICmpInst::ICMP_ULT;
     if (less != llvm::ICmpInst::ICMP_ULT || x->getType() != i64_ || !se_.isLoopInvariant(y, &loop_)) return;
     // More than 2^63 values: then what moves by less than that cannot go round unseen.
     if (!se_.isKnownNonNegative(y) || !Safe(y, loop_.getLoopPreheader()->getTerminator())) return;
     if (auto ends = Ends(x); !ends.empty()) checks_.push_back({&c, holds, std::move(ends), y});
+  }
+
+  // What LLVM makes of a bound that a counter reaches: the round in which it does is none of the loop's.
+  void Differ(llvm::ICmpInst& c, bool holds, const SCEV* x, const SCEV* y) {
+    if (!llvm::isa<SCEVAddRecExpr>(x)) std::swap(x, y);
+    const auto* moves = llvm::dyn_cast<SCEVAddRecExpr>(x);
+    if (!moves || moves->getLoop() != &loop_ || !moves->isAffine() || x->getType() != i64_ || !rounds_) return;
+    const auto* step = llvm::dyn_cast<llvm::SCEVConstant>(moves->getStepRecurrence(se_));
+    const llvm::Instruction* at = loop_.getLoopPreheader()->getTerminator();
+    if (!step || !step->getAPInt().abs().isOne() || !se_.isLoopInvariant(y, &loop_) || !Safe(rounds_, at)) return;
+    const SCEV* start = moves->getStart();
+    const SCEV* distance = step->getAPInt().isOne() ? se_.getMinusSCEV(y, start) : se_.getMinusSCEV(start, y);
+    if (Safe(distance, at)) checks_.push_back({&c, holds, {distance}, nullptr, 0, true});
   }
 
   void Overflow(llvm::ExtractValueInst& part) {
@@ -130,42 +154,14 @@ class Versioner {
     checks_.push_back({&part, false, std::move(ends), nullptr, int64_t{1} << 32});
   }
 
-  // The copy is the loop as it was. Exits get its values, too.
   void Copy() {
-    llvm::formLCSSA(loop_, dt_, &li_, &se_);
-    llvm::BasicBlock* ask = loop_.getLoopPreheader();
-    Value* all = Ask(*ask);
-    se_.forgetLoop(&loop_);
-    llvm::SmallVector<llvm::BasicBlock*, 8> exits, copied;
-    loop_.getUniqueExitBlocks(exits);
-    auto* fast =
-        llvm::SplitBlock(ask, ask->getTerminator(), &dt_, &li_, nullptr, loop_.getHeader()->getName() + ".fast");
-    llvm::ValueToValueMapTy map;
-    llvm::Loop* slow = llvm::cloneLoopWithPreheader(fast, ask, &loop_, map, ".slow", &li_, &dt_, copied);
-    llvm::remapInstructionsInBlocks(copied, map);
-    llvm::Instruction* jump = ask->getTerminator();
-    llvm::IRBuilder<> b(jump);
-    b.CreateCondBr(all, fast, slow->getLoopPreheader(), llvm::MDBuilder(b.getContext()).createBranchWeights(kCold, 1));
-    jump->eraseFromParent();
-    for (llvm::BasicBlock* exit : exits)
-      for (llvm::PHINode& phi : exit->phis())
-        for (unsigned i = 0, n = phi.getNumIncomingValues(); i < n; ++i) {
-          if (!loop_.contains(phi.getIncomingBlock(i))) continue;
-          Value* v = phi.getIncomingValue(i);
-          const auto it = map.find(v);
-          phi.addIncoming(it == map.end() ? v : static_cast<Value*>(it->second),
-                          llvm::cast<llvm::BasicBlock>(map[phi.getIncomingBlock(i)]));
-        }
+    CopyLoop(loop_, li_, dt_, se_, [&](llvm::BasicBlock& at) { return Ask(at); });
     for (const Check& c : checks_)
       c.condition->replaceUsesWithIf(llvm::ConstantInt::getBool(c.condition->getType(), c.holds), [&](llvm::Use& use) {
         auto* user = llvm::dyn_cast<llvm::Instruction>(use.getUser());
         return user && loop_.contains(user);
       });
     llvm::addStringMetadataToLoop(&loop_, kDone, 1);
-    for (const char* what : {kDone, "llvm.loop.unroll.disable", "llvm.loop.isvectorized"})
-      llvm::addStringMetadataToLoop(slow, what, 1);
-    dt_.recalculate(*ask->getParent());
-    se_.forgetAllLoops();  // phis of the exits have more values now
   }
 
   Value* Ask(llvm::BasicBlock& at) {
@@ -179,10 +175,17 @@ class Versioner {
       moves |= c.values.size() > 1;
       for (const SCEV* e : c.values) {
         Value* v = number(e);
+        if (c.later) {
+          all = b.CreateAnd(all, b.CreateICmpUGT(v, number(rounds_)));
+          continue;
+        }
         all = b.CreateAnd(all, c.limit ? b.CreateICmpULT(v, number(c.limit))
                                        : b.CreateICmpULT(b.CreateAdd(v, b.getInt64(c.bound)), b.getInt64(2 * c.bound)));
       }
     }
+    for (const SCEV* step : steps_)
+      all = b.CreateAnd(all,
+                        b.CreateICmpULT(b.CreateAdd(number(step), b.getInt64(kMostStep)), b.getInt64(2 * kMostStep)));
     if (moves) all = b.CreateAnd(all, b.CreateICmpULT(number(rounds_), b.getInt64(kMostRounds)));
     return b.CreateFreeze(all);
   }
@@ -194,10 +197,51 @@ class Versioner {
   llvm::Type* i64_;
   const SCEV* rounds_ = nullptr;  // jumps back
   std::vector<Check> checks_;
+  llvm::SmallSetVector<const SCEV*, 4> steps_;  // of what moves, where they are no constants
   std::optional<llvm::SCEVExpander> expander_;
 };
 
 }  // namespace
+
+std::optional<bool> UsualWay(const llvm::Instruction& end) {
+  const auto* branch = llvm::dyn_cast<llvm::BranchInst>(&end);
+  uint64_t yes, no;
+  if (!branch || !branch->isConditional() || !llvm::extractBranchWeights(*branch, yes, no)) return {};
+  if (yes / kCold < no && no / kCold < yes) return {};
+  return yes > no;
+}
+
+llvm::Loop* CopyLoop(llvm::Loop& loop, llvm::LoopInfo& li, llvm::DominatorTree& dt, llvm::ScalarEvolution& se,
+                     llvm::function_ref<Value*(llvm::BasicBlock&)> ask) {
+  llvm::formLCSSA(loop, dt, &li, &se);
+  llvm::BasicBlock* at = loop.getLoopPreheader();
+  Value* all = ask(*at);
+  se.forgetLoop(&loop);
+  llvm::SmallVector<llvm::BasicBlock*, 8> exits, copied;
+  loop.getUniqueExitBlocks(exits);
+  auto* fast = llvm::SplitBlock(at, at->getTerminator(), &dt, &li, nullptr, loop.getHeader()->getName() + ".fast");
+  llvm::ValueToValueMapTy map;
+  llvm::Loop* slow = llvm::cloneLoopWithPreheader(fast, at, &loop, map, ".slow", &li, &dt, copied);
+  llvm::remapInstructionsInBlocks(copied, map);
+  llvm::Instruction* jump = at->getTerminator();
+  llvm::IRBuilder<> b(jump);
+  b.CreateCondBr(all, fast, slow->getLoopPreheader(), llvm::MDBuilder(b.getContext()).createBranchWeights(kCold, 1));
+  jump->eraseFromParent();
+  for (llvm::BasicBlock* exit : exits)
+    for (llvm::PHINode& phi : exit->phis())
+      for (unsigned i = 0, n = phi.getNumIncomingValues(); i < n; ++i) {
+        if (!loop.contains(phi.getIncomingBlock(i))) continue;
+        Value* v = phi.getIncomingValue(i);
+        const auto it = map.find(v);
+        phi.addIncoming(it == map.end() ? v : static_cast<Value*>(it->second),
+                        llvm::cast<llvm::BasicBlock>(map[phi.getIncomingBlock(i)]));
+      }
+  for (const char* what : {kDone, "llvm.loop.unroll.disable", "llvm.loop.isvectorized"})
+    llvm::addStringMetadataToLoop(slow, what, 1);
+  dt.recalculate(*at->getParent());
+  se.forgetAllLoops();  // phis of the exits have more values now
+  return slow;
+}
 
 llvm::PreservedAnalyses VersionLoopsPass::run(llvm::Function& f, llvm::FunctionAnalysisManager& fam) {
   auto& li = fam.getResult<llvm::LoopAnalysis>(f);

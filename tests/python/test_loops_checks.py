@@ -1,8 +1,13 @@
-"""Checks of loop code that are asked once before a loop: where they hold in all rounds, and where they fail in one of them."""
+"""Checks of loop code that are asked once before a loop, or once behind it: where they hold in all rounds, and where they fail in one of them."""
+
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
+from bench.scalar_programs import histogram, matrix_product, running_sum, sieve
 from tests.python.test_loops_compiled import check, scalar_loops  # noqa: F401 (a fixture)
 
 
@@ -132,3 +137,162 @@ def remainders(x, n):
 def test_comparisons_that_bounds_decide():
     x = np.arange(49).reshape(7, 7)
     check(remainders, (x, 7), (x, 1), (x, 0), (x, 5), (x, -2), (x[::-1, ::2], 4))
+
+
+# --- infinities and not-a-numbers, behind the loop ---------------------------------------------------------------------------------
+SPECIAL = [np.inf, -np.inf, np.nan, 1.7e308, -1.7e308]
+
+
+def with_one(n, at, special, dtype="float64"):
+    x = np.linspace(0.5, 1.5, n).astype(dtype)
+    x[at] = special
+    return x
+
+
+@pytest.mark.parametrize("special", SPECIAL)
+@pytest.mark.parametrize("at", [0, 1, 29, 1023, 1024, 1499])
+def test_a_sum_in_an_element_is_put_back_and_made_again(special, at):
+    """NumPy warns in the round in which it comes, and the elements are what they were until then."""
+
+    def program(c, a, b):
+        for k in range(len(a)):
+            c[2] += a[k] * b[k]
+        return c[2]
+
+    c, a, b = np.arange(5.0), with_one(1500, at, special), with_one(1500, max(at - 1, 0), 1.6e308)
+    check(program, (c, np.ones(1500), np.ones(1500)), (c, a, np.ones(1500)), (c, a, b), (c, b, a))
+    check(program, (c, a, a), (a, a, c.repeat(300)), (a, a, a))
+
+
+@pytest.mark.parametrize("special", SPECIAL)
+def test_a_product_of_matrices_with_a_special_element(special):
+    a, b = np.linspace(1, 2, 63).reshape(9, 7), np.linspace(-1, 2, 56).reshape(7, 8)
+    other = a.copy()
+    other[4, 3] = special
+    check(matrix_product, (a, b), (other, b), (b.T, other.T), (other, b[:, ::2]), (other * 0 + 1e308, b * 1e308))
+
+
+@pytest.mark.parametrize("special", SPECIAL)
+@pytest.mark.parametrize("at", [0, 1, 700, 1023, 1024, 1025, 2499])
+def test_a_part_that_was_written_is_put_back(special, at):
+    def downwards(x, y):
+        s = 0.0
+        for i in range(len(x) - 1, -1, -1):
+            s = s + x[i] * 2.0
+            y[i] = s
+        return s
+
+    x = with_one(2500, at, special)
+    check(running_sum, (np.ones(2500),), (x,), (x[::-1],), (x.astype(np.float32),))
+    check(downwards, (np.ones(2500), np.zeros(2500)), (x, np.zeros(2500)), (x[::-1], np.zeros(2500)))
+    both = np.linspace(0, 1, 2600)
+    both[at + 50] = special
+    check(downwards, (both[50:2550], both[40:2540]), (both[40:2540], both[50:2550]), (both, both))
+
+
+@pytest.mark.parametrize("special", SPECIAL)
+def test_a_loop_that_is_left_early(special):
+    def program(x, limit):
+        s = np.float64(0.0)
+        for i in range(len(x)):
+            if x[i] > limit:
+                break
+            s -= x[i] * x[i]
+        return i, s
+
+    x = np.linspace(0, 1, 300)
+    other = with_one(300, 200, special)
+    check(program, (x, 2.0), (x, 0.5), (other, 1e300), (other, 0.6), (other, 1.7e308), (other, 1.8))
+
+
+def test_what_is_special_but_not_new_is_no_warning():
+    def program(x):
+        s, t = x[0], np.float64(1.0)
+        for i in range(1, len(x)):
+            s = s + x[i]
+            t = t * x[i]
+        return s, t
+
+    check(program, (np.ones(90),), (with_one(90, 0, np.inf),), (with_one(90, 0, np.nan),), (with_one(90, 40, np.inf),))
+
+
+def test_errors_instead_of_warnings():
+    def program(c, a):
+        for k in range(len(a)):
+            c[k % 1] += a[k] * a[k]
+        return c
+
+    with np.errstate(all="raise"):
+        check(program, (np.zeros(1), np.ones(80)), (np.zeros(1), with_one(80, 60, 1e200)), (np.zeros(1), with_one(80, 0, np.inf)), runs=0)
+
+
+def test_ints_of_special_numbers():
+    x = np.linspace(0, 0.99, 60)
+    check(histogram, (x, 7), *((with_one(60, 45, s) - 0.2, 7) for s in [*SPECIAL, 1e19, -1e19, 4e18, -4e18, 9.3e18]))
+
+
+# --- more of what is asked before ------------------------------------------------------------------------------------------------------
+def strided(x, start, stop, step):
+    for i in range(start, stop, step):
+        x[i] += 1
+    return x
+
+
+def test_steps_that_are_numbers_of_the_program():
+    x = np.arange(70)
+    steps = [(0, 70, 3), (69, -1, -2), (5, 71, 7), (-70, 70, 9), (-71, 3, 2), (3, 80, 11), (60, -71, -5), (60, -90, -5), (0, 70, 0)]
+    check(strided, *((x, *s) for s in steps), (x, 0, 2**62, 2**40), (x, 0, 2**62, 2**61), (x, 2**62, 0, -(2**61)), (x, 69, -(2**62), -(2**50)))
+    check(sieve, (100,), (2,))
+
+
+def test_a_bound_that_a_counter_reaches():
+    def program(a, b, n):
+        total = 0
+        for i in range(len(a)):
+            for k in range(i, n):
+                total += a[i] * b[k]
+        return total
+
+    a, b = np.arange(20), np.arange(40)
+    check(program, (a, b, 40), (a, b, 41), (a, b, 60), (a, b, 5), (a, b[:3], 3), (a, b[:0], 1), (a, b, 20))
+
+
+def neighbours(x, n, m, by):
+    out = np.zeros((len(x), len(x)), np.int64)
+    for i in range(len(x)):
+        for j in range(len(x)):
+            for di in range(-1, 2):
+                for dj in range(-1, 2):
+                    out[i, j] += x[(i + di) % n, (j + dj * by) % m]
+    return out
+
+
+def test_remainders_that_do_not_change_in_a_loop():
+    """They are computed before it, though it may not come to them."""
+    x = np.arange(64).reshape(8, 8)
+    check(neighbours, (x, 8, 8, 1), (x, 8, 9, 1), (x, 9, 8, 1), (x, -8, -3, 5), (x, 8, 0, 1), (x, 0, 8, 1), (x[:0], 0, 0, 1), (x, -1, 1, 2**61), (x, 8, 7, -3))
+
+    def unwanted(a, b, low):
+        total = 0
+        for i in range(len(a)):
+            if a[i] > low:
+                total += low % b
+        return total
+
+    check(unwanted, (np.arange(40), 7, 5), (np.arange(40), 0, 50), (np.arange(40), 0, 5), (np.arange(40), -1, -(2**63)), (np.arange(40), -1, 100), (np.arange(40), -7, 5))
+
+
+@pytest.mark.parametrize(("name", "wanted"), [("matrix_product", "again:"), ("running_sum", "again:"), ("sieve", ".slow:"), ("nussinov", ".slow:")])
+def test_loops_have_a_copy_without_checks(name, wanted):
+    program = f"""
+import copy, framejit
+from bench.loop_programs import PROGRAMS
+function, make = PROGRAMS[{name!r}]
+compiled = framejit.compile(function)
+for _ in range(3): compiled(*make())
+assert compiled.cache_info()["scalar_runs"]
+"""
+    env = {**os.environ, "FRAMEJIT_LOG": "llvm", "PYTHONPATH": os.pathsep.join([os.getcwd(), *filter(None, sys.path)])}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert wanted in done.stdout + done.stderr

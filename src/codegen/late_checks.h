@@ -1,0 +1,22 @@
+// Checks for infinities and not-a-numbers behind an innermost loop instead of in each of its rounds. If one came, what
+// the loop has written is put back and all of it runs again with its checks: so it is left at the right element.
+#pragma once
+
+#include <llvm/IR/PassManager.h>
+
+namespace framejit::codegen {
+
+// Metadata of branches whose unusual way only tells of what has happened: the code is right without it.
+inline constexpr const char* kLateCheck = "framejit.late";
+
+struct LateChecksPass : llvm::PassInfoMixin<LateChecksPass> {
+  llvm::PreservedAnalyses run(llvm::Function& f, llvm::FunctionAnalysisManager& fam);
+};
+
+// A number that was special makes all sums and products with it special. Where the loop carries such a sum on, its last
+// value tells of all rounds.
+struct CarriedChecksPass : llvm::PassInfoMixin<CarriedChecksPass> {
+  llvm::PreservedAnalyses run(llvm::Function& f, llvm::FunctionAnalysisManager& fam);
+};
+
+}  // namespace framejit::codegen
