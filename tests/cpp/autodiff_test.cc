@@ -397,6 +397,8 @@ TEST(Derivatives, Formulas) {  // as the lowering of calls names them
       named(p.b.Reduce(Op::kMax, y, {0}, false), {"extreme", {y}, {}, {0}}),
       named(p.b.Reduce(Op::kMin, y, {1}, false), {"largest", {y}, {}, {1}}),
       named(p.b.Binary(Op::kAdd, x, one), {"finite", {x}, {}, {}}),
+      named(p.b.Unary(Op::kReciprocal, p.b.Binary(Op::kMul, positive, positive)),
+            {"inverse_square", {positive}, {}, {}}),
       p.b.Reduce(Op::kProd, x, {1}, false),
       p.b.Reduce(Op::kProd, x, {0}, true),
       p.b.Add(Op::kCast, {x}, cast)};
