@@ -95,7 +95,7 @@ void HardSigmoid(At& t) {  // the framework rounds the sixth to a float
 }
 
 void HardSwish(At& t) {
-  Expr x = t.in(0), inner = Where(Apply(Op::kLt, x, x.Number(3)), t.g * (x / 3 + 0.5), t.g);
+  Expr x = t.in(0), inner = Where(Le(x.Number(3), x), t.g, t.g * (x / 3 + 0.5));
   t.Give(0, Where(Le(x, x.Number(-3)), t.Zeros(t.g), inner));
 }
 
