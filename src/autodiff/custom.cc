@@ -34,7 +34,11 @@ void CustomRule(At& t) {
   }
   for (size_t i = 0; i < inputs; ++i) {
     const ValueId grad = t.operands[inputs + tangents + i];
-    t.Give(static_cast<int>(i), now.contains(grad) ? now[grad] : grad);
+    if (!now.contains(grad)) {  // it is the forward pass's, and kept for being read here
+      now[grad] = t.b.Barrier(grad);
+      t.b.graph().nodes[now[grad]].derivative.reset();
+    }
+    t.Give(static_cast<int>(i), now[grad]);
   }
 }
 

@@ -54,10 +54,11 @@ constexpr Row kTorch[] = {
     {"unflatten", {.batch = Batch::kUnflatten}},
     {"zero_", {.batch = Batch::kFill}},
     {"_unique bincount count_of one_hot unique_dim", {.flags = kSizedByData}},
-    {"abs absolute acosh asinh atan atanh bitwise_not bool ceil cos deg2rad detach digamma elu erf erfc floor frac "
-     "hardsigmoid hardswish hardtanh int invert isfinite isinf isnan lgamma logical_not logit long mish nan_to_num "
-     "negative pos positive rad2deg relu6 selu short sign sin sinc softsign square trunc",
+    {"bitwise_not bool detach elu int invert isfinite isinf isnan logical_not long pos positive selu short",
      {.batch = Batch::kUnary}},
+    {"abs absolute acosh asinh atan atanh ceil cos deg2rad digamma erf erfc floor frac gelu hardsigmoid hardswish "
+     "hardtanh lgamma logit mish nan_to_num negative rad2deg relu6 sign silu sin sinc softsign square trunc",
+     {.flags = kKeepsNoResult, .batch = Batch::kUnary}},
     {"round", {.flags = kLinear, .batch = Batch::kUnary}},
     {"leaky_relu", {.keeps = kFirst, .batch = Batch::kUnary}},
     {"sgn", {.keeps = kFirst | kResult, .batch = Batch::kUnary}},
@@ -70,7 +71,7 @@ constexpr Row kTorch[] = {
     {"unsqueeze", {.batch = Batch::kNewDim}},
     {"all any", {.batch = Batch::kReduce}},
     {"_addmm_activation", {.cpu = CastRule::kLower}},
-    {"adaptive_avg_pool2d avg_pool2d max_pool2d", {.flags = kLayoutFollows}},
+    {"adaptive_avg_pool2d avg_pool2d max_pool2d", {.flags = kLayoutFollows | kKeepsNoResult}},
     {"swapaxes swapdims transpose", {.batch = Batch::kTwoDims}},
     {"addmv addr convolution", {.cuda = CastRule::kLower}},
     {"mv", {.cuda = CastRule::kLower, .batch = Batch::kMatrixVector}},
@@ -142,7 +143,6 @@ constexpr Row kTorch[] = {
     {"get_rng_state manual_seed seed set_rng_state", {.flags = kOutside, .ends = BreakId::kRandom}},
     {"unbind", {.flags = kOneOfSeveral, .batch = Batch::kDim}},
     {"exp2", {.keeps = kResult, .batch = Batch::kUnary}},
-    {"gelu silu", {.flags = kKeepsNoResult, .batch = Batch::kUnary}},
     {"amax amin", {.keeps = kFirst | kResult, .batch = Batch::kReduce}},
     {"resize_ set_ share_memory_", {.flags = kOutside, .ends = BreakId::kSideEffect}},
     {"allclose array_equal equal is_nonzero", {.flags = kOutside, .ends = BreakId::kTensorBool}},

@@ -479,8 +479,9 @@ std::vector<Lowering::Made> Lowering::Finish(const std::vector<TraceId>& outputs
     if (s.trace.tensors[t].mutated) g.writes.push_back({static_cast<int>(i), s.objects.Value(t)});
   }
   KeepRaising(g, ieee);
+  const std::vector<bool> stand_ins = StandIns(g);
   for (ValueId v = 0; v < g.nodes.size(); ++v)
-    if (g.nodes[v].op == Op::kExtern && Draws(g.nodes[v].attrs.call->callee)) g.ordered.push_back(v);
+    if (g.nodes[v].op == Op::kExtern && Draws(g.nodes[v].attrs.call->callee) && !stand_ins[v]) g.ordered.push_back(v);
   for (const Write& w : g.writes) PutOn(g, w.value, g.nodes[g.inputs[w.input]].type.device);
   PlaceOperands(g);
   return made;

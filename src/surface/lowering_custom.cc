@@ -8,6 +8,7 @@
 //                               %8 = %3, with the derivative "custom": of x it is %7, with the gradient in place of %4
 //
 // What depends on a stand-in never runs: differentiation copies it (src/autodiff/custom.cc).
+#include "graph/raises.h"
 #include "surface/lowering.h"
 
 namespace framejit::surface {
@@ -43,9 +44,14 @@ std::vector<TraceId> Lowering::EndCustom(Custom* c, Call call, const std::vector
                                          const std::vector<std::optional<TraceId>>& grads) {
   Impl& s = *impl_;
   Graph& g = s.builder.graph();
-  for (size_t v = c->nodes; v < g.nodes.size(); ++v)
-    if (g.nodes[v].op == Op::kExtern && Draws(g.nodes[v].attrs.call->callee))
+  std::vector<bool> stand_ins;
+  for (size_t v = c->nodes; v < g.nodes.size(); ++v) {
+    if (g.nodes[v].op != Op::kExtern || !Draws(g.nodes[v].attrs.call->callee)) continue;
+    if (stand_ins.empty()) stand_ins = StandIns(g);
+    // A user's operator that reads the gradients runs in the backward pass alone.
+    if (!g.nodes[v].attrs.call->callee.Has(kForeign) || !stand_ins[v])
       throw Decline("a custom function whose backward draws random numbers");
+  }
   for (size_t t = 0; t < c->versions.size(); ++t)
     if (s.objects.versions()[t] != c->versions[t]) throw Decline("a custom function writes a tensor");
   Derivative d{"custom", {}, {}, {}};

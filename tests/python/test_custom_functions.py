@@ -584,3 +584,121 @@ def test_results_without_gradients(fresh):
         assert [t.requires_grad for t in mine] == [t.requires_grad for t in theirs] == [False, True, True, False, False]
         torch.testing.assert_close(mine, theirs)
     assert fresh.cache_info(compiled)["breaks"] == 0 and not fresh.cache_info(compiled)["notes"]
+
+
+def test_a_backward_of_operators_of_the_user(fresh):
+    """They run once, when the backward pass does."""
+    log = []
+
+    @torch.library.custom_op("framejit_test::grouped", mutates_args=())
+    def grouped(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        log.append("forward")
+        return x @ w
+
+    @torch.library.custom_op("framejit_test::grouped_backward", mutates_args=())
+    def grouped_backward(x: torch.Tensor, w: torch.Tensor, g: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        log.append("backward")
+        return g @ w.t(), x.t() @ g
+
+    grouped.register_fake(lambda x, w: x.new_empty(x.shape[0], w.shape[1]))
+    grouped_backward.register_fake(lambda x, w, g: (torch.empty_like(x), torch.empty_like(w)))
+
+    def setup(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    grouped.register_autograd(lambda ctx, g: torch.ops.framejit_test.grouped_backward(*ctx.saved_tensors, g), setup_context=setup)
+
+    def f(x, w):
+        return torch.ops.framejit_test.grouped(x + 1, w).tanh()
+
+    def run(g):
+        torch.manual_seed(0)
+        x, w = torch.randn(5, 3, requires_grad=True), torch.randn(3, 4, requires_grad=True)
+        y = g(x, w)
+        assert log == ["forward"]
+        (y * torch.arange(20.0).view(5, 4)).sum().backward()
+        assert log == ["forward", "backward"]
+        log.clear()
+        return [y, x.grad, w.grad]
+
+    compiled = fresh.compile(f)
+    for _ in range(3):
+        torch.testing.assert_close(run(compiled), run(f))
+    info = fresh.cache_info(compiled)
+    assert info["breaks"] == 0 and not info["notes"], info
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(torch.ones(5, 3), torch.ones(3, 4)), f(torch.ones(5, 3), torch.ones(3, 4)))
+    assert log == ["forward"] * 2
+
+
+class Kept(torch.autograd.Function):
+    """Gradients that are made of what the forward left alone: by a call that may raise, and a result itself."""
+
+    @staticmethod
+    def forward(ctx, x, w):
+        y = x @ w
+        ctx.save_for_backward(w, y, y.argmax(0))
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        w, y, indices = ctx.saved_tensors
+        return y, torch.zeros_like(w).index_add_(0, indices % 3, w)
+
+
+def test_gradients_that_do_not_read_the_ones_that_arrive(fresh, capfd):
+    def run(g):
+        torch.manual_seed(0)
+        x, w = torch.randn(5, 3, requires_grad=True), torch.randn(3, 3, requires_grad=True)
+        y = g(x, w)
+        (y * torch.arange(15.0).view(5, 3)).sum().backward()
+        return [y, x.grad, w.grad]
+
+    def inside(x, w):
+        return Kept.apply(x * 2, w) + 1
+
+    def outside(x, w):
+        return Kept.apply(x * 2, w)
+
+    for f in (inside, outside):
+        with fresh.config.patch(log="perf"):
+            compiled = fresh.compile(f)
+            for _ in range(3):
+                torch.testing.assert_close(run(compiled), run(f))
+        assert "runs through the framework" not in capfd.readouterr().err
+        assert fresh.cache_info(compiled)["breaks"] == 0 and not fresh.cache_info(compiled)["notes"]
+
+
+UNARY = "abs absolute ceil cos deg2rad digamma erf erfc floor frac lgamma logit nan_to_num negative rad2deg sign sin sinc square trunc".split()
+ACTIVATIONS = "gelu hardsigmoid hardswish hardtanh mish relu6 silu softsign".split()
+WRITTEN = {
+    **{name: getattr(torch, name) for name in UNARY},
+    **{name: getattr(F, name) for name in ACTIVATIONS},
+    **{name + "_": (lambda x, f=getattr(torch.Tensor, name + "_"): f(x * 1)) for name in UNARY},
+    **{name + "_": (lambda x, f=getattr(F, name): f(x * 1, inplace=True)) for name in ACTIVATIONS if name not in ("gelu", "softsign")},
+    "adaptive": lambda x: F.adaptive_avg_pool2d(x, 1).flatten(1),
+    "adaptive 2": lambda x: F.adaptive_avg_pool2d(x, 2),
+    "average": lambda x: F.avg_pool2d(x, 2),
+    "maximum": lambda x: F.max_pool2d(x, 2).flatten(1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_results_that_no_derivative_keeps_are_written(fresh, name):
+    """What torch does not keep may be written in place (dropout behind a pooling, say), and the backward pass is compiled."""
+
+    def f(x):
+        y = WRITTEN[name](x)
+        return F.dropout(y, 0.5, True, inplace=True).mul_(3)
+
+    def run(g):
+        torch.manual_seed(0)
+        x = (torch.rand(2, 4, 4, 4) * 0.5 + 0.2).requires_grad_()
+        y = g(x)
+        y.sum().backward()
+        return [y, x.grad]
+
+    compiled = fresh.compile(f)
+    for _ in range(2):
+        torch.testing.assert_close(run(compiled), run(f))
+    assert not fresh.cache_info(compiled)["notes"] and not fresh.cache_info(compiled)["breaks"]
