@@ -27,7 +27,8 @@ def compile(
     """Make a function, a method, a callable object or a `torch.nn.Module` fast. Also a decorator, bare or with arguments.
 
     fullgraph: True: whatever does not fit into one graph raises `framejit.BreakError` instead of splitting it.
-    dynamic:   None: sizes that change become symbolic on the second compile; True: from the start; False: never.
+    dynamic:   None: sizes and whole numbers that change become symbolic on the second compile; True: from the start, those above 1;
+               False: never.
     backend:   "llvm" (machine code), "eager" (the framework runs the captured graph), "interpreter" (reference), a name
                of `register_backend`, or a callable taking (graph, example_inputs).
     mode:      None or "default"; "background": another thread compiles, and until it is done the framework makes the calls

@@ -78,22 +78,31 @@ shape::Ints StridesBySizes(const shape::Env& env, const shape::Ints& sizes, std:
   return out;
 }
 
+// Is it what a call is given, itself or in containers? What objects hold are settings more often than sizes.
+bool IsGiven(const Source* s) {
+  while (s->base && (s->kind == SourceKind::kItem || s->kind == SourceKind::kDictItem)) s = s->base;
+  return s->kind == SourceKind::kSlot;
+}
+
 }  // namespace
 
 PyObject* Session::SymbolOf(PyObject* number, const Source* s) {
   const bool is_float = options_.dynamic_floats && PyFloat_CheckExact(number);
   const bool counts = Counting::now && Counting::now->source == s;
-  if ((options_.dynamic_ints.empty() && !counts) || !(is_float || PyLong_CheckExact(number))) return nullptr;
+  const bool given = options_.dynamic == 1 && !is_float && IsGiven(s);
+  const auto& dynamic = options_.dynamic_ints;
+  if ((dynamic.empty() && !counts && !given) || !(is_float || PyLong_CheckExact(number))) return nullptr;
   if (is_float && std::isnan(PyFloat_AS_DOUBLE(number))) return nullptr;  // it matters which object it is
   if (auto known = numbers_->Float(s)) return NewSymFloat(this, *known);
   if (auto known = numbers_->Int(s)) return SymIntObject(*known);
-  const auto& dynamic = options_.dynamic_ints;
-  if (!counts && std::find(dynamic.begin(), dynamic.end(), s->str()) == dynamic.end()) return nullptr;
+  const bool changed = counts || std::find(dynamic.begin(), dynamic.end(), s->str()) != dynamic.end();
+  if (!changed && !given) return nullptr;
   const std::string name = s->str(fj_code(root_)->co_localsplusnames);
   if (is_float) return NewSymFloat(this, numbers_->NewFloat(s, number, name));
   int overflow;
   int64_t value = PyLong_AsLongLongAndOverflow(number, &overflow);
-  if (overflow || value < 1) return nullptr;  // 0 means too much to programs to be any number
+  // 0 means too much to programs to be any number, and so does 1 as long as there was no other one.
+  if (overflow || value < 1 + !changed) return nullptr;
   return SymIntObject(numbers_->NewInt(s, value, name));
 }
 

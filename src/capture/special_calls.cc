@@ -393,6 +393,9 @@ static KeyKind KeyOf(Session& s, PyObject* o) {
   if (IsPrimitive(o)) return KeyKind::kValue;
   if (IsTensor(o)) return s.trace().tensors[AsTensor(o)->id].input >= 0 ? KeyKind::kOther : KeyKind::kNew;
   if (IsConstantKind(o)) return s.SourceOf(o) || !s.IsOutside(o) ? KeyKind::kValue : KeyKind::kOther;
+  if (PySlice_Check(o)) return KeyKind::kOther;  // its bounds may be symbols
+  const hashfunc hash = Py_TYPE(o)->tp_hash;     // equal devices have equal hashes; each torch.finfo is itself
+  if (IsValue(o) && hash != PyBaseObject_Type.tp_hash && hash != PyObject_HashNotImplemented) return KeyKind::kValue;
   if (LooksByIdentity(o)) return s.IsOutside(o) ? KeyKind::kValue : KeyKind::kNew;
   if (!PyTuple_Check(o)) return KeyKind::kOther;
   KeyKind kind = KeyKind::kValue;
@@ -419,8 +422,8 @@ PyObject* CaptureSemantics::CallLru(PyObject* callable, PyObject** args, Py_ssiz
     values &= kind == KeyKind::kValue;
   }
   if (values) {
-    for (Py_ssize_t i = 0; i < total; ++i)
-      if (!s_.Pin(args[i])) return nullptr;
+    for (Py_ssize_t i = 0; i < total; ++i)  // a value is guarded where it came in
+      if (!IsValue(args[i]) && !s_.Pin(args[i])) return nullptr;
     return CallCached(s_, callable, args, nargs, kwnames);
   }
   Ref inner(PyObject_GetAttrString(callable, "__wrapped__"));

@@ -277,3 +277,29 @@ def test_numbers_whose_expressions_would_double_go_on_as_numbers():
 
     info = calls(program, lambda n: (torch.ones(3), n), (100, 10**9, 10**12, 7, 10**9))
     assert info["captures"] == 4 and info["outcomes"]["run"] == {"graph": 5} and not info["breaks"]  # one for each number
+
+
+NUMBERS = {
+    "half": lambda p, n: p[: n // 2],
+    "from the end": lambda p, n: torch.cat([p[-(n - n // 2) :], p[: n // 2]]).view(1, n, 1, -1).expand(2, n, 3, -1),
+    "new": lambda p, n: p.new_zeros(size=(n, p.shape[1])) + n,
+    "keyword": lambda p, **words: p[: words["n"]] * 2,
+    "in a list": lambda p, sizes: p[: sizes[0]].expand(sizes[1], -1, -1) + sizes[0],
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_are_symbols_from_the_first_call(name, fresh):
+    """dynamic=True: one version for whole numbers above 1, wherever the call holds them; 1 is a number of its own."""
+    f, p = NUMBERS[name], X(64, 6)
+
+    def call(g, n):
+        return g(p, n=n) if name == "keyword" else g(p, [n, n + 1]) if name == "in a list" else g(p, n)
+
+    compiled = fresh.compile(f, dynamic=True, fullgraph=True)
+    with framejit.config.patch(error_on_recompile=True):
+        for n in (4, 8, 6, 9):
+            assert torch.equal(call(compiled, n), call(f, n))
+    assert compiles(framejit.cache_info(compiled)) == 1
+    for n in (1, 5):
+        assert torch.equal(call(compiled, n), call(f, n))
