@@ -60,13 +60,14 @@ class Tape:
     def __init__(self):
         self.watched = []  # numbers of results whose memory is kept
         self.leaves, self.results = [], []  # what gradients go to, and come from: stand-ins, or wrappers around them
-        self.kept, self.forms = [], None  # by torch for derivatives, in its order; how each is made of the plain tensors that a run keeps
+        self.kept, self.versions, self.forms = [], [], None  # by torch for derivatives, in its order; how each is made of the plain tensors that a run keeps
         self.now = threading.local()
         self.passes = {}
 
     # --- while the first pass is captured
     def keep(self, tensor):
         self.kept.append(tensor)
+        self.versions.append(tensor._version)
         return len(self.kept) - 1
 
     def give(self, number):
@@ -89,6 +90,8 @@ class Tape:
 
     def seal(self, results):
         """The plain stand-ins that a run keeps for the backward pass from these results."""
+        if any(t._version != v for t, v in zip(self.kept, self.versions)):
+            raise RuntimeError("what a derivative keeps is written")
         self.results, plain_ones, places = list(results), [], {}
 
         def form(t):

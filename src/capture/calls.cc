@@ -489,6 +489,12 @@ static PyObject* SizeOf(Session& s, PyTypeObject* type, PyObject* const* args, P
   return s.Adopt(PyObject_CallOneArg(reinterpret_cast<PyObject*>(type), items.get()));
 }
 
+static Ref Packed(PyObject* const* args, Py_ssize_t n) {
+  Ref tuple(PyTuple_New(n));
+  for (Py_ssize_t i = 0; tuple && i < n; ++i) PyTuple_SET_ITEM(tuple.get(), i, Py_NewRef(args[i]));
+  return tuple;
+}
+
 PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   auto* o = reinterpret_cast<PyObject*>(type);
   Py_ssize_t total = nargs + KwCount(kwnames);
@@ -558,12 +564,8 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
     if (TakesTensor(type, args, nargs, total)) return AsClass(s_, args[0], type);
     PyTypeObject* base = LayoutOf(type);  // whose __new__ runs
     if (!IsPureType(base)) return s_.Break(BreakId::kUnknownCall, Describe(o));
-    Ref tuple(PyTuple_New(nargs)), kw;
+    Ref tuple = Packed(args, nargs), kw;
     if (!tuple) return nullptr;
-    for (Py_ssize_t i = 0; i < nargs; ++i) {
-      Py_INCREF(args[i]);
-      PyTuple_SET_ITEM(tuple.get(), i, args[i]);
-    }
     if (kwnames) {
       kw = Ref(PyDict_New());
       for (Py_ssize_t i = 0; kw && i < KwCount(kwnames); ++i)

@@ -1,5 +1,6 @@
 #include "capture/changed_sets.h"
 
+#include <cmath>
 #include <string_view>
 #include <vector>
 
@@ -8,8 +9,10 @@
 namespace framejit::capture {
 namespace {
 
-// A number or string, of which it is known whether it is equal to another one.
+// A number or string, of which it is known whether it is equal to another one. A not-a-number is equal as an object
+// alone, and which object it is is not known here.
 bool IsPlainKey(PyObject* o) {
+  if (PyFloat_CheckExact(o) && std::isnan(PyFloat_AS_DOUBLE(o))) return false;
   return IsPrimitive(o) && !IsSymInt(o) && !IsSymFloat(o);
 }
 

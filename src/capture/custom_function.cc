@@ -80,6 +80,7 @@ class CustomCall {
   bool LookAtOutputs();
   bool AsResult(PyObject** output);
   PyObject* WithGradients();  // throws Decline
+  PyObject* RowMajorZeros(PyObject* like);
   bool MayRunLater(PyObject* backward);
   bool Backward(PyObject* backward);
   bool TakeGradients();
@@ -194,6 +195,14 @@ bool CustomCall::LookAtOutputs() {
   return true;
 }
 
+// New reference.
+PyObject* CustomCall::RowMajorZeros(PyObject* like) {
+  static PyObject* const names = Py_BuildValue("(s)", "memory_format");
+  static PyObject* const format = tensor::ResolveCallee("torch.contiguous_format");
+  PyObject* args[] = {like, format};
+  return names && format ? s_.CallFramework(callees::kZerosLike, args, 1, names) : nullptr;
+}
+
 // What the backward reads is the context's alone: nothing changes it until then.
 bool CustomCall::MayRunLater(PyObject* backward) {
   const Reach objects = ReachFrom(s_, {context_.get(), backward});
@@ -215,7 +224,7 @@ bool CustomCall::Backward(PyObject* backward) {
   for (size_t i = 0; i < outputs_.size(); ++i) {
     const bool other = number_[i] >= static_cast<int>(tangents_.size());  // the backward gets zeros for it
     held_.emplace_back(number_[i] < 0 ? Py_NewRef(Py_None)
-                       : other        ? s_.CallFramework(callees::kZerosLike, &outputs_[i], 1, nullptr)
+                       : other        ? RowMajorZeros(outputs_[i])
                                       : s_.NewProxy(tangents_[number_[i]]));
     if (!held_.back()) return false;
     given.push_back(held_.back().get());

@@ -3,6 +3,7 @@
 #include "capture/builtins.h"
 #include "capture/changed_sets.h"
 #include "capture/generators.h"
+#include "capture/identity.h"
 #include "capture/proxy.h"
 #include "capture/rounds.h"
 #include "capture/semantics.h"
@@ -116,23 +117,6 @@ PyObject* CaptureSemantics::Compare(PyObject* a, PyObject* b, int op) {
     if (s_.SourceOf(a) && s_.SourceOf(b) && (s_.IsOutside(a) || s_.IsOutside(b)) && !Container(a)) Is(a, b);
   }
   return s_.Adopt(PyObject_RichCompare(a, b, op));
-}
-
-// Numbers and strings from outside, which are guarded by value otherwise: two equal ones may be two objects. Nothing:
-// no such ones.
-static std::optional<bool> IsOfValues(Session& s, PyObject* a, PyObject* b) {
-  const auto lazy = [](PyObject* o) { return IsLazy(o) ? reinterpret_cast<Lazy*>(o) : nullptr; };
-  const Lazy *p = lazy(a), *q = lazy(b);
-  if ((!p && !q) || s.later) return {};
-  PyObject *x = p ? p->value : a, *y = q ? q->value : b;
-  const bool value = PyLong_CheckExact(x) || PyFloat_CheckExact(x) || PyUnicode_CheckExact(x) ||
-                     PyBytes_CheckExact(x) || PyComplex_CheckExact(x) || PyTuple_CheckExact(x);
-  if (!value || Py_TYPE(x) != Py_TYPE(y)) return {};
-  guard::Row row{x == y ? guard::Kind::kSameObject : guard::Kind::kDifferentObject, p ? p->source : s.guards().Const(x),
-                 q ? q->source : s.guards().Const(y)};
-  row.here = true;
-  if (row.source != row.other) s.guards().Add(std::move(row));
-  return x == y;
 }
 
 int CaptureSemantics::Is(PyObject* a, PyObject* b) {

@@ -96,6 +96,7 @@ std::vector<TraceId> Lowering::EndCustom(Custom* c, Call call, const std::vector
     s.Show(*t);
     TensorMeta m = s.meta(*t);
     made.push_back(s.objects.New(std::move(m), s.builder.Barrier(s.objects.Value(*t))));
+    s.derivatives.Keep(made.back());
   }
   for (const auto& t : inputs)
     if (t) s.derivatives.Keep(s.objects[*t].root);

@@ -91,9 +91,13 @@ std::vector<ValueId> Lowering::Impl::Differentiate(const Question& q) {
       if (unclear) throw Decline("gradients that are zero or do not exist");
     }
     grads = autodiff::GradientsWithin(builder, outputs, seeds, inputs, &passed);
-    for (ValueId v = 0; v < passed.size(); ++v)
+    for (ValueId v = 0; v < passed.size(); ++v) {
       if (passed[v] && derivatives.freed().contains(v))
         throw Decline("gradients of what has been differentiated before, and was not kept");
+      // Its backward was captured without gradients.
+      if (passed[v] && q.create && g.nodes[v].derivative && g.nodes[v].derivative->rule == "custom")
+        throw Decline("gradients, to be differentiated again, of a torch.autograd.Function");
+    }
   } catch (const autodiff::Undifferentiable& e) {
     objects.RollBack(before);
     throw Decline(e.what());

@@ -407,9 +407,8 @@ Outs Power(Scope& s) {
   // On the CPU the framework asks pow() for these in float16: of -inf and -0 it says something else.
   const bool asks = s.torch() && p.type == DType::kFloat16 && p.operands[0].meta->device.kind == DeviceKind::kCpu;
   if (IsFloat(p.type) && !(asks && std::abs(n) == 0.5)) {
-    if (n == 0.5) return wide([&](ValueId x) { return s.b.Unary(Op::kSqrt, x); });
-    if (n == -1) return wide([&](ValueId x) { return s.b.Unary(Op::kReciprocal, x); });
-    if (s.torch() && n == -0.5) return wide([&](ValueId x) { return s.b.Unary(Op::kRsqrt, x); });
+    const Op op = n == 0.5 ? Op::kSqrt : n == -1 ? Op::kReciprocal : s.torch() && n == -0.5 ? Op::kRsqrt : Op::kPow;
+    if (op != Op::kPow) return wide([&](ValueId x) { return s.b.Unary(op, x); });
     if (s.torch() && n == -2)
       return wide([&](ValueId x) {
         return rules::Ruled({s.b, s.b.Unary(Op::kReciprocal, rules::Square(s.b, x))}, "inverse_square", {x});
@@ -623,8 +622,7 @@ constexpr Row kRows[] = {
     UNARY(kAtanh, "tmI:atanh tmIN:arctanh N:atanh"), UNARY(kErf, "tmIs:erf"), UNARY(kErfc, "tmIs:erfc"),
     {"tmIN:reciprocal", "(Tensor input)", &Reciprocal, Op::kReciprocal},
     {"S:erf", "(Tensor input)", &WideOnly<&FloatUnary>, Op::kErf}, {"S:erfc", "(Tensor input)", &WideOnly<&FloatUnary>, Op::kErfc},
-    {"S:expm1", "(Tensor input)", &WideOnly<&FloatUnary>, Op::kExpm1},
-    {"S:log1p", "(Tensor input)", &WideOnly<&FloatUnary>, Op::kLog1p},
+    {"S:expm1", "(Tensor input)", &WideOnly<&FloatUnary>, Op::kExpm1}, {"S:log1p", "(Tensor input)", &WideOnly<&FloatUnary>, Op::kLog1p},
     {"S:expit", "(Tensor input)", &WideOnly<&FloatComposite<&rules::Sigmoid>>},
     {"tmI:sigmoid s:expit n:sigmoid", "(Tensor input)", &FloatComposite<&rules::Sigmoid>},
     {"s:sinc tmI:sinc", "(Tensor input)", &FloatComposite<&SincOf>}, {"N:sinc", "(Tensor input)", &WideOnly<&FloatComposite<&SincOf>>},
@@ -670,8 +668,7 @@ constexpr Row kRows[] = {
     {"tmI:gt tmIN:greater oO:gt", BINARY, &Compare<true>, Op::kLt},
     {"tmI:ge tmIN:greater_equal oO:ge", BINARY, &Compare<true>, Op::kLe},
     {"tmN:maximum", BINARY, &Extreme, Op::kMaximum}, {"tmN:minimum", BINARY, &Extreme, Op::kMinimum},
-    {"tm:max", "(Tensor input, Tensor other)", &Extreme, Op::kMaximum},
-    {"tm:min", "(Tensor input, Tensor other)", &Extreme, Op::kMinimum},
+    {"tm:max", "(Tensor input, Tensor other)", &Extreme, Op::kMaximum}, {"tm:min", "(Tensor input, Tensor other)", &Extreme, Op::kMinimum},
     {"tmN:fmax", BINARY, &FExtreme, Op::kMaximum}, {"tmN:fmin", BINARY, &FExtreme, Op::kMinimum},
     {"tmIN:bitwise_and orAORB:and", BINARY, &Bitwise, Op::kAnd}, {"tmIN:bitwise_or orAORB:or", BINARY, &Bitwise, Op::kOr},
     {"tmIN:bitwise_xor orAORB:xor", BINARY, &Bitwise, Op::kXor},

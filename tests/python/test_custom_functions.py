@@ -548,6 +548,8 @@ def test_a_gradient_of_zeros_may_need_what_the_framework_computes(fresh):
             ours, eager = (torch.autograd.grad(of(g(x, w)), (x, w)) for g in (compiled, f))
             for a, b in zip(ours, eager, strict=True):
                 torch.testing.assert_close(a, b)
+
+
 class Quantised(torch.autograd.Function):
     """Results without gradients, by type and by mark, before and behind one that has them; the backward gets zeros for them."""
 
@@ -702,3 +704,72 @@ def test_results_that_no_derivative_keeps_are_written(fresh, name):
     for _ in range(2):
         torch.testing.assert_close(run(compiled), run(f))
     assert not fresh.cache_info(compiled)["notes"] and not fresh.cache_info(compiled)["breaks"]
+
+
+class Kept(torch.autograd.Function):
+    """Keeps a result without gradients. Its gradient tells how the zeros for that lie."""
+
+    @staticmethod
+    def forward(ctx, x):
+        m = x * 3
+        ctx.save_for_backward(m)
+        ctx.mark_non_differentiable(m)
+        return x + 1, m
+
+    @staticmethod
+    def backward(ctx, grad, of_m):
+        (m,) = ctx.saved_tensors
+        return (of_m + 2) if of_m.is_contiguous() else (of_m + 2 * m + grad)
+
+
+def test_the_zeros_of_a_result_without_gradients_lie_row_by_row(fresh):
+    compiled = fresh.compile(lambda x: Kept.apply(x.t())[0])
+    for _ in range(2):
+        x = torch.randn(2, 3, requires_grad=True)
+        (grad,) = torch.autograd.grad(compiled(x).sum(), x)
+        assert torch.equal(grad, torch.full((2, 3), 2.0))
+    assert fresh.cache_info(compiled)["breaks"] == 0
+
+
+def test_a_kept_result_without_gradients_must_not_be_written(fresh):
+    def f(x):
+        y, m = Kept.apply(x)
+        m.add_(1)
+        return y
+
+    compiled = fresh.compile(f)
+    for g in (f, compiled, compiled):
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            g(torch.randn(3, requires_grad=True)).sum().backward()
+
+
+class Exp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = x.exp()
+        ctx.save_for_backward(x, y)
+        return y
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, y = ctx.saved_tensors
+        return y * grad + 0 * x
+
+
+@pytest.mark.parametrize("square", [False, True])
+def test_functions_twice_differentiated_inside(fresh, square):
+    """Their backward was captured without gradients, so the framework makes the first derivative."""
+
+    def f(x):
+        y = Exp.apply(x * 2)
+        (g,) = torch.autograd.grad((y * y if square else y).sum(), x, create_graph=True)
+        return g * 3
+
+    compiled = fresh.compile(f)
+    for _ in range(3):
+        x = torch.randn(4, dtype=torch.float64, requires_grad=True)
+        mine, theirs = compiled(x), f(x)
+        assert mine.requires_grad
+        torch.testing.assert_close(mine, theirs)
+        torch.testing.assert_close(*(torch.autograd.grad(g.sum(), x)[0] for g in (mine, theirs)))
+    assert fresh.cache_info(compiled)["breaks"] == 1

@@ -122,3 +122,16 @@ def test_gradients_at_special_values(fresh, name, dtype):
         told.append(x.grad)
     torch.testing.assert_close(told[1], told[0], equal_nan=True)
     assert compiled.cache_info()["breaks"] == 0
+
+
+def test_not_a_number_in_a_set_that_changes(fresh):
+    def f(x, held, a, b):
+        held.discard(a)
+        held.add(b)
+        return x * 2, a in held
+
+    compiled = fresh.compile(f)
+    for a, b in NANS * 2:
+        mine, theirs = {2}, {2}
+        assert compiled(torch.ones(1), mine, a, b)[1] == f(torch.ones(1), theirs, a, b)[1]
+        assert list(map(repr, mine)) == list(map(repr, theirs))

@@ -90,3 +90,15 @@ def test_both_passes_are_graphs(f, make):
         inner = f
         f = lambda *args: (lambda r: (r[0], *r[1]))(inner(*args))  # noqa: E731
     trained(f, make)
+
+
+def test_what_a_derivative_keeps_is_written_inside():
+    def f(w):
+        y = w.exp()
+        y.mul_(2)
+        return y
+
+    compiled = framejit.compile(f)
+    for g in (f, compiled, compiled):
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            g(leaf(3)).sum().backward()
