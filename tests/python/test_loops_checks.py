@@ -247,7 +247,7 @@ def test_special_numbers_that_results_do_not_show(special, at):
         s, n = np.float64(0.0), 0
         for i in range(len(x)):
             t = x[i] * x[i]
-            if t > 1.5 or t != t:
+            if t > 1.5 or t != t:  # noqa: PLR0124
                 n += 1
             else:
                 s += t
