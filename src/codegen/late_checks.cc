@@ -80,6 +80,16 @@ bool Checked(Value* failed, const Value* before, llvm::SmallSetVector<Value*, 4>
          Numbers(compare->getOperand(1), numbers);
 }
 
+// Of the condition of a branch. One of which passes have made one with another check's asks more than this.
+bool AsksForNumbersOnly(Value* condition, bool usual) {
+  Value *a, *b;
+  if (usual ? match(condition, m_LogicalAnd(m_Value(a), m_Value(b)))
+            : match(condition, m_LogicalOr(m_Value(a), m_Value(b))))
+    return AsksForNumbersOnly(a, usual) && AsksForNumbersOnly(b, usual);
+  const auto* compare = llvm::dyn_cast<llvm::FCmpInst>(condition);
+  return compare && compare->getPredicate() == (usual ? llvm::FCmpInst::FCMP_ORD : llvm::FCmpInst::FCMP_UNO);
+}
+
 // The values that tell of all numbers, behind the loop; nothing if some are not carried on.
 std::optional<llvm::SmallSetVector<Value*, 4>> Tell(const llvm::SmallSetVector<Value*, 4>& numbers,
                                                     const llvm::Loop& loop) {
@@ -137,7 +147,8 @@ class LateChecks {
       size += b->size();
       auto* branch = llvm::dyn_cast<llvm::BranchInst>(b->getTerminator());
       if (!branch) return false;
-      const std::optional<bool> usual = branch->getMetadata(kLateCheck) ? UsualWay(*branch) : std::nullopt;
+      std::optional<bool> usual = branch->getMetadata(kLateCheck) ? UsualWay(*branch) : std::nullopt;
+      if (usual && !AsksForNumbersOnly(branch->getCondition(), *usual)) usual = {};
       if (usual) late_.push_back(branch);
       for (unsigned way = 0; way < branch->getNumSuccessors(); ++way) {
         if (usual && (way == 0) != *usual) continue;

@@ -226,6 +226,45 @@ def test_errors_instead_of_warnings():
         check(program, (np.zeros(1), np.ones(80)), (np.zeros(1), with_one(80, 60, 1e200)), (np.zeros(1), with_one(80, 0, np.inf)), runs=0)
 
 
+@pytest.mark.parametrize("special", [*SPECIAL, 0.0, 5e-324, 1e200])
+@pytest.mark.parametrize("at", [0, 1, 150, 299])
+def test_special_numbers_that_results_do_not_show(special, at):
+    """One divided by an infinity is a number again; a comparison with what was special decides what is carried on."""
+
+    def reciprocals(x):
+        s = np.float64(0.0)
+        for i in range(len(x)):
+            s += 1.0 / (x[i] * x[i])
+        return s
+
+    def carried(x):
+        s = np.float64(1.0)
+        for i in range(len(x)):
+            s = 1.0 / (s * x[i] + 1.5)
+        return s
+
+    def decided(x):
+        s, n = np.float64(0.0), 0
+        for i in range(len(x)):
+            t = x[i] * x[i]
+            if t > 1.5 or t != t:  # noqa: PLR0124
+                n += 1
+            else:
+                s += t
+        return s, n
+
+    def stored(x, y):
+        for i in range(len(x)):
+            y[i] = 1.0 / (x[i] * 3.0)
+        return y
+
+    x = with_one(300, at, special)
+    for program in (reciprocals, carried, decided):
+        check(program, (np.ones(300),), (x,), (x[::-1],))
+    both = with_one(310, at, special)
+    check(stored, (np.ones(300), np.ones(300)), (both[:300], both[:300]), (both[3:303], both[2:302]), (both[:300], both[299::-1]))
+
+
 def test_ints_of_special_numbers():
     x = np.linspace(0, 0.99, 60)
     check(histogram, (x, 7), *((with_one(60, 45, s) - 0.2, 7) for s in [*SPECIAL, 1e19, -1e19, 4e18, -4e18, 9.3e18]))
