@@ -35,7 +35,8 @@ Expr Count(At& t, Expr v, const std::vector<int64_t>& axes) {
 
 void Elu(At& t) {  // alpha, scale, input scale
   Expr x = t.in(0);
-  // What is above stays finite: it is differentiated again. Not-a-number stays what it is, as in the framework's vectors.
+  // What is above stays finite: it is differentiated again. Not-a-number stays what it is, as in the framework's
+  // vectors.
   Expr above = Apply(Op::kLt, t.Zeros(x), x), low = Where(Le(t.Zeros(x), x), t.Zeros(x), x);
   Expr below = t.g * (t.number(0) * t.number(1) * t.number(2)) * Apply(Op::kExp, low * t.number(2));
   t.Give(0, Where(above, t.g * t.number(1), below));

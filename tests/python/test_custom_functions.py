@@ -706,7 +706,7 @@ def test_results_that_no_derivative_keeps_are_written(fresh, name):
     assert not fresh.cache_info(compiled)["notes"] and not fresh.cache_info(compiled)["breaks"]
 
 
-class Kept(torch.autograd.Function):
+class KeepsPlain(torch.autograd.Function):
     """Keeps a result without gradients. Its gradient tells how the zeros for that lie."""
 
     @staticmethod
@@ -723,7 +723,7 @@ class Kept(torch.autograd.Function):
 
 
 def test_the_zeros_of_a_result_without_gradients_lie_row_by_row(fresh):
-    compiled = fresh.compile(lambda x: Kept.apply(x.t())[0])
+    compiled = fresh.compile(lambda x: KeepsPlain.apply(x.t())[0])
     for _ in range(2):
         x = torch.randn(2, 3, requires_grad=True)
         (grad,) = torch.autograd.grad(compiled(x).sum(), x)
@@ -733,7 +733,7 @@ def test_the_zeros_of_a_result_without_gradients_lie_row_by_row(fresh):
 
 def test_a_kept_result_without_gradients_must_not_be_written(fresh):
     def f(x):
-        y, m = Kept.apply(x)
+        y, m = KeepsPlain.apply(x)
         m.add_(1)
         return y
 
