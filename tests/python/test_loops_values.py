@@ -326,7 +326,7 @@ def test_tuples():
                 print(s, k)
         return s
 
-    check(program, (rng().random((20, 20)),))
+    check(program, (rng().random((15, 15)),))
     check(kinds, (np.float64(3),), (2.0,))
 
 
