@@ -318,7 +318,8 @@ Value* InstructionEmitter::Gather(int n, const Inst& inst, const Copy& copy, Val
   Value* v = llvm::PoisonValue::get(type);
   for (int lane = 0; lane < lanes_; ++lane) {
     Value* p = LanePointer(n, inst, copy, offset, stride, indirect, lane);
-    Value* element = predicate ? LoadLane(p, align, predicate, Nothing(type, t), lane)
+    // Lanes that do not exist point to the last that does, of which their own predicate says nothing.
+    Value* element = predicate ? LoadLane(p, align, And(copy.mask, predicate), Nothing(type, t), lane)
                                : b_.CreateAlignedLoad(type->getScalarType(), p, align);
     v = b_.CreateInsertElement(v, element, uint64_t(lane));
   }

@@ -41,7 +41,7 @@ TEST(Threads, CompileRunAndDrop) {
     });
   }
   for (std::thread& t : threads) t.join();
-  EXPECT_GT(rounds, kThreads);
+  EXPECT_GE(rounds, kThreads);
 }
 
 }  // namespace
