@@ -615,7 +615,8 @@ def test_steps_of_cuda_graphs_share_the_time_of_the_whole():
         assert alike(sum(s.seconds for s in p.steps) / 10, whole), (p.steps, whole)
         products = [s for s in p.steps if s.flops]
         assert products and sum(s.seconds for s in products) > 0.5 * sum(s.seconds for s in p.steps), p.steps
-        close(f(x, w, v), mlp(x, w, v))
+        for got, wanted in zip(f(x, w, v), mlp(x, w, v), strict=True):  # sums that cancel: as exact as the largest of them
+            assert (got - wanted).abs().max() <= 2e-3 * wanted.abs().max()
 
 
 def test_timed_runs_in_captures_of_the_user():
