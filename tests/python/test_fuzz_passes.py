@@ -88,10 +88,11 @@ def sequence(f, seed):
     seen = [("results", [r.detach().clone() for r in results], [(r.requires_grad, r.is_leaf) for r in results])]
     hooked, kept = [], []
     asked = [r for r in results if r.requires_grad and r.grad_fn is not None and not r._is_view()]
+    made = tuple(asked)  # by these; that one gradient is made of another is how eager computes them
     try:
         for _ in range(rng.randint(1, 4) if asked else 0):
             what, y, z = rng.choice(("grad", "grad", "grad", "backward", "hook", "keep", "write")), rng.choice(asked), rng.choice(asked)
-            others = [t for t in (x, w, *asked) if rng.random() < 0.5 and not any(t is o for o in (y, *hooked))] or [x, w]
+            others = [t for t in (x, w, *made) if rng.random() < 0.5 and not any(t is o for o in (y, *hooked))] or [x, w]
             create, both, scale = rng.random() < 0.4, rng.random() < 0.4, rng.random() + 1
             if what == "grad":
                 if not all(leads(t, others) for t in (*hooked, *kept)):
