@@ -5,6 +5,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from oracle import gradients_agree  # noqa: E402
+from test_gradient_rules import Two as Several  # noqa: E402
 
 F = torch.nn.functional
 
@@ -520,18 +521,6 @@ def test_a_gradient_taken_inside_leaves_no_stand_in_behind():
             torch.testing.assert_close(compiled(p), f(q))
         info = framejit.cache_info(compiled)
         assert info["outcomes"]["run"] == {"graph": 3} and not info["notes"]
-
-
-class Several(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, y):
-        ctx.save_for_backward(x, y)
-        return x * y, x + 1
-
-    @staticmethod
-    def backward(ctx, a, b):
-        x, y = ctx.saved_tensors
-        return a * y + b, a * x
 
 
 def test_a_gradient_of_zeros_may_need_what_the_framework_computes(fresh):

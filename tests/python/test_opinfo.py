@@ -163,6 +163,12 @@ SOME = ("add", "sub", "div", "floor_divide", "xlogy", "var", "std", "sum", "soft
         "matmul", "index_select", "nn.functional.rms_norm")  # fmt: skip
 
 
+def quick(*more):
+    """All operators; `slow` but for some, and these."""
+    for p in operators():
+        yield pytest.param(*p.values, id=p.id, marks=[] if p.values[0].name in (*SOME, *more) else pytest.mark.slow)
+
+
 @pytest.mark.parametrize("info", [p for p in operators() if p.values[0].name in SOME])
 def test_some_samples(fresh, info):
     assert compare(fresh, info, (torch.float32, torch.bfloat16, torch.int64), most=2) >= 4
@@ -262,8 +268,7 @@ def second_gradients(fn, sample):
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
-@pytest.mark.parametrize("info", [pytest.param(*p.values, id=p.id, marks=[] if p.values[0].name in (*SOME, "tanh", "linalg.qr", "logsumexp") else pytest.mark.slow)
-                                  for p in operators() if p.values[0].supports_gradgrad and p.values[0].supports_autograd])  # fmt: skip
+@pytest.mark.parametrize("info", [p for p in quick("tanh", "linalg.qr", "logsumexp") if p.values[0].supports_gradgrad and p.values[0].supports_autograd])
 def test_second_gradient(fresh, info):
     if torch.float64 not in info.supported_dtypes(DEVICE):
         pytest.skip("not of this dtype")
@@ -337,8 +342,7 @@ def recorded(value):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("info", [pytest.param(*p.values, id=p.id, marks=[] if p.values[0].name in (*SOME, "sort", "linalg.qr", "dist") else pytest.mark.slow)
-                                  for p in operators() if p.values[0].supports_autograd])  # fmt: skip
+@pytest.mark.parametrize("info", [p for p in quick("sort", "linalg.qr", "dist") if p.values[0].supports_autograd])
 def test_who_carries_gradients(fresh, info, way):
     """What the program says of gradients around an operator is what its results say, whoever computes it."""
     if way == "in_inference" and info.name.startswith("unsafe_"):
@@ -407,8 +411,7 @@ def shared(value, x):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("way", WRITES)
-@pytest.mark.parametrize("info", [pytest.param(*p.values, id=p.id, marks=[] if p.values[0].name in (*SOME, "sort", "linalg.qr", "dist") else pytest.mark.slow)
-                                  for p in operators()])  # fmt: skip
+@pytest.mark.parametrize("info", [*quick("sort", "linalg.qr", "dist")])
 def test_who_shares_memory(fresh, info, way):
     """What is written behind an operator is seen where eager shows it: in its result, its operand, and nowhere else."""
     for dtype in (torch.float64, torch.int64):
