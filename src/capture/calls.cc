@@ -68,11 +68,7 @@ bool NotForC(Session& s, PyObject* o) {
 
 // `type` as a function that is captured: C code that called it itself would see stand-ins. It is kept for ever.
 PyObject* TypeInPython() {
-  static PyObject* const function = [] {
-    SuspendScope off;
-    Ref module(tensor::Import("framejit._functions"));
-    return module ? PyObject_GetAttrString(module.get(), "type_of") : nullptr;
-  }();
+  static PyObject* const function = FromModule("framejit._functions", "type_of");
   return function;
 }
 

@@ -8,16 +8,9 @@
 #include "capture/reach.h"
 #include "capture/semantics.h"
 #include "capture/tape.h"
-#include "tensor/import.h"
 
 namespace framejit::capture {
 namespace {
-
-PyObject* Part(const char* name) {  // of framejit._functions, kept for ever
-  SuspendScope off;
-  Ref module(tensor::Import("framejit._functions"));
-  return module ? PyObject_GetAttrString(module.get(), name) : nullptr;
-}
 
 // An attribute of torch's base class, as the function that it is.
 PyObject* OfBase(const char* name) {
@@ -31,8 +24,8 @@ PyObject* OfBase(const char* name) {
 
 // What a subclass of torch.autograd.Function is compared with.
 struct Parts {
-  PyObject *context = Part("Context"), *setup = OfBase("setup_context"), *backward = OfBase("backward"),
-           *vjp = OfBase("vjp");
+  PyObject *context = FromModule("framejit._functions", "Context"), *setup = OfBase("setup_context"),
+           *backward = OfBase("backward"), *vjp = OfBase("vjp");
 };
 const Parts& TorchParts() {
   static const Parts parts;

@@ -435,7 +435,7 @@ void Translator::ForEach(int count, bool innermost, absl::FunctionRef<void(int)>
   Emit({.op = ScalarOp::kSet, .a = Int(0), .imm = variable});
   Emit({.op = ScalarOp::kJump, .imm = head});
   code.blocks.resize(head + 3);
-  element_blocks_ += 3;
+  extra_blocks_ += 3;
   block = head;
   const int i = Emit({.op = ScalarOp::kGet, .imm = variable, .id = -2});
   Emit({.op = ScalarOp::kBranch, .a = Compare(ScalarOp::kLt, i, count), .other = behind, .imm = round});

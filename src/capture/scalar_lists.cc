@@ -88,7 +88,7 @@ int Translator::IntAt(int object) {
   const int near = static_cast<int>(code.blocks.size()), far = near + 1, behind = near + 2;
   Emit({.op = ScalarOp::kBranch, .a = one, .other = far, .imm = near});
   code.blocks.resize(near + 3);
-  element_blocks_ += 3;
+  extra_blocks_ += 3;
   block = near;
   const int digit = Emit(
       {.op = ScalarOp::kLoad, .a = object, .b = Int(layout.digit), .dtype = DType::kUInt32, .id = -2, .array = kLists});

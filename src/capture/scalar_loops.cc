@@ -25,7 +25,7 @@ constexpr int kVisits = 2;
 constexpr int64_t kInnerWork = 40'000;
 // What is compiled for long wants so many instructions that the loop has run, or will, for each block; Python runs them
 // in about a fourth of the time that the block takes. Otherwise it is asked again when it was come to more often.
-constexpr int kSmallCode = 80;
+constexpr int kSmallCode = 64;
 constexpr int64_t kWorkForBlock = 750;
 constexpr int kPatience = 8;
 constexpr int64_t kWorkOfRound = 16;  // in code

@@ -52,7 +52,7 @@ struct Translation {
   std::vector<Slot> locals, stack;  // What the frame holds at the entry.
   std::vector<ExitState> exits;
   std::vector<NameGuard> guards;
-  int blocks = 0;             // of the code, but those of loops over elements
+  int blocks = 0;             // of the code, without those of loops over elements and of looking for signals
   int cells = 0, rounds = 0;  // how many; the one that counts jumps back
   bool floats = false;        // of NumPy: its error state matters
   bool apart = false;         // what is written lies in one array alone

@@ -180,7 +180,7 @@ Captured CaptureOnce(Compiled& compiled, Place& place, FjFrame* frame, long stop
   options.cached = cached;
   Counting counting(place);
   Session s(frame, std::move(options));
-  TapeScope tape(s, frame);
+  TapeScope tape(s, &place.needs_tape);
   CaptureSemantics sem(s, compiled);
   if (!left.empty()) s.lowering().LeaveDerivatives(left);
   // Whatever the outcome, the private objects die while the session still says that nothing may run: a generator

@@ -141,13 +141,14 @@ Session::Session(FjFrame* root, CaptureOptions options) : root_(root), options_(
   numbers_ = std::make_unique<Numbers>(env_, graph_, *guards_);
   lowering_ = std::make_unique<surface::Lowering>(
       trace_, graph_, env_,
-      [this](Call& call, const std::vector<TensorMeta>& operands) -> std::optional<Inferred> {
+      [this](Call& call, const std::vector<TensorMeta>& operands, std::string* reason) -> std::optional<Inferred> {
         tensor::Refusal why;
         SuspendScope off;
         if (auto sized = data_sizes_.Infer(call, operands)) return sized;
         auto r = tensor::InferByFramework(call, operands, constants_, &why);
         if (!r && why.symbolic) r = InferOfAnySize(call, operands, env_, constants_, &why);
         if (!r && PyErr_Occurred()) PyErr_Clear();
+        if (!r) *reason = std::move(why.text);
         return r;
       },
       [this](const Call& call, const std::vector<TensorMeta>& operands) {

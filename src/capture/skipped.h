@@ -12,5 +12,7 @@ bool SkippedFile(PyCodeObject* code);
 Ref InsteadOf(PyCodeObject* code);
 // Such a replacement is better than what a graph makes of the code: what is captured ends before a call of it.
 bool EndsGraph(PyCodeObject* code);
+// It is torch's code around wrappers that C code makes: only torch itself can make the call (capture/tape.h).
+bool RunsAroundWrappers(PyCodeObject* code);
 
 }  // namespace framejit::capture

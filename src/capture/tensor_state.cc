@@ -90,8 +90,7 @@ bool SameShape(Session& s, const TensorMeta& a, const TensorMeta& b) {
 PyObject* WithData(Session& s, PyObject* tensor, PyObject* value) {
   static PyObject* const apply = [] {
     SuspendScope off;
-    Ref module(tensor::Import("framejit._data"));
-    Ref type(module ? PyObject_GetAttrString(module.get(), "WithData") : nullptr);
+    Ref type(FromModule("framejit._data", "WithData"));
     return type ? PyObject_GetAttrString(type.get(), "apply") : nullptr;
   }();
   if (!apply) return nullptr;

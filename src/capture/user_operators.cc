@@ -98,11 +98,7 @@ PyObject* CallWriting(Session& s, const Plan& plan, const std::vector<PyObject*>
 }  // namespace
 
 PyObject* CaptureSemantics::CallOperator(PyObject* op, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
-  static PyObject* const plan_of = [] {
-    SuspendScope off;
-    Ref module(tensor::Import("framejit._functions"));
-    return module ? PyObject_GetAttrString(module.get(), "plan_of") : nullptr;
-  }();
+  static PyObject* const plan_of = FromModule("framejit._functions", "plan_of");
   bool tracked = false;
   for (Py_ssize_t i = 0; i < nargs + KwCount(kwnames); ++i)
     EachTensorIn(args[i], [&](PyObject* t) { tracked |= s_.meta(AsTensor(t)->id).requires_grad; });

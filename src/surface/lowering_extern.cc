@@ -96,11 +96,12 @@ Inferred Lowering::Impl::Ask(Callee callee, Call& request, const std::vector<Tra
   std::vector<TensorMeta> operands;
   for (TraceId t : ids) operands.push_back(meta(t));
   auto inferred = KnownResult(env(), request, operands);
-  if (!inferred) inferred = infer(request, operands);
+  std::string why;
+  if (!inferred) inferred = infer(request, operands, &why);
   if (!inferred && callee.Has(kSizedByData))
     throw Decline("data decides the size of the result of " + callee, Decline::Cause::kData);
   if (!inferred || inferred->metas.empty())
-    throw Decline("the result types of " + callee + " are not known before it runs");
+    throw Decline("the result types of " + callee + " are not known before it runs" + (why.empty() ? why : ": " + why));
   const bool aliases =
       std::any_of(inferred->aliases.begin(), inferred->aliases.end(), [](auto& a) { return a.operand >= 0; });
   // A view is copied where the graph reads it, so it must follow from the one tensor that it is a view of.
@@ -256,8 +257,8 @@ void Lowering::Impl::Written(Call& call, const Arg* out) {
         IsBool(m.dtype) || std::any_of(m.sizes.begin(), m.sizes.end(), [&](shape::Int n) { return env().AtRun(n); });
     plain &= !IsComplex(m.dtype) || IsComplex(operands[0].dtype);  // NumPy warns of the others
   }
-  if (!(by_data && plain) && !infer(*request, operands))
-    throw Decline("what " + call.callee + " writes is not known before it runs");
+  if (std::string why; !(by_data && plain) && !infer(*request, operands, &why))
+    throw Decline("what " + call.callee + " writes is not known before it runs" + (why.empty() ? why : ": " + why));
   std::vector<ValueId> values;
   for (TraceId t : ids) values.push_back(objects.Materialised(t));
   const TensorType type{operands[0].dtype, operands[0].sizes, operands[0].device};

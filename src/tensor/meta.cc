@@ -390,6 +390,18 @@ bool HasHistory(PyObject* o) {
   return !ReadMeta(o, &m) || m.has_grad_fn;
 }
 
+bool RequiresGrad(PyObject* o) {
+  const TorchApi* t = bound_torch;
+  if (!t || !PyType_IsSubtype(Py_TYPE(o), t->tensor)) return false;
+  if (t->at.all() && t->requires_grad) {
+    const Impl impl = ImplOf(o);
+    return Field<void*>(impl, t->at.autograd) && t->requires_grad(impl);
+  }
+  Ref wants(PyObject_GetAttrString(o, "requires_grad"));
+  if (!wants) PyErr_Clear();
+  return wants.get() == Py_True;
+}
+
 bool HasHooks(PyObject* o) {
   static PyObject* const getter = [] {
     Ref base(PyObject_GetAttrString(reinterpret_cast<PyObject*>(Torch()->tensor), "_backward_hooks"));

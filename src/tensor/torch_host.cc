@@ -251,8 +251,7 @@ class Host : public framejit::Host {
     Handle shared = nullptr;
     t.new_tensor_handle(temp.handle(), &shared);
     Ref tensor(WrapTorch(t, TakeHandle(t, shared)));
-    Meta meta;
-    const bool recorded = tensor && ReadMeta(tensor.get(), &meta) && meta.requires_grad;
+    const bool recorded = tensor && RequiresGrad(tensor.get());
     return recorded ? PyObject_CallMethod(tensor.get(), "detach", nullptr) : tensor.release();
   }
   static PyObject* AsMemory(Buffer b) {  // an array

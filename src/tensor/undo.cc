@@ -40,11 +40,6 @@ PyObject* Generator(int gpu) {  // -1: the CPU's
   return all ? PySequence_GetItem(all.get(), gpu) : nullptr;
 }
 
-bool RequiresGrad(PyObject* o) {
-  Meta m;
-  return ReadMeta(o, &m) && m.requires_grad;
-}
-
 bool IsTorch(PyObject* o) {
   return Classify(o) <= Class::kTorchSubclass;  // what is written is a tensor
 }
