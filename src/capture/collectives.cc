@@ -24,7 +24,8 @@ bool IsOfDistributed(PyObject* function) {
   return false;
 }
 
-// Groups and reductions as operators are told them; others as they are. Null: not to be taken.
+// Gives groups and reductions in the form in which operators are told of them, and other objects as they are. It is
+// null where the object cannot be taken.
 Ref AsTold(Session& s, PyObject* o) {
   static PyObject* const plain = FromModule("framejit._distributed", "plain");
   if (IsTensor(o) || PyTuple_CheckExact(o) || PyList_CheckExact(o) || IsPrimitive(o) || !plain) return Borrow(o);

@@ -37,7 +37,7 @@ Answered SetGradEnabled(Session& s, Callee callee, PyObject* const* args, Py_ssi
 
 // --- torch.autocast reads and sets these
 
-// Of the device that the first argument names, the number in Autocast; -1: none.
+// Gives the number that the device of the first argument has in Autocast, or -1.
 int AutocastDevice(PyObject* const* args, Py_ssize_t n) {
   const char* device = n >= 1 && PyUnicode_Check(args[0]) ? PyUnicode_AsUTF8(args[0]) : nullptr;
   return !device ? -1 : !strcmp(device, "cpu") ? 0 : !strcmp(device, "cuda") ? 1 : -1;

@@ -1,4 +1,4 @@
-// What a frame holds, as scalar code sees it; the loops of a function.
+// This file says what a frame holds, as scalar code sees it, and finds the loops of a function.
 #include <algorithm>
 
 #include "capture/proxy.h"

@@ -1,4 +1,5 @@
-// Iterators: over ranges, lists, arrays (also their rows), tuples; enumerate, zip and reversed of them.
+// This file has the iterators: those over ranges, lists, arrays (also their rows) and tuples, and enumerate, zip and
+// reversed of them.
 #include "capture/scalar_iterators.h"
 
 #include <algorithm>

@@ -1,6 +1,6 @@
-// Lists of numbers in a loop's code: read, written, made longer and shorter. What is in them are objects of Python,
-// which functions here take apart and make; a list's length is read where it is wanted, since the program may change
-// it.
+// This file has the lists of numbers in a loop's code, which reads them, writes them, and makes them longer and
+// shorter. Their items are objects of Python, which functions here take apart and make. A list's length is read where
+// it is wanted, since the program may change it.
 #include <cstddef>
 
 #include "capture/scalar_objects.h"
@@ -27,7 +27,7 @@ int64_t NumberOfNumpy(PyObject* o, int64_t* out, int64_t type) {
   return Py_TYPE(o) == tensor::Numpy()->scalar[type] && NumberOfScalar(static_cast<DType>(type), o, out);
 }
 
-enum : int64_t { kOfPython = -1, kBoolOfPython = -2 };  // or the type of a NumPy scalar
+enum : int64_t { kOfPython = -1, kBoolOfPython = -2 };  // Another kind is the type of a NumPy scalar.
 
 PyObject* Boxed(int64_t v, int64_t kind) {
   if (kind == kOfPython) return PyLong_FromLongLong(v);
@@ -189,7 +189,7 @@ void Translator::SetListItem(State& s, int object, const Val& index, const Val& 
   Wrote(s);
 }
 
-// list.append and list.pop; nothing: another method.
+// Translates list.append and list.pop, and gives nothing for other methods.
 std::optional<Val> Translator::ListMethod(State& s, const std::string& name, int object, const std::vector<Val>& args) {
   if (name == "append" && args.size() == 1) {
     auto [t, given] = ItemArguments(object, args[0]);

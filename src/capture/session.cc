@@ -403,8 +403,8 @@ PyObject* Session::FromOutside(PyObject* o, const Source* s, bool used) {
   if (wrapper && !NoteWrapper(*this, o, s)) return nullptr;
   const bool number = c == tensor::Class::kNumpyScalar && IsNumpyNumber(o);
   if (c != tensor::Class::kNone && !number && !wrapper) return TensorInput(o, s, c);
-  // A bound builtin (`log.append`): in the frame it was made anew for this call; one that is kept somewhere is a
-  // constant, and so is its object.
+  // The frame has made a bound builtin (`log.append`) anew for this call. One that is kept somewhere is a constant, and
+  // so is its object.
   if (Ref bound = UnbindBuiltin(o).self; bound && !PyType_Check(bound.get())) {
     if (s->kind == SourceKind::kSlot)
       return Break(BreakId::kUnknownOrigin, std::string("a bound method of a ") + Py_TYPE(bound.get())->tp_name);

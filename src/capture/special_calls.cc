@@ -384,8 +384,8 @@ void NoteGenerator(PyCodeObject* code) {
 }
 #pragma GCC diagnostic pop
 
-// What an argument is as a key of a cache: itself a value, or an object that is one by itself; made here, so that no
-// cache has it yet; or anything else.
+// Says what an argument is as a key of a cache: a value (also an object that stands for itself), an object that was
+// made here, so that no cache has it yet, or anything else.
 enum class KeyKind : uint8_t { kValue, kNew, kOther };
 
 static KeyKind KeyOf(Session& s, PyObject* o) {
@@ -394,7 +394,7 @@ static KeyKind KeyOf(Session& s, PyObject* o) {
   if (IsTensor(o)) return s.trace().tensors[AsTensor(o)->id].input >= 0 ? KeyKind::kOther : KeyKind::kNew;
   if (IsConstantKind(o)) return s.SourceOf(o) || !s.IsOutside(o) ? KeyKind::kValue : KeyKind::kOther;
   if (PySlice_Check(o)) return KeyKind::kOther;  // its bounds may be symbols
-  const hashfunc hash = Py_TYPE(o)->tp_hash;     // equal devices have equal hashes; each torch.finfo is itself
+  const hashfunc hash = Py_TYPE(o)->tp_hash;     // Equal devices have equal hashes, and each torch.finfo has its own.
   if (IsValue(o) && hash != PyBaseObject_Type.tp_hash && hash != PyObject_HashNotImplemented) return KeyKind::kValue;
   if (LooksByIdentity(o)) return s.IsOutside(o) ? KeyKind::kValue : KeyKind::kNew;
   if (!PyTuple_Check(o)) return KeyKind::kOther;

@@ -210,7 +210,7 @@ std::pair<Ref, Ref> Tape::FormOf(PyObject* wrapper) {
 
 namespace {
 
-// The plain tensors in a result.
+// Collects the plain tensors in a result.
 bool PlainIn(Tape& tape, PyObject* o, std::vector<PyObject*>* out) {
   if (IsTensor(o)) return out->push_back(o), true;
   auto [make, inner] = tape.FormOf(o);

@@ -1,4 +1,4 @@
-// NVIDIA GPUs.
+// This file has the target of NVIDIA GPUs.
 #include <bit>
 
 #include "codegen/gpu.h"

@@ -185,7 +185,7 @@ void RunState::RunTimed(size_t i) {
   AddStepTime(t);
 }
 
-// What the runs that this one stands for read and write; its seconds are the number of these runs.
+// Adds up what the runs that this one stands for read and write. Its seconds are the number of these runs.
 StepTime RunState::RunsOfStep(size_t i) const {
   const StepCost cost = CostOfStep(plan_, *c_->instance, i);
   const std::string device = OnDevice(i) ? DeviceName(plan_.device) : "cpu";

@@ -7,7 +7,7 @@ namespace framejit::surface {
 
 namespace {
 
-// A pooling function of torch: windows over the last dimensions.
+// This describes a pooling function of torch, which has windows over the last dimensions.
 struct Pooling {
   Callee callee;
   size_t dims;
@@ -34,9 +34,10 @@ std::optional<Window> WindowOf(const std::vector<Arg>& args, size_t d, const Poo
   return Window{*kernel, *stride, *padding, *dilation};
 }
 
-// What is known of a result without asking the framework, which would compute it to find out. Nothing: ask. Pooling is
-// what networks for pictures call on more elements than are computed for an answer; without this their first compile
-// would be the one that makes torch import what its meta tensors need (486 modules, 0.3 s of a first call of 0.4 s).
+// Gives what is known of a result without asking the framework, which would compute it to find out. It gives nothing
+// where the framework must be asked. Networks for pictures call pooling on more elements than are computed for an
+// answer. Without this rule their first compile would be the one that makes torch import what its meta tensors need
+// (486 modules, 0.3 s of a first call of 0.4 s).
 std::optional<Inferred> KnownResult(shape::Env& env, const Call& call, const std::vector<TensorMeta>& operands) {
   static const Signature most = Signature::Parse(
       "(Tensor input, int[] kernel_size, int[]? stride=(), int[] padding=0, int[] dilation=1, bool ceil_mode=False)");
@@ -91,7 +92,8 @@ static void Number(Call& request, const Meta& meta, std::vector<TraceId>* ids) {
   });
 }
 
-// What the framework says of a call's results; throws Decline where it cannot know, or the graph cannot follow.
+// Gives what the framework says of a call's results. It throws Decline where the framework cannot know, or the graph
+// cannot follow.
 Inferred Lowering::Impl::Ask(Callee callee, Call& request, const std::vector<TraceId>& ids, bool in_place) {
   std::vector<TensorMeta> operands;
   for (TraceId t : ids) operands.push_back(meta(t));
@@ -110,7 +112,7 @@ Inferred Lowering::Impl::Ask(Callee callee, Call& request, const std::vector<Tra
   return *inferred;
 }
 
-// The extern node, and its results' values.
+// Makes the extern node and gives the values of its results.
 std::vector<ValueId> Lowering::Impl::ExternValues(const std::shared_ptr<Call>& request, const std::vector<TraceId>& ids,
                                                   const ExternTypes& results, bool grad) {
   std::vector<TensorMeta> operands;

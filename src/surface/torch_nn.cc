@@ -1,4 +1,4 @@
-// Composites of neural networks: softmax, normalisation, dropout, pooling.
+// This file has composites of neural networks: softmax, normalisation, dropout and pooling.
 #include <limits>
 
 #include "rules/decompose.h"
@@ -20,7 +20,7 @@ namespace {
 using shape::Int;
 using shape::Ints;
 
-// Optional tensor operand i of a rule.
+// Gives the optional tensor operand i of a rule.
 ValueId Maybe(Scope& s, int i) {
   return s.has(i) ? s.tensor(i).value : rules::kNone;
 }
@@ -81,7 +81,7 @@ Outs RmsNorm(Scope& s) {  // (input, normalized_shape, weight, eps)
   return rules::RmsNorm(s.b, x.value, TrailingDims(s, x, s.ints(1)), Maybe(s, 2), eps);
 }
 
-// A per-channel vector as [1, C, 1, ...].
+// Gives a vector of one number a channel as [1, C, 1, ...].
 ValueId PerChannel(Scope& s, ValueId v, int rank) {
   Ints sizes(rank, Int(1));
   sizes[1] = s.b.type(v).shape.at(0);

@@ -429,8 +429,8 @@ bool InferTorch(const TorchApi& t, Call& call, const std::vector<PyObject*>& con
   if (foreign && in->requires_grad) return in->Fail("its gradient is code of its own, which a graph would run twice");
   Listening listening(t);
   Verdict v = Verdict::kTryMeta;
-  // Bare operators may take sizes on trust, those of stand-ins that do not fit each other, too; a user's do what they
-  // do.
+  // Bare operators may take sizes on trust, also those of stand-ins that do not fit each other. A user's operators may
+  // do anything.
   const bool safe = !foreign && (!call.callee.name().starts_with("torch.ops.") ||
                                  (call.callee.name().starts_with("torch.ops.aten.") && !in->sizes_made_up));
   if (safe && SmallAndPlain(call, *in, 4 * kMaxStandIn)) v = Try(t, call, constants, Way::kReal, in);

@@ -1,5 +1,5 @@
-// What a tensor object is: Classify, ReadMeta, ReadForGuard. The hot path reads fields (torch_api.h); with a field
-// missing the same answers come from Python attributes.
+// This file says what a tensor object is: Classify, ReadMeta, ReadForGuard. The hot path reads fields (torch_api.h).
+// With a field missing the same answers come from Python attributes.
 #include "tensor/cupy_api.h"
 #include "tensor/import.h"
 #include "tensor/numpy_api.h"

@@ -31,7 +31,7 @@ void GiveBack(void* data) {
   runtime::ArenaPool::Get().ReleaseResult(data);
 }
 
-// Of torch's CPU allocator; null if data pointers do not look as described above.
+// Gives the functions of torch's CPU allocator, and null if data pointers do not look as described above.
 Deleter TorchDeleter(const TorchApi& t) {
   static const Deleter deleter = [&]() -> Deleter {
     if (!t.at.all() || !t.empty_strided_cpu) return nullptr;

@@ -44,7 +44,8 @@ bool IsTorch(PyObject* o) {
   return Classify(o) <= Class::kTorchSubclass;  // what is written is a tensor
 }
 
-// No gradients; inference mode for what was made in it, which may not be written outside.
+// Gives a mode without gradients. It is inference mode for what was made in that, which may not be written outside of
+// it.
 ModeState Quiet(PyObject* o) {
   ModeState mode = ReadMode();
   Meta m;
