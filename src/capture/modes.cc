@@ -6,6 +6,7 @@
 #include "capture/callees.h"
 #include "capture/gradients.h"
 #include "capture/session.h"
+#include "capture/skipped.h"
 #include "runtime/cuda/driver.h"
 
 namespace framejit::capture {
@@ -294,9 +295,7 @@ PyObject* ModeScope(Session& s, PyTypeObject* type, PyObject* const* args, Py_ss
 }
 
 bool IsCodeOf(PyCodeObject* code, std::string_view package) {
-  const char* file = PyUnicode_AsUTF8(code->co_filename);
-  if (!file) PyErr_Clear();
-  return file && strstr(file, ("-packages/" + std::string(package) + "/").c_str());
+  return !PathIn(code, package).empty();
 }
 
 bool IsCodeOf(PyFrameObject* frame, std::string_view package) {

@@ -18,7 +18,7 @@
 #include "capture/override.h"
 #include "capture/overrides.h"
 #include "capture/rounds.h"
-#include "capture/scalar_loops.h"
+#include "capture/scalar/loops.h"
 #include "capture/skipped.h"
 #include "capture/special_calls.h"
 #include "capture/timing.h"

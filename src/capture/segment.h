@@ -22,7 +22,7 @@
 namespace framejit::capture {
 
 class Timing;     // capture/timing.h
-class CodeLoops;  // capture/scalar_loops.h
+class CodeLoops;  // capture/scalar/loops.h
 
 // Options of one framejit.compile call, and everything compiled under them. Shared by equal calls.
 struct CodeState;

@@ -35,23 +35,27 @@ constexpr Part kParts[] = {
     {"optim/", Instead::kUpdates},
 };
 
-// Where a file lies in torch; empty for any other. Python's packages lie in site-packages, Debian's in dist-packages.
-std::string_view InTorch(const char* file) {
-  constexpr std::string_view kTorch = "-packages/torch/";
-  const char* torch = file ? strstr(file, kTorch.data()) : nullptr;
-  return torch ? torch + kTorch.size() : std::string_view();
-}
-
 Instead InsteadOfPart(PyCodeObject* code) {
-  const char* file = PyUnicode_AsUTF8(code->co_filename);
-  if (!file) PyErr_Clear();
-  const std::string_view path = InTorch(file);
+  const std::string_view path = PathIn(code, "torch");
   for (const Part& part : kParts)
     if (path.starts_with(part.folder)) return part.instead;
   return Instead::kNothing;
 }
 
 }  // namespace
+
+std::string_view PathIn(PyCodeObject* code, std::string_view package) {
+  constexpr std::string_view kFolder = "-packages/";  // Python's is site-packages, Debian's dist-packages.
+  const char* text = PyUnicode_AsUTF8(code->co_filename);
+  if (!text) return PyErr_Clear(), std::string_view();
+  const std::string_view file = text;
+  for (size_t at = file.find(kFolder); at != file.npos; at = file.find(kFolder, at + 1)) {
+    const std::string_view rest = file.substr(at + kFolder.size());
+    if (rest.starts_with(package) && rest.substr(package.size()).starts_with('/'))
+      return rest.substr(package.size() + 1);
+  }
+  return {};
+}
 
 bool SkippedFile(PyCodeObject* code) {
   static std::string stdlib;
@@ -66,14 +70,14 @@ bool SkippedFile(PyCodeObject* code) {
   const char* file = PyUnicode_AsUTF8(code->co_filename);
   if (!file) return PyErr_Clear(), true;
   if (file[0] == '<') return strncmp(file, "<frozen", 7) == 0;
-  const std::string_view part = InTorch(file);
+  const std::string_view part = PathIn(code, "torch");
   for (size_t end = part.find('/'); !part.empty(); end = part.find('/', end + 1)) {
     if (kPlumbing.find(" " + std::string(part.substr(0, end == part.npos ? end : end + 1)) + " ") != kPlumbing.npos)
       return true;
     if (end == part.npos) break;
   }
   // NumPy's own functions are captured within a graph. Where they are called after its end, they run as they are.
-  if (strstr(file, "-packages/numpy/")) return true;
+  if (!PathIn(code, "numpy").empty()) return true;
   return !strncmp(file, stdlib.c_str(), stdlib.size()) && !strstr(file, "-packages/");
 }
 

@@ -1,9 +1,14 @@
 // Which frames run as they are, and which have something else run in their place.
 #pragma once
 
+#include <string_view>
+
 #include "capture/ref.h"
 
 namespace framejit::capture {
+
+// Where code lies in a package of this name. It is empty for code of others.
+std::string_view PathIn(PyCodeObject* code, std::string_view package);
 
 // Frames that never hold tensor programs: the standard library's own, NumPy's, and torch's plumbing.
 bool SkippedFile(PyCodeObject* code);

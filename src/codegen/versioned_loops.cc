@@ -25,7 +25,7 @@
 namespace framejit::codegen {
 namespace {
 
-using namespace llvm::PatternMatch;
+using namespace llvm::PatternMatch;  // NOLINT(google-build-using-namespace): the words of its patterns
 using llvm::SCEV;
 using llvm::SCEVAddRecExpr;
 using llvm::Value;

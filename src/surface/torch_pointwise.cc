@@ -14,8 +14,7 @@ namespace {
 
 using rules::Like;
 
-// Gives v where an operation of NumPy's integer scalars does not overflow. Where it does, the run ends and NumPy warns.
-// Arrays wrap.
+// Gives v where NumPy's integer scalars do not overflow. Else the run ends, and NumPy warns. Arrays wrap.
 ValueId NoOverflow(Scope& s, Op op, ValueId a, ValueId b, ValueId v) {
   const DType t = s.b.type(v).dtype;
   if (!IsInteger(t)) return v;

@@ -4,7 +4,7 @@
 #include <cerrno>
 #include <cmath>
 
-#include "capture/scalar_values.h"
+#include "capture/scalar/values.h"
 
 namespace framejit::capture::scalar {
 

@@ -1,12 +1,12 @@
 // See the header.
-#include "capture/scalar_loops.h"
+#include "capture/scalar/loops.h"
 
 #include <algorithm>
 #include <chrono>
 
 #include "capture/policy.h"
-#include "capture/scalar_iterators.h"
-#include "capture/scalar_objects.h"
+#include "capture/scalar/iterators.h"
+#include "capture/scalar/objects.h"
 #include "diag/diag.h"
 #include "tensor/numpy_api.h"
 #include "tensor/tensor.h"

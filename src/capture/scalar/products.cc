@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "capture/scalar_translator.h"
+#include "capture/scalar/translator.h"
 #include "tensor/numpy_api.h"
 
 namespace framejit::capture::scalar {
@@ -344,7 +344,7 @@ std::optional<Val> Translator::Reduce(const std::string& name, const Val& x) {
                          from.stride, n.sizes[0], Int(first), out});
   ExitIf(Op(ScalarOp::kNot, ScalarType::kBool, good));
   out_.floats = true;
-  const Val v = NewNumpy(t, Emit({.op = ScalarOp::kCell, .type = NewNumpy(t, -1).type(), .imm = scratch, .id = -2}));
+  Val v = NewNumpy(t, Emit({.op = ScalarOp::kCell, .type = NewNumpy(t, -1).type(), .imm = scratch, .id = -2}));
   if (!mean) return v;
   return Binary(*this, NB_TRUE_DIVIDE, v, New(Is::kInt, n.sizes[0]));
 }

@@ -1,7 +1,7 @@
 // This file translates the instructions, one by one.
 #include <limits>
 
-#include "capture/scalar_translator.h"
+#include "capture/scalar/translator.h"
 #include "guard/versions.h"
 #include "tensor/numpy_api.h"
 #include "tensor/tensor.h"

@@ -1,4 +1,4 @@
-// The translation of one loop (scalar_translate.h) at work.
+// The translation of one loop (translate.h) at work.
 #pragma once
 
 #include <absl/functional/function_ref.h>
@@ -10,7 +10,7 @@
 #include <stdexcept>
 
 #include "capture/proxy.h"
-#include "capture/scalar_translate.h"
+#include "capture/scalar/translate.h"
 
 namespace framejit::capture::scalar {
 
@@ -477,7 +477,7 @@ class Translator final : public Builder {
   Val Range(const std::vector<Val>& args);
   using Builder::Call;
 
-  // --- parts of arrays, and arithmetic on them: scalar_arrays.cc, scalar_products.cc
+  // --- parts of arrays, and arithmetic on them: arrays.cc, products.cc
   bool IsArray(const Val& v) const;
   Part PartOf(const Val& v);
   Val View(const Part& p);

@@ -7,7 +7,7 @@
 #include <functional>
 #include <memory>
 
-#include "capture/scalar_translator.h"
+#include "capture/scalar/translator.h"
 #include "surface/promote.h"
 #include "tensor/numpy_api.h"
 

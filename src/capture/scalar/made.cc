@@ -1,5 +1,5 @@
 // Arrays that a loop's code makes, and when: a local that becomes what was only written down, np.zeros and its like.
-#include "capture/scalar_made.h"
+#include "capture/scalar/made.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -8,7 +8,7 @@
 #include <new>
 #include <utility>
 
-#include "capture/scalar_translator.h"
+#include "capture/scalar/translator.h"
 #include "runtime/arena.h"
 #include "tensor/numpy_api.h"
 

@@ -3,8 +3,8 @@
 // it is wanted, since the program may change it.
 #include <cstddef>
 
-#include "capture/scalar_objects.h"
-#include "capture/scalar_translator.h"
+#include "capture/scalar/objects.h"
+#include "capture/scalar/translator.h"
 #include "guard/int_layout.h"
 #include "tensor/numpy_api.h"
 #include "tensor/tensor.h"

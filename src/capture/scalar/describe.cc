@@ -2,8 +2,8 @@
 #include <algorithm>
 
 #include "capture/proxy.h"
-#include "capture/scalar_iterators.h"
-#include "capture/scalar_translator.h"
+#include "capture/scalar/iterators.h"
+#include "capture/scalar/translator.h"
 #include "capture/session.h"
 #include "tensor/numpy_api.h"
 

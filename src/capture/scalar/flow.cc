@@ -3,7 +3,7 @@
 #include <cmath>
 #include <functional>
 
-#include "capture/scalar_translator.h"
+#include "capture/scalar/translator.h"
 
 namespace framejit::capture::scalar {
 

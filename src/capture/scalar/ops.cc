@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "capture/scalar_values.h"
+#include "capture/scalar/values.h"
 #include "surface/promote.h"
 
 namespace framejit::capture::scalar {
