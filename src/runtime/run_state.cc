@@ -93,7 +93,7 @@ void RehearseRows(void* context, int64_t begin, int64_t end) {
     stream_ = host_.CurrentStream(plan_.device);
     std::shared_ptr<StepShares> shares;
     if (records_) shares = UseGraphs(inputs);
-    if (weight_) clock_ = machine_->TimeStream(stream_, std::move(shares));
+    if (weight_) clock_ = machine_->TimeStream(stream_, shares);
     AcquireDeviceArena();
   }
   for (size_t i = 0; i < inputs.size(); ++i) {
