@@ -1,5 +1,5 @@
-// Derivatives of formulas (Derivative in graph.h): what the framework's own backward computes, with its choices at
-// kinks and its care for overflow. One row each; operands are those of the Derivative.
+// This file has the derivatives of formulas (Derivative in graph.h): what the framework's own backward computes, with
+// its choices at kinks and its care for overflow. There is one row each, and operands are those of the Derivative.
 #include <cmath>
 #include <limits>
 #include <numbers>
@@ -260,7 +260,7 @@ const Row kRows[] = {
     {"largest", ExtremeRule},
     {"finite", Finite},
     R("dropout", Expr kept{t.b, t.b.Cast(t.operands[1], t.b.type(t.g).dtype)}; t.Give(0, t.g* kept* t.number(0))),
-    // of x; tanh(x) beside it, which may be narrower
+    // The operands are x and tanh(x), which may be narrower.
     R("tanh_slope", Expr y{t.b, t.b.Cast(t.operands[1], t.b.type(t.g).dtype)}; t.Give(0, t.g* y* t.y * -2)),
     R("leaf", t.Give(0, t.g)),
     R("once", throw Undifferentiable("a second derivative whose formula is not known")),

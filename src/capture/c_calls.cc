@@ -42,11 +42,11 @@ class CCall {
   PyObject* Run();
 
  private:
-  // The phases follow in the order in which they run. Each tells whether the call is over with it; then result_ is what
-  // it gave.
+  // The phases follow in the order in which they run. Each tells whether the call is over with it, and then result_ is
+  // what it gave.
   bool Identify();          // whose function it is, by what name, with what effect
-  bool AnsweredByObject();  // the protocol of attributes, modules, types, contexts
-  bool AnsweredByDict();    // outside dicts, one key at a time
+  bool AnsweredByObject();  // This is the protocol of attributes, modules, types and contexts.
+  bool AnsweredByDict();    // Dicts from outside are read one key at a time.
   bool AnsweredByName();    // single functions of the frameworks
   PyObject* ByEffect();
   PyObject* Mutate();
@@ -82,7 +82,7 @@ bool CCall::Identify() {
   }
   name_ = reinterpret_cast<PyCFunctionObject*>(callable_)->m_ml->ml_name;
   if (self_) {
-    Bound bound = UnbindBuiltin(callable_);  // of a class: a method of its metaclass
+    Bound bound = UnbindBuiltin(callable_);  // What is bound to a class is a method of its metaclass.
     owner_ = bound.descriptor ? PyDescr_TYPE(bound.descriptor.get()) : PyType_Check(self_) ? nullptr : Py_TYPE(self_);
   }
   if (owner_) return false;
@@ -283,7 +283,7 @@ PyObject* CCall::Run() {
   return AnsweredByName() ? result_ : ByEffect();
 }
 
-// A dict without that key. A class of its own may have an answer in Python; one of C would store it.
+// The dict does not have the key. A class of the program may answer in Python, and a class of C would store an answer.
 PyObject* CaptureSemantics::MissingItem(PyObject* dict, PyObject* key) {
   static PyObject* const missing_name = PyUnicode_InternFromString("__missing__");
   PyObject* missing = _PyType_Lookup(Py_TYPE(dict), missing_name);

@@ -13,7 +13,7 @@ namespace {
 
 thread_local Retry* innermost = nullptr;
 
-bool LookedAt(const Segment& segment) {  // once; strict: each time
+bool LookedAt(const Segment& segment) {  // A segment is looked at once, and under FRAMEJIT_STRICT each time.
   return (!std::exchange(segment.looked_at, true) || diag::OptionOn("strict")) && !segment.backend_runner;
 }
 

@@ -1,5 +1,5 @@
-// The frame policy. At every instruction boundary of a wanted frame: a segment whose guards hold runs; otherwise, where
-// it may pay, a capture is tried; otherwise the instruction is stepped.
+// This file has the frame policy. At every instruction boundary of a wanted frame a segment runs if its guards hold.
+// Otherwise a capture is tried where it may pay, and else the instruction is stepped.
 #include "capture/policy.h"
 
 #include <absl/container/inlined_vector.h>
@@ -18,7 +18,7 @@
 #include "capture/override.h"
 #include "capture/overrides.h"
 #include "capture/rounds.h"
-#include "capture/scalar_loops.h"
+#include "capture/scalar/loops.h"
 #include "capture/skipped.h"
 #include "capture/special_calls.h"
 #include "capture/timing.h"

@@ -47,8 +47,9 @@ struct Captured {
   long clean_instructions =
       0;                // of these, up to the last place where no other exception was being handled than at the start
   bool raises = false;  // what eager refuses because of casts that a graph in front of it would keep for itself
-  std::string left;     // why the framework must differentiate what stands in front of the break; empty: it need not
-  Ref loop;             // the code of a loop that repeats too often, and where it begins
+  // Says why the framework must differentiate what stands in front of the break. It is empty if it need not.
+  std::string left;
+  Ref loop;  // the code of a loop that repeats too often, and where it begins
   int loop_at = 0;
   Problem problem;
 };
@@ -103,15 +104,15 @@ bool HideSlots(Session& s, FjFrame* frame, int count) {
       if (i >= fj_nlocalsplus(frame)) s.guards().Absent(s.guards().Slot(i));
       continue;
     }
-    // Exceptions being handled lie on the stack; the instructions that restore them put them into the thread as they
-    // are. Nor may operands that the instructions themselves take apart be hidden: code, keywords.
+    // Exceptions that are being handled lie on the stack, and the instructions that restore them put them into the
+    // thread as they are. What the instructions themselves take apart (code, keywords) cannot be hidden, either.
     if (i >= fj_nlocalsplus(frame) && (PyExceptionInstance_Check(p[i]) || p[i] == Py_None || PyCode_Check(p[i]) ||
                                        IsTupleOfNames(p[i]) || PyDict_CheckExact(p[i]))) {
       Ref seen(s.FromOutside(p[i], s.guards().Slot(i)));
       if (!seen) return false;
       continue;
     }
-    constexpr int kCellVariable = 0x40;  // CO_FAST_CELL; a local may hold some other cell
+    constexpr int kCellVariable = 0x40;  // This is CPython's CO_FAST_CELL. A local variable may hold some other cell.
     const bool own_cell = PyCell_Check(p[i]) && i < fj_nlocalsplus(frame) - fj_code(frame)->co_nfreevars &&
                           PyBytes_AS_STRING(fj_code(frame)->co_localspluskinds)[i] & kCellVariable;
     PyObject* content = own_cell ? PyCell_GET(p[i]) : p[i];
@@ -135,7 +136,7 @@ bool HideSlots(Session& s, FjFrame* frame, int count) {
   return true;
 }
 
-// The exception at hand, which goes; empty: there is none.
+// Clears the pending exception and gives its text, which is empty if there is none.
 std::string TakeException() {
   PyObject *t, *v, *tb;
   PyErr_Fetch(&t, &v, &tb);
@@ -180,7 +181,7 @@ Captured CaptureOnce(Compiled& compiled, Place& place, FjFrame* frame, long stop
   options.cached = cached;
   Counting counting(place);
   Session s(frame, std::move(options));
-  TapeScope tape(s, frame);
+  TapeScope tape(s, &place.needs_tape);
   CaptureSemantics sem(s, compiled);
   if (!left.empty()) s.lowering().LeaveDerivatives(left);
   // Whatever the outcome, the private objects die while the session still says that nothing may run: a generator

@@ -22,7 +22,7 @@
 namespace framejit::capture {
 
 class Timing;     // capture/timing.h
-class CodeLoops;  // capture/scalar_loops.h
+class CodeLoops;  // capture/scalar/loops.h
 
 // Options of one framejit.compile call, and everything compiled under them. Shared by equal calls.
 struct CodeState;
@@ -192,6 +192,7 @@ struct Place {  // What is known of one offset of an instruction and one depth o
   std::vector<std::string> dynamic_ints;
   bool checkpoints_in_python = false;  // their gradients have no compiled form, and a replay would keep everything
   bool derivatives_in_python = false;  // The graph cannot hold the derivatives that the program takes.
+  bool needs_tape = false;             // A capture from here has asked for a tape (capture/tape.h).
   bool fixed_sizes = false;  // those of tensors stay numbers, though they change: gradients have no kernels for others
 };
 

@@ -57,7 +57,8 @@ std::vector<int> RegionsOf(const Graph& g, const std::vector<surface::Lowering::
   return region;
 }
 
-// The last call that makes or writes this result, if behind it no older view of the result is read; else -1.
+// Gives the last call that makes or writes this result. It is -1 if an older view of the result is read behind that
+// call.
 int LastWrite(const Trace& t, TraceId result) {
   int last = -1, oldest = std::numeric_limits<int>::max();  // of the calls that made the views which are read
   for (int i = static_cast<int>(t.calls.size()) - 1; i >= 0; --i) {
@@ -151,9 +152,9 @@ void CheckProgram(const Session& s, const Trace& trace) {
   }
 }
 
-// Throws Undifferentiable: a view and its base are results, and the base was written when the view was there. The
-// framework makes the view's node anew when it is next asked for, from what the base is then; ours would be made behind
-// the write, and keep what the base was.
+// Throws Undifferentiable where a view and its base are results and the base was written when the view was there. The
+// framework makes the view's node anew when it is next asked for, from what the base is then. Ours would be made behind
+// the write and would keep what the base was.
 void CheckViews(const Trace& trace) {
   for (TraceId id : trace.outputs) {
     const TraceTensor& view = trace.tensors[id];
@@ -268,7 +269,7 @@ Keeps WhatItKeeps(const Trace& t, const Call& c, int number) {
   if (!gradients || view || !c.mode.grad || c.mode.inference) return Keeps::kNothing;
   const bool operand = !c.callee.Has(kKeepsNoOperand), result = !c.callee.Has(kKeepsNoResult);
   if (!operand && !result && !indices) return Keeps::kNothing;
-  // of three operands a sum is one, and may be the only one that wants a gradient
+  // One of three operands may be a summand, and it may be the only one that wants a gradient.
   const bool product = operand && !result && tensors < 3 && !c.results.empty() && !c.callee.Has(kDraws);
   return c.callee.effects().keeps || product ? Keeps::kSurely : Keeps::kUnknown;
 }

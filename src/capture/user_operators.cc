@@ -1,6 +1,6 @@
-// Operators of torch.library that are more than a function of their arguments: those that write to them, and those with
-// a gradient of the user's. framejit._functions says what they are. One that writes is a call on copies, whose new
-// values are written to the arguments; one with a gradient is a torch.autograd.Function.
+// This file has the operators of torch.library that are more than a function of their arguments: those that write to
+// them, and those with a gradient of the user's. framejit._functions says what they are. One that writes is a call on
+// copies, whose new values are written to the arguments. One with a gradient is a torch.autograd.Function.
 #include <algorithm>
 
 #include "capture/arg_vector.h"
@@ -15,7 +15,7 @@ namespace {
 
 const Callee kWritten{"framejit._functions.written"}, kCopy{"torch.Tensor.copy_"};
 
-// Each tensor among these, also in lists.
+// Calls f with each tensor in these arguments, also in lists.
 template <typename F>
 void EachTensorIn(PyObject* o, F f) {
   if (IsTensor(o)) return f(o);
@@ -38,7 +38,7 @@ bool NoteFormulas(Session& s, PyObject* defined) {
   return true;
 }
 
-// All arguments in their order; empty: they do not fit.
+// Gives all arguments in the order of the plan. It is empty where they do not fit.
 std::vector<PyObject*> InOrder(const Plan& plan, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   std::vector<PyObject*> all(args, args + nargs);
   const Py_ssize_t n = PyTuple_GET_SIZE(plan.names);
@@ -98,11 +98,7 @@ PyObject* CallWriting(Session& s, const Plan& plan, const std::vector<PyObject*>
 }  // namespace
 
 PyObject* CaptureSemantics::CallOperator(PyObject* op, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
-  static PyObject* const plan_of = [] {
-    SuspendScope off;
-    Ref module(tensor::Import("framejit._functions"));
-    return module ? PyObject_GetAttrString(module.get(), "plan_of") : nullptr;
-  }();
+  static PyObject* const plan_of = FromModule("framejit._functions", "plan_of");
   bool tracked = false;
   for (Py_ssize_t i = 0; i < nargs + KwCount(kwnames); ++i)
     EachTensorIn(args[i], [&](PyObject* t) { tracked |= s_.meta(AsTensor(t)->id).requires_grad; });

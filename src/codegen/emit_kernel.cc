@@ -167,8 +167,8 @@ class Emitter : ReductionEmitter {
     b_.SetInsertPoint(joined);
   }
 
-  // Is so little summed that sums need no upper level? That counts where short rows have short code; where it is known
-  // now, null.
+  // Is so little summed that sums need no upper level? That counts where short rows have short code. It is null where
+  // the answer is known now.
   Value* SumsFew() {
     constexpr size_t kShortCode = 48;
     const bool sums = std::any_of(k_.insts.begin(), k_.insts.end(), [](const Inst& inst) {

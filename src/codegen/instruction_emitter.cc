@@ -180,7 +180,7 @@ Value* InstructionEmitter::Lanes64(Value* first, const Inst& inst) {
 Value* InstructionEmitter::Iota(int n, const Inst& inst, const Copy& copy) {
   Value* first = Position(n, inst, copy.i);
   if (!IsFloat(inst.dtype)) return ops_.Cast(Lanes64(first, inst), DType::kInt64, inst.dtype);
-  // Exact in f64 and cheaper than converting 64-bit lanes.
+  // This is exact in f64, and cheaper than converting 64-bit lanes.
   Value* at = b_.CreateVectorSplat(lanes_, b_.CreateSIToFP(first, b_.getDoubleTy()));
   Value* step = b_.CreateVectorSplat(lanes_, b_.CreateSIToFP(IntOf(inst.index.inner), b_.getDoubleTy()));
   Value* v = b_.CreateFAdd(at, b_.CreateFMul(LaneNumbers(b_.getDoubleTy()), step));

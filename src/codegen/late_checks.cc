@@ -22,7 +22,7 @@
 namespace framejit::codegen {
 namespace {
 
-using namespace llvm::PatternMatch;
+using namespace llvm::PatternMatch;  // NOLINT(google-build-using-namespace): the words of its patterns
 using llvm::BasicBlock;
 using llvm::SCEV;
 using llvm::SCEVAddRecExpr;
@@ -48,7 +48,7 @@ void Stays(Value* v, const llvm::Loop& loop, llvm::SmallPtrSetImpl<Value*>& all)
   }
 }
 
-// The value at the end of a round that is special from the round on in which x was; nothing if there is none.
+// Gives the value at the end of a round that is special from the round on in which x was, or nothing if there is none.
 Value* CarriedOn(Value* x, const llvm::Loop& loop) {
   for (llvm::PHINode& phi : loop.getHeader()->phis()) {
     if (!phi.getType()->isFloatingPointTy()) continue;
@@ -60,8 +60,8 @@ Value* CarriedOn(Value* x, const llvm::Loop& loop) {
   return nullptr;
 }
 
-// The numbers of which `v` is not-a-number if one is special, as sums of their differences to themselves; false if it
-// is something else.
+// Gives the numbers of which `v` is not-a-number if one is special, as sums of their differences to themselves. It is
+// false if `v` is something else.
 bool Numbers(Value* v, llvm::SmallSetVector<Value*, 4>& numbers) {
   Value *a, *b;
   if (match(v, m_AnyZeroFP())) return true;
@@ -90,7 +90,7 @@ bool AsksForNumbersOnly(Value* condition, bool usual) {
   return compare && compare->getPredicate() == (usual ? llvm::FCmpInst::FCMP_ORD : llvm::FCmpInst::FCMP_UNO);
 }
 
-// The values that tell of all numbers, behind the loop; nothing if some are not carried on.
+// Gives the values that tell of all numbers behind the loop, or nothing if some are not carried on.
 std::optional<llvm::SmallSetVector<Value*, 4>> Tell(const llvm::SmallSetVector<Value*, 4>& numbers,
                                                     const llvm::Loop& loop) {
   llvm::SmallSetVector<Value*, 4> told;

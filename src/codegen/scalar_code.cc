@@ -1,4 +1,5 @@
-// To LLVM IR, instruction by instruction; then the passes that such code wants. Variables are stack slots at first.
+// This file makes LLVM IR of the instructions, one by one, and runs the passes that such code wants. Variables are
+// stack slots at first.
 #include "codegen/scalar_code.h"
 
 #include <llvm/Analysis/AliasAnalysis.h>
@@ -52,9 +53,9 @@ namespace {
 
 using llvm::Value;
 
-// A function of the module, so that passes see one instruction that has no effects, move it out of loops and find it
-// again; ExpandModuloPass puts its body in the place of each call. Many programs keep a number within bounds that it
-// seldom leaves: without a division then. It may be computed where nobody wants it: then with any divisor.
+// The remainder is a function of the module, so that passes see one instruction that has no effects, move it out of
+// loops and find it again. ExpandModuloPass puts its body in the place of each call. Many programs keep a number within
+// bounds that it seldom leaves, and then no division runs. It may be computed where nobody wants it, with any divisor.
 llvm::Function* Modulo(llvm::Module& m) {
   constexpr const char* kName = "fj_modulo";
   if (llvm::Function* f = m.getFunction(kName)) return f;
@@ -158,7 +159,7 @@ class Emitter {
     if (!known) known = LoadCell(i);
   }
 
-  // The block that leaves by this exit; one for all conditions of an instruction of the program.
+  // Gives the block that leaves by this exit, which is one for all conditions of an instruction of the program.
   llvm::BasicBlock* ExitBlock(int exit) {
     llvm::BasicBlock*& block = exits_[exit];
     if (block) return block;

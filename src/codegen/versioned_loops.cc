@@ -25,7 +25,7 @@
 namespace framejit::codegen {
 namespace {
 
-using namespace llvm::PatternMatch;
+using namespace llvm::PatternMatch;  // NOLINT(google-build-using-namespace): the words of its patterns
 using llvm::SCEV;
 using llvm::SCEVAddRecExpr;
 using llvm::Value;
@@ -101,7 +101,7 @@ class Versioner {
     }
   }
 
-  // The values of `e` in the first and in the last round; nothing if they are not known or may go round.
+  // Gives the values of `e` in the first and in the last round, or nothing if they are not known or may go round.
   std::vector<const SCEV*> Ends(const SCEV* e) {
     const llvm::Instruction* at = loop_.getLoopPreheader()->getTerminator();
     if (e->getType() != i64_) return {};

@@ -60,7 +60,7 @@ std::vector<std::string> ValidValues(const OptionInfo& o) {
   return valid;
 }
 
-// The text in its normal form; throws std::invalid_argument with a message that names what is valid.
+// Gives the text in its normal form. It throws std::invalid_argument with a message that names what is valid.
 std::string Normalise(const OptionInfo& o, std::string_view text) {
   if (text.empty() && o.type != 's' && o.type != 'l') return o.default_value;  // FRAMEJIT_VERIFY= : as if not set
   switch (o.type) {
@@ -232,7 +232,7 @@ std::string Closest(std::string_view word, const std::vector<std::string>& candi
   std::string best;
   size_t best_distance = std::max<size_t>(1, word.size() / 3) + 1;
   for (const std::string& c : candidates) {
-    // Edit distance with transpositions; three rolling rows.
+    // Computes the edit distance with transpositions, in three rolling rows.
     std::vector<size_t> before(c.size() + 1), last(c.size() + 1), row(c.size() + 1);
     for (size_t j = 0; j <= c.size(); ++j) last[j] = j;
     for (size_t i = 1; i <= word.size(); ++i) {

@@ -218,7 +218,7 @@ class Fuser {
     return false;
   }
 
-  // Why the two can never be one, whatever they compute; null: they may.
+  // Says why the two can never be one, whatever they compute. It is null where they may be.
   const char* KeepsApart(const Unit& p, const Unit& c) const {
     for (const Unit* u : {&p, &c}) {
       if (u->kind == Group::Kind::kLibrary) return "a product is a library's call";
@@ -286,7 +286,8 @@ class Fuser {
     }
   }
 
-  // Moves a and b next to each other in the order, what depends on `a` behind them; false if b depends on such a group.
+  // Moves a and b next to each other in the order, and what depends on `a` behind them. It is false if b depends on
+  // such a group.
   bool Reorder(int a, int b) {
     const int begin = units_[a].position, end = units_[b].position;
     FRAMEJIT_CHECK(begin < end);

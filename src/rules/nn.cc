@@ -19,7 +19,7 @@ Expr Scaled(Expr x, ValueId weight, ValueId bias) {  // trailing dims
   return x;
 }
 
-// A per-channel vector as [1, C, 1, ...], in x's dtype; kNone stays.
+// Gives a vector of one number a channel as [1, C, 1, ...], in x's dtype. kNone stays.
 ValueId PerChannel(Expr x, ValueId v) {
   if (v == kNone) return kNone;
   shape::Ints sizes(x.b.type(x).rank(), 1);

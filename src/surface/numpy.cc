@@ -1,4 +1,5 @@
-// NumPy rows whose signature or meaning differs from torch's; elementwise ufuncs and views share the torch tables.
+// This file has the NumPy rows whose signature or meaning differs from torch's. Elementwise ufuncs and views share the
+// torch tables.
 #include <algorithm>
 #include <cmath>
 
@@ -34,7 +35,7 @@ void WarnOfEmpty(Scope& s, const Operand& x) {
   }
 }
 
-// Of a NumPy scalar: a sum of one, an extreme of one.
+// A NumPy scalar is a sum of one, or an extreme of one.
 Outs OfOne(Scope& s) {
   const Operand x = s.tensor(0);
   if (!IsFloat(x.meta->dtype) || !x.meta->is_scalar) Scope::Skip();
@@ -234,7 +235,7 @@ Outs Eye(Scope& s) {  // (N, M, k, dtype, order)
   return s.b.Cast(s.b.Binary(Op::kEq, row, column), s.dtype(3).value_or(DType::kFloat64));
 }
 
-// numpy.float64(x): a scalar, or an array of that type.
+// This is numpy.float64(x), which makes a scalar, or an array of that type.
 template <DType T>
 Outs ScalarOf(Scope& s) {
   const Operand x = s.Read(s.arg(0));

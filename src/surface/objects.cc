@@ -9,6 +9,11 @@
 
 namespace framejit::surface {
 
+// Constants have no device of their own: they are on that of the tensor that they become.
+void Objects::Place(TraceId t, ValueId value) {
+  if (value != kNoValue) PutOn(builder_.graph(), value, meta(t).device);
+}
+
 TraceId Objects::New(TensorMeta meta, ValueId value) {
   TraceTensor t;
   t.id = static_cast<TraceId>(trace_.tensors.size());
@@ -21,6 +26,7 @@ TraceId Objects::New(TensorMeta meta, ValueId value) {
   o.root = o.parent = o.domain = id;
   all_.push_back(std::move(o));
   versions_.push_back(0);
+  Place(id, value);
   return id;
 }
 
@@ -37,6 +43,7 @@ void Objects::Set(TraceId t, ValueId value, int version) {
   journal_.push_back({t, all_[t].value, all_[t].version});
   all_[t].value = value;
   all_[t].version = version;
+  Place(t, value);
 }
 
 ValueId Objects::Value(TraceId t) {
@@ -57,7 +64,6 @@ void Objects::Write(TraceId t, ValueId v) {
   TraceId root = all_[t].root;
   int next = versions_[root] + 1;
   trace_.tensors[t].mutated = trace_.tensors[root].mutated = true;
-  PutOn(builder_.graph(), v, trace_.tensors[t].meta.device);
   for (TraceId at = t;; at = all_[at].parent) {
     Set(at, v, next);
     if (at == root) break;

@@ -64,6 +64,7 @@ class Objects {
 
  private:
   void Set(TraceId t, ValueId value, int version);
+  void Place(TraceId t, ValueId value);
   struct Undo {
     TraceId id;
     ValueId value;

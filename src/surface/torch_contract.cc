@@ -35,7 +35,7 @@ Outs Linear(Scope& s) {
   return s.b.Add(Op::kLinear, operands);
 }
 
-// Matrices [.., M, K] x [.., K, N] with broadcast batches.
+// Multiplies matrices [.., M, K] x [.., K, N] with broadcast batches.
 ValueId Product(Scope& s, ValueId a, ValueId b) {
   TensorType ta = s.b.type(a), tb = s.b.type(b);
   if (tb.rank() == 2 && ta.rank() > 2) {  // one matrix for all: fold the batch into the rows

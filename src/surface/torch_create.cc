@@ -14,7 +14,7 @@ using Kind = Arg::Kind;
 using shape::Int;
 using shape::Ints;
 
-// The device= of a creation function.
+// Reads the device= of a creation function.
 void OnDevice(Scope& s, int i) {
   if (!s.has(i)) return;
   s.device = runtime::cuda::ParseDevice(s.arg(i).s);
@@ -25,8 +25,8 @@ void SameDevice(Scope& s, const Operand& x, std::string_view device) {
   auto to = runtime::cuda::ParseDevice(device);
   if (!to || !(*to == x.meta->device)) Scope::Skip();
 }
-// Trailing keyword arguments of creation functions: dtype, layout, device, pin_memory, requires_grad at first, first+1,
-// ...
+// Reads the trailing keyword arguments of creation functions: dtype, layout, device, pin_memory, requires_grad at
+// first, first+1, ...
 void PlainTensor(Scope& s, int layout) {
   if (s.has(layout) && s.arg(layout).s.find("strided") == std::string::npos) Scope::Skip();
   OnDevice(s, layout + 1);
@@ -65,7 +65,7 @@ Outs Zeros(Scope& s) {
   PlainTensor(s, 2);
   return Filled(s, FillOf(s), s.dtype(1).value_or(s.default_float()), s.ints(0));
 }
-Outs Empty(Scope& s) {  // whatever is in the memory; zeros are as good
+Outs Empty(Scope& s) {  // The result may be whatever is in the memory, and zeros are as good.
   if (s.has(6) && !s.arg(6).s.ends_with("contiguous_format")) Scope::Skip();
   return Zeros(s);
 }
@@ -181,7 +181,7 @@ Outs ScalarTensor(Scope& s) {
   return Filled(s, s.arg(0), s.dtype(1).value_or(s.default_float()), {});
 }
 
-// torch.tensor of numbers in (nested) lists: a constant.
+// torch.tensor of numbers in (nested) lists is a constant.
 Outs TensorOf(Scope& s) {
   if (s.arg(0).is(Kind::kTensor)) Scope::Fail("torch warns of a copy of a tensor");
   OnDevice(s, 2);

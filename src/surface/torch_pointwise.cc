@@ -14,7 +14,7 @@ namespace {
 
 using rules::Like;
 
-// v, where an operation of NumPy's integer scalars does not overflow; else the run ends, and NumPy warns. Arrays wrap.
+// Gives v where NumPy's integer scalars do not overflow. Else the run ends, and NumPy warns. Arrays wrap.
 ValueId NoOverflow(Scope& s, Op op, ValueId a, ValueId b, ValueId v) {
   const DType t = s.b.type(v).dtype;
   if (!IsInteger(t)) return v;
@@ -234,7 +234,7 @@ Pair ReadPair(Scope& s) {
   return p;
 }
 
-// torch's rarer binary functions take tensors only; NumPy's take numbers too.
+// Torch's rarer binary functions take tensors only, while NumPy's take numbers, too.
 Pair ReadTensors(Scope& s) {
   if (s.torch() && !(s.arg(0).is(Arg::Kind::kTensor) && s.arg(1).is(Arg::Kind::kTensor)))
     Scope::Fail("operands must be tensors");

@@ -1,5 +1,6 @@
-// Backward passes through the nodes of a segment: compiled when the first one comes whose results need it, run part by
-// part as the framework's engine reaches the nodes; or the program, run again and differentiated by the framework.
+// This file makes backward passes through the nodes of a segment. They are compiled when the first one comes whose
+// results need it, and run part by part as the framework's engine reaches the nodes. Where they cannot be compiled, the
+// program is run again and differentiated by the framework.
 #include <algorithm>
 #include <optional>
 #include <set>
@@ -301,7 +302,7 @@ int SegmentHook::Go(CallState* s, int number, Pass* pass) {
   return 0;
 }
 
-// What the node of this part returns; the rest of the pass is kept for the next one's.
+// Gives what the node of this part returns. The rest of the pass is kept for the next one's.
 PyObject* SegmentHook::Answer(CallState* head, int part, Pass pass, int64_t number) {
   std::vector<PyObject*> all = {Py_NewRef(Py_None)};
   if (part + 1 < num_parts()) {
@@ -449,7 +450,7 @@ int SegmentHook::Again(CallState* s, const std::vector<bool>& standing, bool cre
   return made && !held ? -1 : 0;
 }
 
-// A tuple; null: an exception.
+// Gives a tuple, or null with an exception.
 Ref SegmentHook::GradientsOf(const Rerun& run, const std::vector<Ref>& grads, const std::vector<Ref>& wanted,
                              bool create) {
   static PyObject* f = ResolveCallee("torch.autograd.grad");

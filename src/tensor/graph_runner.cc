@@ -1,6 +1,6 @@
-// Runs an Executable on Python tensors. The hot path, once per call of a compiled function: fill buffers from the
-// inputs' fields, run, wrap what came out. Small graphs keep the GIL; long ones give it up, holding references to all
-// they read.
+// This file runs an Executable on Python tensors. The hot path, once per call of a compiled function, is: fill buffers
+// from the inputs' fields, run, wrap what came out. Small graphs keep the GIL. Long ones give it up and hold references
+// to all that they read.
 #include <absl/container/fixed_array.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ namespace framejit::tensor {
 namespace {
 
 constexpr int kMaxRank = 16;
-constexpr size_t kFew = 32;                     // inputs, outputs: on the stack up to here
+constexpr size_t kFew = 32;                     // Up to so many inputs and outputs lie on the stack.
 constexpr int64_t kReleaseGilFrom = 256 << 10;  // bytes of input
 
 // How often the program's calls that write to the memory of this input count as writes to it: at least once, but where
@@ -123,7 +123,7 @@ class Runner : public GraphRunner {
       if (torch_ && array_input_[i]) b->handle = nullptr;  // torch's host takes the memory
     }
     for (int w : written_)  // a copy-on-write storage (torch._lazy_clone) becomes its own when it is asked for a
-                            // writable address
+                            // It has a writable address.
       if (!array_input_[w]) bound_torch->get_data_ptr(&in[w].handle, &in[w].data);
     absl::FixedArray<int64_t, 16> scalars(scalars_.size());
     for (size_t i = 0; i < scalars_.size(); ++i) scalars[i] = symbols[scalars_[i]];
@@ -262,7 +262,7 @@ class Runner : public GraphRunner {
       b->rank = static_cast<int32_t>(d.rank);
       const int8_t* device = &Field<int8_t>(impl, t.at.device);
       if (device[0]) b->device = Device{device[0] == 1 ? DeviceKind::kCuda : DeviceKind::kMeta, device[1]};
-      if (!device[0]) *bytes += numel * item;  // only launches on a GPU: short
+      if (!device[0]) *bytes += numel * item;  // On a GPU a run only launches, which is short.
       return true;
     }
     static thread_local std::vector<std::unique_ptr<Meta>>

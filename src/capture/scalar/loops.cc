@@ -1,12 +1,12 @@
 // See the header.
-#include "capture/scalar_loops.h"
+#include "capture/scalar/loops.h"
 
 #include <algorithm>
 #include <chrono>
 
 #include "capture/policy.h"
-#include "capture/scalar_iterators.h"
-#include "capture/scalar_objects.h"
+#include "capture/scalar/iterators.h"
+#include "capture/scalar/objects.h"
 #include "diag/diag.h"
 #include "tensor/numpy_api.h"
 #include "tensor/tensor.h"
@@ -23,9 +23,10 @@ namespace {
 // instructions before.
 constexpr int kVisits = 2;
 constexpr int64_t kInnerWork = 40'000;
-// What is compiled for long wants so many instructions that the loop has run, or will, for each block; Python runs them
-// in about a fourth of the time that the block takes. Otherwise it is asked again when it was come to more often.
-constexpr int kSmallCode = 80;
+// Code that takes long to compile must be worth it: for each block the loop must have run, or be about to run, so many
+// instructions, which Python runs in about a fourth of the time that the block takes to compile. Otherwise the question
+// is asked again after more visits.
+constexpr int kSmallCode = 64;
 constexpr int64_t kWorkForBlock = 750;
 constexpr int kPatience = 8;
 constexpr int64_t kWorkOfRound = 16;  // in code
@@ -118,7 +119,7 @@ bool CodeLoops::Try(Head& head, FjFrame* frame, int from) {
   return true;
 }
 
-// How often it will still go round; -1 where that is not known.
+// Gives how often it will still go round, or -1 where that is not known.
 int64_t CodeLoops::RoundsLeft(const Head& head, FjFrame* frame) {
   const int depth = fj_stack_depth(frame);
   PyObject* it = head.loop.iterates && depth ? fj_localsplus(frame)[fj_nlocalsplus(frame) + depth - 1] : nullptr;
@@ -137,7 +138,8 @@ int64_t CodeLoops::RoundsLeft(const Head& head, FjFrame* frame) {
   return std::clamp<int64_t>(left, 0, int64_t{1} << 32);
 }
 
-// Instructions that the frame will run until this loop ends; where that is not known, as many as it has run in it.
+// Gives how many instructions the frame will run until this loop ends. Where that is not known, it is as many as it has
+// run in the loop.
 int64_t CodeLoops::Expected(const Head& head, FjFrame* frame) {
   const int64_t left = RoundsLeft(head, frame);
   return left < 0 ? head.work : left * std::min(head.round, int64_t{1} << 24);
