@@ -25,6 +25,11 @@ class CodeLoops;  // capture/scalar_loops.h
 
 // Options of one framejit.compile call, and everything compiled under them. Shared by equal calls.
 struct CodeState;
+// What is left of a captured graph once it is compiled.
+struct ShownGraph {
+  std::string text;
+  bool on_cpu = true;  // all of its tensors
+};
 struct Compiled : std::enable_shared_from_this<Compiled> {
   std::string key;
   uint64_t used = 0;  // when framejit.compile last returned it
@@ -47,10 +52,10 @@ struct Compiled : std::enable_shared_from_this<Compiled> {
   PyCodeObject* last_code = nullptr;
   CodeState* last_state = nullptr;
   int64_t captures = 0, recompiles = 0, graph_count = 0, op_count = 0;
-  std::vector<diag::Break> breaks;                   // distinct places, in order of first occurrence
-  std::vector<bool> met;                             // of these, in the call that is explained
-  std::vector<std::shared_ptr<const Trace>> graphs;  // every compiled one
-  std::vector<std::string> notes;                    // why a segment runs through the framework
+  std::vector<diag::Break> breaks;                        // distinct places, in order of first occurrence
+  std::vector<bool> met;                                  // of these, in the call that is explained
+  std::vector<std::shared_ptr<const ShownGraph>> graphs;  // every compiled one
+  std::vector<std::string> notes;                         // why a segment runs through the framework
   std::shared_ptr<diag::Outcomes> outcomes = std::make_shared<diag::Outcomes>();
   CompileStats kernels;  // summed
   double seconds = 0;
@@ -114,7 +119,10 @@ struct Segment {
   };
   std::unique_ptr<Pending> pending;
   std::unique_ptr<BackendRunner> backend_runner;  // a registered backend's callable
-  std::shared_ptr<const Trace> trace;
+  std::shared_ptr<const ShownGraph> shown;        // null: no tensor operations
+  std::vector<shape::Guard> conditions;           // on the sizes that data decides
+  int64_t calls = 0;                              // of the framework
+  std::vector<int> passed_on;                     // where there are none: the input that each output is
   tensor::UndoPlan undo;
   DrawProgram draws;  // made before each run
   FloatProgram floats;
@@ -141,8 +149,7 @@ struct Segment {
   int begins = 0;          // unit of the first instruction
   bool has_event = false;  // of its capture
   int line = 0;
-  std::vector<std::string> dynamic_names;  // source text of each tensor input, for automatic dynamic shapes
-  std::unique_ptr<SegmentCheck> check;     // null: nobody looks at its runs
+  std::unique_ptr<SegmentCheck> check;  // null: nobody looks at its runs
   explicit Segment(Recipe r) : exit{std::move(r)} {}
   ~Segment();
 

@@ -198,7 +198,9 @@ class GuardSet {
   // Of every input (parameters excepted) in which a dimension differs: that one, and all that are neither 0 nor 1, so
   // that batch and length cost one recompile together.
   virtual std::vector<std::pair<int, int>> DynamicCandidates(PyObject* const* slots) = 0;
-  // Likewise for an int that was guarded by value: Source::str() of the ints to make symbols next time.
+  // Source::str() of an input.
+  virtual std::string InputName(int input, PyObject* varnames) const = 0;
+  // As DynamicCandidates for an int that was guarded by value: Source::str() of the ints to make symbols next time.
   virtual std::vector<std::string> DynamicInts(PyObject* const* slots) = 0;
   virtual std::vector<std::string> Describe(PyObject* varnames) const = 0;  // every guard, one line each, as a tree
   // The object that a source of this set leads to now: new reference, or null (no error set) if there is none.
