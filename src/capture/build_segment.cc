@@ -394,7 +394,7 @@ class SegmentBuilder {
     if (compiled_.graphs.size() >= kGraphsShown) compiled_.graphs.erase(compiled_.graphs.begin());
     const auto on_cpu = [](const TraceTensor& t) { return t.meta.device.kind == DeviceKind::kCpu; };
     seg_->shown = std::make_shared<const ShownGraph>(
-        trace_->str(), std::all_of(trace_->tensors.begin(), trace_->tensors.end(), on_cpu));
+        codegen::PackedText(trace_->str()), std::all_of(trace_->tensors.begin(), trace_->tensors.end(), on_cpu));
     compiled_.graphs.push_back(seg_->shown);
     seg_->op_count = s_.op_count;
     compiled_.op_count += s_.op_count;

@@ -42,7 +42,7 @@ Explained Explain(Compiled& compiled) {
   for (size_t i = 0; i < compiled.breaks.size(); ++i)
     if (compiled.met[i]) e.breaks.push_back(diag::Render(compiled.breaks[i]));
   for (auto& graph : compiled.graphs)  // in the order of capture
-    if (ran.contains(graph.get())) e.graphs.push_back(graph->text);
+    if (ran.contains(graph.get())) e.graphs.push_back(graph->text.str());
   return e;
 }
 

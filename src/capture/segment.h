@@ -13,6 +13,7 @@
 #include "capture/background.h"
 #include "capture/exit.h"
 #include "capture/segment_check.h"
+#include "codegen/packed_text.h"
 #include "diag/outcome.h"
 #include "frame/driver.h"
 #include "guard/guard.h"
@@ -26,7 +27,7 @@ class CodeLoops;  // capture/scalar_loops.h
 
 // What is left of a captured graph once it is compiled.
 struct ShownGraph {
-  std::string text;
+  codegen::PackedText text;
   bool on_cpu = true;  // Are all of its tensors on the CPU?
 };
 

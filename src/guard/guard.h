@@ -60,12 +60,12 @@ struct Source;
 using Texts = std::unordered_map<const Source*, std::string>;
 
 struct Source {
-  SourceKind kind;
   const Source* base = nullptr;
-  int index = 0;  // slot, item. kConst: 1 once `object` is a weak reference to the object (after Finish)
-  PyObject* object =
-      nullptr;  // kConst: the object; kDictItem, kMember: the key/name. Held by the builder, then the set.
-  uint32_t id = 0;
+  // kConst: the object; kDictItem, kMember: the key or name. The builder holds it, then the set.
+  PyObject* object = nullptr;
+  int index = 0;    // The slot or item. kConst: 1 once `object` is a weak reference to the object (after Finish).
+  uint32_t id = 0;  // Its number in the pool.
+  SourceKind kind;
   // "L['self'].layers[3]._parameters['weight']". bases: texts of what others hang on, kept from one call to the next.
   std::string str(PyObject* varnames_or_null = nullptr, Texts* bases = nullptr) const;
 };
