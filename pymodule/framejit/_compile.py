@@ -33,7 +33,7 @@ def compile(
                of `register_backend`, or a callable taking (graph, example_inputs).
     mode:      None or "default"; "background": another thread compiles, and until it is done the framework makes the calls
                (`framejit.synchronize()` waits for that); "reduce-overhead": CUDA graphs wherever one can be captured; "max-autotune": every shape of
-               a matrix product is measured in all libraries, however long that takes, and on a CPU the first runs of a graph
+               a matrix product is measured in all libraries (up to 40 s of a process), and on a CPU the first runs of a graph
                take turns among its forms (without a layout, a packing, fusion ...) until the fastest is known;
                "max-autotune-no-cudagraphs": the same, and no CUDA graphs.
     options:   fields of `framejit.config` for this function only (not log, trace, disable and others of the process).

@@ -17,8 +17,10 @@ namespace {
 bool IsOfDistributed(PyObject* function) {
   PyObject* modules = PyImport_GetModuleDict();
   PyObject* globals = PyFunction_GET_GLOBALS(function);
-  for (const char* name : {"torch.distributed.distributed_c10d", "torch.distributed._functional_collectives"}) {
-    PyObject* module = PyDict_GetItemString(modules, name);
+  static PyObject* const names[] = {PyUnicode_InternFromString("torch.distributed.distributed_c10d"),
+                                    PyUnicode_InternFromString("torch.distributed._functional_collectives")};
+  for (PyObject* name : names) {
+    PyObject* module = PyDict_GetItemWithError(modules, name);
     if (module && PyModule_Check(module) && PyModule_GetDict(module) == globals) return true;
   }
   return false;

@@ -266,7 +266,7 @@ PyObject* Strings(const std::vector<std::string>& v) {
 
 PyObject* GetGraphs(PyObject* o, void*) {
   std::vector<std::string> texts;
-  for (const auto& graph : (*Self(o)->compiled)->graphs) texts.push_back(graph->str());
+  for (const auto& graph : (*Self(o)->compiled)->graphs) texts.push_back(graph->text.str());
   return Strings(texts);
 }
 

@@ -480,7 +480,7 @@ class Policy : public frame::FramePolicy {
 
   // Nothing was found to compile in all of the code, but for stretches of plain Python behind breaks.
   static bool AllTrivial(const CodeState& state) {
-    auto plain = [](const std::unique_ptr<Segment>& s) { return s->trace->calls.empty(); };
+    auto plain = [](const std::unique_ptr<Segment>& s) { return s->calls == 0; };
     if (state.loops && state.loops->any()) return false;
     return state.entry->segments.empty() && std::all_of(state.places.begin(), state.places.end(), [&](auto& at) {
              return std::all_of(at.second.segments.begin(), at.second.segments.end(), plain);
@@ -553,7 +553,10 @@ class Policy : public frame::FramePolicy {
       diag::Log(diag::Channel::recompiles_, "recompiling " + Where(NamedCode(frame)) + ": " + why);
     RecompileEvent(frame, place.segments.size(), why);
     std::vector<std::string> ints = last.guards->DynamicInts(fj_localsplus(frame));
-    const std::vector<std::string> input_names = last.dynamic_names;
+    std::vector<std::pair<std::string, int>> found;
+    for (auto [input, dim] : differ)
+      if (input >= 0 && input < last.num_tensor_inputs)
+        found.emplace_back(last.guards->InputName(input, fj_code(frame)->co_localsplusnames), dim);
     DropDead(place);
     // A version that has died after its first run was for objects of one call: the next will be, too.
     constexpr size_t kWaste = 4;
@@ -572,12 +575,10 @@ class Policy : public frame::FramePolicy {
     }
     if (compiled.Dynamic() != 0) {
       bool grew = false;
-      for (auto [input, dim] : differ)
-        if (!place.fixed_sizes && input >= 0 && input < static_cast<int>(input_names.size())) {
-          std::pair<std::string, int> d{input_names[input], dim};
-          if (std::find(place.dynamic_dims.begin(), place.dynamic_dims.end(), d) == place.dynamic_dims.end())
-            place.dynamic_dims.push_back(d), grew = true;
-        }
+      for (std::pair<std::string, int>& d : found)
+        if (!place.fixed_sizes &&
+            std::find(place.dynamic_dims.begin(), place.dynamic_dims.end(), d) == place.dynamic_dims.end())
+          place.dynamic_dims.push_back(std::move(d)), grew = true;
       for (std::string& text : ints)
         if (std::find(place.dynamic_ints.begin(), place.dynamic_ints.end(), text) == place.dynamic_ints.end())
           place.dynamic_ints.push_back(std::move(text)), grew = true;

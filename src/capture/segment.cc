@@ -319,7 +319,7 @@ static bool Accepted(Compiled& compiled, CodeState& code, Place& place, FjFrame*
     for (auto& line : segment.guards->Describe(fj_code(frame)->co_localsplusnames))
       diag::Log(diag::Channel::guards_, line);
   if (diag::Enabled(diag::Channel::guards_))
-    for (const shape::Guard& g : segment.trace->conditions)
+    for (const shape::Guard& g : segment.conditions)
       diag::Log(diag::Channel::guards_, "data: " + g.str() + "  # " + g.where);
   return true;
 }

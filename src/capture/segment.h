@@ -13,6 +13,7 @@
 #include "capture/background.h"
 #include "capture/exit.h"
 #include "capture/segment_check.h"
+#include "codegen/packed_text.h"
 #include "diag/outcome.h"
 #include "frame/driver.h"
 #include "guard/guard.h"
@@ -24,8 +25,14 @@ namespace framejit::capture {
 class Timing;     // capture/timing.h
 class CodeLoops;  // capture/scalar/loops.h
 
-// Options of one framejit.compile call, and everything compiled under them. Shared by equal calls.
+// What is left of a captured graph once it is compiled.
+struct ShownGraph {
+  codegen::PackedText text;
+  bool on_cpu = true;  // Are all of its tensors on the CPU?
+};
+
 struct CodeState;
+// Options of one framejit.compile call, and everything compiled under them. Shared by equal calls.
 struct Compiled : std::enable_shared_from_this<Compiled> {
   std::string key;
   uint64_t used = 0;  // When framejit.compile last returned it.
@@ -49,10 +56,10 @@ struct Compiled : std::enable_shared_from_this<Compiled> {
   PyCodeObject* last_code = nullptr;
   CodeState* last_state = nullptr;
   int64_t captures = 0, recompiles = 0, graph_count = 0, op_count = 0;
-  std::vector<diag::Break> breaks;                   // One for each place, in the order in which they first came.
-  std::vector<bool> met;                             // Which of these the call that is explained has met.
-  std::vector<std::shared_ptr<const Trace>> graphs;  // All graphs that were compiled.
-  std::vector<std::string> notes;                    // Why segments run through the framework.
+  std::vector<diag::Break> breaks;                        // One for each place, in the order in which they first came.
+  std::vector<bool> met;                                  // Which of these the call that is explained has met.
+  std::vector<std::shared_ptr<const ShownGraph>> graphs;  // All graphs that were compiled.
+  std::vector<std::string> notes;                         // Why segments run through the framework.
   std::shared_ptr<diag::Outcomes> outcomes = std::make_shared<diag::Outcomes>();
   CompileStats kernels;  // The sums over all graphs.
   double seconds = 0;
@@ -117,7 +124,10 @@ struct Segment {
   };
   std::unique_ptr<Pending> pending;
   std::unique_ptr<BackendRunner> backend_runner;  // The callable of a registered back end.
-  std::shared_ptr<const Trace> trace;
+  std::shared_ptr<const ShownGraph> shown;        // It is null where there are no tensor operations.
+  std::vector<shape::Guard> conditions;           // The conditions on sizes that data decides.
+  int64_t calls = 0;                              // The number of the framework's calls.
+  std::vector<int> passed_on;                     // Where there are no calls: the input that each output is.
   tensor::UndoPlan undo;
   DrawProgram draws;  // The draws that are made before each run.
   FloatProgram floats;
@@ -144,8 +154,7 @@ struct Segment {
   int begins = 0;          // The unit of its first instruction.
   bool has_event = false;  // Was its capture told to the event stream?
   int line = 0;
-  std::vector<std::string> dynamic_names;  // source text of each tensor input, for automatic dynamic shapes
-  std::unique_ptr<SegmentCheck> check;     // null: nobody looks at its runs
+  std::unique_ptr<SegmentCheck> check;  // null: nobody looks at its runs
   explicit Segment(Recipe r) : exit{std::move(r)} {}
   ~Segment();
 

@@ -96,8 +96,7 @@ bool Segment::Publish() {
   else if (trace_runner)
     end = trace_runner->Run(inputs, symbols, out, &failed);
   else  // no operations: every tensor is an input
-    for (size_t i = 0; i < exit.recipe.outputs.size(); ++i)
-      out[i] = Py_NewRef(inputs[trace->tensors[exit.recipe.outputs[i]].input]);
+    for (size_t i = 0; i < passed_on.size(); ++i) out[i] = Py_NewRef(inputs[passed_on[i]]);
   const auto& guesses = assumed.guesses;
   for (size_t k = 0; end == RunEnd::kOk && k < guesses.size(); ++k)
     end = assumed.Accept(guesses[k].second, out[guesses[k].first]);

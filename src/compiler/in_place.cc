@@ -196,6 +196,7 @@ void WriteDirectly(Plan& plan, std::vector<loop::Kernel>& kernels) {
   }
   std::vector<Step> ordered;
   std::vector<loop::Kernel> ordered_kernels;
+  ordered.reserve(plan.steps.size());
   for (bool at_end : {false, true}) {
     for (size_t i = 0; i < plan.steps.size(); ++i) {
       if (last[i] != at_end) continue;

@@ -139,6 +139,7 @@ class Program final : public GuardSet {
   bool Dead() const override;
   std::string Explain(PyObject* const* slots, PyObject* varnames) override;
   std::vector<std::pair<int, int>> DynamicCandidates(PyObject* const* slots) override;
+  std::string InputName(int input, PyObject* varnames) const override { return sources[inputs[input]]->str(varnames); }
   std::vector<std::string> DynamicInts(PyObject* const* slots) override;
   std::vector<std::string> Describe(PyObject* varnames) const override;
   PyObject* Resolve(const Source* source, PyObject* const* slots) const override;

@@ -32,7 +32,7 @@ const Source* SourcePool::Intern(SourceKind kind, const Source* base, int index,
   });
   if (id != next) return &sources_[id];
   Py_XINCREF(object);
-  return &sources_.emplace_back(Source{kind, base, index, object, next});
+  return &sources_.emplace_back(Source{base, object, index, next, kind});
 }
 
 void SourcePool::Weaken() {

@@ -162,12 +162,19 @@ class Fuser {
     return group;
   }
 
+  // Thousands may read one value, as a weight or a mask; a unit has few nodes.
+  bool ReadBy(ValueId v, const std::vector<ValueId>& nodes) const {
+    const std::vector<ValueId>& readers = readers_[v];  // sorted, like `nodes`
+    const bool fewer = readers.size() < nodes.size();
+    const auto &few = fewer ? readers : nodes, &many = fewer ? nodes : readers;
+    return std::any_of(few.begin(), few.end(),
+                       [&](ValueId x) { return std::binary_search(many.begin(), many.end(), x); });
+  }
+
   double Gain(const Unit& a, const Unit& b, const std::vector<ValueId>& merged) const {
     double gain = options_.costs.launch_bytes;
     for (ValueId v : a.nodes) {
-      bool read = std::any_of(readers_[v].begin(), readers_[v].end(),
-                              [&](ValueId r) { return std::binary_search(b.nodes.begin(), b.nodes.end(), r); });
-      if (!read) continue;
+      if (!ReadBy(v, b.nodes)) continue;
       gain += Bytes(v);
       if (!ReadOutside(v, merged)) gain += Bytes(v);
     }
@@ -175,11 +182,7 @@ class Fuser {
       for (ValueId o : g_.nodes[v].operands) {
         ValueId base = Base(o);
         if (free_[base] || std::binary_search(merged.begin(), merged.end(), base)) continue;
-        const auto& r = readers_[base];
-        if (std::any_of(r.begin(), r.end(),
-                        [&](ValueId x) { return std::binary_search(b.nodes.begin(), b.nodes.end(), x); })) {
-          gain += Bytes(base);
-        }
+        if (ReadBy(base, b.nodes)) gain += Bytes(base);
       }
     }
     return gain;
