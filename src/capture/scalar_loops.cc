@@ -1,7 +1,10 @@
 // See the header.
 #include "capture/scalar_loops.h"
 
+#include <absl/container/inlined_vector.h>
+
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 
 #include "capture/policy.h"
@@ -241,8 +244,8 @@ std::optional<frame::Action> CodeLoops::At(Compiled& compiled, FjFrame* frame, b
     }
     const Translation& t = head->versions[i]->t;
     if (!scalar::NamesHold(t)) continue;
-    std::vector<int64_t> cells(t.cells);
-    std::vector<PyObject*> objects(t.objects.size());
+    absl::InlinedVector<int64_t, 64> cells(t.cells);
+    absl::InlinedVector<PyObject*, 16> objects(t.objects.size());
     if (!scalar::ReadFrame(t, frame, cells.data(), objects.data())) continue;
     uint32_t bits;
     cells[scalar::kBreakerCell] = reinterpret_cast<int64_t>(fj_breaker(PyThreadState_Get(), &bits));
@@ -270,8 +273,19 @@ bool ServeBreaker(FjFrame* frame) {
   return !(fj_interrupts(ts, frame) & FJ_BREAKER) || fj_poll(ts) >= 0;
 }
 
+// Asked at each instruction that a frame comes to.
+static bool Allowed(const Compiled& compiled) {
+  static std::atomic<uint64_t> known = 0;  // twice the generation of the options, and whether they have it on
+  if (!compiled.options.empty()) return diag::OptionOn("scalar_loops");
+  const uint64_t now = diag::OptionsGeneration(), then = known.load(std::memory_order_acquire);
+  if (then / 2 == now) return then & 1;
+  const bool on = diag::OptionOn("scalar_loops");
+  known.store(2 * now + on, std::memory_order_release);
+  return on;
+}
+
 CodeLoops* LoopsOf(Compiled& compiled, CodeState& state, PyCodeObject* code) {
-  if (!diag::OptionOn("scalar_loops")) return nullptr;
+  if (!Allowed(compiled)) return nullptr;
   if (!state.loops) {
     if (state.skip || compiled.fullgraph || compiled.backend != "llvm" || !scalar::IteratorsAreKnown()) return nullptr;
     state.loops = std::make_shared<CodeLoops>(code);

@@ -45,6 +45,7 @@
 #include "codegen/late_checks.h"
 #include "codegen/machine.h"
 #include "codegen/scalar_ranges.h"
+#include "codegen/selects.h"
 #include "codegen/versioned_loops.h"
 
 namespace framejit::codegen {
@@ -543,10 +544,14 @@ void Optimize(llvm::Module& m, llvm::TargetMachine& machine) {
   fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(again), /*UseMemorySSA=*/true));
   fpm.addPass(ExpandModuloPass());
   fpm.addPass(LateChecksPass());
+  // What all ways of a branch end with stands behind them once: then ways that only choose a number are no branches.
+  fpm.addPass(llvm::SimplifyCFGPass(llvm::SimplifyCFGOptions().hoistCommonInsts(true).sinkCommonInsts(true)));
+  fpm.addPass(SelectsPass());
   fpm.addPass(llvm::SimplifyCFGPass());
   late.addPass(llvm::LICMPass(llvm::LICMOptions()));
   fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(late), /*UseMemorySSA=*/true));
   fpm.addPass(CarriedChecksPass());
+  fpm.addPass(VectorisedChecksPass());
   fpm.addPass(llvm::LoopVectorizePass());
   fpm.addPass(llvm::InstCombinePass());
   fpm.addPass(llvm::SimplifyCFGPass());
