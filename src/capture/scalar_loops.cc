@@ -30,7 +30,7 @@ constexpr int64_t kInnerWork = 40'000;
 // in about a fourth of the time that the block takes. Otherwise it is asked again when it was come to more often.
 constexpr int kSmallCode = 80;
 constexpr int64_t kWorkForBlock = 750;
-constexpr int kPatience = 8;
+constexpr int kPatience = 8, kMostPatience = 1 << 24;
 constexpr int64_t kWorkOfRound = 16;  // in code
 constexpr int kVersions = 4;
 // After so many runs it must have gone round so often in each.
@@ -169,10 +169,12 @@ void CodeLoops::Compile(Compiled& compiled, Head& head, FjFrame* frame) {
   }
   const std::string name = PyUnicode_AsUTF8(fj_code(frame)->co_qualname);
   if (!made->t.loops) {
-    if (head.versions.empty())
+    if (head.versions.empty()) {
       head.off = true;
-    else
+    } else {  // as it is now; asked again more and more seldom
+      head.again = std::min(kPatience * std::max(head.again, kVisits), kMostPatience);
       head.visits = 0;
+    }
     diag::Log(diag::Channel::loop_, "no scalar code: " + made->t.why + "  [" + name + "]");
     return;
   }
