@@ -139,9 +139,9 @@ def banded_levenshtein(a, b, band):
         now[low - 1] = i if low == 1 else big
         for j in range(low, high + 1):
             best = before[j - 1] + (a[i - 1] != b[j - 1])
-            if before[j] + 1 < best:
+            if before[j] + 1 < best:  # noqa: PLR1730
                 best = before[j] + 1
-            if now[j - 1] + 1 < best:
+            if now[j - 1] + 1 < best:  # noqa: PLR1730
                 best = now[j - 1] + 1
             now[j] = best
         if high < m:
@@ -167,7 +167,7 @@ def prime_gaps(limit):
 
 
 def run_lengths(data, out):
-    n = k = 0
+    k = 0
     i = 0
     while i < len(data):
         v = data[i]
