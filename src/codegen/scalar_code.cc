@@ -37,6 +37,7 @@
 #include <llvm/Transforms/Scalar/SimpleLoopUnswitch.h>
 #include <llvm/Transforms/Scalar/SimplifyCFG.h>
 #include <llvm/Transforms/Utils/Cloning.h>
+#include <llvm/Transforms/Utils/LoopUtils.h>
 #include <llvm/Transforms/Vectorize/LoopVectorize.h>
 
 #include <atomic>
@@ -46,6 +47,7 @@
 #include "codegen/late_checks.h"
 #include "codegen/machine.h"
 #include "codegen/scalar_ranges.h"
+#include "codegen/selects.h"
 #include "codegen/versioned_loops.h"
 
 namespace framejit::codegen {
@@ -94,6 +96,7 @@ class Emitter {
     auto* type = llvm::FunctionType::get(b_.getInt64Ty(), {b_.getPtrTy(), b_.getInt64Ty()}, false);
     f_ = llvm::Function::Create(type, llvm::Function::ExternalLinkage, symbol, m);
     f_->addFnAttr(llvm::Attribute::NoUnwind);
+    f_->addFnAttr("prefer-vector-width", "256");
     f_->addParamAttr(0, llvm::Attribute::NoAlias);
     unlikely_ = llvm::MDBuilder(m.getContext()).createBranchWeights(1, 1 << 16);
     llvm::MDBuilder md(m.getContext());
@@ -477,6 +480,16 @@ struct ExpandModuloPass : llvm::PassInfoMixin<ExpandModuloPass> {
   }
 };
 
+// Inner loops of programs have few rounds as a rule: one vector at once leaves fewer of them for the end.
+struct OneVectorPass : llvm::PassInfoMixin<OneVectorPass> {
+  llvm::PreservedAnalyses run(llvm::Function& f, llvm::FunctionAnalysisManager& fam) {
+    for (llvm::Loop* loop : fam.getResult<llvm::LoopAnalysis>(f).getLoopsInPreorder())
+      if (loop->isInnermost() && loop->getLoopLatch())
+        llvm::addStringMetadataToLoop(loop, "llvm.loop.interleave.count", 1);
+    return llvm::PreservedAnalyses::all();
+  }
+};
+
 // The analyses that the passes below ask for, and no others: LLVM's registry of all of them would link all of them.
 void Optimize(llvm::Module& m, llvm::TargetMachine& machine) {
   llvm::LoopAnalysisManager lam;
@@ -544,10 +557,15 @@ void Optimize(llvm::Module& m, llvm::TargetMachine& machine) {
   fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(again), /*UseMemorySSA=*/true));
   fpm.addPass(ExpandModuloPass());
   fpm.addPass(LateChecksPass());
+  // What all ways of a branch end with stands behind them once: then ways that only choose a number are no branches.
+  fpm.addPass(llvm::SimplifyCFGPass(llvm::SimplifyCFGOptions().hoistCommonInsts(true).sinkCommonInsts(true)));
+  fpm.addPass(SelectsPass());
   fpm.addPass(llvm::SimplifyCFGPass());
   late.addPass(llvm::LICMPass(llvm::LICMOptions()));
   fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(late), /*UseMemorySSA=*/true));
   fpm.addPass(CarriedChecksPass());
+  fpm.addPass(VectorisedChecksPass());
+  fpm.addPass(OneVectorPass());
   fpm.addPass(llvm::LoopVectorizePass());
   fpm.addPass(llvm::InstCombinePass());
   fpm.addPass(llvm::SimplifyCFGPass());

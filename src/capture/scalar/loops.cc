@@ -1,7 +1,10 @@
 // See the header.
 #include "capture/scalar/loops.h"
 
+#include <absl/container/inlined_vector.h>
+
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 
 #include "capture/policy.h"
@@ -28,7 +31,7 @@ constexpr int64_t kInnerWork = 40'000;
 // is asked again after more visits.
 constexpr int kSmallCode = 64;
 constexpr int64_t kWorkForBlock = 750;
-constexpr int kPatience = 8;
+constexpr int kPatience = 8, kMostPatience = 1 << 24;
 constexpr int64_t kWorkOfRound = 16;  // in code
 constexpr int kVersions = 4;
 // After so many runs it must have gone round so often in each.
@@ -168,10 +171,12 @@ void CodeLoops::Compile(Compiled& compiled, Head& head, FjFrame* frame) {
   }
   const std::string name = PyUnicode_AsUTF8(fj_code(frame)->co_qualname);
   if (!made->t.loops) {
-    if (head.versions.empty())
+    if (head.versions.empty()) {
       head.off = true;
-    else
+    } else {  // as it is now; asked again more and more seldom
+      head.again = std::min(kPatience * std::max(head.again, kVisits), kMostPatience);
       head.visits = 0;
+    }
     diag::Log(diag::Channel::loop_, "no scalar code: " + made->t.why + "  [" + name + "]");
     return;
   }
@@ -243,8 +248,8 @@ std::optional<frame::Action> CodeLoops::At(Compiled& compiled, FjFrame* frame, b
     }
     const Translation& t = head->versions[i]->t;
     if (!scalar::NamesHold(t)) continue;
-    std::vector<int64_t> cells(t.cells);
-    std::vector<PyObject*> objects(t.objects.size());
+    absl::InlinedVector<int64_t, 64> cells(t.cells);
+    absl::InlinedVector<PyObject*, 16> objects(t.objects.size());
     if (!scalar::ReadFrame(t, frame, cells.data(), objects.data())) continue;
     uint32_t bits;
     cells[scalar::kBreakerCell] = reinterpret_cast<int64_t>(fj_breaker(PyThreadState_Get(), &bits));
@@ -272,8 +277,19 @@ bool ServeBreaker(FjFrame* frame) {
   return !(fj_interrupts(ts, frame) & FJ_BREAKER) || fj_poll(ts) >= 0;
 }
 
+// Asked at each instruction that a frame comes to.
+static bool Allowed(const Compiled& compiled) {
+  static std::atomic<uint64_t> known = 0;  // twice the generation of the options, and whether they have it on
+  if (!compiled.options.empty()) return diag::OptionOn("scalar_loops");
+  const uint64_t now = diag::OptionsGeneration(), then = known.load(std::memory_order_acquire);
+  if (then / 2 == now) return then & 1;
+  const bool on = diag::OptionOn("scalar_loops");
+  known.store(2 * now + on, std::memory_order_release);
+  return on;
+}
+
 CodeLoops* LoopsOf(Compiled& compiled, CodeState& state, PyCodeObject* code) {
-  if (!diag::OptionOn("scalar_loops")) return nullptr;
+  if (!Allowed(compiled)) return nullptr;
   if (!state.loops) {
     if (state.skip || compiled.fullgraph || compiled.backend != "llvm" || !scalar::IteratorsAreKnown()) return nullptr;
     state.loops = std::make_shared<CodeLoops>(code);
