@@ -8,6 +8,7 @@
 #include "capture/proxy.h"
 #include "capture/semantics.h"
 #include "surface/numpy_transforms.h"
+#include "tensor/numpy_api.h"
 
 namespace framejit::capture {
 namespace {
@@ -49,6 +50,13 @@ bool InTransform() {
   return false;
 }
 
+// An array, no scalar of NumPy's.
+bool IsNumpyArray(Session& s, PyObject* o) {
+  if (!IsTensor(o)) return false;
+  const TensorMeta& m = s.meta(AsTensor(o)->id);
+  return m.framework == Framework::kNumpy && !m.is_scalar && m.device.kind == DeviceKind::kCpu;
+}
+
 bool IsUfunc(PyObject* o) {
   return o && OfType(o, CType::kUfunc);
 }
@@ -69,7 +77,36 @@ PyObject* CaptureSemantics::UfuncMethod(PyObject* callable, PyObject* const* arg
     method = reinterpret_cast<PyCFunctionObject*>(callable)->m_ml->ml_name;
   }
   const Callee name = self ? tensor::CalleeOf(self) : Callee();
-  return name.empty() ? nullptr : s_.CallFramework(Callee(name + "." + method), args, nargs, kwnames);
+  if (name.empty()) return nullptr;
+  if (nargs == 2 && !kwnames && !strcmp(method, "outer") && IsNumpyArray(s_, args[0]) && IsNumpyArray(s_, args[1]))
+    return Outer(name, args[0], args[1]);
+  return s_.CallFramework(Callee(name + "." + method), args, nargs, kwnames);
+}
+
+// numpy.add.outer(a, b) is numpy.add(a[..., None, None], b) for a `b` of two axes.
+PyObject* CaptureSemantics::Outer(const Callee& ufunc, PyObject* a, PyObject* b) {
+  const Py_ssize_t rank = static_cast<Py_ssize_t>(s_.meta(AsTensor(b)->id).sizes.size());
+  Ref index(PyTuple_New(rank + 1));
+  if (!index) return nullptr;
+  PyTuple_SET_ITEM(index.get(), 0, Py_NewRef(Py_Ellipsis));
+  for (Py_ssize_t i = 0; i < rank; ++i) PyTuple_SET_ITEM(index.get(), i + 1, Py_NewRef(Py_None));
+  PyObject* item[] = {a, index.get()};
+  Ref wide(s_.CallFramework(Callee("numpy.ndarray.__getitem__"), item, 2, nullptr));
+  if (!wide) return nullptr;
+  PyObject* both[] = {wide.get(), b};
+  return s_.CallFramework(ufunc, both, 2, nullptr);
+}
+
+// numpy.ndarray(shape, dtype) is numpy.empty(shape, dtype). Null without an error: it is another call.
+PyObject* CaptureSemantics::NewArray(PyObject* callable, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  const tensor::NumpyApi* api = tensor::Numpy();
+  if (!api || callable != reinterpret_cast<PyObject*>(api->array) || nargs > 2) return nullptr;
+  for (Py_ssize_t i = 0; kwnames && i < PyTuple_GET_SIZE(kwnames); ++i) {
+    PyObject* name = PyTuple_GET_ITEM(kwnames, i);
+    if (PyUnicode_CompareWithASCIIString(name, "shape") && PyUnicode_CompareWithASCIIString(name, "dtype"))
+      return nullptr;
+  }
+  return s_.CallFramework(Callee("numpy.empty"), args, nargs, kwnames);
 }
 
 // Answers numpy.result_type and its like: in place of arrays their types are asked, and what they answer of other
@@ -93,6 +130,7 @@ PyObject* CaptureSemantics::TypeQuestion(PyObject* callable, PyObject* const* ar
 
 PyObject* CaptureSemantics::NumpyCall(PyObject* callable, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   if (PyObject* r = UfuncMethod(callable, args, nargs, kwnames); r || s_.broken() || PyErr_Occurred()) return r;
+  if (PyObject* r = NewArray(callable, args, nargs, kwnames); r || s_.broken() || PyErr_Occurred()) return r;
   const bool function = PyFunction_Check(callable), dispatches = Dispatches(callable);
   if (!function && !dispatches) return nullptr;
   const Callee name = tensor::CalleeOf(callable);

@@ -436,10 +436,15 @@ Outs Flip(Scope& s) {
 Outs Roll(Scope& s) {
   Operand x = s.tensor(0);
   if (!IsRowMajor(*x.meta) || x.rank() == 0) Scope::Skip();
-  Ints shifts = s.ints(1), dims = s.ints(2);
+  Ints shifts = s.ints(1), dims = s.has(2) ? s.ints(2) : Ints();
   ValueId v = x.value;
   bool flat = dims.empty();
   if (flat) v = s.b.Reshape(v, {shape::Product(x.meta->sizes)});
+  if (!s.torch()) {  // a number goes with each of the others
+    if (s.has(2) && flat) Scope::Skip();
+    if (shifts.size() == 1 && !flat) shifts.resize(dims.size(), shifts[0]);
+    if (dims.size() == 1) dims.resize(shifts.size(), dims[0]);
+  }
   if (flat ? shifts.size() != 1 : shifts.size() != dims.size()) Scope::Fail("roll: shifts and dims");
   for (size_t i = 0; i < shifts.size(); ++i) {
     int axis = flat ? 0 : s.Dim(dims[i], x.rank());
@@ -517,6 +522,7 @@ constexpr Row kRows[] = {
     {"n:pad", "(Tensor input, int[] pad, str mode='constant', float? value=None)", &Pad},
     {"tm:flip", "(Tensor input, int[]... dims)", &Flip},
     {"tm:roll", "(Tensor input, int[] shifts, int[] dims=())", &Roll},
+    {"N:roll", "(Tensor input, int[] shift, int[]? dim=None)", &Roll, Op::kInput, kAnyDType},
     {"tm:tril I:tril", "(Tensor input, int diagonal=0)", &Triangle, Op::kLe},
     {"tm:triu I:triu", "(Tensor input, int diagonal=0)", &Triangle, Op::kLt},
     {"tm:diff", "(Tensor input, int n=1, int dim=-1, Tensor? prepend=None, Tensor? append=None)", &Diff},
