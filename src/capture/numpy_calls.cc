@@ -24,6 +24,28 @@ Ref BodyOf(PyObject* callable) {
   return body && PyFunction_Check(body.get()) ? std::move(body) : Ref();
 }
 
+// Functions whose Python body is a few operations that the graph has, and better than a call of them.
+struct Followed {
+  std::string_view name;
+  int axis = -1;  // only with this argument, by number or as `axis`
+};
+constexpr Followed kFollowed[] = {
+    {"numpy.append"},         {"numpy.diff"},      {"numpy.gradient"},        {"numpy.hstack"},
+    {"numpy.linalg.norm", 2}, {"numpy.polyval"},   {"numpy.take_along_axis"}, {"numpy.tensordot"},
+    {"numpy.tile"},           {"numpy.trapezoid"}, {"numpy.trapz"},           {"numpy.vstack"},
+};
+
+bool Follows(const Callee& name, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  const auto* row = std::find_if(std::begin(kFollowed), std::end(kFollowed),
+                                 [&](const Followed& f) { return f.name == name.name(); });
+  if (row == std::end(kFollowed)) return false;
+  if (row->axis < 0) return true;
+  if (nargs > row->axis) return args[row->axis] != Py_None;
+  for (Py_ssize_t i = 0; kwnames && i < PyTuple_GET_SIZE(kwnames); ++i)
+    if (!PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(kwnames, i), "axis")) return args[nargs + i] != Py_None;
+  return false;
+}
+
 // Would NumPy's function hand the call over to the argument (CuPy's arrays, classes with __array_function__)?
 bool Overrides(Session& s, PyObject* o, int depth = 0) {
   static PyObject* const name = PyUnicode_InternFromString("__array_function__");
@@ -147,6 +169,8 @@ PyObject* CaptureSemantics::NumpyCall(PyObject* callable, PyObject* const* args,
   }
   Ref body = BodyOf(callable);
   if (!body || std::any_of(args, args + total, [&](PyObject* a) { return Overrides(s_, a); })) return nullptr;
+  if (Follows(name, args, nargs, kwnames) && s_.SourceOf(body.get()))
+    return CallPython(body.get(), args, nargs, kwnames);
   const bool plain = name.space() == "numpy";  // below the bodies of numpy.linalg and numpy.fft are functions of C
   if (plain && !surface::HasRow(name) && !surface::HasNumpyDerivative(name) && s_.SourceOf(body.get()) && InTransform())
     return CallPython(body.get(), args, nargs, kwnames);

@@ -333,6 +333,7 @@ Outs Joined(Scope& s, bool stack) {
   return parts.size() == 1 ? parts[0] : s.b.Add(Op::kCat, parts, attrs);
 }
 Outs Cat(Scope& s) {
+  if (s.has(2)) Scope::Skip();  // a type of its own
   return Joined(s, false);
 }
 Outs Stack(Scope& s) {
@@ -513,7 +514,7 @@ constexpr Row kRows[] = {
     {"I:fill", "(Tensor input, Operand value)", &FillInPlace}, {"I:zero", "(Tensor input)", &ZeroInPlace},
 
     {"t:cat t:concat t:concatenate", "(Tensor[] tensors, int dim=0)", &Cat},
-    {"N:concatenate N:concat", "(Tensor[] arrays, int dim=0)", &Cat},
+    {"N:concatenate N:concat", "(Tensor[] arrays, int dim=0, *, ScalarType? dtype=None, str? casting=None)", &Cat},
     {"t:stack", "(Tensor[] tensors, int dim=0)", &Stack},
     {"N:stack", "(Tensor[] arrays, int dim=0)", &Stack},
     {"m:repeat", "(Tensor input, int[]... repeats)", &Repeat},
@@ -521,6 +522,7 @@ constexpr Row kRows[] = {
     {"tm:repeat_interleave", "(Tensor input, int repeats, int? dim=None, *, int? output_size=None)", &RepeatInterleave},
     {"n:pad", "(Tensor input, int[] pad, str mode='constant', float? value=None)", &Pad},
     {"tm:flip", "(Tensor input, int[]... dims)", &Flip},
+    {"NM:repeat", "(Tensor input, int repeats, int? dim=None)", &RepeatInterleave, Op::kInput, kAnyDType},
     {"tm:roll", "(Tensor input, int[] shifts, int[] dims=())", &Roll},
     {"N:roll", "(Tensor input, int[] shift, int[]? dim=None)", &Roll, Op::kInput, kAnyDType},
     {"tm:tril I:tril", "(Tensor input, int diagonal=0)", &Triangle, Op::kLe},
