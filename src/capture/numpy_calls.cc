@@ -27,12 +27,23 @@ Ref BodyOf(PyObject* callable) {
 // Functions whose Python body is a few operations that the graph has, and better than a call of them.
 struct Followed {
   std::string_view name;
-  int axis = -1;  // only with this argument, by number or as `axis`
+  int axis = -1;       // it matters whether this argument is there, by number or as `axis`,
+  bool there = false;  // and this is how it must be
 };
 constexpr Followed kFollowed[] = {
-    {"numpy.append"},         {"numpy.diff"},      {"numpy.gradient"},        {"numpy.hstack"},
-    {"numpy.linalg.norm", 2}, {"numpy.polyval"},   {"numpy.take_along_axis"}, {"numpy.tensordot"},
-    {"numpy.tile"},           {"numpy.trapezoid"}, {"numpy.trapz"},           {"numpy.vstack"},
+    {"numpy.append"},
+    {"numpy.diff"},
+    {"numpy.gradient"},
+    {"numpy.hstack"},
+    {"numpy.linalg.norm", 2, true},
+    {"numpy.polyval"},
+    {"numpy.roll", 2, false},
+    {"numpy.take_along_axis"},
+    {"numpy.tensordot"},
+    {"numpy.tile"},
+    {"numpy.trapezoid"},
+    {"numpy.trapz"},
+    {"numpy.vstack"},
 };
 
 bool Follows(const Callee& name, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
@@ -40,10 +51,10 @@ bool Follows(const Callee& name, PyObject* const* args, Py_ssize_t nargs, PyObje
                                  [&](const Followed& f) { return f.name == name.name(); });
   if (row == std::end(kFollowed)) return false;
   if (row->axis < 0) return true;
-  if (nargs > row->axis) return args[row->axis] != Py_None;
+  bool there = nargs > row->axis && args[row->axis] != Py_None;
   for (Py_ssize_t i = 0; kwnames && i < PyTuple_GET_SIZE(kwnames); ++i)
-    if (!PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(kwnames, i), "axis")) return args[nargs + i] != Py_None;
-  return false;
+    if (!PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(kwnames, i), "axis")) there = args[nargs + i] != Py_None;
+  return there == row->there;
 }
 
 // Would NumPy's function hand the call over to the argument (CuPy's arrays, classes with __array_function__)?
