@@ -180,7 +180,8 @@ PyObject* CaptureSemantics::NumpyCall(PyObject* callable, PyObject* const* args,
   }
   Ref body = BodyOf(callable);
   if (!body || std::any_of(args, args + total, [&](PyObject* a) { return Overrides(s_, a); })) return nullptr;
-  if (Follows(name, args, nargs, kwnames) && s_.SourceOf(body.get()))
+  const bool ruled = surface::HasNumpyDerivative(name) && !surface::HasRow(name);  // errors name the program's line
+  if (Follows(name, args, nargs, kwnames) && !(ruled && InTransform()) && s_.SourceOf(body.get()))
     return CallPython(body.get(), args, nargs, kwnames);
   const bool plain = name.space() == "numpy";  // below the bodies of numpy.linalg and numpy.fft are functions of C
   if (plain && !surface::HasRow(name) && !surface::HasNumpyDerivative(name) && s_.SourceOf(body.get()) && InTransform())
