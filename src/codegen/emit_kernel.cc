@@ -405,6 +405,7 @@ class Emitter : ReductionEmitter {
 
   void SetMask(Copy& copy, Value* i, Value* end) {
     copy.i = i;
+    if (lanes_ == 1) return;
     copy.valid = b_.CreateSub(end, i);
     Value* lane = LaneNumbers(b_.getInt32Ty());
     Value* valid = b_.CreateTrunc(Min(copy.valid, I64(lanes_)), b_.getInt32Ty());
@@ -635,12 +636,13 @@ int Strip(const Kernel& k, const Schedule& s) {
 
 Schedule MakeSchedule(const Kernel& k, const Isa& isa) {
   // 32-bit lanes if any value has 32 bits, else what the widest value needs.
-  bool four = false, eight = false, two = false;
+  bool four = false, eight = false, two = false, sixteen = false;
   for (const Inst& inst : k.insts) {
     const int size = IsBool(inst.dtype) ? 1 : DTypeSize(ComputeType(inst.dtype));
     four = four || size == 4;
     eight = eight || size == 8;
     two = two || size == 2;
+    sixteen = sixteen || size == 16;
   }
   Schedule s;
   const int bytes = four ? 4 : eight ? 8 : two ? 2 : 1;
@@ -648,6 +650,7 @@ Schedule MakeSchedule(const Kernel& k, const Isa& isa) {
   s.unroll = Unroll(k, isa);
   const bool scans = std::any_of(k.insts.begin(), k.insts.end(), [](const Inst& i) { return i.kind == IKind::kScan; });
   if (scans && !k.column) s.lanes = s.unroll = 1;  // one after the other
+  if (sixteen) s.lanes = s.unroll = 1;             // such an element is a vector of its own
   if (k.column) {
     if (s.unroll == 4) s.unroll = 8;  // a row of memory is read in few lines
     while (s.unroll > 1 && k.inner.is_const() && k.inner.value() < s.lanes * s.unroll) s.unroll /= 2;

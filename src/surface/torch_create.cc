@@ -299,11 +299,22 @@ DType JoinType(Scope& s, const std::vector<Operand>& all) {
   return s.torch() ? TorchResultType(typed, s.default_float()) : NumpyResultType(typed);
 }
 
+// NumPy's joins ask no axis that None made (its stride is 0) for its place in memory: here it lies where it stands.
+TensorMeta Strided(const TensorMeta& m) {
+  TensorMeta out = m;
+  Int next = 1;
+  for (size_t d = m.sizes.size(); d-- > 0;) {
+    if (m.sizes[d] == Int(1) && m.strides[d] == Int(0)) out.strides[d] = next;
+    next = next * m.sizes[d];
+  }
+  return out;
+}
+
 Outs Joined(Scope& s, bool stack) {
   std::vector<Operand> all = s.tensors(0);
   if (all.empty()) Scope::Fail("nothing to join");
   for (const Operand& x : all) {  // the join keeps a memory order that all operands share: leave that to the framework
-    if (s.torch() ? LikesChannelsLast(s.env, *x.meta) : !IsRowMajor(*x.meta)) Scope::Skip();
+    if (s.torch() ? LikesChannelsLast(s.env, *x.meta) : !IsRowMajor(Strided(*x.meta))) Scope::Skip();
   }
   DType t = JoinType(s, all);
   if (s.torch() && !stack && std::any_of(all.begin(), all.end(), [](const Operand& x) { return x.rank() != 1; })) {
@@ -333,6 +344,7 @@ Outs Joined(Scope& s, bool stack) {
   return parts.size() == 1 ? parts[0] : s.b.Add(Op::kCat, parts, attrs);
 }
 Outs Cat(Scope& s) {
+  if (s.has(2)) Scope::Skip();  // a type of its own
   return Joined(s, false);
 }
 Outs Stack(Scope& s) {
@@ -440,6 +452,11 @@ Outs Roll(Scope& s) {
   ValueId v = x.value;
   bool flat = dims.empty();
   if (flat) v = s.b.Reshape(v, {shape::Product(x.meta->sizes)});
+  if (!s.torch()) {  // a number goes with each of the others
+    if (flat) Scope::Skip();
+    if (shifts.size() == 1 && !flat) shifts.resize(dims.size(), shifts[0]);
+    if (dims.size() == 1) dims.resize(shifts.size(), dims[0]);
+  }
   if (flat ? shifts.size() != 1 : shifts.size() != dims.size()) Scope::Fail("roll: shifts and dims");
   for (size_t i = 0; i < shifts.size(); ++i) {
     int axis = flat ? 0 : s.Dim(dims[i], x.rank());
@@ -508,7 +525,7 @@ constexpr Row kRows[] = {
     {"I:fill", "(Tensor input, Operand value)", &FillInPlace}, {"I:zero", "(Tensor input)", &ZeroInPlace},
 
     {"t:cat t:concat t:concatenate", "(Tensor[] tensors, int dim=0)", &Cat},
-    {"N:concatenate N:concat", "(Tensor[] arrays, int dim=0)", &Cat},
+    {"N:concatenate N:concat", "(Tensor[] arrays, int dim=0, *, ScalarType? dtype=None, str? casting=None)", &Cat},
     {"t:stack", "(Tensor[] tensors, int dim=0)", &Stack},
     {"N:stack", "(Tensor[] arrays, int dim=0)", &Stack},
     {"m:repeat", "(Tensor input, int[]... repeats)", &Repeat},
@@ -516,7 +533,9 @@ constexpr Row kRows[] = {
     {"tm:repeat_interleave", "(Tensor input, int repeats, int? dim=None, *, int? output_size=None)", &RepeatInterleave},
     {"n:pad", "(Tensor input, int[] pad, str mode='constant', float? value=None)", &Pad},
     {"tm:flip", "(Tensor input, int[]... dims)", &Flip},
+    {"NM:repeat", "(Tensor input, int repeats, int? dim=None)", &RepeatInterleave, Op::kInput, kAnyDType},
     {"tm:roll", "(Tensor input, int[] shifts, int[] dims=())", &Roll},
+    {"N:roll", "(Tensor input, int[] shift, int[] dim)", &Roll, Op::kInput, kAnyDType},
     {"tm:tril I:tril", "(Tensor input, int diagonal=0)", &Triangle, Op::kLe},
     {"tm:triu I:triu", "(Tensor input, int diagonal=0)", &Triangle, Op::kLt},
     {"tm:diff", "(Tensor input, int n=1, int dim=-1, Tensor? prepend=None, Tensor? append=None)", &Diff},
