@@ -217,10 +217,15 @@ bool WritesInSilence(const Call& call) {
   return call.args.size() > 3 && call.args[3].is(Arg::Kind::kFloat);
 }
 
-// embedding_bag with include_last_offset=True: torch's kernels trust the last offset, which is none of a stand-in, and
-// the sizes of what they return beside the bags depend on it.
-bool TrustsLastOffset(const Call& call) {
-  return call.callee.last() == "embedding_bag" && call.args.size() > 7 && call.args[7].b;
+// embedding_bag with include_last_offset=True: torch's kernels trust the last offset to be the number of indices.
+// False: the stand-in for the offsets cannot be given it.
+bool GiveLastOffset(const Call& call, const std::vector<Ref>& operands, Way way) {
+  const Arg* asked = call.callee.last() == "embedding_bag" ? GivenArg(call, 7, {"include_last_offset"}) : nullptr;
+  if (!asked || !asked->b || way == Way::kMeta) return true;
+  const Arg *indices = GivenArg(call, 1, {"input"}), *offsets = GivenArg(call, 2, {"offsets"});
+  if (!indices || !offsets || !indices->is(Arg::Kind::kTensor) || !offsets->is(Arg::Kind::kTensor)) return false;
+  Ref numel(PyObject_CallMethod(operands[indices->t].get(), "numel", nullptr)), last(PyLong_FromLong(-1));
+  return numel && last && PyObject_SetItem(operands[offsets->t].get(), last.get(), numel.get()) == 0;
 }
 
 enum class Verdict { kDone, kNo, kTryMeta };
@@ -241,6 +246,7 @@ Verdict Try(const TorchApi& t, Call& call, const std::vector<PyObject*>& constan
       if (!leaf) return no(in->FailWithError(call.callee));
     }
   }
+  if (!GiveLastOffset(call, in->operands, way)) return no(in->FailWithError(call.callee));
   Call plain = call;
   if (way == Way::kMeta) {
     for (Arg& a : plain.args) TakeDevice(a, in);
@@ -416,7 +422,6 @@ static bool LiesDense(const Call& call, const Inference& in) {
 
 bool InferTorch(const TorchApi& t, Call& call, const std::vector<PyObject*>& constants, Inference* in) {
   if (WritesInSilence(call) || WritesBySchema(call.callee)) return in->Fail("writes an operand");
-  if (TrustsLastOffset(call)) return in->Fail("trusts its last offset");
   const bool foreign = call.callee.Has(kForeign);
   Callee op = call.callee;
   if (op == kWritten) op = CalleeOf(constants[call.args[0].i.value()]);
@@ -470,6 +475,7 @@ Ref GradientsOnStandIns(const TorchApi& t, const Call& call, const std::vector<T
     Ref leaf(PyObject_CallMethod(slots.back(), "requires_grad_", nullptr));
     if (!leaf || PyList_Append(wanted.get(), slots.back()) < 0) return {};
   }
+  if (!GiveLastOffset(call, operands, way)) return {};
   Call plain = call;
   plain.result = Arg::None();
   plain.results.clear();
