@@ -136,6 +136,17 @@ bool HideSlots(Session& s, FjFrame* frame, int count) {
   return true;
 }
 
+// Whose program is it? Beside torch's tensors NumPy's functions of numbers give numbers, also before one was met.
+void MeetTensors(Session& s, const FrameImage& slots) {
+  bool torch = false, numpy = false;
+  for (int i = 0; i < slots.size(); ++i) {
+    const tensor::Class c = slots[i] ? tensor::Classify(slots[i]) : tensor::Class::kNone;
+    torch |= tensor::IsPlainTorch(c);
+    numpy |= c == tensor::Class::kNumpyArray;
+  }
+  s.libraries.torch = torch && !numpy;
+}
+
 // The exception at hand, which goes; empty: there is none.
 std::string TakeException() {
   PyObject *t, *v, *tb;
@@ -202,6 +213,7 @@ Captured CaptureOnce(Compiled& compiled, Place& place, FjFrame* frame, long stop
     before.Restore();
     s.Abandon();
   };
+  MeetTensors(s, before);
   if (!HideSlots(s, frame, before.size())) return out;
   int index = fj_next(frame);
   PyObject* raw = nullptr;

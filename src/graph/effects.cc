@@ -29,7 +29,7 @@ constexpr Row kTorch[] = {
     {"frexp", {.keeps = kSecondResult}},
     {"BFloat16Tensor BoolTensor ByteTensor CharTensor DoubleTensor FloatTensor HalfTensor IntTensor LongTensor "
      "ShortTensor Tensor",
-     {.flags = kTypeOfTensors}},
+     {.flags = kTypeOfTensors | kTakesSequences}},
     {"_sample_dirichlet _standard_gamma alpha_dropout binomial cauchy dropout1d dropout2d dropout3d exponential "
      "feature_alpha_dropout feature_dropout framejit._random.attention geometric log_normal multinomial "
      "native_dropout normal normal_functional poisson randint_like random rrelu rrelu_ rrelu_with_noise_ uniform",
