@@ -779,6 +779,20 @@ def test_loops_of_many_rounds_in_called_functions(fresh):
     same(fresh.compile(model)(x), model(x))
 
 
+def test_a_range_up_to_what_a_tensor_holds(fresh):
+    class Positions(nn.Module):
+        def forward(self, lengths):
+            n = lengths.max()
+            return (torch.arange(n)[None] < lengths[:, None]) * torch.arange(1, n + 1, device="cpu")
+
+    model = Positions()
+    told = fresh.explain(model)(torch.tensor([3, 5]))
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+    compiled = fresh.compile(model)
+    for lengths in ([3, 5], [3, 5], [4, 1], [7, 2], [0, 1]):
+        same(compiled(torch.tensor(lengths)), model(torch.tensor(lengths)))
+
+
 def test_what_was_made_here_is_seen_otherwise(fresh):
     """It is no view of anything afterwards, as in eager."""
 
