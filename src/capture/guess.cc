@@ -224,7 +224,8 @@ std::vector<Arg*> Guessing::SizesAmong(Call& call) {
   auto size = [&](const Arg& x) {
     if (!x.is(Arg::Kind::kTensor)) return x.is(Arg::Kind::kInt);
     const TensorMeta& m = s_.meta(x.t);
-    return m.sizes.empty() && IsInteger(m.dtype) && !IsBool(m.dtype);
+    const bool one = std::all_of(m.sizes.begin(), m.sizes.end(), [](shape::Int n) { return n == shape::Int(1); });
+    return one && IsInteger(m.dtype) && !IsBool(m.dtype);
   };
   auto look = [&](std::span<Arg> list) {
     if (!std::all_of(list.begin(), list.end(), size)) return;

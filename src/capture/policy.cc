@@ -159,6 +159,10 @@ class Policy : public frame::FramePolicy {
       if (auto action = RunRounds(*compiled, state, place, *rounds, frame, result)) return *action;
     for (size_t i = 0; i < place.segments.size(); ++i) {  // by index: a run may re-enter and add versions
       Segment* seg = place.segments[i].get();
+      if (seg->cause.guards && seg->cause.Outdated(fj_localsplus(frame)) && !compiled->fullgraph) [[unlikely]] {
+        seg = Revised(*compiled, state, place, i, frame);
+        if (PyErr_Occurred()) return frame::Action::kRaise;
+      }
       if (auto action = Ran(frame, *seg, result)) return *action;
     }
     ++place.passed;
@@ -180,6 +184,7 @@ class Policy : public frame::FramePolicy {
       RememberObstacle(*compiled, frame);
       return compiled->fullgraph ? NotFull(*compiled) : frame::Action::kStep;
     }
+    if (place.skip && place.cause.Outdated(fj_localsplus(frame))) Revise(*compiled, state, place, frame, place.cause);
     if (place.skip) {
       if (&place == state.entry && ++state.trivial >= 3 && !compiled->fullgraph && AllTrivial(state)) {
         state.idle = kIdle;
@@ -218,6 +223,7 @@ class Policy : public frame::FramePolicy {
     }
     if (!seg) {
       if (&place == state.entry) ++state.trivial;
+      place.revised += place.revised > 0;
       Skip(frame, place.skip);
       return frame::Action::kStep;
     }
@@ -449,6 +455,37 @@ class Policy : public frame::FramePolicy {
     if (Serves(rounds, seg)) return run(*seg);
     if (seg) Retire(std::move(rounds.segments.back())), rounds.segments.pop_back();
     return {};
+  }
+
+  // What was read up to the break behind this place is other than it was: the next capture may get further.
+  static void Revise(Compiled& compiled, CodeState& state, Place& place, FjFrame* frame, Cause& cause) {
+    const std::string why = cause.guards->Explain(fj_localsplus(frame), fj_code(frame)->co_localsplusnames);
+    diag::Log(diag::Channel::recompiles_,
+              "capturing " + Where(NamedCode(frame)) + " again, it may not break now: " + why);
+    std::erase_if(state.stopped, [&](const auto& at) {
+      return std::count(cause.ends.begin(), cause.ends.end(), at.second) && at.first >= fj_next(frame);
+    });
+    cause = {};
+    ++place.revised;
+    place.skip = 0;
+  }
+
+  // The segment in that place, which ends at such a break, is captured anew where its guards hold.
+  static Segment* Revised(Compiled& compiled, CodeState& state, Place& place, size_t at, FjFrame* frame) {
+    Segment& old = *place.segments[at];
+    std::vector<PyObject*> inputs(old.num_inputs + 1);
+    std::vector<int64_t> symbols(old.num_symbols + 1);
+    if (stance != Stance::kDefault || diag::OptionOn("error_on_recompile") || !tensor::CaptureObstacle().empty() ||
+        !old.guards->Check(fj_localsplus(frame), inputs.data(), symbols.data()))
+      return &old;
+    InUse now;
+    Revise(compiled, state, place, frame, old.cause);
+    Segment* seg = CaptureAt(compiled, state, place, frame);
+    if (!seg) return place.segments[at].get();
+    place.revised += !seg->exit.returns && seg->instructions <= old.instructions;
+    Retire(std::exchange(place.segments[at], std::move(place.segments.back())));
+    place.segments.pop_back();
+    return place.segments[at].get();
   }
 
   static Segment* LastOf(const Place& place) {

@@ -108,6 +108,17 @@ struct Tally {
   int64_t missed_guards = 0;
 };
 
+// What was read up to the break that ended a capture. Where that is no longer so, the next capture may get further: a
+// module has been initialized, a cache filled.
+struct Cause {
+  std::shared_ptr<guard::GuardSet> guards;  // null: it is not looked at any more
+  std::vector<size_t> ends;                 // the breaks: indices into Compiled::breaks
+  std::vector<std::pair<int, PyObject*>> whose;  // objects in slots, of other ones it says nothing; addresses alone
+  unsigned passed = 0;
+  // Are some of these other than they were? It is asked of the first frames that come here, then ever more rarely.
+  bool Outdated(PyObject* const* slots);
+};
+
 struct Segment {
   std::shared_ptr<guard::GuardSet> guards;
   std::unique_ptr<tensor::TraceRunner> trace_runner;  // exactly one of these, or none (no tensor operations)
@@ -142,6 +153,7 @@ struct Segment {
   Tally tally;
   int64_t op_count = 0;
   std::vector<size_t> ends;    // Why it goes no further: indices into Compiled::breaks.
+  Cause cause;                 // of the first of these
   int64_t registrations = -1;  // of abstract classes, that it is good for; -1: any number
   Assumed assumed;
   diag::Leave left = diag::Leave::kNone;  // a whole function that its framework runs as fast by itself
@@ -191,6 +203,9 @@ struct Place {  // What is known of one offset of an instruction and one depth o
   bool one_by_one = false;  // No segment of several rounds will be made.
   long step = 0;            // The step of the range that the loop goes through.
   long skip = 0;            // nothing to capture here: step this many instructions before asking again
+  Cause cause;              // of that
+  int revised = 0;          // captures that were made because a cause was outdated; those in vain count twice
+  static constexpr int kMostRevised = 4;
   int misses = 0;
   int wasted = 0;  // Versions with a guard on an object that died after one run.
   bool give_up = false;

@@ -224,6 +224,13 @@ PyObject* SeenOtherwise(Session& s, Callee callee, PyObject* const* args, Py_ssi
   if (!function) return nullptr;
   Ref made(s.CallFramework(Callee(callee.name().substr(0, callee.name().size() - 1)), args, nargs, kwnames));
   if (!made || !IsTensor(made.get())) return nullptr;
+  // What was made here is no view of anything afterwards, as what detach() makes is none.
+  Ref root(s.NewProxy(s.trace().tensors[IdOf(tensor)].base));
+  if (input < 0 && root.get() == tensor && !s.meta(IdOf(tensor)).requires_grad) {
+    PyObject* view = made.get();
+    made = Ref(s.CallFramework(callees::kTensorDetach, &view, 1, nullptr));
+    if (!made || !IsTensor(made.get())) return nullptr;
+  }
   if (input >= 0) {
     Alone(s, input);
     PendingCall call{Borrow(function), {}};

@@ -78,7 +78,12 @@ void RunState::RunExtern(const Step& step) {
     x.buffer = results[r];
     x.live = true;
   }
-  for (size_t r = 0; r < results.size(); ++r) Accept(step, step.results[r], operands);
+  const auto read = [&](int value) {
+    const Storage& s = plan_.storages[plan_.values[value].storage];
+    return s.index >= 0 || s.first != s.last;
+  };
+  for (size_t r = 0; r < results.size(); ++r)
+    if (read(step.results[r])) Accept(step, step.results[r], operands);
 }
 
 // The rest of the plan relies on the layout that was predicted, and on the memory staying as it is: a framework may

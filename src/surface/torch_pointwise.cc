@@ -548,6 +548,17 @@ Outs MaskedFillInPlace(Scope& s) {
   return out;
 }
 
+Outs FillDiagonal(Scope& s) {
+  Operand x = s.tensor(0), value = s.Read(s.arg(1));
+  if (x.rank() != 2 || s.flag(2)) Scope::Skip();
+  auto number = Converted(s.env, value.number, x.meta->dtype);
+  if (!number) Scope::Fail("value cannot be converted without overflow");
+  value.number = *number;
+  const shape::Ints& sizes = x.meta->sizes;
+  const ValueId on = s.b.Binary(Op::kEq, s.b.Iota(DType::kInt64, sizes, 0), s.b.Iota(DType::kInt64, sizes, 1));
+  return s.b.Where(on, As(s, value, x.meta->dtype), x.value);
+}
+
 Outs Clamp(Scope& s) {
   std::vector<Operand> all{s.tensor(0)};
   for (int i : {1, 2}) {
@@ -680,6 +691,7 @@ constexpr Row kRows[] = {
     {"tN:where", "(Tensor condition, Operand input, Operand other)", &Where},
     {"tm:masked_fill", "(Tensor input, Tensor mask, Operand value)", &MaskedFill},
     {"I:masked_fill", "(Tensor input, Tensor mask, Operand value)", &MaskedFillInPlace},
+    {"I:fill_diagonal", "(Tensor input, Scalar fill_value, bool wrap=False)", &FillDiagonal},
     {"tmI:clamp tmI:clip", "(Tensor input, Operand? min=None, Operand? max=None)", &Clamp},
     {"tmI:clamp_min", "(Tensor input, Operand min)", &ClampOne, Op::kMaximum},
     {"tmI:clamp_max", "(Tensor input, Operand max)", &ClampOne, Op::kMinimum},

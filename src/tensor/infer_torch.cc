@@ -216,9 +216,15 @@ bool WritesInSilence(const Call& call) {
   return call.args.size() > 3 && call.args[3].is(Arg::Kind::kFloat);
 }
 
-// The last offset of a stand-in says nothing.
-bool TrustsLastOffset(const Call& call) {
-  return call.callee.Has(kTrustsLastOffset) && call.args.size() > 7 && call.args[7].b;
+// With include_last_offset=True torch's kernels trust the last offset to be the number of indices, which the stand-in for
+// the offsets is given here. Gives false where that is not possible.
+bool GiveLastOffset(const Call& call, const std::vector<Ref>& operands, Way way) {
+  const Arg* asked = call.callee.Has(kTrustsLastOffset) ? GivenArg(call, 7, {"include_last_offset"}) : nullptr;
+  if (!asked || !asked->b || way == Way::kMeta) return true;
+  const Arg *indices = GivenArg(call, 1, {"input"}), *offsets = GivenArg(call, 2, {"offsets"});
+  if (!indices || !offsets || !indices->is(Arg::Kind::kTensor) || !offsets->is(Arg::Kind::kTensor)) return false;
+  Ref numel(PyObject_CallMethod(operands[indices->t].get(), "numel", nullptr)), last(PyLong_FromLong(-1));
+  return numel && last && PyObject_SetItem(operands[offsets->t].get(), last.get(), numel.get()) == 0;
 }
 
 enum class Verdict { kDone, kNo, kTryMeta };
@@ -239,6 +245,7 @@ Verdict Try(const TorchApi& t, Call& call, const std::vector<PyObject*>& constan
       if (!leaf) return no(in->FailWithError(call.callee));
     }
   }
+  if (!GiveLastOffset(call, in->operands, way)) return no(in->FailWithError(call.callee));
   Call plain = call;
   if (way == Way::kMeta) {
     for (Arg& a : plain.args) TakeDevice(a, in);
@@ -413,7 +420,6 @@ static bool LiesDense(const Call& call, const Inference& in) {
 
 bool InferTorch(const TorchApi& t, Call& call, const std::vector<PyObject*>& constants, Inference* in) {
   if (WritesInSilence(call) || WritesBySchema(call.callee)) return in->Fail("writes an operand");
-  if (TrustsLastOffset(call)) return in->Fail("trusts its last offset");
   const bool foreign = call.callee.Has(kForeign);
   Callee op = call.callee;
   if (op == kWritten) op = CalleeOf(constants[call.args[0].i.value()]);
@@ -467,6 +473,7 @@ Ref GradientsOnStandIns(const TorchApi& t, const Call& call, const std::vector<T
     Ref leaf(PyObject_CallMethod(slots.back(), "requires_grad_", nullptr));
     if (!leaf || PyList_Append(wanted.get(), slots.back()) < 0) return {};
   }
+  if (!GiveLastOffset(call, operands, way)) return {};
   Call plain = call;
   plain.result = Arg::None();
   plain.results.clear();
