@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "graph/rewrite.h"
+#include "graph/views.h"
 #include "shape/typical.h"
 #include "surface/layout.h"
 
@@ -74,6 +75,32 @@ void Objects::Write(TraceId t, ValueId v) {
   versions_[root] = next;
 }
 
+namespace {
+
+// An identity that no builder folds away.
+ValueId Copied(Graph& g, ValueId v, shape::Ints strides) {
+  Node copy;
+  copy.op = Op::kCast;
+  copy.operands = {v};
+  copy.type = g.nodes[v].type;
+  copy.attrs.dtype = copy.type.dtype;
+  copy.strides = std::move(strides);
+  g.nodes.push_back(std::move(copy));
+  return static_cast<ValueId>(g.nodes.size() - 1);
+}
+
+// How a chain of views lies in the memory of what it is made of; what no strides express is made row by row.
+Layout LaidBy(const Graph& g, ValueId v) {
+  const Node& n = g.nodes[v];
+  if (Info(n.op).kind == 'V') {
+    if (auto layout = ViewLayout(n, g.nodes[n.operands[0]].type, LaidBy(g, n.operands[0]))) return *layout;
+    return {RowMajor(n.type.shape), 0};
+  }
+  return {n.strides.empty() ? RowMajor(n.type.shape) : n.strides, 0};
+}
+
+}  // namespace
+
 ValueId Objects::WithLayout(ValueId v, const shape::Ints& strides) {
   Graph& g = builder_.graph();
   Node& n = g.nodes[v];
@@ -82,14 +109,7 @@ ValueId Objects::WithLayout(ValueId v, const shape::Ints& strides) {
     claimed_.insert(v);
     return v;
   }
-  Node copy;  // an identity that no builder_ folds away: two results never share a buffer, nor a result an input's
-  copy.op = Op::kCast;
-  copy.operands = {v};
-  copy.type = n.type;
-  copy.attrs.dtype = n.type.dtype;
-  copy.strides = strides;
-  g.nodes.push_back(std::move(copy));
-  return static_cast<ValueId>(g.nodes.size() - 1);
+  return Copied(g, v, strides);  // two results never share a buffer, nor a result an input's
 }
 
 ValueId Objects::Materialised(TraceId t) {
@@ -97,6 +117,10 @@ ValueId Objects::Materialised(TraceId t) {
   Node& n = builder_.graph().nodes[v];
   const TensorMeta& m = meta(t);
   if (n.op == Op::kInput || !n.strides.empty()) return v;
+  // The call may look at how its operand lies: a copy that the program made of a view is one.
+  if (Info(n.op).kind == 'V' && IsContiguous(builder_.env(), m) &&
+      !framejit::IsRowMajor(m.sizes, LaidBy(builder_.graph(), v).strides))
+    return Copied(builder_.graph(), v, RowMajor(m.sizes));
   // Pictures of one channel or one pixel lie both ways at once; the framework goes by the strides.
   const auto one = [&](size_t d) { return m.sizes[d] == shape::Int(1); };
   const bool either = m.sizes.size() == 4 && (one(1) || (one(2) && one(3)));
