@@ -101,6 +101,12 @@ Layout LaidBy(const Graph& g, ValueId v) {
 
 }  // namespace
 
+ValueId RowByRow(Graph& g, ValueId v) {
+  const Node& n = g.nodes[v];
+  if (Info(n.op).kind != 'V' || framejit::IsRowMajor(n.type.shape, LaidBy(g, v).strides)) return v;
+  return Copied(g, v, RowMajor(n.type.shape));
+}
+
 ValueId Objects::WithLayout(ValueId v, const shape::Ints& strides) {
   Graph& g = builder_.graph();
   Node& n = g.nodes[v];
@@ -117,22 +123,20 @@ ValueId Objects::Materialised(TraceId t) {
   Node& n = builder_.graph().nodes[v];
   const TensorMeta& m = meta(t);
   if (n.op == Op::kInput || !n.strides.empty()) return v;
-  // The call may look at how its operand lies: a copy that the program made of a view is one.
-  if (Info(n.op).kind == 'V' && IsContiguous(builder_.env(), m) &&
-      !framejit::IsRowMajor(m.sizes, LaidBy(builder_.graph(), v).strides))
-    return Copied(builder_.graph(), v, RowMajor(m.sizes));
   // Pictures of one channel or one pixel lie both ways at once; the framework goes by the strides.
   const auto one = [&](size_t d) { return m.sizes[d] == shape::Int(1); };
   const bool either = m.sizes.size() == 4 && (one(1) || (one(2) && one(3)));
   const shape::Env::Typical typical(builder_.env());  // what the kernel gives lies as its call was asked
   const shape::Ints before = shape::TakenForGranted();
-  if (!IsContiguous(builder_.env(), m))
+  const bool contiguous = IsContiguous(builder_.env(), m);
+  if (!contiguous)
     n.strides = PreserveFormat(builder_.env(), m);
   else if (either && LikesChannelsLast(builder_.env(), m))
     n.strides = m.strides;
+  const bool promised = !n.strides.empty();
   shape::TakenForGranted();
   std::for_each(before.begin(), before.end(), shape::TakeForGranted);
-  return v;
+  return contiguous && !promised ? RowByRow(builder_.graph(), v) : v;
 }
 
 Objects::Mark Objects::Begin() {
