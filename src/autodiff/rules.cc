@@ -105,6 +105,19 @@ void InverseSquare(At& t) {  // not by the square, which is 0 or infinite first
   t.Give(0, t.g * (r * r * r * -2));
 }
 
+// Of x ** n, where n - 1 is a number of which the framework asks another function than pow: that one's special values.
+void HalfPower(At& t) {
+  const double n = t.number(0);
+  Expr x = t.in(0), raised = n == 1.5 ? Apply(Op::kSqrt, x) : Apply(Op::kPow, x, x.Number(n - 1));
+  t.Give(0, t.g * (raised * n));
+}
+
+void Glu(At& t) {  // in the framework's order, in which a large value meets a small slope first
+  Expr a = t.in(0), share = SigmoidOf(t.in(1));
+  if (t.needs(0)) t.Give(0, t.g * share);
+  if (t.needs(1)) t.Give(1, OneMinus(share) * share * a * t.g);
+}
+
 void Clamp(At& t) {  // bounds let gradients through; they themselves get none here
   bool lo = t.n.derivative->rule != "clamp_max", hi = t.n.derivative->rule != "clamp_min";
   for (size_t i = 1; i < t.operands.size(); ++i)
@@ -240,6 +253,8 @@ const Row kRows[] = {
     {"hardsigmoid", HardSigmoid},
     {"hardswish", HardSwish},
     {"inverse_square", InverseSquare},
+    {"half_power", HalfPower},
+    {"glu", Glu},
     {"clamp", Clamp},
     {"clamp_min", Clamp},
     {"clamp_max", Clamp},

@@ -55,6 +55,16 @@ bool Session::Reads(PyObject* container, PyObject* key, const Source* source) {
   return true;
 }
 
+// Does an iterator that the program made here go through this set, and has not come to its end? It raises if the set
+// has changed when it is advanced.
+static bool HasIterators(const std::vector<Ref>& kept, PyObject* set) {
+  return std::any_of(kept.begin(), kept.end(), [&](const Ref& o) {
+    if (Py_TYPE(o.get()) != &PySetIter_Type) return false;
+    auto same = [](PyObject* x, void* wanted) { return static_cast<int>(x == wanted); };
+    return PySetIter_Type.tp_traverse(o.get(), same, set) != 0;
+  });
+}
+
 bool Session::Defer(PyTypeObject* owner, const char* name, PyObject* const* args, Py_ssize_t n) {
   struct Row {
     const char *type, *name;
@@ -75,6 +85,7 @@ bool Session::Defer(PyTypeObject* owner, const char* name, PyObject* const* args
   for (const Row& r : kRows) {
     if (strcmp(Py_TYPE(args[0])->tp_name, r.type) || strcmp(name, r.name) || n != r.args + 1) continue;
     if (r.hashes && !IsPrimitive(args[1])) return false;
+    if (PySet_CheckExact(args[0]) && HasIterators(keep_, args[0])) return false;
     Ref method(PyObject_GetAttrString(reinterpret_cast<PyObject*>(owner), name));
     if (!method) return PyErr_Clear(), false;
     PendingCall call{std::move(method), {}};

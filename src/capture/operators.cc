@@ -329,7 +329,9 @@ PyObject* CaptureSemantics::Iter(PyObject* o) {
   PyObject* c = own || PythonFunctionIn(Py_TYPE(o), iter_name) ? o : s_.ItemsOf(o);
   if (!c) return nullptr;
   if (PyAnySet_Check(c) && !s_.NoteContents(c)) return nullptr;
-  return s_.Adopt(PyObject_GetIter(c));
+  Ref made(s_.Adopt(PyObject_GetIter(c)));
+  if (made && PySet_CheckExact(c) && s_.IsOutside(o)) s_.Keep(Py_NewRef(made.get()));  // for Session::Defer
+  return made.release();
 }
 
 PyObject* CaptureSemantics::Next(PyObject* it) {

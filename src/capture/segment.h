@@ -142,7 +142,8 @@ struct Segment {
   tensor::UndoPlan undo;
   DrawProgram draws;  // The draws that are made before each run.
   FloatProgram floats;
-  bool changes = false;  // a run that got to its end has written inputs or drawn random numbers
+  bool calls_operators = false;  // whose kernels may be the user's: capture/operator_runs.h
+  bool changes = false;          // a run that got to its end has written inputs or drawn random numbers
   Exit exit;
   int num_tensor_inputs = 0, num_inputs = 0, num_symbols = 0;
   long instructions = 0;  // The number of the outermost frame's instructions that it stands for.
@@ -184,6 +185,8 @@ struct Segment {
 
  private:
   diag::RunEnd TryDrawn(PyObject** slots_in, FjFrame* frame, PyObject** result);  // once what is drawn is there
+  [[gnu::cold]] diag::RunEnd TryNoted(PyObject** slots_in, FjFrame* frame, PyObject** result);
+  diag::RunEnd TryMeasured(PyObject** slots_in, FjFrame* frame, PyObject** result);
   diag::RunEnd TryTimed(int weight, PyObject** slots_in, FjFrame* frame, PyObject** result);
   diag::RunEnd TryOnce(PyObject** slots_in, FjFrame* frame, PyObject** result);
   bool Publish();  // what was compiled in the background, once it is there; false: a bug of ours, raised (strict)

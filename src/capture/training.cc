@@ -319,6 +319,18 @@ std::vector<tensor::Training::Keeper> KeepersOf(const Trace& t, const std::vecto
   return {keepers.begin(), keepers.end()};
 }
 
+// Throws Undifferentiable: others are made of a result of which it is not known from which call on it is what it is. So
+// a pass that looks for its gradient, and is differentiated, could not go on from it.
+void CheckStanding(const Trace& trace, const std::vector<tensor::OutputPlan>& plans, const tensor::Training& t) {
+  for (size_t i = 0; i < plans.size(); ++i) {
+    const TraceTensor& result = trace.tensors[trace.outputs[i]];
+    const int k = plans[i].kind == tensor::OutputPlan::kInput ? -1 : plans[i].index;
+    if (k < 0 || result.base != trace.outputs[i] || !t.differentiable[k] || t.stands[k]) continue;
+    if (std::any_of(t.made_of.begin(), t.made_of.end(), [&](const auto& of) { return of[k]; }))
+      throw Undifferentiable("a result is written of which others are made");
+  }
+}
+
 // What the hook asks of the graph: who depends on whom, and what is copied because it is written.
 void NoteDependences(const Graph& g, const std::set<int>& written, tensor::Training* t) {
   t->num_symbols = g.symbols.size();
@@ -381,15 +393,14 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tens
   };
   NoteDependences(graph, written, &t);
   t.keepers = KeepersOf(replay, t.wanted);
-  bool apart = true;
-  for (int i : written)
-    for (size_t k = 0; k < t.needed.size(); ++k) apart &= !t.differentiable[k] || !t.needed[k][i];
-  if (apart) {
-    LetOthersStand(&replay, t.made_of, &t.stands);
-    t.replay = tensor::MakeTraceRunner(replay, constants);
-  } else {
-    t.no_replay = "it writes its inputs";
+  t.before.resize(t.wanted.size());
+  for (int i : written) {
+    for (size_t k = 0; k < t.needed.size(); ++k) t.before[i] = t.before[i] || (t.differentiable[k] && t.needed[k][i]);
+    if (t.before[i] && t.wanted[i]) throw Undifferentiable("an input that gets gradients is written");
   }
+  LetOthersStand(&replay, t.made_of, &t.stands);
+  CheckStanding(trace, plans, t);
+  t.replay = tensor::MakeTraceRunner(replay, constants);
   t.part = PartsOf(joint, t.wanted, tensor::BucketBytes());
   for (const Node& n : joint.graph.nodes)
     if (n.type.device.kind == DeviceKind::kCuda) t.device = n.type.device;

@@ -2,6 +2,7 @@
 // them, and those with a gradient of the user's. framejit._functions says what they are. One that writes is a call on
 // copies, whose new values are written to the arguments. One with a gradient is a torch.autograd.Function.
 #include <algorithm>
+#include <optional>
 
 #include "capture/arg_vector.h"
 #include "capture/asking.h"
@@ -36,6 +37,14 @@ bool NoteFormulas(Session& s, PyObject* defined) {
     s.guards().Is(s.guards().Child(SourceKind::kDictItem, dict, 0, key.get()), now.get());
   }
   return true;
+}
+
+// Is the kernel of this operator a function of Python, by torch.library.custom_op? It is empty where that raised.
+std::optional<bool> HasPythonKernel(PyObject* op) {
+  static PyObject* const function = FromModule("framejit._operators", "has_python_kernel");
+  SuspendScope off;
+  Ref answer(function ? PyObject_CallOneArg(function, op) : nullptr);
+  return answer ? std::optional(answer.get() == Py_True) : std::nullopt;
 }
 
 // Gives all arguments in the order of the plan. It is empty where they do not fit.
@@ -99,6 +108,10 @@ PyObject* CallWriting(Session& s, const Plan& plan, const std::vector<PyObject*>
 
 PyObject* CaptureSemantics::CallOperator(PyObject* op, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   static PyObject* const plan_of = FromModule("framejit._functions", "plan_of");
+  const std::optional<bool> in_python = HasPythonKernel(op);
+  if (!in_python) return nullptr;
+  if (*in_python && !s_.options().whole && !s_.guessing().made().empty())
+    return s_.Break(BreakId::kSideEffect, "an operator in Python, which a wrong guess must not call");
   bool tracked = false;
   for (Py_ssize_t i = 0; i < nargs + KwCount(kwnames); ++i)
     EachTensorIn(args[i], [&](PyObject* t) { tracked |= s_.meta(AsTensor(t)->id).requires_grad; });
@@ -119,6 +132,8 @@ PyObject* CaptureSemantics::CallOperator(PyObject* op, PyObject* const* args, Py
     return nullptr;
   std::vector<PyObject*> all = InOrder(plan, args, nargs, kwnames);
   if (all.empty()) return nullptr;
+  if (*in_python && !s_.options().whole && PyTuple_GET_SIZE(plan.writes))
+    return s_.Break(BreakId::kSideEffect, "an operator in Python that writes to its arguments");
   if (plan.function == Py_None) return s_.vmap.open() || ShareMemory(s_, all) ? nullptr : CallWriting(s_, plan, all);
   if (!NoteFormulas(s_, plan.defined)) return nullptr;
   s_.SourceOf(plan.function);

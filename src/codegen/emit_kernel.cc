@@ -31,7 +31,8 @@
 namespace framejit::codegen {
 namespace {
 
-constexpr int kSumSteps = 64;  // steps of one accumulator before it goes to the upper level
+constexpr int kSumSteps = 64;     // steps of one accumulator before it goes to the upper level
+constexpr int kColumnSteps = 16;  // likewise of a column, which is summed by one accumulator, a row by many
 constexpr int64_t kStackScratch = 32768;
 constexpr int64_t kShortRow = 1024, kLongRow = 262144;  // bytes of rows whose successor is fetched early
 constexpr int64_t kAhead = 2048;                        // bytes
@@ -180,7 +181,7 @@ class Emitter : ReductionEmitter {
     return b_.CreateICmpSLE(length, I64(MostSummed()));
   }
   int64_t MostSummed() const {  // along an axis without an upper level
-    return 2 * kSumSteps * (k_.column ? 1 : int64_t{lanes_} * schedule_.unroll);
+    return 2 * (k_.column ? kColumnSteps : kSumSteps * int64_t{lanes_} * schedule_.unroll);
   }
   bool few_ = false;  // this code is for no more
 
@@ -483,7 +484,7 @@ class Emitter : ReductionEmitter {
         states = MakeStates(stage, n);
         const size_t last = k_.red.size() - 1;
         const auto extent = Number(red_extent_[last]);
-        const bool short_axis = last == 0 && (few_ || (extent && *extent <= 2 * kSumSteps));
+        const bool short_axis = last == 0 && (few_ || (extent && *extent <= 2 * kColumnSteps));
         const bool sums = std::any_of(states.begin(), states.end(), Sums);
         if (sums && !short_axis) MakeHigh(states);
         for (const State& s : states) {
@@ -509,8 +510,8 @@ class Emitter : ReductionEmitter {
     }
   }
 
-  // The loops over the red axes; `flush` runs every kSumSteps steps of the last one if there are `chunks`, else at its
-  // end.
+  // The loops over the red axes; `flush` runs every kColumnSteps steps of the last one if there are `chunks`, else at
+  // its end.
   void RedNest(size_t axis, bool chunks, absl::FunctionRef<void()> flush, absl::FunctionRef<void()> body) {
     const bool last = axis + 1 == k_.red.size();
     auto one = [&](Value* r) {
@@ -525,8 +526,8 @@ class Emitter : ReductionEmitter {
       if (last) flush();
       return;
     }
-    For(I64(0), red_extent_[axis], kSumSteps, [&](Value* c) {
-      For(c, Min(Add(c, I64(kSumSteps)), red_extent_[axis]), 1, one);
+    For(I64(0), red_extent_[axis], kColumnSteps, [&](Value* c) {
+      For(c, Min(Add(c, I64(kColumnSteps)), red_extent_[axis]), 1, one);
       flush();
     });
   }
@@ -594,7 +595,7 @@ class Emitter : ReductionEmitter {
     } else {
       const size_t last = k_.red.size() - 1;
       auto extent = Number(red_extent_[last]);
-      const bool short_axis = last == 0 && (few_ || (extent && *extent <= 2 * kSumSteps));
+      const bool short_axis = last == 0 && (few_ || (extent && *extent <= 2 * kColumnSteps));
       if (sums && !short_axis) MakeHigh(states);
       RedNest(0, sums && !short_axis, [&] { Flush(states); }, body);
     }

@@ -147,7 +147,10 @@ void Lowering::Impl::FollowView(TraceId id, TraceId from, const std::shared_ptr<
   Objects::Object& o = objects[id];
   o.domain = objects[o.parent].domain;
   o.follows = false;
-  o.view.forward = [request, results, i](Builder& b, ValueId parent) {
+  const shape::Env::Typical typical(env());
+  const bool contiguous = IsContiguous(env(), meta(o.parent));
+  o.view.forward = [request, results, i, contiguous](Builder& b, ValueId parent) {
+    if (contiguous) parent = RowByRow(b.graph(), parent);
     return results.ValueOf(b.Extern(request, {parent}, results.types, results.strides), i);
   };
 }

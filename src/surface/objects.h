@@ -19,6 +19,10 @@
 
 namespace framejit::surface {
 
+// A copy of a view that does not lie row by row, else the value itself: for a call that may look at how its operand
+// lies, which the program has made a copy of.
+ValueId RowByRow(Graph& g, ValueId v);
+
 class Objects {
  public:
   struct Object {

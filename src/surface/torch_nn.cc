@@ -230,7 +230,9 @@ Outs Glu(Scope& s) {
   if (!s.env.Eq(shape::Mod(size, 2), 0)) Scope::Fail("glu: the dimension must be even");
   Int half = shape::FloorDiv(size, 2);
   ValueId a = s.Up(s.b.Slice(x.value, axis, 0, half)), gate = s.Up(s.b.Slice(x.value, axis, half, half));
-  return s.b.Cast(s.b.Binary(Op::kMul, a, rules::Sigmoid(s.b, gate)), x.meta->dtype);
+  const ValueId y = s.b.Binary(Op::kMul, a, rules::Sigmoid(s.b, gate));
+  s.b.SetDerivative(y, {"glu", {a, gate}, {}, {}});
+  return s.b.Cast(y, x.meta->dtype);
 }
 
 Outs GlobalAveragePool(Scope& s) {  // adaptive_avg_pool to one cell

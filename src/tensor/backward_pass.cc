@@ -247,7 +247,6 @@ int SegmentHook::Begin(CallState* s, PyObject* ctx, PyObject* const* given, Py_s
   // Freed by a pass that came another way, or written since: torch raises.
   Ref saved(t_.saved.empty() ? PyTuple_New(0) : PyObject_GetAttr(ctx, Interned(kSaved)));
   if (!saved) {
-    if (!t_.replay) return -1;
     bool other = written || freed;
     if (!other) {  // an input was: one that this pass does not depend on?
       SavedError error;
@@ -265,7 +264,7 @@ int SegmentHook::Begin(CallState* s, PyObject* ctx, PyObject* const* given, Py_s
     if (InStages(s, saved.get(), stops, std::move(grads), routed, pass) < 0) return -1;
   } else {
     Compiled* c = For(tangents);
-    if (!c && t_.replay) {  // it needs what was not saved, where only some results lead to the loss
+    if (!c) {  // it needs what was not saved, where only some results lead to the loss
       diag::Log(diag::Channel::perf_, "a backward pass runs through the framework: " + TakeErrorText());
       return Replay(s, grads, stops, {}, pass);
     }
@@ -480,9 +479,9 @@ int SegmentHook::Replay(CallState* s, const std::vector<Ref>& grads, const std::
   const size_t n = grads.size();
   *pass = {};
   pass->grads.resize(t_.wanted.size());
-  if (!t_.replay || (t_.draws && !s->drawn)) {
-    PyErr_Format(PyExc_RuntimeError, "trying to differentiate twice a function compiled by framejit: %s",
-                 t_.replay ? "it draws random numbers" : t_.no_replay.c_str());
+  if (t_.draws && !s->drawn) {
+    PyErr_SetString(PyExc_RuntimeError,
+                    "trying to differentiate twice a function compiled by framejit: it draws random numbers");
     return -1;
   }
   std::vector<bool> arrived(n);

@@ -380,13 +380,9 @@ PyObject* SegmentHook::Routed(CallState* head, size_t output, PyObject* ctx, PyO
     const int on = segment && create ? GoesOn(segment.get()) : 0;
     if (!segment || on < 0) return nullptr;
     std::vector<bool> standing;
-    if (create && t_.replay && (!t_.draws || head->drawn)) standing = Standing(head);
+    if (create && (!t_.draws || head->drawn)) standing = Standing(head);
     const bool some = std::find(standing.begin(), standing.end(), true) != standing.end();
-    if (create && !on && !some)
-      return PyErr_Format(PyExc_RuntimeError,
-                          "trying to differentiate twice a function compiled by framejit: with "
-                          "respect to one of its results");
-    if (!create || some) {
+    if (!create || some) {  // else nobody holds any of those results
       if (AnswerHooks(head, output, &own) < 0) return nullptr;
       grad = own.get();
       if ((create ? ToInnerAgain(head, output, standing, grad, &inner)
