@@ -729,3 +729,34 @@ def test_the_layout_of_pooling_in_one_dimension(fresh, rows):
             mine, theirs = compiled(*call()), f(*call())
             assert [t.stride() for t in mine] == [t.stride() for t in theirs]
             torch.testing.assert_close(mine, theirs, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda kw: 1 if kw.get("other") is None else 2,
+        lambda kw: kw.get("masks")["full"],
+        lambda kw: kw.copy()["masks"]["full"],
+        lambda kw: dict(kw)["masks"]["full"],
+        lambda kw: dict(kw, extra=1)["masks"]["full"],
+        lambda kw: list(kw.values())[0]["full"],
+        lambda kw: tuple(kw.items())[0][1]["full"],
+        lambda kw: len(list(kw)) + kw.__len__(),
+    ],
+)
+def test_keywords_that_hold_a_dict_of_tensors(fresh, read):
+    """As transformers' masks of several kinds: the dict of keywords is made in the call, the one in it comes from outside."""
+
+    def inner(x, **kw):
+        return x * 2 + read(kw)
+
+    def f(x, masks):
+        return inner(x, masks=masks)
+
+    compiled = fresh.compile(f, fullgraph=True)
+    for size, low in ((3, 0.0), (3, 1.0), (4, 2.0)):
+        masks = {"full": torch.full((size,), low), "part": torch.zeros(size)}
+        x = torch.randn(size)
+        torch.testing.assert_close(compiled(x, masks), f(x, masks))
+    masks["full"] = masks["full"] + 1  # another tensor in the same dict
+    torch.testing.assert_close(compiled(x, masks), f(x, masks))
