@@ -51,6 +51,7 @@ class CCall {
   PyObject* ByEffect();
   PyObject* Mutate();
   PyObject* OfNumber();
+  bool MovesItemsOf(PyObject* o) const;
   PyObject* Pure(Py_ssize_t first);  // reads its arguments from `first` on, takes in those before
   PyObject* Invoke();
   bool MayRead();  // false (Break): no guard covers what it would read
@@ -217,6 +218,13 @@ PyObject* CCall::OfNumber() {
   return FloatFunction(name_, number);
 }
 
+// A dict made here of which this method takes out or puts elsewhere what is in it, and does not look into that.
+bool CCall::MovesItemsOf(PyObject* o) const {
+  static constexpr std::string_view kMoving = " get __getitem__ __contains__ __len__ copy update ";
+  return owner_ == &PyDict_Type && PyDict_CheckExact(o) &&
+         kMoving.find(" " + std::string(name_) + " ") != kMoving.npos && s_.IsPrivate(o);
+}
+
 PyObject* CCall::Pure(Py_ssize_t first) {
   if (!MayRead()) return nullptr;
   if (PyObject* r = OfNumber(); r || PyErr_Occurred()) return r;
@@ -230,7 +238,9 @@ PyObject* CCall::Pure(Py_ssize_t first) {
       (!strcmp(name_, "items") || !strcmp(name_, "values") || !strcmp(name_, "keys")))
     return s_.Adopt(PyObject_CallMethod(args_[0], name_, nullptr));
   // What a container takes in is asked nothing, and neither is a dict that is read.
-  if (!sem_.ForC(args_ + first, total_ - first, first ? total_ : owner_ && PyDict_Check(args_[0]))) return nullptr;
+  const Py_ssize_t asked_nothing = first ? total_ : owner_ && PyDict_Check(args_[0]);
+  for (Py_ssize_t i = first; i < total_; ++i)
+    if (!MovesItemsOf(args_[i]) && !sem_.ForC(args_ + i, 1, asked_nothing > i - first)) return nullptr;
   if (const Compares what = WhatCompares(owner_, name_); what != Compares::kNone)
     for (Py_ssize_t i = what == Compares::kKey; i < (what == Compares::kKey ? std::min<Py_ssize_t>(2, total_) : total_);
          ++i)

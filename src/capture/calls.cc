@@ -457,6 +457,9 @@ static std::optional<bool> GoneOver(Session& s, PyTypeObject* type, PyObject** a
   if (PyFunction_Check(*arg) && !strcmp(type->tp_name, "functools.partial")) return true;
   if (IsTensor(*arg) && (gathers || type == &PySet_Type || type == &PyEnum_Type)) return true;
   if ((over || gathers) && s.IsFresh(*arg) && GoesOver(*arg)) return true;
+  PyObject* viewed = gathers ? DictOfView(*arg) : nullptr;
+  PyObject* dict = viewed ? viewed : gathers || type == &PyDict_Type ? *arg : nullptr;
+  if (dict && PyDict_CheckExact(dict) && s.IsPrivate(dict) && (!viewed || s.IsFresh(*arg))) return true;  // moved
   if (!type->tp_iternext || !(PyList_CheckExact(*arg) || PyTuple_CheckExact(*arg)) || !s.IsOutside(*arg)) return {};
   *arg = s.ItemsOf(*arg, !over);
   return *arg != nullptr;

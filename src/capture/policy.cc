@@ -84,7 +84,7 @@ class Policy : public frame::FramePolicy {
       return root && active->fullgraph;
     }
     CodeState& c = StateOf(*active, fj_code(frame));
-    const bool wanted = !c.skip && !(c.idle && Idle(c));
+    const bool wanted = !c.skip && !(c.idle && Idle(c)) && !(IsBarren(c) && !TakesTensors(frame));
     if (!wanted && root) active->outcomes->Add(diag::RunBy::kPython);
     return wanted || c.instead;
   }
@@ -270,6 +270,8 @@ class Policy : public frame::FramePolicy {
     Py_CLEAR(*result);
     return frame::Action::kHandOver;
   }
+
+  static bool IsBarren(const CodeState& c) { return c.library && c.library->barren(); }
 
   using Sizes = std::vector<std::pair<int, int>>;  // what GuardSet::DynamicCandidates answers
   static bool Emptied(const Sizes& sizes) { return !sizes.empty() && sizes[0].first < 0; }

@@ -11,6 +11,7 @@
 
 #include "capture/backends.h"
 #include "capture/background.h"
+#include "capture/barren.h"
 #include "capture/exit.h"
 #include "capture/segment_check.h"
 #include "codegen/packed_text.h"
@@ -66,6 +67,7 @@ struct Compiled : std::enable_shared_from_this<Compiled> {
   int64_t scalar_loops = 0, scalar_runs = 0;  // Loops that became machine code, and their runs.
   std::shared_ptr<Guesses> guesses = std::make_shared<Guesses>();
   std::shared_ptr<Timing> timing;  // The times of whole calls, compiled and as written.
+  InstalledLibraries libraries;
   struct Elsewhere {
     int64_t times = 0;
     double seconds = 0;
@@ -225,6 +227,7 @@ struct Place {  // What is known of one offset of an instruction and one depth o
 
 struct CodeState {
   Ref code;
+  std::shared_ptr<InstalledLibrary> library;  // null: not one that may be left to Python
   std::map<std::pair<int, int>, Place> places;
   bool hot = true;         // arguments map to slots one to one, so calls need no frame
   Place* entry = nullptr;  // The place right after RESUME, once it is known.

@@ -123,11 +123,13 @@ ValueId Attention(Builder& b, ValueId q, ValueId k, ValueId v, ValueId mask, boo
     if (mask != kNone) scores = scores + Expr{b, Widen(b, mask)};
     Expr nothing = scores.Number(-std::numeric_limits<double>::infinity());
     if (causal) scores = Where({b, TriangleMask(b, b.type(scores).shape, 0)}, scores, nothing);
-    Expr weights{b, Softmax(b, scores, -1)};
-    if (mask != kNone) {  // softmax of -inf alone is nan
-      ValueId blind = b.Reduce(Op::kAll, Apply(Op::kEq, scores, nothing), {-1}, true);
-      weights = Where({b, blind}, weights.Number(0), weights);
+    ValueId blind = kNone;  // rows of -inf alone: their softmax is nan, and so are its gradients
+    if (mask != kNone) {
+      blind = b.Reduce(Op::kAll, Apply(Op::kEq, scores, nothing), {-1}, true);
+      scores = Where({b, blind}, scores.Number(0), scores);
     }
+    Expr weights{b, Softmax(b, scores, -1)};
+    if (mask != kNone) weights = Where({b, blind}, weights.Number(0), weights);
     if (drop) weights = {b, drop(weights)};
     return MatMul(weights, {b, Widen(b, v)});
   });
