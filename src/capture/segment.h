@@ -113,8 +113,8 @@ struct Tally {
 // What was read up to the break that ended a capture. Where that is no longer so, the next capture may get further: a
 // module has been initialized, a cache filled.
 struct Cause {
-  std::shared_ptr<guard::GuardSet> guards;  // null: it is not looked at any more
-  std::vector<size_t> ends;                 // the breaks: indices into Compiled::breaks
+  std::shared_ptr<guard::GuardSet> guards;       // null: it is not looked at any more
+  std::vector<size_t> ends;                      // the breaks: indices into Compiled::breaks
   std::vector<std::pair<int, PyObject*>> whose;  // objects in slots, of other ones it says nothing; addresses alone
   unsigned passed = 0;
   // Are some of these other than they were? It is asked of the first frames that come here, then ever more rarely.

@@ -389,6 +389,40 @@ Outs OneHot(Scope& s) {
   return rules::OneHot(s.b, checked, classes, DType::kInt64);
 }
 
+Outs MaskedFill(Scope& s) {
+  Operand x = s.tensor(0), mask = s.tensor(1), value = s.Read(s.arg(2));
+  if (!IsBool(mask.meta->dtype)) Scope::Fail("masked_fill needs a bool mask");
+  if (value.is_tensor() && value.rank() != 0) Scope::Fail("masked_fill needs a 0-dimensional value");
+  DType t = x.meta->dtype;
+  if (value.is_tensor()) {
+    if (!TorchCanCast(value.meta->dtype, t)) Scope::Skip();
+  } else {
+    auto number = Converted(s.env, value.number, t);
+    if (!number) Scope::Fail("value cannot be converted without overflow");
+    value.number = *number;
+  }
+  return s.b.Where(mask.value, value.is_tensor() ? s.b.Cast(value.value, t) : s.Constant(value.number, t),
+                   x.value);  // always row-major
+}
+
+Outs MaskedFillInPlace(Scope& s) {
+  Operand x = s.tensor(0), mask = s.tensor(1);
+  Outs out = MaskedFill(s);
+  if (s.b.type(out.items[0].value).rank() != x.rank()) Scope::Fail("mask is larger than the tensor");
+  return out;
+}
+
+Outs FillDiagonal(Scope& s) {
+  Operand x = s.tensor(0);
+  if (x.rank() != 2 || s.flag(2)) Scope::Skip();
+  const DType t = x.meta->dtype;
+  const auto number = Converted(s.env, s.Read(s.arg(1)).number, t);
+  if (!number) Scope::Fail("value cannot be converted without overflow");
+  const Ints& sizes = x.meta->sizes;
+  const ValueId on = s.b.Binary(Op::kEq, s.b.Iota(DType::kInt64, sizes, 0), s.b.Iota(DType::kInt64, sizes, 1));
+  return s.b.Where(on, s.Constant(*number, t), x.value);
+}
+
 // clang-format off: a table
 constexpr Row kRows[] = {
     {"oO:getitem", "(Tensor input, Any key)", &GetItem},
@@ -396,6 +430,9 @@ constexpr Row kRows[] = {
     {"tm:index_select", "(Tensor input, int dim, Tensor index)", &IndexSelect},
     {"tmI:index_copy", "(Tensor input, int dim, Tensor index, Tensor source)", &IndexCopy},
     {"tm:gather", "(Tensor input, int dim, Tensor index, *, bool sparse_grad=False)", &Gather},
+    {"tm:masked_fill", "(Tensor input, Tensor mask, Operand value)", &MaskedFill},
+    {"I:masked_fill", "(Tensor input, Tensor mask, Operand value)", &MaskedFillInPlace},
+    {"I:fill_diagonal", "(Tensor input, Scalar fill_value, bool wrap=False)", &FillDiagonal},
     {"t:embedding", "(Tensor weight, Tensor indices, int padding_idx=-1, bool scale_grad_by_freq=False, bool sparse=False)",
      &Embedding},
     {"tm:take", "(Tensor input, Tensor index)", &TakeFlat},

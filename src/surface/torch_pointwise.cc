@@ -533,39 +533,6 @@ Outs Where(Scope& s) {
   return out;
 }
 
-Outs MaskedFill(Scope& s) {
-  Operand x = s.tensor(0), mask = s.tensor(1), value = s.Read(s.arg(2));
-  if (!IsBool(mask.meta->dtype)) Scope::Fail("masked_fill needs a bool mask");
-  if (value.is_tensor() && value.rank() != 0) Scope::Fail("masked_fill needs a 0-dimensional value");
-  DType t = x.meta->dtype;
-  if (value.is_tensor()) {
-    if (!TorchCanCast(value.meta->dtype, t)) Scope::Skip();
-  } else {
-    auto number = Converted(s.env, value.number, t);
-    if (!number) Scope::Fail("value cannot be converted without overflow");
-    value.number = *number;
-  }
-  return s.b.Where(mask.value, As(s, value, t), x.value);  // always row-major
-}
-
-Outs MaskedFillInPlace(Scope& s) {
-  Operand x = s.tensor(0), mask = s.tensor(1);
-  Outs out = MaskedFill(s);
-  if (s.b.type(out.items[0].value).rank() != x.rank()) Scope::Fail("mask is larger than the tensor");
-  return out;
-}
-
-Outs FillDiagonal(Scope& s) {
-  Operand x = s.tensor(0), value = s.Read(s.arg(1));
-  if (x.rank() != 2 || s.flag(2)) Scope::Skip();
-  auto number = Converted(s.env, value.number, x.meta->dtype);
-  if (!number) Scope::Fail("value cannot be converted without overflow");
-  value.number = *number;
-  const shape::Ints& sizes = x.meta->sizes;
-  const ValueId on = s.b.Binary(Op::kEq, s.b.Iota(DType::kInt64, sizes, 0), s.b.Iota(DType::kInt64, sizes, 1));
-  return s.b.Where(on, As(s, value, x.meta->dtype), x.value);
-}
-
 Outs Clamp(Scope& s) {
   std::vector<Operand> all{s.tensor(0)};
   for (int i : {1, 2}) {
@@ -696,9 +663,6 @@ constexpr Row kRows[] = {
     {"tmIN:logical_xor", BINARY, &Logical, Op::kXor},
 
     {"tN:where", "(Tensor condition, Operand input, Operand other)", &Where},
-    {"tm:masked_fill", "(Tensor input, Tensor mask, Operand value)", &MaskedFill},
-    {"I:masked_fill", "(Tensor input, Tensor mask, Operand value)", &MaskedFillInPlace},
-    {"I:fill_diagonal", "(Tensor input, Scalar fill_value, bool wrap=False)", &FillDiagonal},
     {"tmI:clamp tmI:clip", "(Tensor input, Operand? min=None, Operand? max=None)", &Clamp},
     {"tmI:clamp_min", "(Tensor input, Operand min)", &ClampOne, Op::kMaximum},
     {"tmI:clamp_max", "(Tensor input, Operand max)", &ClampOne, Op::kMinimum},

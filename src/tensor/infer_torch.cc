@@ -216,8 +216,8 @@ bool WritesInSilence(const Call& call) {
   return call.args.size() > 3 && call.args[3].is(Arg::Kind::kFloat);
 }
 
-// With include_last_offset=True torch's kernels trust the last offset to be the number of indices, which the stand-in for
-// the offsets is given here. Gives false where that is not possible.
+// With include_last_offset=True torch's kernels trust the last offset to be the number of indices, which the stand-in
+// for the offsets is given here. Gives false where that is not possible.
 bool GiveLastOffset(const Call& call, const std::vector<Ref>& operands, Way way) {
   const Arg* asked = call.callee.Has(kTrustsLastOffset) ? GivenArg(call, 7, {"include_last_offset"}) : nullptr;
   if (!asked || !asked->b || way == Way::kMeta) return true;
