@@ -166,12 +166,7 @@ class Policy : public frame::FramePolicy {
       if (auto action = Ran(frame, *seg, result)) return *action;
     }
     ++place.passed;
-    for (auto it = skips.rbegin(); it != skips.rend(); ++it)
-      if (it->frame == frame) {
-        if (--it->steps > 0) return frame::Action::kStep;
-        skips.erase(std::next(it).base());
-        break;
-      }
+    if (IsSkipping(frame)) return frame::Action::kStep;
     if (place.give_up && ++place.misses == Place::kUseless) DropSingle(place);
     if (const Segment* last = place.give_up ? LastOf(place) : nullptr) MissEvent(frame, *last, place.misses);
     if (place.give_up && (&place == state.entry || ProgressOf(frame).looped)) {
@@ -232,6 +227,15 @@ class Policy : public frame::FramePolicy {
   }
 
  private:
+  // Counts one of the instructions that the frame was told to skip. Is it one of them, and not the last?
+  static bool IsSkipping(FjFrame* frame) {
+    const auto it = std::find_if(skips.rbegin(), skips.rend(), [&](const Skips& s) { return s.frame == frame; });
+    if (it == skips.rend()) return false;
+    if (--it->steps > 0) return true;
+    skips.erase(std::next(it).base());
+    return false;
+  }
+
   // The call's first frame, at its first instruction: nothing of it runs.
   static frame::Action LookedAt(Estimate& estimate, Compiled& compiled, CodeState& state, FjFrame* frame) {
     BindFrameworks();
