@@ -158,7 +158,7 @@ class SegmentBuilder {
     if (seg_->pending) seg_->pending->undo = tensor::PlanUndo(*trace_, true, fails);
     seg_->draws = std::move(s_.draws);
     seg_->floats = s_.numbers().Program();
-    for (const Call& c : seg_->trace->calls) seg_->calls_operators |= c.callee.Has(kForeign) || c.callee == kCustomCall;
+    for (const Call& c : trace_->calls) seg_->calls_operators |= c.callee.Has(kForeign) || c.callee == kCustomCall;
     seg_->changes = seg_->undo.random || writes;
     seg_->guards = s_.TakeGuards()->Finish(s_.env(), inputs_);
     provenance.Tell(seg_->place, s_.env(), s_.numbers());
