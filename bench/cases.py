@@ -245,8 +245,8 @@ def autotune(peer):
 
 
 def tracing(peer):
-    """What FRAMEJIT_TRACE costs in calls of compiled functions: calls with and without the event stream by turns. Each has code of its own: what was
-    captured under a trace counts its runs from then on."""
+    """What FRAMEJIT_EVENTS costs in calls of compiled functions: calls with and without the event stream by turns. Each has code of its own: what was
+    captured while events are written counts its runs from then on."""
     import tempfile
     import time
 
@@ -256,7 +256,7 @@ def tracing(peer):
 
     def calls(function, arguments, count, folder):
         def seconds():
-            with framejit.config.patch(trace=folder):
+            with framejit.config.patch(events=folder):
                 function(*arguments)  # what changed is seen
                 start = time.perf_counter()
                 for _ in range(count):
@@ -277,12 +277,12 @@ def tracing(peer):
             contenders = {}
             for contender, where, fuel in (("eager", "", -1), ("framejit", folder, -2)):  # any fuel below 0 is without a bound
                 compiled = framejit.compile(function, options={"fuel": fuel, "leave": False})
-                with framejit.config.patch(trace=where):
+                with framejit.config.patch(events=where):
                     for _ in range(100):
                         compiled(*arguments)
                 contenders[contender] = calls(compiled, arguments, count, where)
             times = measure.taken(contenders, 6.0)
-            yield measure.record("tracing", name, "us", times, "eager = no trace, framejit = with one")
+            yield measure.record("tracing", name, "us", times, "eager = no events, framejit = with them")
 
 
 CASES = {

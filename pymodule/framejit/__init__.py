@@ -74,7 +74,7 @@ def __dir__():
     return sorted({*globals(), *__all__})
 
 
-if config.trace:
+if config.events:
     from . import _collectives
 
     _collectives.of_launcher() and _collectives.prepare()
