@@ -58,6 +58,9 @@ constexpr int kTimed = 8, kPlain = 3;
 constexpr size_t kLoopVersions = 8;
 // Captures in the middle of loops may take this long, and beyond that a part of the time since the first.
 constexpr double kLoopSeconds = 0.3, kLoopShare = 0.25;
+// Captures of code without tensors for values that are new in each call may take this share of the time since the
+// first.
+constexpr double kPlainShare = 0.03;
 
 double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -190,11 +193,16 @@ class Policy : public frame::FramePolicy {
     }
     const bool looping = ProgressOf(frame).looped;
     if (looping && !compiled->fullgraph && diag::OptionOn("leave")) {
-      const double now = Now();
-      if (!state.first_seen) state.first_seen = now;
-      if (state.loop_seconds > kLoopSeconds + kLoopShare * (now - state.first_seen)) return frame::Action::kHandOver;
+      if (!state.first_seen) state.first_seen = Now();
+      if (state.loop_seconds > kLoopSeconds + kLoopShare * (Now() - state.first_seen)) return frame::Action::kHandOver;
     }
+    if (!state.first_seen) state.first_seen = Now();
     if (const Segment* last = LastOf(place)) {
+      if (!compiled->fullgraph && diag::OptionOn("leave") && Scattered(state, place)) {
+        if (&place != state.entry) return StepOver(frame, place);
+        compiled->outcomes->Add(diag::RunBy::kPython);
+        return frame::Action::kHandOver;
+      }
       const Sizes differ = last->guards->DynamicCandidates(fj_localsplus(frame));
       if (!compiled->fullgraph && Emptied(differ)) return AsWritten(*compiled, frame, result);
       if (!Missed(*compiled, place, frame, differ))
@@ -209,6 +217,7 @@ class Policy : public frame::FramePolicy {
     const double before = compiled->seconds;
     Segment* seg = CaptureAt(*compiled, state, place, frame);
     if (looping) state.loop_seconds += compiled->seconds - before;
+    if (seg && seg->calls == 0) state.plain_seconds += compiled->seconds - before;
     ProgressOf(frame).ran = true;
     if (PyErr_Occurred()) return frame::Action::kRaise;
     if (compiled->fullgraph && !compiled->breaks.empty() && (!seg || !seg->exit.returns)) {
@@ -226,6 +235,13 @@ class Policy : public frame::FramePolicy {
   }
 
  private:
+  // Were versions made for numbers and texts that came once, and too many for what they are worth?
+  static bool Scattered(const CodeState& state, const Place& place) {
+    const auto once = [](const auto& s) { return s->calls == 0 && s->tally.runs <= 1; };
+    return std::count_if(place.segments.begin(), place.segments.end(), once) > 1 &&
+           state.plain_seconds > kPlainShare * (Now() - state.first_seen);
+  }
+
   // The call's first frame, at its first instruction: nothing of it runs.
   static frame::Action LookedAt(Estimate& estimate, Compiled& compiled, CodeState& state, FjFrame* frame) {
     BindFrameworks();
