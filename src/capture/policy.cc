@@ -192,17 +192,13 @@ class Policy : public frame::FramePolicy {
       return frame::Action::kStep;
     }
     const bool looping = ProgressOf(frame).looped;
-    if (looping && !compiled->fullgraph && diag::OptionOn("leave")) {
-      if (!state.first_seen) state.first_seen = Now();
-      if (state.loop_seconds > kLoopSeconds + kLoopShare * (Now() - state.first_seen)) return frame::Action::kHandOver;
-    }
+    const bool may_leave = !compiled->fullgraph && diag::OptionOn("leave");
     if (!state.first_seen) state.first_seen = Now();
+    if (looping && may_leave && state.loop_seconds > kLoopSeconds + kLoopShare * (Now() - state.first_seen))
+      return frame::Action::kHandOver;
     if (const Segment* last = LastOf(place)) {
-      if (!compiled->fullgraph && diag::OptionOn("leave") && Scattered(state, place)) {
-        if (&place != state.entry) return StepOver(frame, place);
-        compiled->outcomes->Add(diag::RunBy::kPython);
-        return frame::Action::kHandOver;
-      }
+      if (may_leave && Scattered(state, place))
+        return &place == state.entry ? InPython(*compiled) : StepOver(frame, place);
       const Sizes differ = last->guards->DynamicCandidates(fj_localsplus(frame));
       if (!compiled->fullgraph && Emptied(differ)) return AsWritten(*compiled, frame, result);
       if (!Missed(*compiled, place, frame, differ))
@@ -221,9 +217,7 @@ class Policy : public frame::FramePolicy {
     ProgressOf(frame).ran = true;
     if (PyErr_Occurred()) return frame::Action::kRaise;
     if (compiled->fullgraph && !compiled->breaks.empty() && (!seg || !seg->exit.returns)) {
-      if (!compiled->AwaitsImports()) return NotFull(*compiled);
-      compiled->outcomes->Add(diag::RunBy::kPython);
-      return frame::Action::kHandOver;
+      return compiled->AwaitsImports() ? InPython(*compiled) : NotFull(*compiled);
     }
     if (!seg) {
       if (&place == state.entry) ++state.trivial;
@@ -235,6 +229,11 @@ class Policy : public frame::FramePolicy {
   }
 
  private:
+  static frame::Action InPython(Compiled& compiled) {
+    compiled.outcomes->Add(diag::RunBy::kPython);
+    return frame::Action::kHandOver;
+  }
+
   // Were versions made for numbers and texts that came once, and too many for what they are worth?
   static bool Scattered(const CodeState& state, const Place& place) {
     const auto once = [](const auto& s) { return s->calls == 0 && s->tally.runs <= 1; };
