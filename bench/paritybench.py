@@ -24,12 +24,15 @@ def names(path):
 class Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds whatever a file of the corpus imports and nothing else finds: projects import much that their modules do not need."""
 
+    def __init__(self, corpus):
+        self.corpus = str(corpus)
+
     def find_spec(self, name, path=None, target=None):
         frame = sys._getframe()
         while "importlib" in frame.f_code.co_filename or frame.f_code is Absent.find_spec.__code__:
             frame = frame.f_back
         top = name.split(".")[0]
-        ours = top in ("tensorboard", "google") or "paritybench" in frame.f_code.co_filename or hasattr(sys.modules.get(top), "absent")
+        ours = top in ("tensorboard", "google") or frame.f_code.co_filename.startswith(self.corpus) or hasattr(sys.modules.get(top), "absent")
         return importlib.machinery.ModuleSpec(name, self, is_package=True) if ours else None
 
     def create_module(self, spec):
@@ -54,7 +57,7 @@ def prepare(path):
     """Imports what every file of the corpus does, so that forks have it."""
     path = pathlib.Path(path).resolve()
     sys.path[:0] = [str(path), str(path / "generated")]
-    sys.meta_path.append(Absent())
+    sys.meta_path.append(Absent(path))
     importlib.import_module("_paritybench_helpers")
 
 

@@ -26,7 +26,7 @@ except ImportError as error:
         f"(built: {', '.join(_built) or 'nothing; run tools/dev build'}): {error}"
     ) from error
 
-from . import _arrays, _functions, _gradients, _random  # noqa: F401 (compiled graphs name them)
+from . import _arrays, _functions, _gradients, _operators, _random  # noqa: F401 (compiled graphs name them)
 from ._compile import compile, reset, synchronize
 from ._config import config
 from ._control import disable, mark_dynamic, mark_static, stance

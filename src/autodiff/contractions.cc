@@ -237,8 +237,8 @@ bool SelectionRule(At& t) {
 
 }  // namespace
 
-// framejit.vjp(CALLEE)(which, operands, args, kwargs, grads): the host runs the call again with gradients and asks the
-// framework for those of operands[i], i in `which`; grads: by result, or None.
+// This makes framejit.vjp(CALLEE)(which, operands, args, kwargs, grads): the host runs the call again with gradients
+// and asks the framework for those of operands[i], i in `which`. `grads` has one for each result, or None.
 void ExternRule(At& t) {
   if (SelectionRule(t) || KeptAttentionRule(t)) return;
   const Call& c = *t.n.attrs.call;

@@ -82,7 +82,7 @@ std::vector<bool> ReachedFrom(const Graph& g, std::vector<bool> needs) {
         if (needs[o]) throw Undifferentiable("complex values" + LineOf(n));
     if (n.op == Op::kInput || (!several && !IsFloat(n.type.dtype))) continue;
     if (n.derivative && n.derivative->rule == "stop") continue;
-    // of a formula that has no rule, the primitive's operands say where it leads
+    // Where the formula has no rule, the primitive's operands say where it leads.
     const auto& operands = n.derivative && RuleOf(n) ? n.derivative->operands : n.operands;
     for (ValueId o : operands) needs[v] = needs[v] || needs[o];
   }

@@ -158,6 +158,7 @@ class SegmentBuilder {
     if (seg_->pending) seg_->pending->undo = tensor::PlanUndo(*trace_, true, fails);
     seg_->draws = std::move(s_.draws);
     seg_->floats = s_.numbers().Program();
+    for (const Call& c : seg_->trace->calls) seg_->calls_operators |= c.callee.Has(kForeign) || c.callee == kCustomCall;
     seg_->changes = seg_->undo.random || writes;
     seg_->guards = s_.TakeGuards()->Finish(s_.env(), inputs_);
     provenance.Tell(seg_->place, s_.env(), s_.numbers());
@@ -323,14 +324,14 @@ class SegmentBuilder {
     return name && PyUnicode_Check(name) && !PyUnicode_CompareWithASCIIString(name, "framejit._transforms");
   }
 
-  // Results that are inputs are handed through; the others are made by the runner.
+  // Makes the plan of the results. Those that are inputs are handed through, and the runner makes the others.
   void Finish() {
     const std::optional<Device> gpu = NumpyDevice(s_);
     // Its error state is guarded. Where a derivative is asked for NumPy says nothing: what it would warn of may be the
     // derivative's alone, of which Python, which cannot run it, would not know.
     if (s_.libraries.numpy && !gpu && !IsTransform()) ieee_ = s_.modes.numpy.traps();
     seg_->assumed.guesses = KeepGuesses(s_, recipe().outputs);
-    int made = 0;  // outputs of the graph; behind them are those that are there for what they may raise
+    int made = 0;  // Counts the outputs of the graph. Those behind them are there only for what they may raise.
     for (auto& m : s_.lowering().Finish(recipe().outputs, ieee_ != 0)) {
       if (m.kind != surface::Lowering::Made::kInput) made = std::max(made, m.index + 1);
       plan_.push_back({static_cast<OutputPlan::Kind>(m.kind), m.index, m.calls});
@@ -384,7 +385,7 @@ class SegmentBuilder {
       if (trace_->calls.empty()) seg_->passed_on.push_back(trace_->tensors[t].input);
   }
 
-  // Who makes the calls, as it was chosen; the framework, where compiling fails.
+  // Makes what the choice says, and the framework's own calls where compiling fails.
   void MakeRunner(const RunnerChoice& choice) {
     if (choice.runner == Runner::kPython) {
       problem_->leave = true;
@@ -497,7 +498,7 @@ class SegmentBuilder {
     NoteCompiled(compiled_, seg_->place, seg_->executable->stats(), Now() - start);
   }
 
-  // The session's graph; a copy, if it is needed when the session is no more.
+  // Gives the session's graph, or a copy of it where it is needed when the session is no more.
   std::shared_ptr<const Graph> TheGraph(bool later) {
     if (later) return std::make_shared<Graph>(s_.graph());
     return {std::shared_ptr<void>(), &s_.graph()};

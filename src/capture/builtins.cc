@@ -127,8 +127,7 @@ const std::unordered_set<std::string_view>& Readers() {
 }
 
 PyTypeObject* TypeIn(const char* module, const char* name) {
-  Ref m(tensor::Import(module));
-  Ref t(m ? PyObject_GetAttrString(m.get(), name) : nullptr);
+  Ref t(FromModule(module, name));
   if (!t) PyErr_Clear();
   return t && PyType_Check(t.get()) ? reinterpret_cast<PyTypeObject*>(t.release()) : nullptr;
 }

@@ -23,7 +23,8 @@ PyObject* Parts() {
   }
   return module;
 }
-// Borrowed.
+
+// Gives an object of that module, if somebody has imported it. It is borrowed.
 PyObject* Part(const char* name) {
   PyObject* parts = Parts();
   return parts ? PyDict_GetItemString(parts, name) : nullptr;
@@ -79,7 +80,8 @@ PyObject* CaptureSemantics::CallCheckpoint(PyObject* const* args, Py_ssize_t nar
   if (!s_.options().checkpoints) return refuse("its gradients are not compiled here");
   if (nargs < 1) return refuse("an unknown form");
   std::vector<PyObject*> given(args + 1, args + nargs), names;
-  // use_reentrant was said; the random generator is put back for the second time.
+  // The arguments say whether use_reentrant was given, and whether the random generator is put back for the second
+  // time.
   bool plain = false, reentrant = false, restores = true;
   for (Py_ssize_t i = 0; kwnames && i < PyTuple_GET_SIZE(kwnames); ++i) {
     PyObject *name = PyTuple_GET_ITEM(kwnames, i), *value = args[nargs + i];

@@ -35,7 +35,8 @@ Explained Explain(Compiled& compiled) {
       }
     }
     // Code that is left to Python comes to no place of its own.
-    const bool left = (state->skip || state->idle) && state->used != state->told;
+    const bool left =
+        (state->skip || state->idle || (state->library && state->library->barren())) && state->used != state->told;
     for (auto& [at, reason] : state->stopped)
       if (left || passed.contains(at)) compiled.met[reason] = true;
   }

@@ -30,9 +30,28 @@ bool IsNumpyFunction(Callee callee) {
   return function && OfType(function.get(), CType::kUfunc);
 }
 
+// Numbers, and lists and tuples of numbers.
 bool AllNumbers(const Call& call) {
+  const auto list = [](const Arg& a) {
+    return (a.is(Arg::Kind::kTuple) || a.is(Arg::Kind::kList)) && a.s.empty() &&
+           std::all_of(a.items.begin(), a.items.end(), [](const Arg& x) { return x.is_number(); });
+  };
   return call.kwargs.empty() &&
-         std::all_of(call.args.begin(), call.args.end(), [](const Arg& a) { return a.is_number(); });
+         std::all_of(call.args.begin(), call.args.end(), [&](const Arg& a) { return a.is_number() || list(a); });
+}
+
+// With the values of symbols, which are guarded.
+PyObject* PlainNumber(PyObject* o) {
+  return IsSymInt(o) ? PyNumber_Long(o) : IsSymFloat(o) ? PyNumber_Float(o) : Py_NewRef(o);
+}
+
+PyObject* PlainList(Session& s, const Arg& list) {
+  Ref items(PyList_New(0));
+  for (const Arg& a : list.items) {
+    Ref o(s.FromArg(a)), plain(o ? PlainNumber(o.get()) : nullptr);
+    if (!plain || PyList_Append(items.get(), plain.get()) < 0) return nullptr;
+  }
+  return list.is(Arg::Kind::kTuple) ? PyList_AsTuple(items.get()) : items.release();
 }
 
 // NumPy's type of that name, if it is one of ours.
@@ -66,8 +85,8 @@ PyObject* ListOf(Session& s, PyObject* proxy) {
   return s.MarkFresh(list.release());
 }
 
-// NumPy's arrays among the indices of torch's tensors are tensors of their numbers. New reference; `key` itself: there
-// are none; null without an exception: not of that kind.
+// NumPy's arrays among the indices of torch's tensors become tensors of their numbers. It is a new reference: `key`
+// itself if it holds no arrays, and null without an exception if it is of another kind.
 PyObject* TorchIndex(Session& s, PyObject* key, bool alone = true) {
   if (PyTuple_CheckExact(key) && alone && !s.IsOutside(key)) {
     Ref all(PyTuple_New(PyTuple_GET_SIZE(key)));
@@ -315,7 +334,7 @@ void FrameworkCall::NameDTypes() {
   }
   const bool told = std::any_of(call_.kwargs.begin(), call_.kwargs.end(), [](auto& k) { return k.first == "dtype"; });
   if (!reader_.numpy_number() || !callee_.Has(kReadsDType) || call_.args.size() >= 2 || told) return;
-  Arg type;  // what these calls make of NumPy's number; for others it is any number
+  Arg type;  // This is what these calls make of a NumPy number. Other calls take it for any number.
   type.kind = Arg::Kind::kDType;
   type.s = "float64";
   call_.kwargs.emplace_back("dtype", std::move(type));
@@ -384,12 +403,15 @@ bool FrameworkCall::ComputedByNumpy(PyObject** out) {
   for (Py_ssize_t i = 0; i < nargs_; ++i) {
     PyObject* o = s_.Resolve(args_[i]);
     if (!o) return true;
-    const bool symbol = IsSymInt(o) || IsSymFloat(o);
-    numbers.emplace_back(!symbol ? Py_NewRef(o) : IsSymInt(o) ? PyNumber_Long(o) : PyNumber_Float(o));
+    numbers.emplace_back(call_.args[i].is_number() ? PlainNumber(o) : PlainList(s_, call_.args[i]));
     if (!numbers.back()) return true;
     raw.push_back(numbers.back().get());
   }
-  Ref value(function ? PyObject_Vectorcall(function.get(), raw.data(), nargs_, nullptr) : nullptr);
+  Ref value;
+  {
+    SuspendScope off;
+    if (function) value = Ref(PyObject_Vectorcall(function.get(), raw.data(), nargs_, nullptr));
+  }
   if (value && tensor::Classify(value.get()) == tensor::Class::kNumpyArray) return false;
   return *out = s_.Adopt(value.release()), true;
 }

@@ -307,7 +307,7 @@ bool Solve(Session& s, Problem p, Objects* grads) {
   return true;
 }
 
-bool Tensors(Session& s, PyObject* o, bool none, Objects* out) {  // of a tensor or a sequence of them
+bool Tensors(Session& s, PyObject* o, bool none, Objects* out) {  // Collects a tensor, or those of a sequence.
   if (IsTensor(o)) {
     out->push_back(o);
     return true;
@@ -424,7 +424,8 @@ Answered CloseLevel(Session& s, Callee, PyObject* const*, Py_ssize_t n) {
   return number;
 }
 
-// A tensor and the level of a derivative: that level. Nothing: something else; -1: an exception.
+// Reads the arguments (a tensor, the level of a derivative) and gives the level. It gives nothing for other arguments,
+// and -1 with an exception.
 std::optional<int> TensorAndLevel(Session& s, PyObject* const* args, Py_ssize_t n) {
   if (n != 2 || !IsTensor(args[0]) || !s.options().derivatives) return {};
   const long level = PyLong_AsLong(args[1]);

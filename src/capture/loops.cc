@@ -8,7 +8,7 @@
 #include "capture/policy.h"
 #include "capture/proxy.h"
 #include "capture/rounds.h"
-#include "capture/scalar_loops.h"
+#include "capture/scalar/loops.h"
 #include "capture/segment.h"
 #include "capture/session.h"
 
@@ -17,6 +17,8 @@ namespace {
 
 // A loop is cut after so many rounds, or after fewer if there is much in them.
 constexpr int kRounds = 40, kFewRounds = 8, kCalls = 240;
+// In a called function the cut would tear the graphs of all its callers.
+constexpr int kRoundsInCalls = 300, kCallsInCalls = 720;
 // A loop whose body may become scalar code is cut so soon.
 constexpr int kScalar = 16;
 // Instructions without a framework call that a loop may run in a capture: some 50 ms.
@@ -114,7 +116,9 @@ bool LoopWatch::Back(FjFrame* frame, int index, long instructions) {
   }
   // A loop over what was made of many inputs, as over a model's gradients, is no longer than what brought them in.
   const auto inputs = static_cast<int64_t>(s_.trace().inputs.size());
-  const bool few = loop.rounds <= kRounds && (loop.rounds <= kFewRounds || loop.calls <= kCalls);
+  const bool outermost = frame == s_.root() || s_.libraries.numpy;
+  const bool few = loop.rounds <= (outermost ? kRounds : kRoundsInCalls) &&
+                   (loop.rounds <= kFewRounds || loop.calls <= (outermost ? kCalls : kCallsInCalls));
   if ((few || (loop.rounds <= inputs && loop.calls <= 2 * inputs)) && instructions - loop.idle_since <= kIdle)
     return true;
   code_ = Borrow(reinterpret_cast<PyObject*>(code));

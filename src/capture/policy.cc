@@ -1,5 +1,5 @@
-// The frame policy. At every instruction boundary of a wanted frame: a segment whose guards hold runs; otherwise, where
-// it may pay, a capture is tried; otherwise the instruction is stepped.
+// This file has the frame policy. At every instruction boundary of a wanted frame a segment runs if its guards hold.
+// Otherwise a capture is tried where it may pay, and else the instruction is stepped.
 #include "capture/policy.h"
 
 #include <absl/container/inlined_vector.h>
@@ -18,7 +18,7 @@
 #include "capture/override.h"
 #include "capture/overrides.h"
 #include "capture/rounds.h"
-#include "capture/scalar_loops.h"
+#include "capture/scalar/loops.h"
 #include "capture/skipped.h"
 #include "capture/special_calls.h"
 #include "capture/timing.h"
@@ -87,7 +87,7 @@ class Policy : public frame::FramePolicy {
       return root && active->fullgraph;
     }
     CodeState& c = StateOf(*active, fj_code(frame));
-    const bool wanted = !c.skip && !(c.idle && Idle(c));
+    const bool wanted = !c.skip && !(c.idle && Idle(c)) && !(IsBarren(c) && !TakesTensors(frame));
     if (!wanted && root) active->outcomes->Add(diag::RunBy::kPython);
     return wanted || c.instead;
   }
@@ -162,15 +162,14 @@ class Policy : public frame::FramePolicy {
       if (auto action = RunRounds(*compiled, state, place, *rounds, frame, result)) return *action;
     for (size_t i = 0; i < place.segments.size(); ++i) {  // by index: a run may re-enter and add versions
       Segment* seg = place.segments[i].get();
+      if (seg->cause.guards && seg->cause.Outdated(fj_localsplus(frame)) && !compiled->fullgraph) [[unlikely]] {
+        seg = Revised(*compiled, state, place, i, frame);
+        if (PyErr_Occurred()) return frame::Action::kRaise;
+      }
       if (auto action = Ran(frame, *seg, result)) return *action;
     }
     ++place.passed;
-    for (auto it = skips.rbegin(); it != skips.rend(); ++it)
-      if (it->frame == frame) {
-        if (--it->steps > 0) return frame::Action::kStep;
-        skips.erase(std::next(it).base());
-        break;
-      }
+    if (IsSkipping(frame)) return frame::Action::kStep;
     if (place.give_up && ++place.misses == Place::kUseless) DropSingle(place);
     if (const Segment* last = place.give_up ? LastOf(place) : nullptr) MissEvent(frame, *last, place.misses);
     if (place.give_up && (&place == state.entry || ProgressOf(frame).looped)) {
@@ -183,6 +182,7 @@ class Policy : public frame::FramePolicy {
       RememberObstacle(*compiled, frame);
       return compiled->fullgraph ? NotFull(*compiled) : frame::Action::kStep;
     }
+    if (place.skip && place.cause.Outdated(fj_localsplus(frame))) Revise(*compiled, state, place, frame, place.cause);
     if (place.skip) {
       if (&place == state.entry && ++state.trivial >= 3 && !compiled->fullgraph && AllTrivial(state)) {
         state.idle = kIdle;
@@ -221,6 +221,7 @@ class Policy : public frame::FramePolicy {
     }
     if (!seg) {
       if (&place == state.entry) ++state.trivial;
+      place.revised += place.revised > 0;
       Skip(frame, place.skip);
       return frame::Action::kStep;
     }
@@ -239,6 +240,15 @@ class Policy : public frame::FramePolicy {
     const auto once = [](const auto& s) { return s->calls == 0 && s->tally.runs <= 1; };
     return std::count_if(place.segments.begin(), place.segments.end(), once) > 1 &&
            state.plain_seconds > kPlainShare * (Now() - state.first_seen);
+  }
+
+  // Counts one of the instructions that the frame was told to skip. Is it one of them, and not the last?
+  static bool IsSkipping(FjFrame* frame) {
+    const auto it = std::find_if(skips.rbegin(), skips.rend(), [&](const Skips& s) { return s.frame == frame; });
+    if (it == skips.rend()) return false;
+    if (--it->steps > 0) return true;
+    skips.erase(std::next(it).base());
+    return false;
   }
 
   // The call's first frame, at its first instruction: nothing of it runs.
@@ -279,6 +289,8 @@ class Policy : public frame::FramePolicy {
     Py_CLEAR(*result);
     return frame::Action::kHandOver;
   }
+
+  static bool IsBarren(const CodeState& c) { return c.library && c.library->barren(); }
 
   using Sizes = std::vector<std::pair<int, int>>;  // what GuardSet::DynamicCandidates answers
   static bool Emptied(const Sizes& sizes) { return !sizes.empty() && sizes[0].first < 0; }
@@ -464,6 +476,37 @@ class Policy : public frame::FramePolicy {
     if (Serves(rounds, seg)) return run(*seg);
     if (seg) Retire(std::move(rounds.segments.back())), rounds.segments.pop_back();
     return {};
+  }
+
+  // What was read up to the break behind this place is other than it was: the next capture may get further.
+  static void Revise(Compiled& compiled, CodeState& state, Place& place, FjFrame* frame, Cause& cause) {
+    const std::string why = cause.guards->Explain(fj_localsplus(frame), fj_code(frame)->co_localsplusnames);
+    diag::Log(diag::Channel::recompiles_,
+              "capturing " + Where(NamedCode(frame)) + " again, it may not break now: " + why);
+    std::erase_if(state.stopped, [&](const auto& at) {
+      return std::count(cause.ends.begin(), cause.ends.end(), at.second) && at.first >= fj_next(frame);
+    });
+    cause = {};
+    ++place.revised;
+    place.skip = 0;
+  }
+
+  // The segment in that place, which ends at such a break, is captured anew where its guards hold.
+  static Segment* Revised(Compiled& compiled, CodeState& state, Place& place, size_t at, FjFrame* frame) {
+    Segment& old = *place.segments[at];
+    std::vector<PyObject*> inputs(old.num_inputs + 1);
+    std::vector<int64_t> symbols(old.num_symbols + 1);
+    if (stance != Stance::kDefault || diag::OptionOn("error_on_recompile") || !tensor::CaptureObstacle().empty() ||
+        !old.guards->Check(fj_localsplus(frame), inputs.data(), symbols.data()))
+      return &old;
+    InUse now;
+    Revise(compiled, state, place, frame, old.cause);
+    Segment* seg = CaptureAt(compiled, state, place, frame);
+    if (!seg) return place.segments[at].get();
+    place.revised += !seg->exit.returns && seg->instructions <= old.instructions;
+    Retire(std::exchange(place.segments[at], std::move(place.segments.back())));
+    place.segments.pop_back();
+    return place.segments[at].get();
   }
 
   static Segment* LastOf(const Place& place) {

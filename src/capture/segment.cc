@@ -47,8 +47,10 @@ struct Captured {
   long clean_instructions =
       0;                // of these, up to the last place where no other exception was being handled than at the start
   bool raises = false;  // what eager refuses because of casts that a graph in front of it would keep for itself
-  std::string left;     // why the framework must differentiate what stands in front of the break; empty: it need not
-  Ref loop;             // the code of a loop that repeats too often, and where it begins
+  std::shared_ptr<guard::GuardSet> cause;  // what was read up to the break; it is null where that cannot be told
+  // Says why the framework must differentiate what stands in front of the break. It is empty if it need not.
+  std::string left;
+  Ref loop;  // the code of a loop that repeats too often, and where it begins
   int loop_at = 0;
   Problem problem;
 };
@@ -103,15 +105,15 @@ bool HideSlots(Session& s, FjFrame* frame, int count) {
       if (i >= fj_nlocalsplus(frame)) s.guards().Absent(s.guards().Slot(i));
       continue;
     }
-    // Exceptions being handled lie on the stack; the instructions that restore them put them into the thread as they
-    // are. Nor may operands that the instructions themselves take apart be hidden: code, keywords.
+    // Exceptions that are being handled lie on the stack, and the instructions that restore them put them into the
+    // thread as they are. What the instructions themselves take apart (code, keywords) cannot be hidden, either.
     if (i >= fj_nlocalsplus(frame) && (PyExceptionInstance_Check(p[i]) || p[i] == Py_None || PyCode_Check(p[i]) ||
                                        IsTupleOfNames(p[i]) || PyDict_CheckExact(p[i]))) {
       Ref seen(s.FromOutside(p[i], s.guards().Slot(i)));
       if (!seen) return false;
       continue;
     }
-    constexpr int kCellVariable = 0x40;  // CO_FAST_CELL; a local may hold some other cell
+    constexpr int kCellVariable = 0x40;  // This is CPython's CO_FAST_CELL. A local variable may hold some other cell.
     const bool own_cell = PyCell_Check(p[i]) && i < fj_nlocalsplus(frame) - fj_code(frame)->co_nfreevars &&
                           PyBytes_AS_STRING(fj_code(frame)->co_localspluskinds)[i] & kCellVariable;
     PyObject* content = own_cell ? PyCell_GET(p[i]) : p[i];
@@ -135,7 +137,18 @@ bool HideSlots(Session& s, FjFrame* frame, int count) {
   return true;
 }
 
-// The exception at hand, which goes; empty: there is none.
+// Whose program is it? Beside torch's tensors NumPy's functions of numbers give numbers, also before one was met.
+void MeetTensors(Session& s, const FrameImage& slots) {
+  bool torch = false, numpy = false;
+  for (int i = 0; i < slots.size(); ++i) {
+    const tensor::Class c = slots[i] ? tensor::Classify(slots[i]) : tensor::Class::kNone;
+    torch |= tensor::IsPlainTorch(c);
+    numpy |= c == tensor::Class::kNumpyArray;
+  }
+  s.libraries.torch = torch && !numpy;
+}
+
+// Clears the pending exception and gives its text, which is empty if there is none.
 std::string TakeException() {
   PyObject *t, *v, *tb;
   PyErr_Fetch(&t, &v, &tb);
@@ -145,6 +158,15 @@ std::string TakeException() {
   PyErr_Clear();
   Py_XDECREF(t), Py_XDECREF(v), Py_XDECREF(tb);
   return what;
+}
+
+// Conditions on sizes that the graph makes cannot be asked again.
+std::shared_ptr<guard::GuardSet> CauseOf(Session& s) {
+  try {
+    return s.TakeGuards()->Finish(s.env(), {});
+  } catch (const diag::InternalError&) {
+    return nullptr;
+  }
 }
 
 // The capture ended at a break: where, and why.
@@ -180,7 +202,7 @@ Captured CaptureOnce(Compiled& compiled, Place& place, FjFrame* frame, long stop
   options.cached = cached;
   Counting counting(place);
   Session s(frame, std::move(options));
-  TapeScope tape(s, frame);
+  TapeScope tape(s, &place.needs_tape);
   CaptureSemantics sem(s, compiled);
   if (!left.empty()) s.lowering().LeaveDerivatives(left);
   // Whatever the outcome, the private objects die while the session still says that nothing may run: a generator
@@ -192,6 +214,7 @@ Captured CaptureOnce(Compiled& compiled, Place& place, FjFrame* frame, long stop
     before.Restore();
     s.Abandon();
   };
+  MeetTensors(s, before);
   if (!HideSlots(s, frame, before.size())) return out;
   int index = fj_next(frame);
   PyObject* raw = nullptr;
@@ -213,6 +236,8 @@ Captured CaptureOnce(Compiled& compiled, Place& place, FjFrame* frame, long stop
   if (outcome == frame::Outcome::kRaised || outcome == frame::Outcome::kHandOver || s.broken()) {
     NoteBreak(compiled, s, sem, outcome == frame::Outcome::kRaised, &out);
     if (tape.Again()) out.problem.again = Again::kFixedSizes;
+    if (stop_after < 0 && place.revised < Place::kMostRevised && out.problem.again == Again::kNone)
+      out.cause = CauseOf(s);
     return out;
   }
   out.worthwhile = s.op_count > 0;
@@ -323,6 +348,30 @@ static bool Accepted(Compiled& compiled, CodeState& code, Place& place, FjFrame*
   return true;
 }
 
+// Objects with a state of their own in the frame's variables.
+static std::vector<std::pair<int, PyObject*>> ObjectsIn(FjFrame* frame) {
+  std::vector<std::pair<int, PyObject*>> objects;
+  for (int i = 0; i < fj_nlocalsplus(frame); ++i)
+    if (PyObject* o = fj_localsplus(frame)[i];
+        o && Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE && tensor::Classify(o) == tensor::Class::kNone)
+      objects.emplace_back(i, o);
+  return objects;
+}
+
+bool Cause::Outdated(PyObject* const* slots) {
+  constexpr unsigned kLast = 64;
+  if (!guards) return false;
+  for (auto [slot, object] : whose)
+    if (slots[slot] != object) return false;
+  ++passed;
+  if (passed & (passed - 1)) return false;
+  std::vector<int64_t> symbols(guards->num_symbols() + 1);
+  PyObject* no_input;
+  if (!guards->Check(slots, &no_input, symbols.data())) return true;
+  if (passed >= kLast) guards.reset();
+  return false;
+}
+
 Segment* CaptureAt(Compiled& compiled, CodeState& code, Place& place, FjFrame* frame) {
   const Meter::Pause pause;
   double start = Now();
@@ -333,6 +382,7 @@ Segment* CaptureAt(Compiled& compiled, CodeState& code, Place& place, FjFrame* f
   std::vector<Cached> cached;
   Captured c;
   std::string left;
+  std::shared_ptr<guard::GuardSet> cause;
   compiled.guesses->taken.clear();
   for (int attempt = 0; attempt < 40; ++attempt) {
     c = CaptureOnce(compiled, place, frame, stop_after, &cached, left);
@@ -369,6 +419,7 @@ Segment* CaptureAt(Compiled& compiled, CodeState& code, Place& place, FjFrame* f
     if (c.segment) break;
     if (!c.broke && problem.state.empty()) break;  // nothing worth compiling
     if (std::none_of(reasons.begin(), reasons.end(), [&](auto& b) { return b.id == c.reason.id; })) {
+      if (reasons.empty()) cause = std::move(c.cause);
       reasons.push_back(c.reason);
       stopped.push_back(c.stopped_at);
     }
@@ -379,6 +430,8 @@ Segment* CaptureAt(Compiled& compiled, CodeState& code, Place& place, FjFrame* f
   compiled.seconds += seconds;
   CaptureEvent(frame, seconds, c.instructions, c.segment.get(), reasons);
   if (c.segment && !c.segment->has_event) compiled.metered = false;
+  if (code.library && !compiled.fullgraph && diag::OptionOn("leave"))
+    NoteCapture(compiled, *code.library, c.segment ? c.segment->trace->calls.size() : 0);
   PyCodeObject* co = fj_code(frame);
   std::vector<size_t> ends;
   for (diag::Break& reason : reasons) {
@@ -390,6 +443,7 @@ Segment* CaptureAt(Compiled& compiled, CodeState& code, Place& place, FjFrame* f
   if (!c.segment || (!reasons.empty() && !c.worthwhile))
     for (size_t i = 0; i < ends.size(); ++i) code.stopped.emplace(stopped[i], ends[i]);
   if (PyErr_Occurred()) return nullptr;
+  place.cause = {std::move(cause), ends, ObjectsIn(frame)};
   if (!c.segment) {
     place.skip = std::max(1L, !reasons.empty() && !c.broke ? stop_after : c.instructions);
     return nullptr;
@@ -401,6 +455,7 @@ Segment* CaptureAt(Compiled& compiled, CodeState& code, Place& place, FjFrame* f
   if (!Accepted(compiled, code, place, frame, *c.segment)) return nullptr;
   c.segment->code = Borrow(reinterpret_cast<PyObject*>(co));
   c.segment->ends = std::move(ends);
+  c.segment->cause = std::exchange(place.cause, {});
   c.segment->begins = bytecode::Code::Of(co)->At(fj_next(frame)).unit;
   place.segments.push_back(std::move(c.segment));
   return place.segments.back().get();

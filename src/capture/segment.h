@@ -11,6 +11,7 @@
 
 #include "capture/backends.h"
 #include "capture/background.h"
+#include "capture/barren.h"
 #include "capture/exit.h"
 #include "capture/segment_check.h"
 #include "codegen/packed_text.h"
@@ -23,7 +24,7 @@
 namespace framejit::capture {
 
 class Timing;     // capture/timing.h
-class CodeLoops;  // capture/scalar_loops.h
+class CodeLoops;  // capture/scalar/loops.h
 
 // What is left of a captured graph once it is compiled.
 struct ShownGraph {
@@ -66,6 +67,7 @@ struct Compiled : std::enable_shared_from_this<Compiled> {
   int64_t scalar_loops = 0, scalar_runs = 0;  // Loops that became machine code, and their runs.
   std::shared_ptr<Guesses> guesses = std::make_shared<Guesses>();
   std::shared_ptr<Timing> timing;  // The times of whole calls, compiled and as written.
+  InstalledLibraries libraries;
   struct Elsewhere {
     int64_t times = 0;
     double seconds = 0;
@@ -108,6 +110,17 @@ struct Tally {
   int64_t missed_guards = 0;
 };
 
+// What was read up to the break that ended a capture. Where that is no longer so, the next capture may get further: a
+// module has been initialized, a cache filled.
+struct Cause {
+  std::shared_ptr<guard::GuardSet> guards;       // null: it is not looked at any more
+  std::vector<size_t> ends;                      // the breaks: indices into Compiled::breaks
+  std::vector<std::pair<int, PyObject*>> whose;  // objects in slots, of other ones it says nothing; addresses alone
+  unsigned passed = 0;
+  // Are some of these other than they were? It is asked of the first frames that come here, then ever more rarely.
+  bool Outdated(PyObject* const* slots);
+};
+
 struct Segment {
   std::shared_ptr<guard::GuardSet> guards;
   std::unique_ptr<tensor::TraceRunner> trace_runner;  // exactly one of these, or none (no tensor operations)
@@ -131,7 +144,8 @@ struct Segment {
   tensor::UndoPlan undo;
   DrawProgram draws;  // The draws that are made before each run.
   FloatProgram floats;
-  bool changes = false;  // a run that got to its end has written inputs or drawn random numbers
+  bool calls_operators = false;  // whose kernels may be the user's: capture/operator_runs.h
+  bool changes = false;          // a run that got to its end has written inputs or drawn random numbers
   Exit exit;
   int num_tensor_inputs = 0, num_inputs = 0, num_symbols = 0;
   long instructions = 0;  // The number of the outermost frame's instructions that it stands for.
@@ -142,6 +156,7 @@ struct Segment {
   Tally tally;
   int64_t op_count = 0;
   std::vector<size_t> ends;    // Why it goes no further: indices into Compiled::breaks.
+  Cause cause;                 // of the first of these
   int64_t registrations = -1;  // of abstract classes, that it is good for; -1: any number
   Assumed assumed;
   diag::Leave left = diag::Leave::kNone;  // a whole function that its framework runs as fast by itself
@@ -172,6 +187,8 @@ struct Segment {
 
  private:
   diag::RunEnd TryDrawn(PyObject** slots_in, FjFrame* frame, PyObject** result);  // once what is drawn is there
+  [[gnu::cold]] diag::RunEnd TryNoted(PyObject** slots_in, FjFrame* frame, PyObject** result);
+  diag::RunEnd TryMeasured(PyObject** slots_in, FjFrame* frame, PyObject** result);
   diag::RunEnd TryTimed(int weight, PyObject** slots_in, FjFrame* frame, PyObject** result);
   diag::RunEnd TryOnce(PyObject** slots_in, FjFrame* frame, PyObject** result);
   bool Publish();  // what was compiled in the background, once it is there; false: a bug of ours, raised (strict)
@@ -191,6 +208,9 @@ struct Place {  // What is known of one offset of an instruction and one depth o
   bool one_by_one = false;  // No segment of several rounds will be made.
   long step = 0;            // The step of the range that the loop goes through.
   long skip = 0;            // nothing to capture here: step this many instructions before asking again
+  Cause cause;              // of that
+  int revised = 0;          // captures that were made because a cause was outdated; those in vain count twice
+  static constexpr int kMostRevised = 4;
   int misses = 0;
   int wasted = 0;  // Versions with a guard on an object that died after one run.
   bool give_up = false;
@@ -201,11 +221,13 @@ struct Place {  // What is known of one offset of an instruction and one depth o
   std::vector<std::string> dynamic_ints;
   bool checkpoints_in_python = false;  // their gradients have no compiled form, and a replay would keep everything
   bool derivatives_in_python = false;  // The graph cannot hold the derivatives that the program takes.
+  bool needs_tape = false;             // A capture from here has asked for a tape (capture/tape.h).
   bool fixed_sizes = false;  // those of tensors stay numbers, though they change: gradients have no kernels for others
 };
 
 struct CodeState {
   Ref code;
+  std::shared_ptr<InstalledLibrary> library;  // null: not one that may be left to Python
   std::map<std::pair<int, int>, Place> places;
   bool hot = true;         // arguments map to slots one to one, so calls need no frame
   Place* entry = nullptr;  // The place right after RESUME, once it is known.

@@ -33,7 +33,7 @@ PyObject* SetAttr() {
   return set;
 }
 
-// At the exit: function(*args).
+// The call function(*args) is made at the exit.
 void Wait(Session& s, PyObject* function, std::initializer_list<PyObject*> args, bool hooks = false) {
   PendingCall call{.method = Borrow(function), .hooks = hooks};
   for (PyObject* a : args) call.args.push_back(Borrow(a));
@@ -58,7 +58,7 @@ bool Waits(Session& s, PyObject* proxy) {
   return s.pending().Waits(IdOf(proxy)) || s.pending().retains.contains(IdOf(proxy));
 }
 
-bool WrittenBehind(Session& s, TraceId id) {  // it, or another view of its memory
+bool WrittenBehind(Session& s, TraceId id) {  // Is it written, or another view of its memory?
   const TraceTensor& t = s.trace().tensors[id];
   return t.mutated || s.trace().tensors[t.base].mutated;
 }
@@ -90,8 +90,7 @@ bool SameShape(Session& s, const TensorMeta& a, const TensorMeta& b) {
 PyObject* WithData(Session& s, PyObject* tensor, PyObject* value) {
   static PyObject* const apply = [] {
     SuspendScope off;
-    Ref module(tensor::Import("framejit._data"));
-    Ref type(module ? PyObject_GetAttrString(module.get(), "WithData") : nullptr);
+    Ref type(FromModule("framejit._data", "WithData"));
     return type ? PyObject_GetAttrString(type.get(), "apply") : nullptr;
   }();
   if (!apply) return nullptr;
@@ -225,6 +224,13 @@ PyObject* SeenOtherwise(Session& s, Callee callee, PyObject* const* args, Py_ssi
   if (!function) return nullptr;
   Ref made(s.CallFramework(Callee(callee.name().substr(0, callee.name().size() - 1)), args, nargs, kwnames));
   if (!made || !IsTensor(made.get())) return nullptr;
+  // What was made here is no view of anything afterwards, as what detach() makes is none.
+  Ref root(s.NewProxy(s.trace().tensors[IdOf(tensor)].base));
+  if (input < 0 && root.get() == tensor && !s.meta(IdOf(tensor)).requires_grad) {
+    PyObject* view = made.get();
+    made = Ref(s.CallFramework(callees::kTensorDetach, &view, 1, nullptr));
+    if (!made || !IsTensor(made.get())) return nullptr;
+  }
   if (input >= 0) {
     Alone(s, input);
     PendingCall call{Borrow(function), {}};
@@ -282,7 +288,7 @@ std::string SetTooEarly(Session& s, const std::vector<TraceId>& results) {
     if (t.base == id || tensors[t.base].input >= 0) continue;
     const bool there = std::find(results.begin(), results.end(), t.base) != results.end();
     if (!there && s.pending().retains.contains(t.base)) return "a view of a tensor that keeps its gradient is a result";
-    // Outside it would be a view of what the object was; only detach() makes none.
+    // Outside it would be a view of what the object was before. Only detach() makes no such view.
     Ref base(s.NewProxy(t.base));
     if (base && IdOf(base.get()) != t.base && t.view_call >= 0 &&
         s.trace().calls[t.view_call].callee != callees::kTensorDetach)

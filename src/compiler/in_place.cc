@@ -15,7 +15,7 @@ bool Contains(std::span<const int> list, int x) {
   return std::find(list.begin(), list.end(), x) != list.end();
 }
 
-// Dense up to a permutation, forwards: no two elements at one address, and none before the first.
+// Is it dense up to a permutation, and forwards? Then no two elements have one address, and none lies before the first.
 bool Injective(const shape::Ints& sizes, const shape::Ints& strides) {
   std::vector<int> order;
   for (size_t i = 0; i < sizes.size(); ++i) {

@@ -161,7 +161,7 @@ class Planner {
     }
   }
 
-  // The plan's value for a graph value that exists by now.
+  // Gives the plan's value for a graph value that exists by now.
   int ValueOf(ValueId v) {
     if (value_of_[v] >= 0) return value_of_[v];
     const auto& alias = grouping_.aliases[v];
@@ -345,7 +345,7 @@ class Planner {
     }
     const size_t num_results = std::max<size_t>(1, n.attrs.result_types.size());
     for (size_t r = 0; r < num_results; ++r) {
-      // The graph values that are this result; the first result is the extern node's own value, too.
+      // Gives the graph values that are this result. The first result is the extern node's own value, too.
       std::vector<ValueId> same;
       if (r == 0) same.push_back(v);
       for (ValueId u : group.nodes) {

@@ -86,7 +86,7 @@ std::vector<std::string> CommandLine() {
   return out;
 }
 
-// Of a distributed program, as its launcher says; "": none does.
+// Says of a distributed program what its launcher says, and "" where there is none.
 std::string Rank() {
   for (const char* name : {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"})
     if (const char* text = std::getenv(name); text && *text) return Json(static_cast<int64_t>(std::atoll(text)));

@@ -29,7 +29,7 @@ constexpr Row kTorch[] = {
     {"frexp", {.keeps = kSecondResult}},
     {"BFloat16Tensor BoolTensor ByteTensor CharTensor DoubleTensor FloatTensor HalfTensor IntTensor LongTensor "
      "ShortTensor Tensor",
-     {.flags = kTypeOfTensors}},
+     {.flags = kTypeOfTensors | kTakesSequences}},
     {"_sample_dirichlet _standard_gamma alpha_dropout binomial cauchy dropout1d dropout2d dropout3d exponential "
      "feature_alpha_dropout feature_dropout framejit._random.attention geometric log_normal multinomial "
      "native_dropout normal normal_functional poisson randint_like random rrelu rrelu_ rrelu_with_noise_ uniform",
@@ -94,7 +94,8 @@ constexpr Row kTorch[] = {
     {"column_stack dstack hstack row_stack vstack", {.flags = kLinear, .cpu = CastRule::kPromote}},
     {"concatenate", {.flags = kLinear, .cpu = CastRule::kPromote, .batch = Batch::kJoined}},
     {"index_copy", {.flags = kLinear, .keeps = kSecond, .cpu = CastRule::kPromote}},
-    {"arange bartlett_window blackman_window empty_permuted empty_strided eye fftfreq hamming_window hann_window "
+    {"arange", {.flags = kOnDefaultDevice | kSizesInArguments}},
+    {"bartlett_window blackman_window empty_permuted empty_strided eye fftfreq hamming_window hann_window "
      "kaiser_window linspace logspace range rfftfreq scalar_tensor tril_indices triu_indices",
      {.flags = kOnDefaultDevice}},
     {"alias_copy atleast_1d atleast_2d atleast_3d block_diag broadcast_to cartesian_prod channel_shuffle col2im "
@@ -136,7 +137,9 @@ constexpr Row kTorch[] = {
     {"_stack contiguous copy empty_like full_like iadd isub ones_ pad radd roll sort topk tril triu zeros_",
      {.flags = kKeepsNoOperand | kKeepsNoResult}},
     {"copy_", {.flags = kKeepsNoOperand | kKeepsNoResult, .batch = Batch::kCopy}},
-    {"embedding", {.flags = kKeepsNoOperand | kKeepsNoResult, .batch = Batch::kLeadingSecond}},
+    {"embedding", {.flags = kKeepsNoOperand | kKeepsNoResult | kMayRenormalise, .batch = Batch::kLeadingSecond}},
+    {"embedding_bag", {.flags = kMayRenormalise | kTrustsLastOffset}},
+    {"torch.max_pool1d", {.flags = kDenseWhenBare}},
     {"gather", {.flags = kKeepsNoOperand | kKeepsNoResult, .keeps = kFirst}},
     {"__setitem__", {.flags = kKeepsNoResult | kTakesSequences, .batch = Batch::kStore}},
     {"batch_norm instance_norm", {.flags = kKeepsNoResult | kWritesInSilence}},
@@ -446,7 +449,10 @@ std::string Effects::str() const {
                                            "shapes_alone",
                                            "type_of_tensors",
                                            "takes_held_number",
-                                           "takes_factor"};
+                                           "takes_factor",
+                                           "trusts_last_offset",
+                                           "may_renormalise",
+                                           "dense_when_bare"};
   static constexpr const char* kKept[] = {"first",         "second",       "third",   "result",
                                           "second_result", "third_result", "if_alone"};
   static constexpr const char* kCasts[] = {"", "lower", "float32", "promote", "refused"};

@@ -193,7 +193,7 @@ void GuardBuilder::Add(Row row) {
 
 namespace {
 
-// Assembles a Program. Temporary tree first (one Branch a source), then depth-first into nodes.
+// Assembles a Program: first a temporary tree (one Branch a source), which then goes depth-first into nodes.
 class Assembler {
  public:
   Assembler(Program& p, Rows& rows, Extras& extras, shape::Env& env) : p_(p), rows_(rows), extras_(extras), env_(env) {}

@@ -300,7 +300,7 @@ class Explainer {
     }
     if (t.klass == tensor::Class::kTorchSubclass && tensor::AsksItsClass(v))
       return differ("", "a wrapper that has sizes", "one whose class is asked for them");
-    // Symbols were bound as far as Holds() got; bind again in order to name the dimension.
+    // Symbols were bound as far as Holds() got. They are bound again in order to name the dimension.
     std::vector<int64_t> bound(symbols_);
     for (int i = 0; i < 2 * t.rank; ++i) {
       int64_t found = i < t.rank ? m.sizes[i] : m.strides[i - t.rank];

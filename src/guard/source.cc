@@ -236,7 +236,7 @@ std::string Identifier(PyObject* key) {
   return utf8 ? utf8 : "";
 }
 
-// The __name__ of a module's dict, else "".
+// Gives the __name__ of a module's dict, else "".
 std::string ModuleName(PyObject* dict) {
   static PyObject* const key = PyUnicode_InternFromString("__name__");
   PyObject* name = dict && PyDict_CheckExact(dict) ? DictLookup(dict, key) : nullptr;

@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "graph/arguments.h"
+#include "graph/effects.h"
 #include "runtime/copy.h"
 #include "runtime/library.h"
 #include "runtime/run_state.h"
@@ -65,6 +66,8 @@ void RunState::OutputFromCopy(int storage, int value) {
 }
 
 void RunState::RunExtern(const Step& step) {
+  // An operator of the user's is not called behind what raises in the program.
+  if (plan_.traps && step.operation->attrs.call->callee.Has(kForeign)) CheckStatus();
   std::vector<Buffer> operands, results;
   for (int v : step.operands) operands.push_back(c_->buffers[v]);
   for (int v : step.results) {
@@ -78,7 +81,12 @@ void RunState::RunExtern(const Step& step) {
     x.buffer = results[r];
     x.live = true;
   }
-  for (size_t r = 0; r < results.size(); ++r) Accept(step, step.results[r], operands);
+  const auto read = [&](int value) {
+    const Storage& s = plan_.storages[plan_.values[value].storage];
+    return s.index >= 0 || s.first != s.last;
+  };
+  for (size_t r = 0; r < results.size(); ++r)
+    if (read(step.results[r])) Accept(step, step.results[r], operands);
 }
 
 // The rest of the plan relies on the layout that was predicted, and on the memory staying as it is: a framework may

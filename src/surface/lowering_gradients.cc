@@ -70,7 +70,7 @@ ValueId Lowering::Impl::Seed(const TensorMeta& y, std::optional<TraceId> given) 
   return objects.Value(*given);
 }
 
-// The gradients as values, in the order of the inputs; nothing is left of them where they are declined.
+// Gives the gradients as values, in the order of the inputs. Where they are declined, the graph is as it was.
 std::vector<ValueId> Lowering::Impl::Differentiate(const Question& q) {
   Graph& g = builder.graph();
   const Objects::Mark before = objects.Begin();

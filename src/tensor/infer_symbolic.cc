@@ -14,7 +14,14 @@ namespace {
 using shape::Int;
 using shape::Ints;
 
-constexpr int kQuestions = 3, kMoreQuestions = 32;
+// near: numbers beside the sizes stay near those that the program has now, since the framework may ask that they are
+// no larger than a size.
+struct Asking {
+  int questions;
+  bool near = false;
+};
+constexpr int kFew = 3;
+constexpr Asking kAskings[] = {{kFew}, {kFew, true}, {32}};
 
 template <typename T, typename F>
 void EachInt(T& at, F&& f) {
@@ -30,7 +37,7 @@ class Fitter {
   void Candidate(Int e) {
     if (!e.is_const() && std::find(known_.begin(), known_.end(), e) == known_.end()) known_.push_back(e);
   }
-  // `sizes`: the candidates and the numbers beside them.
+  // `sizes` are the candidates and the numbers beside them.
   void Combine(const Ints& sizes) {
     const Ints known = known_;
     if (known.size() > 8) return;
@@ -51,7 +58,7 @@ class Fitter {
     for (Int e : known_) {
       std::vector<int64_t> got;
       for (const auto& v : values_) got.push_back(e.Eval(v));
-      // A constant more, or times a constant: windows, joined pieces.
+      // Is it a constant more, or a multiple by a constant? Windows and joined pieces have such sizes.
       const int64_t more = answers[0] - got[0];
       bool sum = true, product = got[0] != 0 && answers[0] % got[0] == 0;
       const int64_t times = product ? answers[0] / got[0] : 0;
@@ -62,7 +69,7 @@ class Fitter {
       if (sum) return e + Int(more);
       if (product) return e * Int(times);
     }
-    return answers.size() > kQuestions ? Windows(answers) : std::nullopt;
+    return answers.size() > kFew ? Windows(answers) : std::nullopt;
   }
 
  private:
@@ -85,9 +92,9 @@ class Fitter {
   Ints known_;
 };
 
-// Of so many questions.
-std::optional<Inferred> Infer(int questions, Call& call, const std::vector<TensorMeta>& operands, const shape::Env& env,
-                              const std::vector<PyObject*>& constants, Refusal* why) {
+// Finds the sizes from the answers to the questions.
+std::optional<Inferred> Infer(const Asking& asking, Call& call, const std::vector<TensorMeta>& operands,
+                              const shape::Env& env, const std::vector<PyObject*>& constants, Refusal* why) {
   auto simple = [&](Int e) { return env.Simplify(e); };
   std::vector<TensorMeta> metas = operands;
   Ints sizes;
@@ -95,21 +102,31 @@ std::optional<Inferred> Infer(int questions, Call& call, const std::vector<Tenso
     for (Int& s : m.sizes) sizes.push_back(s = simple(s));
     for (Int& s : m.strides) s = simple(s);
   }
+  std::vector<char> of_size(env.num_symbols());
+  for (Int s : sizes) s.ForEachSymbol([&](uint32_t id) { of_size[id] = true; });
   Call simplified = call;
   EachInt(simplified, [&](Int& i) { sizes.push_back(i = simple(i)); });
+  if (asking.near && std::all_of(sizes.begin(), sizes.end(), [](Int e) { return e.is_const(); })) return std::nullopt;
 
   // What the program sees now, and other sets of numbers: none is 0 or 1, no two symbols are equal in all, and which of
   // two is larger differs. Those of many are larger than most windows and leave all kinds of remainders.
   std::vector<std::vector<int64_t>> values;
-  const bool many = questions > kQuestions;
-  for (int q = 0; q < questions; ++q) {
+  const bool many = asking.questions > kFew;
+  for (int q = 0; q < asking.questions; ++q) {
     values.emplace_back(env.hints().begin(), env.hints().end());
     for (size_t i = 0; i < values[q].size(); ++i) {
       if (env.symbol(static_cast<uint32_t>(i)).kind != shape::SymbolKind::kRuntime && q == 0) continue;
+      const int64_t least = env.symbol(static_cast<uint32_t>(i)).min, now = values[q][i];
+      if (asking.near) {
+        values[q][i] = of_size[i]    ? std::max(now, least) + q * static_cast<int64_t>(3 + i)
+                       : now > q + 1 ? std::max(now - q, least)
+                                     : now + q;
+        continue;
+      }
       const size_t k = q == 2 ? values[q].size() - 1 - i : i;  // in the other order
       values[q][i] = std::max<int64_t>(many ? 37 + static_cast<int64_t>(q * q * 7 + i * (13 * q + 5)) % 61
                                             : 5 + 2 * q + static_cast<int64_t>(k * (q + 3)) % 29,
-                                       env.symbol(static_cast<uint32_t>(i)).min);
+                                       least);
     }
   }
   Fitter fitter(values);
@@ -183,7 +200,7 @@ enum class AtOne : uint8_t { kHolds, kOtherStrides, kDiffers };
 AtOne Holds(const Inferred& found, const std::vector<uint32_t>& ones, const Call& call,
             const std::vector<TensorMeta>& operands, const shape::Env& env, const std::vector<PyObject*>& constants) {
   std::vector<int64_t> v(env.hints().begin(), env.hints().end());
-  for (uint32_t i = 0; i < v.size(); ++i)  // others as large as pleases most windows
+  for (uint32_t i = 0; i < v.size(); ++i)  // The other sizes are large enough for most windows.
     if (env.symbol(i).kind == shape::SymbolKind::kRuntime || v[i] < 2) v[i] = std::max<int64_t>(11, env.symbol(i).min);
   for (uint32_t i : ones) v[i] = 1;
   auto number = [&](Int e) { return Int(env.Simplify(e).Eval(v)); };
@@ -221,8 +238,9 @@ AtOne Holds(const Inferred& found, const std::vector<uint32_t>& ones, const Call
 
 std::optional<Inferred> InferSymbolic(Call& call, const std::vector<TensorMeta>& operands, const shape::Env& env,
                                       const std::vector<PyObject*>& constants, Refusal* why) {
-  auto found = Infer(kQuestions, call, operands, env, constants, why);
-  return found ? found : Infer(kMoreQuestions, call, operands, env, constants, why);
+  for (const Asking& asking : kAskings)
+    if (auto found = Infer(asking, call, operands, env, constants, why)) return found;
+  return std::nullopt;
 }
 
 Ones OnesMatter(const Inferred& found, const Call& call, const std::vector<TensorMeta>& operands, const shape::Env& env,

@@ -206,21 +206,25 @@ int64_t StorageId(PyObject* tensor) {
   return s ? Number(Ref(PyObject_GetAttrString(s.get(), "_cdata"))) : -1;
 }
 
-// Rows that are renormalised are written, too, which nothing on a meta tensor shows.
+// Nothing on a meta tensor shows that an operand is written.
 bool WritesInSilence(const Call& call) {
   if (call.callee.Has(kWritesInSilence)) return true;
-  const std::string_view last = call.callee.last();
-  if (last != "embedding" && last != "embedding_bag") return false;
+  if (!call.callee.Has(kMayRenormalise)) return false;
   for (auto& [name, a] : call.kwargs) {
     if (name == "max_norm" && !a.is_none()) return true;
   }
   return call.args.size() > 3 && call.args[3].is(Arg::Kind::kFloat);
 }
 
-// embedding_bag with include_last_offset=True: torch's kernels trust the last offset, which is none of a stand-in, and
-// the sizes of what they return beside the bags depend on it.
-bool TrustsLastOffset(const Call& call) {
-  return call.callee.last() == "embedding_bag" && call.args.size() > 7 && call.args[7].b;
+// With include_last_offset=True torch's kernels trust the last offset to be the number of indices, which the stand-in
+// for the offsets is given here. Gives false where that is not possible.
+bool GiveLastOffset(const Call& call, const std::vector<Ref>& operands, Way way) {
+  const Arg* asked = call.callee.Has(kTrustsLastOffset) ? GivenArg(call, 7, {"include_last_offset"}) : nullptr;
+  if (!asked || !asked->b || way == Way::kMeta) return true;
+  const Arg *indices = GivenArg(call, 1, {"input"}), *offsets = GivenArg(call, 2, {"offsets"});
+  if (!indices || !offsets || !indices->is(Arg::Kind::kTensor) || !offsets->is(Arg::Kind::kTensor)) return false;
+  Ref numel(PyObject_CallMethod(operands[indices->t].get(), "numel", nullptr)), last(PyLong_FromLong(-1));
+  return numel && last && PyObject_SetItem(operands[offsets->t].get(), last.get(), numel.get()) == 0;
 }
 
 enum class Verdict { kDone, kNo, kTryMeta };
@@ -241,6 +245,7 @@ Verdict Try(const TorchApi& t, Call& call, const std::vector<PyObject*>& constan
       if (!leaf) return no(in->FailWithError(call.callee));
     }
   }
+  if (!GiveLastOffset(call, in->operands, way)) return no(in->FailWithError(call.callee));
   Call plain = call;
   if (way == Way::kMeta) {
     for (Arg& a : plain.args) TakeDevice(a, in);
@@ -407,16 +412,14 @@ static bool WritesBySchema(const std::string& callee) {
   return writes.get() == Py_True;
 }
 
-// torch has a kernel of its own for this call, whose result is dense, that it takes only on CPUs and where neither
-// gradients nor modes of Python are on: it is not what answers here.
+// The kernel that torch takes in the run is not the one that answers here.
 static bool LiesDense(const Call& call, const Inference& in) {
-  static const Callee pooling("torch.max_pool1d");
-  return call.callee == pooling && !in.requires_grad && in.device.kind == DeviceKind::kCpu && in.results.size() == 1;
+  return call.callee.Has(kDenseWhenBare) && !in.requires_grad && in.device.kind == DeviceKind::kCpu &&
+         in.results.size() == 1;
 }
 
 bool InferTorch(const TorchApi& t, Call& call, const std::vector<PyObject*>& constants, Inference* in) {
   if (WritesInSilence(call) || WritesBySchema(call.callee)) return in->Fail("writes an operand");
-  if (TrustsLastOffset(call)) return in->Fail("trusts its last offset");
   const bool foreign = call.callee.Has(kForeign);
   Callee op = call.callee;
   if (op == kWritten) op = CalleeOf(constants[call.args[0].i.value()]);
@@ -432,8 +435,8 @@ bool InferTorch(const TorchApi& t, Call& call, const std::vector<PyObject*>& con
   if (foreign && in->requires_grad) return in->Fail("its gradient is code of its own, which a graph would run twice");
   Listening listening(t);
   Verdict v = Verdict::kTryMeta;
-  // Bare operators may take sizes on trust, those of stand-ins that do not fit each other, too; a user's do what they
-  // do.
+  // Bare operators may take sizes on trust, also those of stand-ins that do not fit each other. A user's operators may
+  // do anything.
   const bool safe = !foreign && (!call.callee.name().starts_with("torch.ops.") ||
                                  (call.callee.name().starts_with("torch.ops.aten.") && !in->sizes_made_up));
   if (safe && SmallAndPlain(call, *in, 4 * kMaxStandIn)) v = Try(t, call, constants, Way::kReal, in);
@@ -470,6 +473,7 @@ Ref GradientsOnStandIns(const TorchApi& t, const Call& call, const std::vector<T
     Ref leaf(PyObject_CallMethod(slots.back(), "requires_grad_", nullptr));
     if (!leaf || PyList_Append(wanted.get(), slots.back()) < 0) return {};
   }
+  if (!GiveLastOffset(call, operands, way)) return {};
   Call plain = call;
   plain.result = Arg::None();
   plain.results.clear();

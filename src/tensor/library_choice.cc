@@ -1,5 +1,6 @@
-// What was measured is kept for the process and, where the machine was quiet, in a small file for later ones: a line
-// for each class of shapes. Measuring takes little of a process's time; what comes later goes with the majority.
+// This file chooses libraries by measuring. What was measured is kept for the process and, where the machine was quiet,
+// in a small file for later ones, with a line for each class of shapes. Measuring takes little of a process's time.
+// What comes after that goes with the majority.
 #include <absl/functional/function_ref.h>
 #include <dlfcn.h>
 #include <sys/stat.h>

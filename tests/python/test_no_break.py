@@ -729,3 +729,156 @@ def test_the_layout_of_pooling_in_one_dimension(fresh, rows):
             mine, theirs = compiled(*call()), f(*call())
             assert [t.stride() for t in mine] == [t.stride() for t in theirs]
             torch.testing.assert_close(mine, theirs, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("number", ["np.prod(shape)", "np.prod(4)", "np.sqrt(4)", "np.sum([1, 2])", "np.max((3, n))", "np.floor(n / 3)", "np.mean([1.0, 2.0])"])
+def test_numbers_that_numpy_makes_of_numbers(fresh, number):
+    """Before the first of torch's tensors is used, too: they are numbers of the program."""
+    numpy = pytest.importorskip("numpy")
+    f = eval(f"lambda x, n, shape: float({number}) * x.reshape(-1, int(np.prod(shape))) + int({number})", {"np": numpy})  # noqa: S307
+    compiled = fresh.compile(f)
+    for n, shape in ((4, (2, 2)), (4, [2, 2]), (5, (2, 2)), (7, (4,)), (6, (1, 4))):
+        x = torch.randn(8, 4)
+        same(compiled(x, n, shape), f(x, n, shape))
+    told = fresh.explain(f)(x, n, shape)
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+
+
+def test_old_constructors_of_ranges(fresh):
+    def f(x, y):
+        return x[torch.LongTensor(range(y.size(0))), y], torch.FloatTensor(range(3)) * x[0, 0]
+
+    alike(fresh, f, [lambda: (torch.arange(12.0).view(3, 4), torch.tensor([1, 3, 0])), lambda: (torch.arange(8.0).view(2, 4), torch.tensor([1, 3]))])
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_diagonals_that_are_filled(fresh, grad):
+    def f(x):
+        y = x * 2
+        y.fill_diagonal_(0)
+        z = x.t().clone().fill_diagonal_(True)
+        return y, z, y + z.t()
+
+    alike(fresh, f, [functools.partial(lambda a, b: (torch.arange(float(a * b)).view(a, b).requires_grad_(grad),), a, b) for a, b in ((3, 4), (4, 4), (5, 2), (1, 3))])
+
+
+def test_loops_of_many_rounds_in_called_functions(fresh):
+    """Where such a loop were cut, all callers would break."""
+
+    class Parts(nn.Module):
+        def forward(self, x):
+            parts = []
+            for i in range(136):
+                parts.append((x[:, i % x.size(1)] if i % 2 == 0 else x[:, 0] * i) + i)
+            return torch.stack(parts, dim=1)
+
+    model = Parts()
+    told = fresh.explain(model)(torch.randn(2, 8))
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+    x = torch.randn(2, 8)
+    same(fresh.compile(model)(x), model(x))
+
+
+def test_a_range_up_to_what_a_tensor_holds(fresh):
+    class Positions(nn.Module):
+        def forward(self, lengths):
+            n = lengths.max()
+            return (torch.arange(n)[None] < lengths[:, None]) * torch.arange(1, n + 1, device="cpu")
+
+    model = Positions()
+    told = fresh.explain(model)(torch.tensor([3, 5]))
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+    compiled = fresh.compile(model)
+    for lengths in ([3, 5], [3, 5], [4, 1], [7, 2], [0, 1]):
+        same(compiled(torch.tensor(lengths)), model(torch.tensor(lengths)))
+
+
+def test_what_was_made_here_is_seen_otherwise(fresh):
+    """It is no view of anything afterwards, as in eager."""
+
+    def f(x):
+        a = torch.argmax(x, 1)
+        a.unsqueeze_(1)
+        b = (x + 1).transpose_(0, 1)
+        b.unsqueeze_(0)
+        return a, b, b * 2
+
+    with torch.no_grad():
+        compiled = alike(fresh, f, numbers(0, 1))
+        for t in compiled(torch.randn(4, 4)):
+            assert not t._is_view() and t._base is None
+
+
+def test_sizes_in_lists_that_tensors_hold(fresh):
+    class Up(nn.Module):
+        def forward(self, x, y):
+            high, wide = (torch.tensor([y.size(d) - x.size(d)]) for d in (2, 3))
+            return torch.cat([y, F.pad(x, [wide // 2, wide - wide // 2, high // 2, high - high // 2])], dim=1)
+
+    model = Up()
+    told = fresh.explain(model)(torch.randn(2, 3, 4, 4), torch.randn(2, 3, 6, 7))
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+    compiled = fresh.compile(model)
+    for high, wide in ((6, 7), (6, 7), (4, 4), (9, 5), (6, 7)):
+        x, y = torch.randn(2, 3, 4, 4), torch.randn(2, 3, high, wide)
+        same(compiled(x, y), model(x, y))
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda kw: 1 if kw.get("other") is None else 2,
+        lambda kw: kw.get("masks")["full"],
+        lambda kw: kw.copy()["masks"]["full"],
+        lambda kw: dict(kw)["masks"]["full"],
+        lambda kw: dict(kw, extra=1)["masks"]["full"],
+        lambda kw: list(kw.values())[0]["full"],
+        lambda kw: tuple(kw.items())[0][1]["full"],
+        lambda kw: len(list(kw)) + kw.__len__(),
+    ],
+)
+def test_keywords_that_hold_a_dict_of_tensors(fresh, read):
+    """As transformers' masks of several kinds: the dict of keywords is made in the call, the one in it comes from outside."""
+
+    def inner(x, **kw):
+        return x * 2 + read(kw)
+
+    def f(x, masks):
+        return inner(x, masks=masks)
+
+    compiled = fresh.compile(f, fullgraph=True)
+    for size, low in ((3, 0.0), (3, 1.0), (4, 2.0)):
+        masks = {"full": torch.full((size,), low), "part": torch.zeros(size)}
+        x = torch.randn(size)
+        torch.testing.assert_close(compiled(x, masks), f(x, masks))
+    masks["full"] = masks["full"] + 1  # another tensor in the same dict
+    torch.testing.assert_close(compiled(x, masks), f(x, masks))
+
+
+@pytest.mark.parametrize("masked", ["", "mask", "blind row", "causal"])
+@pytest.mark.parametrize("sizes", [(24, 16, 5, 10), (8, 24, 1, 10), (8, 8, 0, 10)], ids=str)
+def test_attention_for_which_no_library_has_a_kernel(fresh, sizes, masked):
+    """Values of another width than queries (DeepSeek's), and nothing to ask for; as written torch composes it."""
+    width, values, asked, keys = sizes
+
+    def f(q, k, v, mask):
+        return F.scaled_dot_product_attention(q * 2, k, v, attn_mask=mask, is_causal=masked == "causal", scale=0.3).transpose(1, 2) + 1
+
+    compiled = fresh.compile(f, fullgraph=True)
+    generator = torch.Generator().manual_seed(0)
+    mask = torch.rand(2, 1, asked, keys, generator=generator) > 0.3 if masked in ("mask", "blind row") else None
+    if mask is not None and asked:
+        mask[..., 0] = masked == "mask" or mask[..., 0]
+        mask[:, :, -1] &= masked == "mask"
+    for grad in (False, True):
+        parts = [torch.randn(2, 3, n, d, generator=generator) for n, d in ((asked, width), (keys, width), (keys, values))]
+        results, first = [], None
+        for call, to in ((compiled, torch.float32), (f, torch.float32), (f, torch.float64)):
+            q, k, v = (x.to(to).requires_grad_(grad) for x in (p.clone() for p in parts))
+            y = call(q, k, v, mask)
+            gradients = torch.autograd.grad(y.square().sum(), (q, k, v)) if grad else ()
+            results.append([y.detach(), *gradients])
+            stride = y.stride()
+            assert to != torch.float32 or first in (None, stride)
+            first = first or stride
+        for mine, eager, true in zip(*results):
+            if mine.numel():
+                assert (mine - true).abs().max() <= 2 * (eager - true).abs().max() + 1e-6
