@@ -142,7 +142,7 @@ class Policy : public frame::FramePolicy {
     if (compiled->fullgraph && IsDisabled(fj_function(frame))) return NotFull(*compiled);
     CodeState& state = StateOf(*compiled, code);
     if (Estimate* estimate = Estimate::Current()) return LookedAt(*estimate, *compiled, state, frame);
-    if (state.instead) return Replace(frame, state.instead.get(), result);
+    if (state.instead) return RunInstead(frame, state.instead.get(), result);
     Place& place = state.places[{fj_next(frame), fj_stack_depth(frame)}];
     if (!state.entry && fj_stack_depth(frame) == 0) state.entry = &place;
     // A frame that begins lies where another one lay: what that one skipped is no concern of it.
@@ -267,27 +267,6 @@ class Policy : public frame::FramePolicy {
     tensor::NumpyLoaded();
     tensor::CalleeOf(Py_None);
     tensor::CaptureObstacle();
-  }
-
-  // Called at the frame's first instruction.
-  static frame::Action Replace(FjFrame* frame, PyObject* instead, PyObject** result) {
-    SuspendScope off;
-    PyCodeObject* code = fj_code(frame);
-    const int positional = code->co_argcount, keywords = code->co_kwonlyargcount;
-    PyObject** slots = fj_localsplus(frame);
-    Ref names(PyTuple_New(keywords));
-    std::vector<PyObject*> args(slots, slots + positional + keywords);
-    for (PyObject*& a : args) {
-      if (a && PyCell_Check(a)) a = PyCell_GET(a);  // of the frame's own: inner functions read the argument
-      if (!a) return frame::Action::kHandOver;
-    }
-    for (int i = 0; names && i < keywords; ++i)
-      PyTuple_SET_ITEM(names.get(), i, Borrow(PyTuple_GET_ITEM(code->co_localsplusnames, positional + i)).release());
-    *result = names ? PyObject_Vectorcall(instead, args.data(), positional, names.get()) : nullptr;
-    if (!*result) return frame::Action::kRaise;
-    if (*result != Py_NotImplemented) return frame::Action::kReturn;
-    Py_CLEAR(*result);
-    return frame::Action::kHandOver;
   }
 
   static bool IsBarren(const CodeState& c) { return c.library && c.library->barren(); }
