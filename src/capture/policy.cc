@@ -58,6 +58,9 @@ constexpr int kTimed = 8, kPlain = 3;
 constexpr size_t kLoopVersions = 8;
 // Captures in the middle of loops may take this long, and beyond that a part of the time since the first.
 constexpr double kLoopSeconds = 0.3, kLoopShare = 0.25;
+// Captures of code without tensors for values that are new in each call may take this share of the time since the
+// first.
+constexpr double kPlainShare = 0.03;
 
 double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -139,7 +142,7 @@ class Policy : public frame::FramePolicy {
     if (compiled->fullgraph && IsDisabled(fj_function(frame))) return NotFull(*compiled);
     CodeState& state = StateOf(*compiled, code);
     if (Estimate* estimate = Estimate::Current()) return LookedAt(*estimate, *compiled, state, frame);
-    if (state.instead) return Replace(frame, state.instead.get(), result);
+    if (state.instead) return RunInstead(frame, state.instead.get(), result);
     Place& place = state.places[{fj_next(frame), fj_stack_depth(frame)}];
     if (!state.entry && fj_stack_depth(frame) == 0) state.entry = &place;
     // A frame that begins lies where another one lay: what that one skipped is no concern of it.
@@ -189,12 +192,13 @@ class Policy : public frame::FramePolicy {
       return frame::Action::kStep;
     }
     const bool looping = ProgressOf(frame).looped;
-    if (looping && !compiled->fullgraph && diag::OptionOn("leave")) {
-      const double now = Now();
-      if (!state.first_seen) state.first_seen = now;
-      if (state.loop_seconds > kLoopSeconds + kLoopShare * (now - state.first_seen)) return frame::Action::kHandOver;
-    }
+    const bool may_leave = !compiled->fullgraph && diag::OptionOn("leave");
+    if (!state.first_seen) state.first_seen = Now();
+    if (looping && may_leave && state.loop_seconds > kLoopSeconds + kLoopShare * (Now() - state.first_seen))
+      return frame::Action::kHandOver;
     if (const Segment* last = LastOf(place)) {
+      if (may_leave && Scattered(state, place))
+        return &place == state.entry ? InPython(*compiled) : StepOver(frame, place);
       const Sizes differ = last->guards->DynamicCandidates(fj_localsplus(frame));
       if (!compiled->fullgraph && Emptied(differ)) return AsWritten(*compiled, frame, result);
       if (!Missed(*compiled, place, frame, differ))
@@ -209,12 +213,11 @@ class Policy : public frame::FramePolicy {
     const double before = compiled->seconds;
     Segment* seg = CaptureAt(*compiled, state, place, frame);
     if (looping) state.loop_seconds += compiled->seconds - before;
+    if (seg && seg->calls == 0) state.plain_seconds += compiled->seconds - before;
     ProgressOf(frame).ran = true;
     if (PyErr_Occurred()) return frame::Action::kRaise;
     if (compiled->fullgraph && !compiled->breaks.empty() && (!seg || !seg->exit.returns)) {
-      if (!compiled->AwaitsImports()) return NotFull(*compiled);
-      compiled->outcomes->Add(diag::RunBy::kPython);
-      return frame::Action::kHandOver;
+      return compiled->AwaitsImports() ? InPython(*compiled) : NotFull(*compiled);
     }
     if (!seg) {
       if (&place == state.entry) ++state.trivial;
@@ -227,6 +230,18 @@ class Policy : public frame::FramePolicy {
   }
 
  private:
+  static frame::Action InPython(Compiled& compiled) {
+    compiled.outcomes->Add(diag::RunBy::kPython);
+    return frame::Action::kHandOver;
+  }
+
+  // Were versions made for numbers and texts that came once, and too many for what they are worth?
+  static bool Scattered(const CodeState& state, const Place& place) {
+    const auto once = [](const auto& s) { return s->calls == 0 && s->tally.runs <= 1; };
+    return std::count_if(place.segments.begin(), place.segments.end(), once) > 1 &&
+           state.plain_seconds > kPlainShare * (Now() - state.first_seen);
+  }
+
   // Counts one of the instructions that the frame was told to skip. Is it one of them, and not the last?
   static bool IsSkipping(FjFrame* frame) {
     const auto it = std::find_if(skips.rbegin(), skips.rend(), [&](const Skips& s) { return s.frame == frame; });
@@ -252,27 +267,6 @@ class Policy : public frame::FramePolicy {
     tensor::NumpyLoaded();
     tensor::CalleeOf(Py_None);
     tensor::CaptureObstacle();
-  }
-
-  // Called at the frame's first instruction.
-  static frame::Action Replace(FjFrame* frame, PyObject* instead, PyObject** result) {
-    SuspendScope off;
-    PyCodeObject* code = fj_code(frame);
-    const int positional = code->co_argcount, keywords = code->co_kwonlyargcount;
-    PyObject** slots = fj_localsplus(frame);
-    Ref names(PyTuple_New(keywords));
-    std::vector<PyObject*> args(slots, slots + positional + keywords);
-    for (PyObject*& a : args) {
-      if (a && PyCell_Check(a)) a = PyCell_GET(a);  // of the frame's own: inner functions read the argument
-      if (!a) return frame::Action::kHandOver;
-    }
-    for (int i = 0; names && i < keywords; ++i)
-      PyTuple_SET_ITEM(names.get(), i, Borrow(PyTuple_GET_ITEM(code->co_localsplusnames, positional + i)).release());
-    *result = names ? PyObject_Vectorcall(instead, args.data(), positional, names.get()) : nullptr;
-    if (!*result) return frame::Action::kRaise;
-    if (*result != Py_NotImplemented) return frame::Action::kReturn;
-    Py_CLEAR(*result);
-    return frame::Action::kHandOver;
   }
 
   static bool IsBarren(const CodeState& c) { return c.library && c.library->barren(); }

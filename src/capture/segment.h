@@ -242,7 +242,8 @@ struct CodeState {
   std::vector<int> cut;
   std::vector<int> plain_loops, good_loops;  // measured: faster in Python, and not
   double loop_seconds = 0;                   // The time that captures in the middle of such loops took.
-  double first_seen = 0;                     // When the first of these captures was made.
+  double plain_seconds = 0;                  // The time that captures of code without tensors took.
+  double first_seen = 0;                     // When the first capture was made.
   std::shared_ptr<CodeLoops> loops;          // with scalar code for them; null: none was met
   Ref instead;  // called in its place; it may decline (an optimizer's update: framejit/_updates.py)
 };

@@ -112,4 +112,24 @@ Ref InsteadOf(PyCodeObject* code) {
   return AskUpdates("instead_of", code);
 }
 
+frame::Action RunInstead(FjFrame* frame, PyObject* instead, PyObject** result) {
+  SuspendScope off;
+  PyCodeObject* code = fj_code(frame);
+  const int positional = code->co_argcount, keywords = code->co_kwonlyargcount;
+  PyObject** slots = fj_localsplus(frame);
+  Ref names(PyTuple_New(keywords));
+  std::vector<PyObject*> args(slots, slots + positional + keywords);
+  for (PyObject*& a : args) {
+    if (a && PyCell_Check(a)) a = PyCell_GET(a);  // of the frame's own: inner functions read the argument
+    if (!a) return frame::Action::kHandOver;
+  }
+  for (int i = 0; names && i < keywords; ++i)
+    PyTuple_SET_ITEM(names.get(), i, Borrow(PyTuple_GET_ITEM(code->co_localsplusnames, positional + i)).release());
+  *result = names ? PyObject_Vectorcall(instead, args.data(), positional, names.get()) : nullptr;
+  if (!*result) return frame::Action::kRaise;
+  if (*result != Py_NotImplemented) return frame::Action::kReturn;
+  Py_CLEAR(*result);
+  return frame::Action::kHandOver;
+}
+
 }  // namespace framejit::capture

@@ -11,7 +11,7 @@ using runtime::Step;
 using runtime::Storage;
 using shape::Int;
 
-bool Contains(const std::vector<int>& list, int x) {
+bool Contains(std::span<const int> list, int x) {
   return std::find(list.begin(), list.end(), x) != list.end();
 }
 

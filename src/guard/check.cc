@@ -152,7 +152,7 @@ bool Program::Refresh(Group& g, PyObject* dict, bool may_miss, int64_t* symbols)
       if (!KeysMatch(dict, tests[i].expected.get())) return fail();
   for (int32_t l = g.first; l < g.last; ++l) {
     const Lookup& at = lookups[l];
-    PyObject* v = real ? DictLookup(dict, at.key()) : nullptr;
+    PyObject* v = real ? DictLookup(dict, SourceOf(at).object) : nullptr;
     for (int32_t i = at.first; i < at.last; ++i)
       if (!Holds(tests[i], v, symbols)) return fail();
     if (at.node >= 0) nodes[at.node].value = v;

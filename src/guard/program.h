@@ -107,10 +107,9 @@ struct Node {
 };
 
 struct Lookup {
-  const Source* source;
+  uint32_t source;      // number in the pool
   int32_t node;         // -1: it has covered tests alone
   int32_t first, last;  // covered tests, shared like those of nodes
-  PyObject* key() const { return source->object; }
 };
 
 struct Group {
@@ -150,6 +149,7 @@ class Program final : public GuardSet {
   std::vector<const Source*> sources;  // by node
   std::vector<Test> tests;
   std::vector<Line> where;  // by test: the user's line that caused it; where lines differ, tests are not shared
+  const Source& SourceOf(const Lookup& l) const { return pool->sources()[l.source]; }
   std::vector<Lookup> lookups;
   std::vector<Group> groups;
   std::vector<TensorTest> tensors;

@@ -26,7 +26,7 @@ bool InMemoryOf(const Buffer& operand, const void* data) {
 // Whether the shape of its result was told by other sizes than those of this run (tensor::InferSymbolic).
 bool RunState::Extrapolated(const Step& step) const {
   const auto fixed = [](Int e) { return e.is_const(); };
-  for (const std::vector<int>* values : {&step.operands, &step.results})
+  for (const Step::Numbers* values : {&step.operands, &step.results})
     for (int v : *values)
       if (!std::all_of(plan_.values[v].sizes.begin(), plan_.values[v].sizes.end(), fixed)) return true;
   bool symbolic = false;

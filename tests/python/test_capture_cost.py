@@ -38,7 +38,7 @@ def straight(count):
 make, x = {"layers": layers, "straight": straight}[sys.argv[1]], torch.randn(4, 8)
 costs = {}
 with torch.no_grad():
-    framejit.compile(make(8))(x)  # what the first compilation of all brings
+    torch.testing.assert_close(framejit.compile(make(8))(x), x, atol=100, rtol=0)  # what only the first time brings
     for count in map(int, sys.argv[2:]):
         f = make(count)
         want = f(x)
@@ -58,7 +58,8 @@ print(json.dumps(costs))
 
 def costs(what, *counts):
     """{calls in the function: {"bytes": that stay, "us": of the first call}}, both for one of its calls."""
-    env = {**os.environ, "PYTHONMALLOC": "malloc", "OMP_NUM_THREADS": "1"}
+    shipped = {name: value for name, value in os.environ.items() if not name.startswith("FRAMEJIT_")}  # no checks beside the runs
+    env = {**shipped, "PYTHONMALLOC": "malloc", "OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, "-c", PROGRAM, what, *map(str, counts)], env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found = {int(count): cost for count, cost in json.loads(done.stdout.splitlines()[-1]).items()}
@@ -66,7 +67,7 @@ def costs(what, *counts):
     return [found[count] for count in counts]
 
 
-@pytest.mark.parametrize("what, calls, most", [("layers", 1000, 2048), ("straight", 1000, 1250)])
+@pytest.mark.parametrize("what, calls, most", [("layers", 2000, 2048), ("straight", 2000, 1024)])
 def test_memory_of_a_call(fresh, what, calls, most):
     (cost,) = costs(what, calls)
     assert cost["bytes"] < most
