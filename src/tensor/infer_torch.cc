@@ -71,6 +71,23 @@ struct Seen {
 };
 thread_local Seen seen;
 
+// aten.index is said to depend on data, as it does where an index is a mask. Are all of this call's numbers?
+bool IndexesByNumbers(PyObject* op, PyObject* args) {
+  Ref name(PyObject_Str(op));
+  if (!name || PyUnicode_CompareWithASCIIString(name.get(), "aten.index.Tensor") || PyTuple_GET_SIZE(args) != 2)
+    return PyErr_Clear(), false;
+  Ref indices(PySequence_Fast(PyTuple_GET_ITEM(args, 1), ""));
+  bool numbers = static_cast<bool>(indices);
+  for (Py_ssize_t i = 0; numbers && i < PySequence_Fast_GET_SIZE(indices.get()); ++i) {
+    PyObject* index = PySequence_Fast_GET_ITEM(indices.get(), i);
+    Meta m;
+    const char* why = "";
+    numbers = index == Py_None || (ReadMeta(index, &m, &why) && (m.dtype == DType::kInt64 || m.dtype == DType::kInt32));
+  }
+  PyErr_Clear();
+  return numbers;
+}
+
 // An object with __torch_dispatch__: notes what torch says of every op, and runs it unless that is refused.
 PyObject* Observe(PyObject*, PyObject* const* args, Py_ssize_t n, PyObject*) {
   const TorchApi& t = *Torch();
@@ -84,6 +101,7 @@ PyObject* Observe(PyObject*, PyObject* const* args, Py_ssize_t n, PyObject*) {
     int has = kind && tags ? PySequence_Contains(tags.get(), kind.get()) : -1;
     if (has < 0) return nullptr;
     if (!has || (name == kRandom && DropsNothing(args[0], args[2], kwargs))) continue;
+    if (name == kShape && IndexesByNumbers(args[0], args[2])) continue;
     seen.draws |= name == kRandom;
     if (seen.refuses) return PyErr_Format(PyExc_LookupError, "%S: %s", args[0], name);
   }
