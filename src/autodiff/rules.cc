@@ -178,8 +178,8 @@ void LogSumExp(At& t) {
 
 void Norm(At& t) {
   const Ints shape = t.type(0).shape;
-  Expr factor = Where(Apply(Op::kEq, t.y, t.Zeros(t.y)), t.Zeros(t.y), t.g / t.y);
-  t.Give(0, t.in(0) * t.Spread(factor, t.axes(), shape));
+  Expr y = t.Spread(t.y, t.axes(), shape), unit = t.in(0) / y;
+  t.Give(0, t.Spread(t.g, t.axes(), shape) * Where(Apply(Op::kEq, y, t.Zeros(y)), t.Zeros(y), unit));
 }
 
 void Variance(At& t) {  // correction
@@ -265,9 +265,9 @@ const Row kRows[] = {
     {"softmax", Softmax},
     {"log_softmax", LogSoftmax},
     {"logsumexp", LogSumExp},
-    {"norm", Norm, kOnce},
+    {"norm", Norm},
     {"variance", Variance},
-    {"root", Root, kOnce},
+    {"root", Root},
     {"standardize", Standardize},
     {"batch_norm", BatchNorm},
     {"pick", Pick},

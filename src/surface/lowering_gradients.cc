@@ -90,7 +90,7 @@ std::vector<ValueId> Lowering::Impl::Differentiate(const Question& q) {
                            std::none_of(outputs.begin(), outputs.end(), [&](ValueId v) { return leads[v]; });
       if (unclear) throw Decline("gradients that are zero or do not exist");
     }
-    grads = autodiff::GradientsWithin(builder, outputs, seeds, inputs, &passed);
+    grads = autodiff::GradientsWithin(builder, outputs, seeds, inputs, &passed, q.zeros);
     for (ValueId v = 0; v < passed.size(); ++v) {
       if (passed[v] && derivatives.freed().contains(v))
         throw Decline("gradients of what has been differentiated before, and was not kept");
