@@ -132,8 +132,6 @@ PyObject* CaptureSemantics::CallOperator(PyObject* op, PyObject* const* args, Py
     return nullptr;
   std::vector<PyObject*> all = InOrder(plan, args, nargs, kwnames);
   if (all.empty()) return nullptr;
-  if (*in_python && !s_.options().whole && PyTuple_GET_SIZE(plan.writes))
-    return s_.Break(BreakId::kSideEffect, "an operator in Python that writes to its arguments");
   if (plan.function == Py_None) return s_.vmap.open() || ShareMemory(s_, all) ? nullptr : CallWriting(s_, plan, all);
   if (!NoteFormulas(s_, plan.defined)) return nullptr;
   s_.SourceOf(plan.function);
