@@ -348,7 +348,8 @@ def test_disabled_functions_run_as_written(form, behind_a_break):
         assert torch.equal(compiled(x() + 1), f(x() + 1))
     assert seen == [False] * 12
     info = framejit.cache_info(compiled)
-    assert info["breaks"] == 1 + behind_a_break and info["captures"] <= 6
+    imports = form == "torch._disable_dynamo"  # torch._dynamo, in its first call
+    assert info["breaks"] == 1 + behind_a_break + imports and info["captures"] <= 6
     with pytest.raises(framejit.BreakError, match="disabled"):
         framejit.compile(lambda x: secret(x) + 1, fullgraph=True)(x())
 
