@@ -349,7 +349,7 @@ def test_disabled_functions_run_as_written(form, behind_a_break):
     assert seen == [False] * 12
     info = framejit.cache_info(compiled)
     imports = form == "torch._disable_dynamo"  # torch._dynamo, in its first call
-    assert info["breaks"] == 1 + behind_a_break + imports and info["captures"] <= 6
+    assert info["breaks"] == 1 + behind_a_break + imports and info["captures"] <= 6 + imports
     with pytest.raises(framejit.BreakError, match="disabled"):
         framejit.compile(lambda x: secret(x) + 1, fullgraph=True)(x())
 
