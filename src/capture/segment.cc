@@ -325,6 +325,13 @@ static void LogCapture(FjFrame* frame, const Captured& c) {
                                                    : "nothing: " + c.problem.state));
 }
 
+// Was a class registered with an abstract one since the program asked for such a class? What the framework imports when
+// it is first asked what a call gives does that.
+static bool IsOutdated(const Segment& s) {
+  const bool graph = s.trace && !s.trace->calls.empty();
+  return graph && s.registrations >= 0 && s.registrations != Session::Registrations();
+}
+
 // Only if its guards hold on its own frame.
 static bool Accepted(Compiled& compiled, CodeState& code, Place& place, FjFrame* frame, const Segment& segment) {
   std::vector<PyObject*> inputs(segment.num_inputs + 1);
@@ -415,6 +422,12 @@ Segment* CaptureAt(Compiled& compiled, CodeState& code, Place& place, FjFrame* f
         }
         continue;
       }
+    }
+    if (c.segment && IsOutdated(*c.segment) && attempt < 8) {
+      compiled.graphs.pop_back();
+      compiled.op_count -= c.segment->op_count;
+      --compiled.graph_count;
+      continue;
     }
     if (c.segment) break;
     if (!c.broke && problem.state.empty()) break;  // nothing worth compiling

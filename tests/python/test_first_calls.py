@@ -81,3 +81,17 @@ def test_modules_that_the_function_imports():
         else:
             raise AssertionError("fullgraph=True said nothing")
     """)
+
+
+def test_what_is_imported_while_a_call_is_asked_about_registers_classes():
+    in_a_fresh_process("""
+        f = lambda x: torch.nn.functional.unfold(x[None, None], (1, 1))  # looks for an abstract class; what torch then imports registers some
+        g = framejit.compile(f)
+        assert "torch._dynamo" not in sys.modules
+        for k in range(3):
+            x = torch.arange(6.0).reshape(2, 3).requires_grad_()
+            assert torch.equal(g(x + k), f(x + k))
+        info = framejit.cache_info(g)
+        assert (info["segments"], info["breaks"]) == (1, 0), info
+        assert len(framejit.explain(f)(x).graphs) == 1
+    """)
