@@ -59,7 +59,7 @@ def compare(case, packages, rounds):
 
 
 def verdict(row):
-    if abs(math.log(row["vs_other"])) <= max(row["spread"].values()):
+    if abs(math.log(row["vs_other"])) <= sum(row["spread"].values()):  # what the two builds took overlaps
         return "level"
     return "faster" if row["vs_other"] > 1 else "SLOWER"
 
