@@ -405,8 +405,11 @@ bool CarryOn(llvm::PHINode& flag, llvm::Loop& loop) {
     Value* nothing = b.CreateFSub(last, last);
     failed = b.CreateOr(failed, b.CreateFCmpUNO(nothing, nothing));
   }
-  for (llvm::PHINode& phi : behind->phis())
-    if (phi.getIncomingValueForBlock(latch) == next) phi.replaceAllUsesWith(failed);
+  for (llvm::PHINode& phi : llvm::make_early_inc_range(behind->phis()))
+    if (phi.getIncomingValueForBlock(latch) == next) {  // it keeps the loop from being vectorised
+      phi.replaceAllUsesWith(failed);
+      phi.eraseFromParent();
+    }
   flag.replaceAllUsesWith(b.getFalse());
   flag.eraseFromParent();
   return true;

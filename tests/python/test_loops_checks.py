@@ -398,6 +398,30 @@ def test_what_is_added_in_all_rounds_is_bounded_before_the_loop(start):
     check(counted_and_summed, (x, 0.5, 0, 1), *((x, 0.5, start, step) for step in steps), (x, np.nan, start, 1), (x * np.nan, 0.5, start, 1))
 
 
+def clipped_sum(x, low, start, broken):
+    total, n = start, 0
+    for v in x:
+        if v < low:
+            total += low
+        elif v == broken:
+            break
+        else:
+            total = total + v
+        n += 1
+    for i in range(len(x)):
+        total = max(total, x[i]) if i % 7 else total + 0.5
+    return total, n
+
+
+@pytest.mark.parametrize("at", [0, 1, 2, 500, 1023, 1024, 1025, 2047, 2999])
+def test_kinds_that_change_in_the_middle_of_a_chunk(at):
+    """From Python's floats to NumPy's, at the first element that is large enough."""
+    x = np.zeros(3000)
+    x[at:] = np.linspace(0.5, 1.5, 3000 - at)
+    for low in (0.25, np.float32(0.25)):
+        check(clipped_sum, (x, low, 0.0, -1.0), (x, low, 1, x[2000]), (x, low, np.float64(0), -1.0), (x, low, 2**62, x[at]), (x, 5.0, 0.0, 1.0))
+
+
 @pytest.mark.parametrize(
     ("name", "wanted"),
     [
@@ -405,6 +429,7 @@ def test_what_is_added_in_all_rounds_is_bounded_before_the_loop(start):
         ("running_sum", "again:"),
         ("sieve", ".slow:"),
         ("nussinov", ".slow:"),
+        ("with_helpers", "double 6.250000e-02, double"),
         ("floyd_warshall_scalar", "x double>"),
         ("add_scaled", "x double>"),
         ("clipped_halves", "x double>"),
@@ -429,4 +454,5 @@ assert compiled.cache_info()["scalar_runs"]
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     text = done.stdout + done.stderr
-    assert wanted in text[text.index("@fj_scalar") :]
+    last = name == "with_helpers"  # the version whose sum is Python's float at first
+    assert wanted in text[(text.rindex if last else text.index)("define i64 @fj_scalar") :]

@@ -246,6 +246,46 @@ void Translator::Block(State s) {
   }
 }
 
+// What a loop carries on may change its kind in the middle of a chunk: the rest is another loop then, of the other
+// kind. That counts its rounds anew, so that a loop over a chunk is come to from before it alone, as LLVM wants loops.
+void Translator::CountAnew() {
+  const auto successors = [&](int b) {
+    const ScalarInst& end = code.blocks[b].back();
+    std::vector<int> to;
+    if (end.op == ScalarOp::kJump || end.op == ScalarOp::kBranch) to.push_back(static_cast<int>(end.imm));
+    if (end.op == ScalarOp::kBranch) to.push_back(end.other);
+    return to;
+  };
+  for (auto [begins, counts] : chunks_) {
+    std::vector<bool> inside(code.blocks.size());
+    std::vector<int> todo = {begins};
+    inside[counts] = true;
+    while (!todo.empty()) {
+      const int b = todo.back();
+      todo.pop_back();
+      if (inside[b]) continue;
+      inside[b] = true;
+      for (int to : successors(b)) todo.push_back(to);
+    }
+    for (int to : successors(counts)) inside[to] = true;  // the way from there
+    const auto redirect = [&](int from, int to) {
+      bool any = false;
+      for (size_t b = 0; b < inside.size(); ++b)
+        if (ScalarInst& end = code.blocks[b].back(); !inside[b] && end.op == ScalarOp::kJump && end.imm == from)
+          end.imm = to, any = true;
+      return any;
+    };
+    redirect(begins, counts);
+    for (size_t b = 0; b < inside.size(); ++b) {  // what adds a round before, and is common to both
+      if (!inside[b] || code.blocks[b].back().op != ScalarOp::kJump || code.blocks[b].back().imm != begins) continue;
+      if (b == static_cast<size_t>(counts) || !redirect(static_cast<int>(b), static_cast<int>(code.blocks.size())))
+        continue;
+      code.blocks.push_back(code.blocks[b]);
+      code.blocks.back().back().imm = counts;
+    }
+  }
+}
+
 Translation Translator::Run() {
   out_.cells = kFirstCell;
   scratch = 1, scratch2 = 4;
@@ -264,6 +304,7 @@ Translation Translator::Run() {
     NewRegion(w.state);
     w.round ? Round(std::move(w.state)) : Block(std::move(w.state));
   }
+  CountAnew();
   std::map<int, int> seen;
   out_.loops = innermost_ && Cycle(code.entries[0], seen);
   out_.apart = code.apart;

@@ -297,6 +297,7 @@ void Translator::NextNumber(State& s, const Instr& i, const State& done) {
       State on = s;
       on.top().stack.back().items.pop_back();
       GoTo(on);
+      chunks_[current_] = leads_to_[current_].back();
       leads_to_[current_].pop_back();  // this is no round
     });
     Emit({.op = ScalarOp::kBranch, .a = more, .other = no, .imm = yes});
@@ -334,6 +335,7 @@ void Translator::NextOfChunk(State& s, const Instr& i, const State& done) {
       State on = s;
       on.top().stack.back() = Val(it.items[0]);
       GoTo(std::move(on));
+      chunks_[current_] = leads_to_[current_].back();
       leads_to_[current_].pop_back();  // this is no round
     });
     Emit({.op = ScalarOp::kBranch, .a = more, .other = no, .imm = yes});

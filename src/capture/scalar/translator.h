@@ -280,6 +280,8 @@ class Translator final : public Builder {
     return false;
   }
 
+  void CountAnew();
+
   // Is something jumped to here?
   bool Target(const Frame& f, int pc) {
     auto [it, made] = targets_.try_emplace(f.co);
@@ -559,9 +561,10 @@ class Translator final : public Builder {
   std::deque<Work> work_;
   int current_ = 0;  // the block that a version begins with
   std::map<int, std::vector<int>> leads_to_;
-  std::vector<bool> touched_;      // locals that the loop names
-  std::vector<int> changed_;       // those that it writes: the variable that tells whether it did
-  std::vector<bool> stored_;       // in this block
+  std::map<int, int> chunks_;  // of loops over so many at once: the block that begins a round, and that which counts
+  std::vector<bool> touched_;  // locals that the loop names
+  std::vector<int> changed_;   // those that it writes: the variable that tells whether it did
+  std::vector<bool> stored_;   // in this block
   int rounds_ = -1, others_ = -1;  // variables: rounds of loops over numbers, and of all others
   State region_;                   // since when nothing was written, in this block
   std::vector<bool> region_stored_;
