@@ -26,35 +26,54 @@ Ref BodyOf(PyObject* callable) {
 
 // Functions whose Python body is a few operations that the graph has, and better than a call of them.
 struct Followed {
+  enum When { kAlways, kWithAxis, kWithoutAxis, kOfOneArray } when = kAlways;
   std::string_view name;
-  int axis = -1;       // it matters whether this argument is there, by number or as `axis`,
-  bool there = false;  // and this is how it must be
+  int axis = -1;  // the number of this argument
 };
 constexpr Followed kFollowed[] = {
-    {"numpy.append"},
-    {"numpy.diff"},
-    {"numpy.gradient"},
-    {"numpy.hstack"},
-    {"numpy.linalg.norm", 2, true},
-    {"numpy.polyval"},
-    {"numpy.roll", 2, false},
-    {"numpy.take_along_axis"},
-    {"numpy.tensordot"},
-    {"numpy.tile"},
-    {"numpy.trapezoid"},
-    {"numpy.trapz"},
-    {"numpy.vstack"},
+    {Followed::kAlways, "numpy.append"},
+    {Followed::kAlways, "numpy.diff"},
+    {Followed::kOfOneArray, "numpy.gradient"},  // of another one it asks whether its steps are equal
+    {Followed::kAlways, "numpy.hstack"},
+    {Followed::kWithAxis, "numpy.linalg.norm", 2},
+    {Followed::kAlways, "numpy.polyval"},
+    {Followed::kWithoutAxis, "numpy.roll", 2},
+    {Followed::kWithAxis, "numpy.take_along_axis", 2},
+    {Followed::kAlways, "numpy.tensordot"},
+    {Followed::kAlways, "numpy.tile"},
+    {Followed::kAlways, "numpy.trapezoid"},
+    {Followed::kAlways, "numpy.trapz"},
+    {Followed::kAlways, "numpy.vstack"},
 };
 
-bool Follows(const Callee& name, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+bool HasComplex(Session& s, PyObject* o) {  // the graph computes with no such array
+  if (IsTensor(o)) return IsComplex(s.meta(AsTensor(o)->id).dtype);
+  if (!PyTuple_CheckExact(o) && !PyList_CheckExact(o)) return false;
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i)
+    if (HasComplex(s, PySequence_Fast_GET_ITEM(o, i))) return true;
+  return false;
+}
+
+bool Follows(Session& s, const Callee& name, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   const auto* row = std::find_if(std::begin(kFollowed), std::end(kFollowed),
                                  [&](const Followed& f) { return f.name == name.name(); });
   if (row == std::end(kFollowed)) return false;
-  if (row->axis < 0) return true;
-  bool there = nargs > row->axis && args[row->axis] != Py_None;
-  for (Py_ssize_t i = 0; kwnames && i < PyTuple_GET_SIZE(kwnames); ++i)
-    if (!PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(kwnames, i), "axis")) there = args[nargs + i] != Py_None;
-  return there == row->there;
+  const Py_ssize_t keywords = kwnames ? PyTuple_GET_SIZE(kwnames) : 0;
+  int arrays = 0;
+  for (Py_ssize_t i = 0; i < nargs + keywords; ++i) {
+    if (HasComplex(s, args[i])) return false;
+    arrays += IsTensor(args[i]);
+  }
+  bool axis = row->axis >= 0 && nargs > row->axis && args[row->axis] != Py_None;
+  for (Py_ssize_t i = 0; i < keywords; ++i)
+    if (!PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(kwnames, i), "axis")) axis = args[nargs + i] != Py_None;
+  switch (row->when) {
+    case Followed::kAlways: return true;
+    case Followed::kWithAxis: return axis;
+    case Followed::kWithoutAxis: return !axis;
+    case Followed::kOfOneArray: return arrays <= 1;
+  }
+  return false;
 }
 
 // Would NumPy's function hand the call over to the argument (CuPy's arrays, classes with __array_function__)?
@@ -181,7 +200,7 @@ PyObject* CaptureSemantics::NumpyCall(PyObject* callable, PyObject* const* args,
   Ref body = BodyOf(callable);
   if (!body || std::any_of(args, args + total, [&](PyObject* a) { return Overrides(s_, a); })) return nullptr;
   const bool ruled = surface::HasNumpyDerivative(name) && !surface::HasRow(name);  // errors name the program's line
-  if (Follows(name, args, nargs, kwnames) && !(ruled && InTransform()) && s_.SourceOf(body.get()))
+  if (Follows(s_, name, args, nargs, kwnames) && !(ruled && InTransform()) && s_.SourceOf(body.get()))
     return CallPython(body.get(), args, nargs, kwnames);
   const bool plain = name.space() == "numpy";  // below the bodies of numpy.linalg and numpy.fft are functions of C
   if (plain && !surface::HasRow(name) && !surface::HasNumpyDerivative(name) && s_.SourceOf(body.get()) && InTransform())

@@ -344,7 +344,7 @@ Outs Joined(Scope& s, bool stack) {
   return parts.size() == 1 ? parts[0] : s.b.Add(Op::kCat, parts, attrs);
 }
 Outs Cat(Scope& s) {
-  if (s.has(2)) Scope::Skip();  // a type of its own
+  if (s.has(2) || (s.has(3) && s.arg(3).s != "same_kind")) Scope::Skip();  // a type of its own, an error
   return Joined(s, false);
 }
 Outs Stack(Scope& s) {

@@ -12,7 +12,7 @@ MOVES = {
     "flatten": lambda x: x.flatten(),
     "turned": lambda x: x.swapaxes(0, 1).reshape(-1),
     "folded": lambda x: x.T.reshape(x.shape[0], x.shape[1], 1),
-    "rolled": lambda x: np.roll(x.T.reshape(-1), 1),
+    "rolled": lambda x: np.roll(x.flatten(), 1, 0),
 }
 SHAPES = [(2, 3), (7, 9), (16, 32), (33, 65), (1, 5)]
 

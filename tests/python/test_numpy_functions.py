@@ -93,3 +93,22 @@ def test_derivatives_of_every_order_and_batches(name):
     np.testing.assert_allclose(framejit.grad(f)(x), slope, rtol=1e-6)
     np.testing.assert_allclose(framejit.jvp(f, (x,), (np.ones(4),))[1], slope.sum(), rtol=1e-6)
     np.testing.assert_allclose(framejit.vmap(f)(np.stack((x, 2 * x))), [f(x), f(2 * x)], rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["np.gradient(v, v * v)", "np.gradient(v + 1j)", "np.take_along_axis(a, np.array([1, 2]), None)", "np.linalg.norm(a)", "np.roll(v + 1j, 1, 0)"],
+)
+def test_other_forms_do_not_break(text):
+    f = eval(f"lambda a, v: {text} * 2", {"np": np})
+    compiled = framejit.compile(f, fullgraph=True, options={"leave": False})
+    for _ in range(2):
+        np.testing.assert_allclose(compiled(ARRAYS["a"], ARRAYS["v"]), f(ARRAYS["a"], ARRAYS["v"]), rtol=1e-13)
+
+
+def test_a_join_that_may_not_convert():
+    def f(v, i):
+        return np.concatenate((v, i), casting="no")
+
+    with pytest.raises(TypeError):
+        framejit.compile(f)(ARRAYS["v"], ARRAYS["i"][0])
