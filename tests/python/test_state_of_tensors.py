@@ -600,7 +600,12 @@ def test_results_of_views_in_place_are_no_views(fresh):
         y.unsqueeze_(0)
         return y
 
-    against_eager(fresh, f, lambda y, t, p: (y._is_view(), y.detach_().tolist()))
+    one_graph(fresh, f, *weight())
+    against_eager(fresh, lambda t, p: f(p, t), lambda y, t, p: (y._is_view(), y.tolist()))
+    compiled = fresh.compile(f)
+    for _ in range(3):
+        ours, theirs = compiled(*weight()), f(*weight())
+        assert (ours._is_view(), ours.detach_().tolist()) == (theirs._is_view(), theirs.detach_().tolist())
 
 
 def test_what_has_no_gradients_any_more_is_written_to(fresh):
