@@ -9,7 +9,7 @@ from . import cases, measure
 
 def main(argv=None):
     argv = sys.argv[1:] if argv is None else argv
-    if argv[:1] == ["loops"]:
+    if argv[:1] == ["loops"] and "--against" not in argv:
         from . import loops
 
         return loops.main(argv[1:])
@@ -22,12 +22,12 @@ def main(argv=None):
     parser.add_argument("--rounds", type=int, default=5, help="with --against: how often each build runs a case (default 5)")
     args = parser.parse_args(argv)
     for name in args.case:
-        if name not in cases.CASES:
+        if name not in cases.CASES and not (args.against and name == "loops"):
             parser.error(f"no case {name!r} (there are: {', '.join(cases.CASES)})")
     if args.against:
         from . import against
 
-        return against.main(args.case or [*cases.CASES], args.against, args.rounds, args.json)
+        return against.main(args.case or [*cases.CASES, "loops"], args.against, args.rounds, args.json)
     measure.OURS_ALONE = args.ours
     about = measure.machine()
     print(f"{about['cpu']}, {about['cores']} cores, {' '.join(about['features'])}; Python {about['python']}, torch {about['torch']}, NumPy {about['numpy']}")

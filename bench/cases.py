@@ -154,11 +154,11 @@ def memory(peer):
     from . import cold as processes
 
     for name in ("BertModel", "GPT2LMHeadModel", "ViTModel"):
-        eager = processes.first_call(name, "eager")
+        eager = [] if measure.OURS_ALONE else [("eager", processes.first_call(name, "eager"))]
         for kept in "10":
             ours = processes.first_call(name, "framejit", FRAMEJIT_PACK_WEIGHTS=kept)
             what = f"{ours['kept']:.0f} MiB of them packed weights" if kept == "1" else "pack_weights=0"
-            yield measure.record("memory", f"{name}: {what}", "MiB", {w: r["MiB"] + r["base"] for w, r in (("eager", eager), ("framejit", ours))})
+            yield measure.record("memory", f"{name}: {what}", "MiB", {w: r["MiB"] + r["base"] for w, r in (*eager, ("framejit", ours))})
 
 
 def training(peer):
@@ -210,7 +210,7 @@ def dynamic(peer):
 
 
 def autotune(peer):
-    """Five kinds of graph in mode="max-autotune", after its measuring: "eager" is the default mode of framejit, measured beside it."""
+    """Kernels, layers and models in mode="max-autotune", after its measuring: "eager" is the default mode of framejit, measured beside it."""
     import framejit
 
     with _no_grad() as torch:
@@ -226,7 +226,15 @@ def autotune(peer):
             "MLP, 64x512x2048": (nn.Sequential(nn.Linear(512, 2048), nn.GELU(), nn.Linear(2048, 512)), (torch.randn(64, 512),)),
             "encoder layer, 2x64x256": (nn.TransformerEncoderLayer(256, 4, 512, 0.0, batch_first=True), (torch.randn(2, 64, 256),)),
             "sums of columns, 200000x16": (lambda x: (x * x + 1).sum(0), (torch.randn(200_000, 16),)),
+            "x*y+1, 16 floats": (functions.multiply_add, (torch.arange(16.0), torch.ones(16))),
+            "sin cos exp tanh sigmoid sqrt, 1M": (functions.chain, (torch.randn(1_000_000),)),
+            "softmax 1024x1024": (functions.softmax, (torch.randn(1024, 1024),)),
+            "RMSNorm 1024x4096": (functions.rms_norm, (torch.randn(1024, 4096), torch.randn(4096))),
+            "gelu+layernorm+residual 1024x1024": (functions.gelu_layernorm_residual, (*torch.randn(2, 1024, 1024), *torch.randn(2, 1024))),
         }
+        for model_name in models.MODELS:
+            model, inputs = models.build(model_name, small=True)
+            kinds[f"{model_name}, tiny"] = (lambda m=model, given=inputs: m(**given)), ()
         for name, (function, arguments) in kinds.items():
             both = {"eager": framejit.compile(function), "framejit": framejit.compile(function, mode="max-autotune")}
             for call in both.values():
@@ -237,8 +245,8 @@ def autotune(peer):
 
 
 def tracing(peer):
-    """What FRAMEJIT_TRACE costs in calls of compiled functions: calls with and without the event stream by turns. Each has code of its own: what was
-    captured under a trace counts its runs from then on."""
+    """What FRAMEJIT_EVENTS costs in calls of compiled functions: calls with and without the event stream by turns. Each has code of its own: what was
+    captured while events are written counts its runs from then on."""
     import tempfile
     import time
 
@@ -248,7 +256,7 @@ def tracing(peer):
 
     def calls(function, arguments, count, folder):
         def seconds():
-            with framejit.config.patch(trace=folder):
+            with framejit.config.patch(events=folder):
                 function(*arguments)  # what changed is seen
                 start = time.perf_counter()
                 for _ in range(count):
@@ -269,12 +277,12 @@ def tracing(peer):
             contenders = {}
             for contender, where, fuel in (("eager", "", -1), ("framejit", folder, -2)):  # any fuel below 0 is without a bound
                 compiled = framejit.compile(function, options={"fuel": fuel, "leave": False})
-                with framejit.config.patch(trace=where):
+                with framejit.config.patch(events=where):
                     for _ in range(100):
                         compiled(*arguments)
                 contenders[contender] = calls(compiled, arguments, count, where)
             times = measure.taken(contenders, 6.0)
-            yield measure.record("tracing", name, "us", times, "eager = no trace, framejit = with one")
+            yield measure.record("tracing", name, "us", times, "eager = no events, framejit = with them")
 
 
 CASES = {

@@ -49,16 +49,16 @@ def empty_caches(**options):
     """The environment for a process that finds nothing compiled. options: further variables."""
     with tempfile.TemporaryDirectory() as empty:
         yield {**os.environ, "TORCHINDUCTOR_CACHE_DIR": empty, "FRAMEJIT_CACHE_DIR": empty, "XDG_CACHE_HOME": empty, "CUDA_CACHE_PATH": empty,
-               "FRAMEJIT_TRACE": os.path.join(empty, "trace"), **options}  # fmt: skip
+               "FRAMEJIT_EVENTS": os.path.join(empty, "trace"), **options}  # fmt: skip
 
 
 def first_call(name, who, **options):
     """Of a fresh process. seconds: from the first call to its result, execution included; MiB: what four calls needed at most;
     base: what the process held before them, kept: what is kept of weights; capture: seconds a framework call (framejit, if
-    FRAMEJIT_TRACE is not taken). who: eager, framejit or peer. options: environment variables."""
+    FRAMEJIT_EVENTS is not taken). who: eager, framejit or peer. options: environment variables."""
     with empty_caches(**options) as env:
         done = subprocess.run([sys.executable, "-c", PROGRAM, name, who], env=env, text=True, capture_output=True, check=True)
-        events = [json.loads(line) for file in glob.glob(os.path.join(env["FRAMEJIT_TRACE"], "*")) for line in open(file, encoding="utf-8")]
+        events = [json.loads(line) for file in glob.glob(os.path.join(env["FRAMEJIT_EVENTS"], "*")) for line in open(file, encoding="utf-8")]
     result = json.loads(done.stdout.splitlines()[-1])
     total = {kind: sum(e["seconds"] for e in events if e["kind"] == kind) for kind in ("capture", "compile")}
     calls = sum(e.get("calls", 0) for e in events if e["kind"] == "capture")

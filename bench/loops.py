@@ -103,7 +103,7 @@ def one(name, function, make, seconds, numba=False):
         calls += 1
     row["settled"] = round(time.perf_counter() - start, 3)
 
-    contenders = {"eager": _timed(function, fresh), "framejit": _timed(compiled, fresh)}
+    contenders = {"framejit": _timed(compiled, fresh)} if measure.OURS_ALONE else {"eager": _timed(function, fresh), "framejit": _timed(compiled, fresh)}
     if numba and (found := _numba(function, arguments, expected)):
         contenders["numba"], row["numba_first"] = found
     times = measure.taken(contenders, seconds)
@@ -122,18 +122,21 @@ def main(argv=None):
     parser.add_argument("--seconds", type=float, default=2.0, help="of measuring, for each program")
     parser.add_argument("--timeout", type=float, default=60.0)
     parser.add_argument("--json", metavar="F", help="append JSON lines to this file")
+    parser.add_argument("--ours", action="store_true", help="framejit alone: for comparing builds")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
+    measure.OURS_ALONE = args.ours
     known = npbench.names(args.npbench) if args.npbench else loop_programs.SCALAR if args.scalar else list(loop_programs.PROGRAMS)
     for name in args.program:
         if name not in known:
             parser.error(f"no program {name!r}")
     if args.here:
         name = args.program[0]
-        numba = not args.npbench and name in loop_programs.SCALAR and importlib.util.find_spec("numba") is not None
+        numba = not args.ours and not args.npbench and name in loop_programs.SCALAR and importlib.util.find_spec("numba") is not None
         return one(name, *(npbench.program(args.npbench, args.size, name) if args.npbench else loop_programs.PROGRAMS[name]), args.seconds, numba)
     case = f"npbench {args.size}" if args.npbench else "loops"
     which = ["--npbench", args.npbench, "--size", args.size] if args.npbench else []
+    which += ["--ours"] if args.ours else []
     print(f"{'program':24} {'right':6} {'first s':>8} {'eager ms':>10} {'framejit ms':>11} {'vs eager':>8} {'vs numba':>8} spread segments")
     rows = []
     said = " ".join(["tools/dev bench loops", *args.program, *(["--npbench", "CHECKOUT", "--size", args.size] if args.npbench else []), *(["--scalar"] if args.scalar else [])])

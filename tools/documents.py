@@ -38,7 +38,7 @@ def breaks_page():
     out = ["# Graph breaks", "",
            "A *break* is where a graph ends: the instruction that is named runs in Python, and a new graph begins behind it. Results are the same",
            "as without framejit. `FRAMEJIT_LOG=breaks` prints breaks as they are met, `framejit.explain(f)(x)` those of one call, and",
-           "`python -m framejit report` those of a whole run with the time they took ([trace.md](trace.md)).", "",
+           "`python -m framejit report` those of a whole run with the time they took ([events.md](events.md)).", "",
            "This page is written by `tools/dev docs` from `src/diag/breaks.def` and `examples/breaks/`. The tests run every example: `breaks` meets the",
            "break, and `fixed` does not.", ""]  # fmt: skip
     rows = list(_rows("breaks.def", r"k\w+, " + r",\s*".join([_STRING] * 4)))

@@ -20,13 +20,17 @@ except ImportError as error:
         raise ImportError(
             "framejit's libframejit.so and its extension are of different builds: build again (tools/dev build), or install again"
         ) from error
+    if not (3, 11) <= _sys.version_info[:2] <= (3, 13) or _sys.implementation.name != "cpython":
+        raise ImportError(f"framejit runs on CPython 3.11 to 3.13, and this is {_sys.implementation.name} {_sys.version.split()[0]}") from error
+    if "free-threading build" in _sys.version:
+        raise ImportError("framejit does not run on free-threaded builds of Python") from error
     _built = sorted(map(_os.path.basename, _glob.glob(_os.path.join(_os.path.dirname(__file__), "_framejit.*.so"))))
     raise ImportError(
         f"framejit's extension cannot be loaded by Python {_sys.version.split()[0]} "
         f"(built: {', '.join(_built) or 'nothing; run tools/dev build'}): {error}"
     ) from error
 
-from . import _arrays, _functions, _gradients, _random  # noqa: F401 (compiled graphs name them)
+from . import _arrays, _functions, _gradients, _operators, _random  # noqa: F401 (compiled graphs name them)
 from ._compile import compile, reset, synchronize
 from ._config import config
 from ._control import disable, mark_dynamic, mark_static, stance
@@ -74,7 +78,7 @@ def __dir__():
     return sorted({*globals(), *__all__})
 
 
-if config.trace:
+if config.events:
     from . import _collectives
 
     _collectives.of_launcher() and _collectives.prepare()

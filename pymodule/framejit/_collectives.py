@@ -2,7 +2,7 @@
 
 torch's own flight recorder notes them (of NCCL and gloo, also those that DistributedDataParallel makes in C++), with their sizes. A thread
 reads it every few seconds, because a rank that waits for another one does nothing else any more. None of this is done outside of
-distributed programs, or without FRAMEJIT_TRACE.
+distributed programs, or without FRAMEJIT_EVENTS.
 """
 
 import json

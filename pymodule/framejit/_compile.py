@@ -9,7 +9,7 @@ from ._config import _TABLE, encode
 from .errors import OptionError, unknown
 
 _COROUTINE = 0x80  # inspect.CO_COROUTINE
-_PROCESS_WIDE = {"log", "trace", "trace_log", "trace_limit", "disable", "install", "cache_dir", "cache_limit", "num_threads", "measure"}
+_PROCESS_WIDE = {"log", "events", "events_log", "events_limit", "disable", "install", "cache_dir", "cache_limit", "num_threads", "measure"}
 _C_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
 # What each mode says in terms of options.
 MODES = {
@@ -33,10 +33,10 @@ def compile(
                of `register_backend`, or a callable taking (graph, example_inputs).
     mode:      None or "default"; "background": another thread compiles, and until it is done the framework makes the calls
                (`framejit.synchronize()` waits for that); "reduce-overhead": CUDA graphs wherever one can be captured; "max-autotune": every shape of
-               a matrix product is measured in all libraries, however long that takes, and on a CPU the first runs of a graph
+               a matrix product is measured in all libraries (up to 40 s of a process), and on a CPU the first runs of a graph
                take turns among its forms (without a layout, a packing, fusion ...) until the fastest is known;
                "max-autotune-no-cudagraphs": the same, and no CUDA graphs.
-    options:   fields of `framejit.config` for this function only (not log, trace, disable and others of the process).
+    options:   fields of `framejit.config` for this function only (not log, events, disable and others of the process).
     disable:   True: return `model` as it is.
 
     Returns the same kind of thing: a function keeps binding, signature and `__wrapped__`; a module gives a module that
@@ -44,7 +44,7 @@ def compile(
     Raises OptionError for unknown names (valid ones are listed) and TypeError for what cannot be called.
     """
     settings = _check(fullgraph, dynamic, backend, mode, options)
-    if _framejit.get_option("trace"):
+    if _framejit.get_option("events"):
         from ._collectives import watch
 
         watch()

@@ -3,9 +3,9 @@ from typing import Any
 
 class Config:
     log: str
-    trace: str
-    trace_log: str
-    trace_limit: int
+    events: str
+    events_log: str
+    events_limit: int
     disable: bool
     install: bool
     cache_dir: str

@@ -97,7 +97,7 @@ def estimate(compiled: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
     """What the call would take; it is captured and compiled, and does not run. BreakError, FramejitError: it cannot be told."""
 
 def event(kind: str, fields: dict[str, str], /) -> None:
-    """Writes an event while FRAMEJIT_TRACE is on. The values are JSON text."""
+    """Writes an event while FRAMEJIT_EVENTS is on. The values are JSON text."""
 
 def time_steps(on: bool, /) -> None:
     """True: the steps of every run are timed from now on, until as many calls with False."""

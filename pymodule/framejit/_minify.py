@@ -85,7 +85,7 @@ class Ended:
 
 
 def _run(command, timeout, **env):
-    kept = {name: value for name, value in os.environ.items() if name not in ("FRAMEJIT_LOG", "FRAMEJIT_TRACE")}
+    kept = {name: value for name, value in os.environ.items() if name not in ("FRAMEJIT_LOG", "FRAMEJIT_EVENTS")}
     try:
         done = subprocess.run([sys.executable, *command], env={**kept, **env}, text=True, capture_output=True, timeout=timeout, errors="replace")
     except subprocess.TimeoutExpired as slow:

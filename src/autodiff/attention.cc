@@ -1,6 +1,6 @@
-// Attention. Where the framework has a kernel for the gradients, the forward part runs the kernel that belongs to it
-// and keeps what that one wants (the logarithms of the sums, where the random numbers began); else the scores are
-// computed again.
+// This file has the gradients of attention. Where the framework has a kernel for them, the forward part runs the kernel
+// that belongs to it and keeps what that one wants (the logarithms of the sums, where the random numbers began).
+// Elsewhere the scores are computed again.
 #include <algorithm>
 #include <limits>
 

@@ -71,10 +71,11 @@ Joint Differentiate(const Graph& g, const std::vector<bool>& wanted, const std::
 
 // A derivative that the program itself asks for (torch.autograd.grad): appends the nodes that compute the gradients of
 // the inputs from the tangents of the outputs. kNoValue: no output depends on that input. `passed` says of each node
-// whether its rule ran. Throws Undifferentiable.
+// whether its rule ran. `zeros`: gradients of zeros stand for such that do not exist, so that the framework may be
+// asked for derivatives of its derivatives. Throws Undifferentiable.
 std::vector<ValueId> GradientsWithin(Builder& b, const std::vector<ValueId>& outputs,
                                      const std::vector<ValueId>& tangents, const std::vector<ValueId>& inputs,
-                                     std::vector<bool>* passed);
+                                     std::vector<bool>* passed, bool zeros = false);
 // For each node: does a derivative lead from it to one of these values (DependsOn)? Is it computed from one, though it
 // may be by comparisons, which have no derivative (MadeOf)?
 std::vector<bool> DependsOn(const Graph& g, const std::vector<ValueId>& values);

@@ -43,7 +43,7 @@ void EmbeddingRule(At& t) {  // number: the padding index, whose row gets nothin
   if (table.dtype != t.b.type(t.g).dtype) throw Undifferentiable("an embedding in another dtype");
   auto call = std::make_shared<Call>();
   const int64_t padding = static_cast<int64_t>(t.number(0));
-  if (!TraitsOf(table.device).host_code || DTypeSize(table.dtype) < 4) {
+  if (t.tape.zeros || !TraitsOf(table.device).host_code || DTypeSize(table.dtype) < 4) {
     call->callee = "torch.ops.aten.embedding_dense_backward";
     call->args = {Arg::Tensor(0), Arg::Tensor(1), Arg::Int(table.shape[0]), Arg::Int(padding), Arg::Bool(false)};
     t.Give(0, RunCall(t.b, call, {t.g, t.operands[1]}, {table})[0]);
@@ -237,8 +237,8 @@ bool SelectionRule(At& t) {
 
 }  // namespace
 
-// framejit.vjp(CALLEE)(which, operands, args, kwargs, grads): the host runs the call again with gradients and asks the
-// framework for those of operands[i], i in `which`; grads: by result, or None.
+// This makes framejit.vjp(CALLEE)(which, operands, args, kwargs, grads): the host runs the call again with gradients
+// and asks the framework for those of operands[i], i in `which`. `grads` has one for each result, or None.
 void ExternRule(At& t) {
   if (SelectionRule(t) || KeptAttentionRule(t)) return;
   const Call& c = *t.n.attrs.call;

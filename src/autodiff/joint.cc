@@ -62,6 +62,15 @@ Rule RuleOf(const Node& n) {
   return n.derivative ? NamedRule(n.derivative->rule) : PrimitiveRule(n.op);
 }
 
+// Calls that rules make and that the framework can differentiate in its turn: it has a formula for its own derivatives.
+bool HasFormula(const Callee& callee) {
+  static const Callee kKnown[] = {Callee("torch.ops.aten.convolution_backward"),
+                                  Callee("torch.ops.aten.embedding_dense_backward"), Callee("framejit._gradients.take"),
+                                  Callee("framejit._gradients.gather")};
+  return callee.name().starts_with("framejit.vjp(") ||
+         std::find(std::begin(kKnown), std::end(kKnown), callee) != std::end(kKnown);
+}
+
 }  // namespace
 
 // Which values a wanted input reaches. A float that is reached and cannot be differentiated is an error only if a
@@ -82,7 +91,7 @@ std::vector<bool> ReachedFrom(const Graph& g, std::vector<bool> needs) {
         if (needs[o]) throw Undifferentiable("complex values" + LineOf(n));
     if (n.op == Op::kInput || (!several && !IsFloat(n.type.dtype))) continue;
     if (n.derivative && n.derivative->rule == "stop") continue;
-    // of a formula that has no rule, the primitive's operands say where it leads
+    // Where the formula has no rule, the primitive's operands say where it leads.
     const auto& operands = n.derivative && RuleOf(n) ? n.derivative->operands : n.operands;
     for (ValueId o : operands) needs[v] = needs[v] || needs[o];
   }
@@ -122,7 +131,7 @@ void Propagate(Tape& tape, ValueId end, const Passage& passage) {
     const bool once = passage.twice && !HoldsTwice(n);
     for (size_t i = before; passage.twice && i < g.nodes.size(); ++i) {
       Node& made = b.graph().nodes[i];
-      if (once || made.op == Op::kExtern)
+      if (once || (made.op == Op::kExtern && !(tape.zeros && HasFormula(made.attrs.call->callee))))
         made.derivative = std::make_shared<const Derivative>(Derivative{"once", made.operands, {}, {}});
     }
   }
@@ -145,9 +154,9 @@ std::vector<bool> MadeOf(const Graph& g, const std::vector<ValueId>& values) {
 
 std::vector<ValueId> GradientsWithin(Builder& b, const std::vector<ValueId>& outputs,
                                      const std::vector<ValueId>& tangents, const std::vector<ValueId>& inputs,
-                                     std::vector<bool>* passed) {
+                                     std::vector<bool>* passed, bool zeros) {
   const auto end = static_cast<ValueId>(b.graph().nodes.size());
-  Tape tape{b, DependsOn(b.graph(), inputs), std::vector<ValueId>(end, kNoValue), {}};
+  Tape tape{b, DependsOn(b.graph(), inputs), std::vector<ValueId>(end, kNoValue), {}, zeros};
   passed->assign(end, false);
   for (size_t i = 0; i < outputs.size(); ++i)
     if (outputs[i] < end && tape.needs[outputs[i]]) tape.Add(outputs[i], b.Cast(tangents[i], b.type(outputs[i]).dtype));

@@ -384,6 +384,32 @@ Graph ForwardGraph(const Joint& j, const std::vector<ValueId>& saved, std::vecto
   return out;
 }
 
+// How the framework's formulas would leave this gradient in memory, as far as views go: what is computed lies row by
+// row.
+static shape::Ints LaidBy(const Graph& g, ValueId v) {
+  const Node& n = g.node(v);
+  if (!n.strides.empty()) return n.strides;
+  if (Info(n.op).kind == 'V') {
+    const TensorType& from = g.node(n.operands[0]).type;
+    if (auto layout = ViewLayout(n, from, {LaidBy(g, n.operands[0])})) return layout->strides;
+  }
+  return RowMajor(n.type.shape);
+}
+
+// Strides for the gradient of a leaf that lies row by row: a framework's formula may leave any on dimensions of size 1,
+// and the leaf keeps what it left unless one is 0. Empty: there is nothing to say.
+static shape::Ints OnesOf(const Graph& g, ValueId leaf, ValueId gradient) {
+  const TensorType& type = g.node(leaf).type;
+  if (type.rank() < 2 || std::find(type.shape.begin(), type.shape.end(), shape::Int(1)) == type.shape.end()) return {};
+  const shape::Ints& own = g.node(leaf).strides;
+  shape::Ints laid = LaidBy(g, gradient);
+  if (!own.empty() && !IsRowMajor(type.shape, own)) return {};
+  bool kept = IsRowMajor(type.shape, laid);
+  for (size_t d = 0; kept && d < laid.size(); ++d) kept = !(laid[d] == shape::Int(0));
+  if (!kept) return own;
+  return laid;
+}
+
 Graph BackwardGraph(const Joint& j, const std::vector<ValueId>& saved, std::vector<GradSource>* grads) {
   const Graph& g = j.graph;
   std::vector<bool> needed(g.nodes.size()), cut(g.nodes.size());
@@ -432,7 +458,8 @@ Graph BackwardGraph(const Joint& j, const std::vector<ValueId>& saved, std::vect
     if (v != kNoValue) make(v);
   std::vector<ValueId> made;  // by output of `out`
   grads->clear();
-  for (ValueId v : j.grads) {
+  for (size_t i = 0; i < j.grads.size(); ++i) {
+    const ValueId v = j.grads[i];
     GradSource source;
     if (v != kNoValue) {
       auto tangent = std::find(j.tangents.begin(), j.tangents.end(), v);
@@ -455,6 +482,8 @@ Graph BackwardGraph(const Joint& j, const std::vector<ValueId>& saved, std::vect
             out.nodes.push_back(std::move(n));
             result = static_cast<ValueId>(out.nodes.size() - 1);
           }
+          if (i < g.inputs.size() && g.inputs[i] < j.primal && out.node(result).strides.empty())
+            out.nodes[result].strides = OnesOf(g, g.inputs[i], v);
           out.outputs.push_back(result);
         }
       }

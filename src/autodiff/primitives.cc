@@ -1,6 +1,6 @@
-// The derivative of every primitive: one row each. A primitive without a row is not differentiable here; one that
-// passes zeros (floor, sign) says so, since zeros are not nothing. Formulas are the framework's own where there is a
-// choice.
+// This file has the derivative of every primitive, one row each. A primitive without a row is not differentiable here.
+// One that passes zeros (floor, sign) says so, since zeros are not nothing. Formulas are the framework's own where
+// there is a choice.
 #include <cmath>
 #include <limits>
 #include <numbers>

@@ -1,5 +1,5 @@
-// Derivatives of formulas (Derivative in graph.h): what the framework's own backward computes, with its choices at
-// kinks and its care for overflow. One row each; operands are those of the Derivative.
+// This file has the derivatives of formulas (Derivative in graph.h): what the framework's own backward computes, with
+// its choices at kinks and its care for overflow. There is one row each, and operands are those of the Derivative.
 #include <cmath>
 #include <limits>
 #include <numbers>
@@ -105,6 +105,19 @@ void InverseSquare(At& t) {  // not by the square, which is 0 or infinite first
   t.Give(0, t.g * (r * r * r * -2));
 }
 
+// Of x ** n, where n - 1 is a number of which the framework asks another function than pow: that one's special values.
+void HalfPower(At& t) {
+  const double n = t.number(0);
+  Expr x = t.in(0), raised = n == 1.5 ? Apply(Op::kSqrt, x) : Apply(Op::kPow, x, x.Number(n - 1));
+  t.Give(0, t.g * (raised * n));
+}
+
+void Glu(At& t) {  // in the framework's order, in which a large value meets a small slope first
+  Expr a = t.in(0), share = SigmoidOf(t.in(1));
+  if (t.needs(0)) t.Give(0, t.g * share);
+  if (t.needs(1)) t.Give(1, OneMinus(share) * share * a * t.g);
+}
+
 void Clamp(At& t) {  // bounds let gradients through; they themselves get none here
   bool lo = t.n.derivative->rule != "clamp_max", hi = t.n.derivative->rule != "clamp_min";
   for (size_t i = 1; i < t.operands.size(); ++i)
@@ -165,8 +178,8 @@ void LogSumExp(At& t) {
 
 void Norm(At& t) {
   const Ints shape = t.type(0).shape;
-  Expr factor = Where(Apply(Op::kEq, t.y, t.Zeros(t.y)), t.Zeros(t.y), t.g / t.y);
-  t.Give(0, t.in(0) * t.Spread(factor, t.axes(), shape));
+  Expr y = t.Spread(t.y, t.axes(), shape), unit = t.in(0) / y;
+  t.Give(0, t.Spread(t.g, t.axes(), shape) * Where(Apply(Op::kEq, y, t.Zeros(y)), t.Zeros(y), unit));
 }
 
 void Variance(At& t) {  // correction
@@ -240,6 +253,8 @@ const Row kRows[] = {
     {"hardsigmoid", HardSigmoid},
     {"hardswish", HardSwish},
     {"inverse_square", InverseSquare},
+    {"half_power", HalfPower},
+    {"glu", Glu},
     {"clamp", Clamp},
     {"clamp_min", Clamp},
     {"clamp_max", Clamp},
@@ -250,9 +265,9 @@ const Row kRows[] = {
     {"softmax", Softmax},
     {"log_softmax", LogSoftmax},
     {"logsumexp", LogSumExp},
-    {"norm", Norm, kOnce},
+    {"norm", Norm},
     {"variance", Variance},
-    {"root", Root, kOnce},
+    {"root", Root},
     {"standardize", Standardize},
     {"batch_norm", BatchNorm},
     {"pick", Pick},
@@ -260,7 +275,7 @@ const Row kRows[] = {
     {"largest", ExtremeRule},
     {"finite", Finite},
     R("dropout", Expr kept{t.b, t.b.Cast(t.operands[1], t.b.type(t.g).dtype)}; t.Give(0, t.g* kept* t.number(0))),
-    // of x; tanh(x) beside it, which may be narrower
+    // The operands are x and tanh(x), which may be narrower.
     R("tanh_slope", Expr y{t.b, t.b.Cast(t.operands[1], t.b.type(t.g).dtype)}; t.Give(0, t.g* y* t.y * -2)),
     R("leaf", t.Give(0, t.g)),
     R("once", throw Undifferentiable("a second derivative whose formula is not known")),

@@ -17,6 +17,7 @@ struct Tape {
   std::vector<bool> needs;     // for each value of the original graph: does it depend on a wanted input?
   std::vector<ValueId> grads;  // for each value: the gradient that has arrived; kNoValue: none yet
   std::map<ValueId, std::vector<ValueId>> results;  // for a call with several results: their gradients
+  bool zeros = false;  // the program may differentiate the gradients, and zeros are as good to it as none
 
   void Add(ValueId v, ValueId grad);
 };

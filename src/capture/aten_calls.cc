@@ -10,7 +10,7 @@ namespace framejit::capture {
 namespace {
 
 struct Meaning {
-  std::string function;  // of torch; empty: none
+  std::string function;  // The name of torch's function, which is empty where there is none.
   bool list = false;     // its results are a list
 };
 

@@ -78,7 +78,8 @@ PyObject* CaptureSemantics::ModuleAttr(PyObject* module, PyObject* name) {
     PyObject* args[] = {name};
     return Call(hook.get(), args, 1, nullptr);
   }
-  return s_.AdoptHeld(PyObject_GetAttr(module, name));  // __dict__ and friends, or the real AttributeError
+  // It answers __dict__ and its like, or raises the real AttributeError.
+  return s_.AdoptHeld(PyObject_GetAttr(module, name));
 }
 
 // torch.compile writes to classes of its own at every call: of them only what was read counts, not each change.
@@ -149,7 +150,7 @@ PyObject* CaptureSemantics::ClassValue(PyObject* d, PyObject* object, PyTypeObje
       (FactsOf(type).Has(TypeFacts::kDraws) && std::string_view(kind->tp_name).ends_with("cython_function_or_method")))
     return get(d, object, reinterpret_cast<PyObject*>(type));
   if (std::string_view(kind->tp_name).ends_with("collections._tuplegetter") && object &&
-      PyTuple_Check(object)) {  // a field of a named tuple: an item; 3.12 has another name for its module
+      PyTuple_Check(object)) {  // A field of a named tuple is an item. (Versions name the module in two ways.)
     Ref state(PyObject_CallMethod(d, "__reduce__", nullptr));
     PyObject* arguments = state ? PyTuple_GetItem(state.get(), 1) : nullptr;
     PyObject* index = arguments ? PyTuple_GetItem(arguments, 0) : nullptr;
@@ -173,7 +174,8 @@ PyObject* CaptureSemantics::InstanceDict(PyObject* object, const Source** source
     return *source ? dict : s_.Break(BreakId::kThreadState, "a threading.local with an __init__");
   }
   if (!Py_TYPE(object)->tp_dictoffset && !(Py_TYPE(object)->tp_flags & Py_TPFLAGS_MANAGED_DICT)) return nullptr;
-  PyObject* dict = PyObject_GenericGetDict(object, nullptr);  // new reference; materialises inline values
+  // This is a new reference, and values that lie inside of the object move into the dict.
+  PyObject* dict = PyObject_GenericGetDict(object, nullptr);
   if (!dict) {
     PyErr_Clear();
     return nullptr;
@@ -479,7 +481,7 @@ PyObject* CaptureSemantics::LoadAttr(PyObject* o, PyObject* name) {
     return SuperAttr(o, name);
   }
   if (type->tp_getattro == PyObject_GenericGetAttr && !(type->tp_flags & Py_TPFLAGS_HEAPTYPE)) {
-    // Answers for builtin types: their methods and facts.
+    // Builtin types are asked for their methods and facts.
     if (IsPrimitive(o) || Facts(s_, o) || PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o) || PyAnySet_Check(o) ||
         PyCFunction_Check(o))
       return GenericGetAttr(o, name);

@@ -151,13 +151,14 @@ class SegmentBuilder {
     if (diag::EventsOn()) provenance.Note(s_.graph());
     TakeTrace();
     const bool writes = !s_.graph().writes.empty();
-    if (!seg_->trace->calls.empty()) MakeRunner(ChooseRunner({compiled_, s_, *seg_->trace, seg_->exit.returns, ieee_}));
+    if (!trace_->calls.empty()) MakeRunner(ChooseRunner({compiled_, s_, *trace_, seg_->exit.returns, ieee_}));
     if (*problem_) return nullptr;
     const bool fails = seg_->backend_runner || !seg_->assumed.guesses.empty() || MayFail(s_);
-    seg_->undo = tensor::PlanUndo(*seg_->trace, !seg_->graph_runner && !seg_->pending, fails);
-    if (seg_->pending) seg_->pending->undo = tensor::PlanUndo(*seg_->trace, true, fails);
+    seg_->undo = tensor::PlanUndo(*trace_, !seg_->graph_runner && !seg_->pending, fails);
+    if (seg_->pending) seg_->pending->undo = tensor::PlanUndo(*trace_, true, fails);
     seg_->draws = std::move(s_.draws);
     seg_->floats = s_.numbers().Program();
+    for (const Call& c : trace_->calls) seg_->calls_operators |= c.callee.Has(kForeign) || c.callee == kCustomCall;
     seg_->changes = seg_->undo.random || writes;
     seg_->guards = s_.TakeGuards()->Finish(s_.env(), inputs_);
     provenance.Tell(seg_->place, s_.env(), s_.numbers());
@@ -323,14 +324,14 @@ class SegmentBuilder {
     return name && PyUnicode_Check(name) && !PyUnicode_CompareWithASCIIString(name, "framejit._transforms");
   }
 
-  // Results that are inputs are handed through; the others are made by the runner.
+  // Makes the plan of the results. Those that are inputs are handed through, and the runner makes the others.
   void Finish() {
     const std::optional<Device> gpu = NumpyDevice(s_);
     // Its error state is guarded. Where a derivative is asked for NumPy says nothing: what it would warn of may be the
     // derivative's alone, of which Python, which cannot run it, would not know.
     if (s_.libraries.numpy && !gpu && !IsTransform()) ieee_ = s_.modes.numpy.traps();
     seg_->assumed.guesses = KeepGuesses(s_, recipe().outputs);
-    int made = 0;  // outputs of the graph; behind them are those that are there for what they may raise
+    int made = 0;  // Counts the outputs of the graph. Those behind them are there only for what they may raise.
     for (auto& m : s_.lowering().Finish(recipe().outputs, ieee_ != 0)) {
       if (m.kind != surface::Lowering::Made::kInput) made = std::max(made, m.index + 1);
       plan_.push_back({static_cast<OutputPlan::Kind>(m.kind), m.index, m.calls});
@@ -345,8 +346,6 @@ class SegmentBuilder {
     seg_->registrations = s_.registrations;
     inputs_ = s_.input_sources();
     seg_->num_tensor_inputs = static_cast<int>(inputs_.size());
-    for (int i = 0; i < seg_->num_tensor_inputs; ++i)
-      seg_->dynamic_names.push_back(s_.graph().nodes[s_.graph().inputs[i]].attrs.name);
     inputs_.insert(inputs_.end(), recipe().object_sources.begin(), recipe().object_sources.end());
     seg_->num_inputs = static_cast<int>(inputs_.size());
     seg_->num_symbols = static_cast<int>(s_.env().num_symbols());
@@ -379,10 +378,14 @@ class SegmentBuilder {
         seg_->assumed.sizes.push_back({d.code, d.at, d.outermost && d.number});
         break;
       }
-    seg_->trace = std::make_shared<const Trace>(std::move(s_.trace()));
+    seg_->conditions = s_.trace().conditions;
+    seg_->calls = static_cast<int64_t>(s_.trace().calls.size());
+    trace_ = std::make_shared<const Trace>(std::move(s_.trace()));
+    for (TraceId t : recipe().outputs)
+      if (trace_->calls.empty()) seg_->passed_on.push_back(trace_->tensors[t].input);
   }
 
-  // Who makes the calls, as it was chosen; the framework, where compiling fails.
+  // Makes what the choice says, and the framework's own calls where compiling fails.
   void MakeRunner(const RunnerChoice& choice) {
     if (choice.runner == Runner::kPython) {
       problem_->leave = true;
@@ -390,7 +393,10 @@ class SegmentBuilder {
     }
     constexpr size_t kGraphsShown = 1024;  // code that is made anew all the time never ends
     if (compiled_.graphs.size() >= kGraphsShown) compiled_.graphs.erase(compiled_.graphs.begin());
-    compiled_.graphs.push_back(seg_->trace);
+    const auto on_cpu = [](const TraceTensor& t) { return t.meta.device.kind == DeviceKind::kCpu; };
+    seg_->shown = std::make_shared<const ShownGraph>(
+        codegen::PackedText(trace_->str()), std::all_of(trace_->tensors.begin(), trace_->tensors.end(), on_cpu));
+    compiled_.graphs.push_back(seg_->shown);
     seg_->op_count = s_.op_count;
     compiled_.op_count += s_.op_count;
     ++compiled_.graph_count;
@@ -399,7 +405,7 @@ class SegmentBuilder {
     std::string note = choice.note;
     CompileEnd end = choice.runner == Runner::kReplay ? CompileEnd::kFramework : CompileEnd::kOk;
     if (choice.number >= 0)
-      seg_->check = SegmentCheck::Make(*seg_->trace, s_.constants(), s_.input_tensors(), seg_->place, choice.number,
+      seg_->check = SegmentCheck::Make(*trace_, s_.constants(), s_.input_tensors(), seg_->place, choice.number,
                                        choice.runner == Runner::kPair, compiled_.backend,
                                        {s_.env().hints().begin(), s_.env().hints().end()});
     if (choice.runner == Runner::kCallable && !MakeCallable()) return;
@@ -407,7 +413,7 @@ class SegmentBuilder {
       end = CompileGraph(choice.runner == Runner::kPair, &note);
     if (*problem_) return;
     if (!seg_->graph_runner && !seg_->backend_runner && !seg_->pending) {
-      seg_->trace_runner = tensor::MakeTraceRunner(*seg_->trace, s_.constants());
+      seg_->trace_runner = tensor::MakeTraceRunner(*trace_, s_.constants());
       FallbackEvent(*seg_, note);
       Note(note);
     }
@@ -416,7 +422,7 @@ class SegmentBuilder {
 
   bool MakeCallable() {
     seg_->backend_runner =
-        BackendRunner::Make(FindBackend(compiled_.backend), *seg_->trace, s_.constants(), s_.input_tensors());
+        BackendRunner::Make(FindBackend(compiled_.backend), *trace_, s_.constants(), s_.input_tensors());
     if (seg_->backend_runner) return true;
     compiled_.outcomes->Add(CompileEnd::kBackendFailed);
     problem_->leave = Reported("the backend failed, " + seg_->place + " runs as written: " + TakeErrorText(), problem_);
@@ -474,7 +480,7 @@ class SegmentBuilder {
     tensor::RunCheck check = seg_->assumed.Check();
     if (!seg_->assumed.guesses.empty()) check.writes = DeferWrites(&s_.graph());
     Job job = pair ? TrainingJob(std::move(check), interpret, later) : PlainJob(std::move(check), interpret, later);
-    if (pair || later) seg_->trace_runner = tensor::MakeTraceRunner(*seg_->trace, s_.constants());
+    if (pair || later) seg_->trace_runner = tensor::MakeTraceRunner(*trace_, s_.constants());
     if (later) {
       seg_->pending = std::make_unique<Segment::Pending>();
       seg_->pending->compilation = Compilation::Begin([compile = std::move(job.compile), options = compiled_.options] {
@@ -492,7 +498,7 @@ class SegmentBuilder {
     NoteCompiled(compiled_, seg_->place, seg_->executable->stats(), Now() - start);
   }
 
-  // The session's graph; a copy, if it is needed when the session is no more.
+  // Gives the session's graph, or a copy of it where it is needed when the session is no more.
   std::shared_ptr<const Graph> TheGraph(bool later) {
     if (later) return std::make_shared<Graph>(s_.graph());
     return {std::shared_ptr<void>(), &s_.graph()};
@@ -512,7 +518,7 @@ class SegmentBuilder {
 
   Job PlainJob(tensor::RunCheck check, bool interpret, bool later) {
     CompileOptions options = OptionsOf(ieee_);
-    if (diag::OptionOn("pack_weights")) options.weights = WeightsOf(*seg_->trace, s_.graph());
+    if (diag::OptionOn("pack_weights")) options.weights = WeightsOf(*trace_, s_.graph());
     for (auto& [input, output] : check.writes)
       if (!options.weights.empty()) options.weights[input] = false;
     std::shared_ptr<const Graph> graph = TheGraph(later);
@@ -522,7 +528,7 @@ class SegmentBuilder {
       if (Estimate* e = Estimate::Current()) e->Note(*graph, *made);
       return made;
     };
-    job.finish = [graph, trace = seg_->trace, plan = plan_, constants = Constants(),
+    job.finish = [graph, trace = trace_, plan = plan_, constants = Constants(),
                   check = std::move(check)](std::shared_ptr<Executable> made) {
       return tensor::MakeGraphRunner(std::move(made), *graph, *trace, plan, Borrowed(*constants), nullptr, check);
     };
@@ -532,7 +538,7 @@ class SegmentBuilder {
   Job TrainingJob(tensor::RunCheck check, bool interpret, bool later) {
     const CompileOptions options = OptionsOf(ieee_);
     auto plan = std::make_shared<TrainingPlan>(
-        PlanTraining(s_, *seg_->trace, plan_, s_.constants(), options, interpret, check.writes));
+        PlanTraining(s_, *trace_, plan_, s_.constants(), options, interpret, check.writes));
     auto forward = std::make_shared<const Graph>(std::move(plan->forward));
     tensor::Training& t = plan->training;
     Job job;
@@ -559,7 +565,7 @@ class SegmentBuilder {
         return made;
       };
     }
-    job.finish = [forward, plan, trace = seg_->trace, outputs = plan_, constants = Constants(),
+    job.finish = [forward, plan, trace = trace_, outputs = plan_, constants = Constants(),
                   check = std::move(check)](std::shared_ptr<Executable> made) {
       return tensor::MakeGraphRunner(std::move(made), *forward, *trace, outputs, Borrowed(*constants),
                                      tensor::MakeTrainingHook(std::move(plan->training)), check);
@@ -573,6 +579,7 @@ class SegmentBuilder {
   PyCodeObject* named_;  // what reports call its code
   Problem* problem_;
   std::unique_ptr<Segment> seg_;
+  std::shared_ptr<const Trace> trace_;
   std::vector<OutputPlan> plan_;
   std::vector<const Source*> inputs_;
   int ieee_ = 0;  // the floating-point errors that NumPy would tell of

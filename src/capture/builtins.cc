@@ -127,8 +127,7 @@ const std::unordered_set<std::string_view>& Readers() {
 }
 
 PyTypeObject* TypeIn(const char* module, const char* name) {
-  Ref m(tensor::Import(module));
-  Ref t(m ? PyObject_GetAttrString(m.get(), name) : nullptr);
+  Ref t(FromModule(module, name));
   if (!t) PyErr_Clear();
   return t && PyType_Check(t.get()) ? reinterpret_cast<PyTypeObject*>(t.release()) : nullptr;
 }
@@ -222,11 +221,18 @@ Effect EffectOfFunction(PyObject* f) {
 }
 
 Effect EffectOfPython(PyFunctionObject* f) {
+  static const auto& by_name = *[] {
+    auto* rows = new std::unordered_multimap<std::string_view, const PythonRow*>;
+    for (const PythonRow& r : kPythonFunctions) rows->emplace(r.name, &r);
+    return rows;
+  }();
   if (!f->func_module || !PyUnicode_Check(f->func_module)) return Effect::kUnknown;
-  for (const PythonRow& r : kPythonFunctions)
-    if (!PyUnicode_CompareWithASCIIString(f->func_module, r.module) &&
-        !PyUnicode_CompareWithASCIIString(f->func_qualname, r.name))
-      return r.effect;
+  Py_ssize_t size;
+  const char* name = PyUnicode_AsUTF8AndSize(f->func_qualname, &size);
+  if (!name) return PyErr_Clear(), Effect::kUnknown;
+  const auto [first, last] = by_name.equal_range(std::string_view(name, size));
+  for (auto at = first; at != last; ++at)
+    if (!PyUnicode_CompareWithASCIIString(f->func_module, at->second->module)) return at->second->effect;
   return Effect::kUnknown;
 }
 

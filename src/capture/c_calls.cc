@@ -42,15 +42,16 @@ class CCall {
   PyObject* Run();
 
  private:
-  // The phases follow in the order in which they run. Each tells whether the call is over with it; then result_ is what
-  // it gave.
+  // The phases follow in the order in which they run. Each tells whether the call is over with it, and then result_ is
+  // what it gave.
   bool Identify();          // whose function it is, by what name, with what effect
-  bool AnsweredByObject();  // the protocol of attributes, modules, types, contexts
-  bool AnsweredByDict();    // outside dicts, one key at a time
+  bool AnsweredByObject();  // This is the protocol of attributes, modules, types and contexts.
+  bool AnsweredByDict();    // Dicts from outside are read one key at a time.
   bool AnsweredByName();    // single functions of the frameworks
   PyObject* ByEffect();
   PyObject* Mutate();
   PyObject* OfNumber();
+  bool MovesItemsOf(PyObject* o) const;
   PyObject* Pure(Py_ssize_t first);  // reads its arguments from `first` on, takes in those before
   PyObject* Invoke();
   bool MayRead();  // false (Break): no guard covers what it would read
@@ -82,7 +83,7 @@ bool CCall::Identify() {
   }
   name_ = reinterpret_cast<PyCFunctionObject*>(callable_)->m_ml->ml_name;
   if (self_) {
-    Bound bound = UnbindBuiltin(callable_);  // of a class: a method of its metaclass
+    Bound bound = UnbindBuiltin(callable_);  // What is bound to a class is a method of its metaclass.
     owner_ = bound.descriptor ? PyDescr_TYPE(bound.descriptor.get()) : PyType_Check(self_) ? nullptr : Py_TYPE(self_);
   }
   if (owner_) return false;
@@ -217,6 +218,13 @@ PyObject* CCall::OfNumber() {
   return FloatFunction(name_, number);
 }
 
+// A dict made here of which this method takes out or puts elsewhere what is in it, and does not look into that.
+bool CCall::MovesItemsOf(PyObject* o) const {
+  static constexpr std::string_view kMoving = " get __getitem__ __contains__ __len__ copy update ";
+  return owner_ == &PyDict_Type && PyDict_CheckExact(o) &&
+         kMoving.find(" " + std::string(name_) + " ") != kMoving.npos && s_.IsPrivate(o);
+}
+
 PyObject* CCall::Pure(Py_ssize_t first) {
   if (!MayRead()) return nullptr;
   if (PyObject* r = OfNumber(); r || PyErr_Occurred()) return r;
@@ -230,7 +238,9 @@ PyObject* CCall::Pure(Py_ssize_t first) {
       (!strcmp(name_, "items") || !strcmp(name_, "values") || !strcmp(name_, "keys")))
     return s_.Adopt(PyObject_CallMethod(args_[0], name_, nullptr));
   // What a container takes in is asked nothing, and neither is a dict that is read.
-  if (!sem_.ForC(args_ + first, total_ - first, first ? total_ : owner_ && PyDict_Check(args_[0]))) return nullptr;
+  const Py_ssize_t asked_nothing = first ? total_ : owner_ && PyDict_Check(args_[0]);
+  for (Py_ssize_t i = first; i < total_; ++i)
+    if (!MovesItemsOf(args_[i]) && !sem_.ForC(args_ + i, 1, asked_nothing > i - first)) return nullptr;
   if (const Compares what = WhatCompares(owner_, name_); what != Compares::kNone)
     for (Py_ssize_t i = what == Compares::kKey; i < (what == Compares::kKey ? std::min<Py_ssize_t>(2, total_) : total_);
          ++i)
@@ -283,7 +293,7 @@ PyObject* CCall::Run() {
   return AnsweredByName() ? result_ : ByEffect();
 }
 
-// A dict without that key. A class of its own may have an answer in Python; one of C would store it.
+// The dict does not have the key. A class of the program may answer in Python, and a class of C would store an answer.
 PyObject* CaptureSemantics::MissingItem(PyObject* dict, PyObject* key) {
   static PyObject* const missing_name = PyUnicode_InternFromString("__missing__");
   PyObject* missing = _PyType_Lookup(Py_TYPE(dict), missing_name);

@@ -68,11 +68,7 @@ bool NotForC(Session& s, PyObject* o) {
 
 // `type` as a function that is captured: C code that called it itself would see stand-ins. It is kept for ever.
 PyObject* TypeInPython() {
-  static PyObject* const function = [] {
-    SuspendScope off;
-    Ref module(tensor::Import("framejit._functions"));
-    return module ? PyObject_GetAttrString(module.get(), "type_of") : nullptr;
-  }();
+  static PyObject* const function = FromModule("framejit._functions", "type_of");
   return function;
 }
 
@@ -425,7 +421,7 @@ PyObject* CaptureSemantics::CallPython(PyObject* f, PyObject* const* args, size_
   PyObject* r = PyObject_Vectorcall(f, args, nargs, kwnames);
   --s_.depth;
   if (r && (code->co_flags & CO_GENERATOR)) return s_.MarkFresh(r);
-  if (r && s_.broken()) {  // C code between swallowed the unwinding
+  if (r && s_.broken()) {  // C code in between has cleared the exception by which captured code ends.
     Py_DECREF(r);
     return s_.Break(s_.reason().id);
   }
@@ -453,13 +449,17 @@ PyObject* CaptureSemantics::ImplicitSuper() {
   return s_.broken() ? s_.Break(s_.reason().id) : s_.Break(BreakId::kUnknownCall, "super()");
 }
 
-// What an object of C that is made of `*arg` goes over and does not look into. Nothing: something else; false: a Break.
+// Is *arg something that an object of C which is made of it goes over without looking into the items? It is nothing
+// where *arg is of another kind, and false after a Break.
 static std::optional<bool> GoneOver(Session& s, PyTypeObject* type, PyObject** arg) {
   const bool gathers = type == &PyList_Type || type == &PyTuple_Type;
   const bool over = type == &PyZip_Type || type == &PyEnum_Type;
   if (PyFunction_Check(*arg) && !strcmp(type->tp_name, "functools.partial")) return true;
   if (IsTensor(*arg) && (gathers || type == &PySet_Type || type == &PyEnum_Type)) return true;
   if ((over || gathers) && s.IsFresh(*arg) && GoesOver(*arg)) return true;
+  PyObject* viewed = gathers ? DictOfView(*arg) : nullptr;
+  PyObject* dict = viewed ? viewed : gathers || type == &PyDict_Type ? *arg : nullptr;
+  if (dict && PyDict_CheckExact(dict) && s.IsPrivate(dict) && (!viewed || s.IsFresh(*arg))) return true;  // moved
   if (!type->tp_iternext || !(PyList_CheckExact(*arg) || PyTuple_CheckExact(*arg)) || !s.IsOutside(*arg)) return {};
   *arg = s.ItemsOf(*arg, !over);
   return *arg != nullptr;

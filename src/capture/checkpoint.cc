@@ -13,15 +13,21 @@
 namespace framejit::capture {
 namespace {
 
-// Of the module torch.utils.checkpoint, if somebody has imported it; borrowed.
-PyObject* Part(const char* name) {
+// The dict of torch.utils.checkpoint. It is null before somebody has imported that.
+PyObject* Parts() {
   static PyObject* module = nullptr;
   if (!module) {
     PyObject* loaded = PyDict_GetItemString(PyImport_GetModuleDict(), callees::kCheckpoint);
     if (!loaded) return nullptr;
     module = Py_NewRef(PyModule_GetDict(loaded));
   }
-  return PyDict_GetItemString(module, name);
+  return module;
+}
+
+// Gives an object of that module, if somebody has imported it. It is borrowed.
+PyObject* Part(const char* name) {
+  PyObject* parts = Parts();
+  return parts ? PyDict_GetItemString(parts, name) : nullptr;
 }
 
 // What waits for the end of the segment.
@@ -62,7 +68,9 @@ bool AllTracked(Session& s, PyObject* o, const std::vector<PyObject*>& given) {
 }  // namespace
 
 bool IsCheckpoint(PyObject* function) {
-  return tensor::TorchLoaded() && function == Part("checkpoint");
+  static PyObject* const name = PyUnicode_InternFromString("checkpoint");
+  PyObject* parts = tensor::TorchLoaded() ? Parts() : nullptr;
+  return parts && function == PyDict_GetItemWithError(parts, name);
 }
 
 PyObject* CaptureSemantics::CallCheckpoint(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
@@ -72,7 +80,8 @@ PyObject* CaptureSemantics::CallCheckpoint(PyObject* const* args, Py_ssize_t nar
   if (!s_.options().checkpoints) return refuse("its gradients are not compiled here");
   if (nargs < 1) return refuse("an unknown form");
   std::vector<PyObject*> given(args + 1, args + nargs), names;
-  // use_reentrant was said; the random generator is put back for the second time.
+  // The arguments say whether use_reentrant was given, and whether the random generator is put back for the second
+  // time.
   bool plain = false, reentrant = false, restores = true;
   for (Py_ssize_t i = 0; kwnames && i < PyTuple_GET_SIZE(kwnames); ++i) {
     PyObject *name = PyTuple_GET_ITEM(kwnames, i), *value = args[nargs + i];

@@ -9,31 +9,27 @@
 #include "capture/overrides.h"
 #include "capture/proxy.h"
 #include "capture/wrappers.h"
-#include "tensor/import.h"
 
 namespace framejit::capture {
 namespace {
-
-PyObject* Part(const char* name) {  // of framejit._distributed, kept for ever
-  SuspendScope off;
-  Ref module(tensor::Import("framejit._distributed"));
-  return module ? PyObject_GetAttrString(module.get(), name) : nullptr;
-}
 
 // Is it a function of one of the modules that have such functions?
 bool IsOfDistributed(PyObject* function) {
   PyObject* modules = PyImport_GetModuleDict();
   PyObject* globals = PyFunction_GET_GLOBALS(function);
-  for (const char* name : {"torch.distributed.distributed_c10d", "torch.distributed._functional_collectives"}) {
-    PyObject* module = PyDict_GetItemString(modules, name);
+  static PyObject* const names[] = {PyUnicode_InternFromString("torch.distributed.distributed_c10d"),
+                                    PyUnicode_InternFromString("torch.distributed._functional_collectives")};
+  for (PyObject* name : names) {
+    PyObject* module = PyDict_GetItemWithError(modules, name);
     if (module && PyModule_Check(module) && PyModule_GetDict(module) == globals) return true;
   }
   return false;
 }
 
-// Groups and reductions as operators are told them; others as they are. Null: not to be taken.
+// Gives groups and reductions in the form in which operators are told of them, and other objects as they are. It is
+// null where the object cannot be taken.
 Ref AsTold(Session& s, PyObject* o) {
-  static PyObject* const plain = Part("plain");
+  static PyObject* const plain = FromModule("framejit._distributed", "plain");
   if (IsTensor(o) || PyTuple_CheckExact(o) || PyList_CheckExact(o) || IsPrimitive(o) || !plain) return Borrow(o);
   SuspendScope off;
   Ref told(PyObject_CallOneArg(plain, o));
@@ -46,8 +42,8 @@ Ref AsTold(Session& s, PyObject* o) {
 
 PyObject* CallCollective(Session& s, PyObject* function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   if (!IsOfDistributed(function) || s.vmap.open() || s.in_custom) return nullptr;
-  static PyObject* const meaning = Part("meaning");
-  static PyObject* const state = Part("state");
+  static PyObject* const meaning = FromModule("framejit._distributed", "meaning");
+  static PyObject* const state = FromModule("framejit._distributed", "state");
   if (!meaning || !state) return PyErr_Clear(), nullptr;
   const Py_ssize_t total = nargs + KwCount(kwnames);
   if (AnyWrapper(args, total)) return nullptr;

@@ -9,6 +9,7 @@
 #include "capture/generators.h"
 #include "capture/meter.h"
 #include "capture/named_code.h"
+#include "capture/operator_runs.h"
 #include "capture/outcomes.h"
 #include "capture/override.h"
 #include "capture/session.h"
@@ -183,6 +184,7 @@ bool NoHook() {
         if (!seg.exit.returns) continue;
         PyObject* result = nullptr;
         const diag::RunEnd end = seg.Try(slots.slot, nullptr, &result);
+        if (end == diag::RunEnd::kCondition && OperatorRun::Waits()) break;
         if (end == diag::RunEnd::kMiss || end == diag::RunEnd::kCondition) continue;
         entry->lost = 0;
         if (end == diag::RunEnd::kOk) [[likely]]
@@ -266,7 +268,7 @@ PyObject* Strings(const std::vector<std::string>& v) {
 
 PyObject* GetGraphs(PyObject* o, void*) {
   std::vector<std::string> texts;
-  for (const auto& graph : (*Self(o)->compiled)->graphs) texts.push_back(graph->str());
+  for (const auto& graph : (*Self(o)->compiled)->graphs) texts.push_back(graph->text.str());
   return Strings(texts);
 }
 

@@ -93,6 +93,7 @@ void ResetCompiled(Compiled& c) {
   c.breaks.clear();
   c.met.clear();
   c.notes.clear();
+  c.libraries = {};
   c.guesses = std::make_shared<Guesses>();
   c.timing = std::make_shared<Timing>();
   c.outcomes = std::make_shared<diag::Outcomes>();
@@ -146,6 +147,7 @@ CodeState& StateOf(Compiled& compiled, PyCodeObject* code) {
     s = std::make_unique<CodeState>();
     s->code = Borrow(reinterpret_cast<PyObject*>(code));
     s->skip = SkippedFile(code) || !(code->co_flags & CO_OPTIMIZED);  // module and class bodies
+    s->library = compiled.libraries.Of(code, reinterpret_cast<PyCodeObject*>(compiled.root_code.get()));
     s->hot = !(code->co_ncellvars);
     s->instead = InsteadOf(code);
     s->used = ++clock;

@@ -55,6 +55,16 @@ bool Session::Reads(PyObject* container, PyObject* key, const Source* source) {
   return true;
 }
 
+// Does an iterator that the program made here go through this set, and has not come to its end? It raises if the set
+// has changed when it is advanced.
+static bool HasIterators(const std::vector<Ref>& kept, PyObject* set) {
+  return std::any_of(kept.begin(), kept.end(), [&](const Ref& o) {
+    if (Py_TYPE(o.get()) != &PySetIter_Type) return false;
+    auto same = [](PyObject* x, void* wanted) { return static_cast<int>(x == wanted); };
+    return PySetIter_Type.tp_traverse(o.get(), same, set) != 0;
+  });
+}
+
 bool Session::Defer(PyTypeObject* owner, const char* name, PyObject* const* args, Py_ssize_t n) {
   struct Row {
     const char *type, *name;
@@ -75,6 +85,7 @@ bool Session::Defer(PyTypeObject* owner, const char* name, PyObject* const* args
   for (const Row& r : kRows) {
     if (strcmp(Py_TYPE(args[0])->tp_name, r.type) || strcmp(name, r.name) || n != r.args + 1) continue;
     if (r.hashes && !IsPrimitive(args[1])) return false;
+    if (PySet_CheckExact(args[0]) && HasIterators(keep_, args[0])) return false;
     Ref method(PyObject_GetAttrString(reinterpret_cast<PyObject*>(owner), name));
     if (!method) return PyErr_Clear(), false;
     PendingCall call{std::move(method), {}};
@@ -156,7 +167,7 @@ bool Session::NoteLength(PyObject* o) {
   return true;
 }
 
-// One level into nested containers; a container may hold itself.
+// Goes one level deeper into nested containers, whose depth is limited because a container may hold itself.
 struct Session::Descent {
   explicit Descent(Session& s) : s(s) {
     if (++s.descent_ > 100) s.Break(BreakId::kUnknownOrigin, "containers nested more than 100 deep");
@@ -294,7 +305,7 @@ bool AnswersItself(PyTypeObject* type) {
   return std::any_of(std::begin(names), std::end(names), [&](PyObject* n) { return PythonFunctionIn(type, n); });
 }
 
-struct DictView {  // Objects/dictobject.c; not in all versions' headers
+struct DictView {  // This is CPython's own type (Objects/dictobject.c), which not all versions have in their headers.
   PyObject_HEAD PyObject* dict;
 };
 
@@ -437,7 +448,7 @@ bool HoldsTensors(PyObject* o) {
 PyObject* NewLike(PyObject* o) {
   if (PyTuple_CheckExact(o)) return PyTuple_New(PyTuple_GET_SIZE(o));
   if (PyList_CheckExact(o)) return PyList_New(PyList_GET_SIZE(o));
-  if (PyODict_Check(o) && !PyDict_CheckExact(o)) return PyODict_New();  // of tensors: same order, plain items
+  if (PyODict_Check(o) && !PyDict_CheckExact(o)) return PyODict_New();  // Its items are in the same order.
   return PyDict_Check(o) ? PyDict_New() : nullptr;
 }
 
@@ -446,7 +457,7 @@ PyObject* NewLike(PyObject* o) {
 // Puts into `copy` what C code may see of the items of `o`. It is false after a Break: it can read what no guard
 // covers.
 bool Session::CopyForC(PyObject* o, PyObject* copy, bool asked_nothing, bool* differs, bool* hides) {
-  auto child = [&](PyObject* x) -> PyObject* {  // borrowed; kept by origins
+  auto child = [&](PyObject* x) -> PyObject* {  // It is borrowed, and the origins keep it.
     Origin* c = Find(x);
     if (c && c->proxy) return c->proxy;
     PyObject* seen = ForC(x, asked_nothing);
@@ -497,7 +508,7 @@ PyObject* Session::ForC(PyObject* o, bool asked_nothing) {
   if (g->shadow && (asked_nothing || !Find(g->shadow)->hides)) return g->shadow;
   bool differs = false, hides = PyDict_Check(o) && AnswersItself(Py_TYPE(o));
   const bool plain = PyTuple_CheckExact(o) || PyList_CheckExact(o) || PyDict_CheckExact(o);
-  if (!plain) {  // subclasses: their methods may look anywhere; only safe when they hold no tensors
+  if (!plain) {  // The methods of a subclass may look anywhere, so it is safe only if it holds no tensors.
     if (!HoldsTensors(o)) return NoteContents(o, true) ? o : nullptr;
     if (!asked_nothing && AnswersItself(Py_TYPE(o))) return refuse();
     if (!PyDict_Check(o))
@@ -595,7 +606,7 @@ bool Session::GuardsKey(PyObject* dict, PyObject* key) {
   const Ref number = AsKey(key);
   PyObject* v = number ? PyDict_GetItemWithError(dict, number.get()) : nullptr;
   if (!v && PyErr_Occurred()) return PyErr_Clear(), false;
-  return guard::DictLookup(dict, number.get()) == v;  // not by an __eq__ of the program's
+  return guard::DictLookup(dict, number.get()) == v;  // The lookup did not call an __eq__ of the program's.
 }
 
 const Source* Session::InnerDict(PyObject* dict, const Source* s, PyObject* key, bool empty, PyObject** inner,

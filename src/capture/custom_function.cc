@@ -8,16 +8,9 @@
 #include "capture/reach.h"
 #include "capture/semantics.h"
 #include "capture/tape.h"
-#include "tensor/import.h"
 
 namespace framejit::capture {
 namespace {
-
-PyObject* Part(const char* name) {  // of framejit._functions, kept for ever
-  SuspendScope off;
-  Ref module(tensor::Import("framejit._functions"));
-  return module ? PyObject_GetAttrString(module.get(), name) : nullptr;
-}
 
 // An attribute of torch's base class, as the function that it is.
 PyObject* OfBase(const char* name) {
@@ -31,8 +24,8 @@ PyObject* OfBase(const char* name) {
 
 // What a subclass of torch.autograd.Function is compared with.
 struct Parts {
-  PyObject *context = Part("Context"), *setup = OfBase("setup_context"), *backward = OfBase("backward"),
-           *vjp = OfBase("vjp");
+  PyObject *context = FromModule("framejit._functions", "Context"), *setup = OfBase("setup_context"),
+           *backward = OfBase("backward"), *vjp = OfBase("vjp");
 };
 const Parts& TorchParts() {
   static const Parts parts;
@@ -105,7 +98,8 @@ class CustomCall {
   surface::Lowering::Custom custom_;
   std::vector<PyObject*> outputs_;
   std::vector<TraceId> differentiable_, others_, tangents_;  // others: tensors without gradients
-  // Of an output among the differentiable ones, or, behind all of them, among the others; -1: it is no tensor.
+  // By output: which of the differentiable ones it is, or, counted on behind these, which of the others. It is -1 for
+  // what is no tensor.
   std::vector<int> number_;
   std::vector<Ref> held_;
   Ref result_;  // of the backward
@@ -195,7 +189,7 @@ bool CustomCall::LookAtOutputs() {
   return true;
 }
 
-// New reference.
+// Makes zeros of the same sizes that lie row by row. It is a new reference.
 PyObject* CustomCall::RowMajorZeros(PyObject* like) {
   static PyObject* const names = Py_BuildValue("(s)", "memory_format");
   static PyObject* const format = tensor::ResolveCallee("torch.contiguous_format");

@@ -1,10 +1,10 @@
-// Sizes that data decides: how many elements a mask selects, how many values are distinct, what an integer tensor says.
-// The call that decides one is made by the framework between two parts of the graph (compiler/pieces.h); its result has
-// a new symbol as a size. While capturing nothing is known of that symbol but a made-up hint, which is never looked at
-// by most programs. Where one asks (a branch on the size, sizes that must be equal), the capture is made again and the
-// sizes are found out, as guesses are; what was answered becomes a condition that is looked at in every run, before
-// anything depends on it. Where it does not hold the next version is tried, or captured; after a few of them the place
-// is left to Python.
+// This file has the sizes that data decides: how many elements a mask selects, how many values are distinct, what an
+// integer tensor says. The framework makes the call that decides one between two parts of the graph
+// (compiler/pieces.h), and its result has a new symbol as a size. While capturing nothing is known of that symbol but a
+// made-up hint, at which most programs never look. Where one asks (a branch on the size, sizes that must be equal), the
+// capture is made again and the sizes are found out, as guesses are. What was answered becomes a condition that every
+// run looks at before anything depends on it. Where it does not hold the next version is tried, or captured. After a
+// few of them the place is left to Python.
 #include "capture/data_sizes.h"
 
 #include <algorithm>
@@ -337,7 +337,7 @@ bool NumpyWhere(Sized& c) {
   return true;
 }
 
-bool NumpyGetItem(Sized& c) {  // one mask, over the first dimensions; or over the columns of a matrix
+bool NumpyGetItem(Sized& c) {  // The index is one mask over the first dimensions, or over the columns of a matrix.
   c.x = c.Array(0, c.method() ? "" : "a");
   if (!c.x || c.given() != 2) return false;
   const Arg& key = c.call.args[1];

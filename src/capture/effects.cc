@@ -36,7 +36,7 @@ bool TakesOutput(PyObject* stream, bool ascii) {
   return text && (!strcasecmp(text, "utf-8") || !strcasecmp(text, "utf8"));
 }
 
-// (name of the stream in sys, is the text ASCII) -> bool; asked by a guard.
+// A guard calls this function with (name of the stream in sys, is the text ASCII), and it answers with a bool.
 PyObject* StreamIsPlain(PyObject*, PyObject* args) {
   const char* name;
   int ascii;
@@ -44,7 +44,7 @@ PyObject* StreamIsPlain(PyObject*, PyObject* args) {
   return PyBool_FromLong(TakesOutput(PySys_GetObject(name), ascii));
 }
 
-// The list that catch_warnings(record=True) has put in the place of the display; null: none.
+// Gives the list that catch_warnings(record=True) has put in the place of the display, or null if there is none.
 PyObject* RecordOf(PyObject* display) {
   PyObject* list = display && PyCFunction_Check(display) ? PyCFunction_GET_SELF(display) : nullptr;
   return list && PyList_CheckExact(list) &&
@@ -92,7 +92,8 @@ PyObject* WarningIsPlain(PyObject*, PyObject* args) {
   Py_RETURN_FALSE;
 }
 
-// warnings.warn as from a line of a module with these globals: (text, category, file, line, globals).
+// Calls warnings.warn as if from a line of a module with these globals. The arguments are (text, category, file, line,
+// globals).
 PyObject* WarnFrom(PyObject*, PyObject* args) {
   PyObject *text, *category, *file, *globals;
   int line;
@@ -149,7 +150,7 @@ bool WritesPlainly(PyObject* handler, bool ascii) {
          (formatter.get() == Py_None || Py_TYPE(formatter.get()) == reinterpret_cast<PyTypeObject*>(plain));
 }
 
-// (logger, is the text ASCII) -> bool; asked by a guard.
+// A guard calls this function with (logger, is the text ASCII), and it answers with a bool.
 PyObject* LoggerIsPlain(PyObject*, PyObject* args) {
   PyObject* logger;
   int ascii;
@@ -171,7 +172,8 @@ PyObject* LoggerIsPlain(PyObject*, PyObject* args) {
   return PyBool_FromLong(plain);
 }
 
-// Logger._log as from a line of the program: (logger, level, file, line, function, text, args).
+// Calls Logger._log as if from a line of the program. The arguments are (logger, level, file, line, function, text,
+// args).
 PyObject* LogFrom(PyObject*, PyObject* args) {
   PyObject *logger, *level, *file, *line, *function, *text, *values;
   if (!PyArg_ParseTuple(args, "OOOOOOO", &logger, &level, &file, &line, &function, &text, &values)) return nullptr;
@@ -249,7 +251,8 @@ PyObject* CopyForText(Session& s, PyObject* o) {
   return s.CallFramework(callees::kTensorClone, &o, 1, nullptr);
 }
 
-// What is logged of `o`, whose text is the same at the exit. New reference; null without an error: that is not known.
+// Gives what is logged in place of `o`, with the same text at the exit, as a new reference. It is null without an error
+// where that is not known.
 PyObject* ForLog(Session& s, PyObject* o, bool* ascii) {
   if (IsTensor(o)) return CopyForText(s, o);
   if (PyUnicode_CheckExact(o)) *ascii = *ascii && PyUnicode_IS_ASCII(o);

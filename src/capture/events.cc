@@ -51,7 +51,7 @@ PyObject* SetObserver(PyObject*, PyObject* called) {
 }
 
 void CaptureEvent(FjFrame* frame, double seconds, long instructions, Segment* s, const std::vector<diag::Break>& ends) {
-  if (s) Tell("capture", std::to_string(s->trace->calls.size()));
+  if (s) Tell("capture", std::to_string(s->calls));
   if (!diag::EventsOn()) return;
   const int line = NamedLine(frame);
   std::vector<std::string> breaks;
@@ -68,7 +68,7 @@ void CaptureEvent(FjFrame* frame, double seconds, long instructions, Segment* s,
   if (s) {
     s->has_event = true;
     fields.insert(fields.end(), {{"runner", Quote(RunnerName(*s))},
-                                 {"calls", Json(static_cast<int64_t>(s->trace->calls.size()))},
+                                 {"calls", Json(s->calls)},
                                  {"inputs", Json(s->num_tensor_inputs)},
                                  {"outputs", Json(static_cast<int64_t>(s->exit.recipe.outputs.size()))},
                                  {"symbols", Json(s->num_symbols)},

@@ -1,4 +1,4 @@
-// What capture writes to the event stream (docs/trace.md). Every function does nothing unless FRAMEJIT_TRACE is on.
+// What capture writes to the event stream (docs/events.md). Every function does nothing unless FRAMEJIT_EVENTS is on.
 #pragma once
 
 #include "capture/segment.h"

@@ -1,4 +1,4 @@
-// Recipes: see exit.h. Shared objects stay shared (one node each); cycles are refused.
+// This file has the recipes of exit.h. Objects that are shared stay shared, as each has one node. Cycles are refused.
 #include "capture/exit.h"
 
 #include <algorithm>
@@ -102,7 +102,8 @@ int AddUntracked(Recipe& r, Session& s, PyObject* o) {
   return AddCallNode(r, make.get(), std::move(args));
 }
 
-// What torch made, or leads gradients to. Nothing: it is neither; -1: it cannot be made again.
+// Adds what torch made, or what leads gradients to such an object. It gives nothing where the object is neither, and -1
+// where it cannot be made again.
 std::optional<int> AddFromTape(Recipe& r, Session& s, PyObject* o) {
   static PyObject* const item = [] {
     Ref module(tensor::Import("operator"));
@@ -256,7 +257,7 @@ std::optional<int> Recipe::AddCode(PyObject* o) {
   return Push(std::move(n));
 }
 
-// A call of `callable` with `args`, which it steals; null: an error.
+// Adds a call of `callable` with `args`, which it steals. A null among them is an error.
 int Recipe::AddCall(PyObject* callable, PyObject* args) {
   PyObject* parts[] = {callable, args, Py_None};
   RecipeNode n{RecipeNode::kReduce};
@@ -328,7 +329,8 @@ int Recipe::AddBuiltin(PyObject* o) {
   return Fail(std::string("a ") + t->tp_name);
 }
 
-// The items of an instance of a subclass of dict, list or tuple, as one of these; null: Fail was called.
+// Gives the items of an instance of a subclass of dict, list or tuple, as one of these. It is null after a call of
+// Fail.
 Ref Recipe::ContentsOf(PyObject* o, PyTypeObject* base) {
   auto fail = [&](const char* why) {
     PyErr_Clear();
@@ -437,7 +439,7 @@ int Recipe::AddIterator(PyObject* iterator, PyObject* container) {
 
 namespace {
 
-using At = std::function<PyObject*(int node)>;  // what was made for it; borrowed
+using At = std::function<PyObject*(int node)>;  // Gives what was made for a node, as a borrowed reference.
 
 PyObject* MakeFunction(const RecipeNode& n, const At& at) {
   auto* f = reinterpret_cast<PyFunctionObject*>(n.object.get());

@@ -18,7 +18,7 @@ void BeginExplained(Compiled& compiled) {
 
 Explained Explain(Compiled& compiled) {
   Explained e;
-  std::unordered_set<const Trace*> ran;
+  std::unordered_set<const ShownGraph*> ran;
   compiled.met.resize(compiled.breaks.size());
   for (auto& [code, state] : compiled.codes) {
     std::unordered_set<int> passed;
@@ -31,18 +31,19 @@ Explained Explain(Compiled& compiled) {
         for (auto& g : segment->guards->Describe(code->co_localsplusnames)) e.guards.push_back(g);
         if (segment->runner() == diag::RunBy::kNone) continue;
         e.op_count += segment->op_count;
-        ran.insert(segment->trace.get());
+        ran.insert(segment->shown.get());
       }
     }
     // Code that is left to Python comes to no place of its own.
-    const bool left = (state->skip || state->idle) && state->used != state->told;
+    const bool left =
+        (state->skip || state->idle || (state->library && state->library->barren())) && state->used != state->told;
     for (auto& [at, reason] : state->stopped)
       if (left || passed.contains(at)) compiled.met[reason] = true;
   }
   for (size_t i = 0; i < compiled.breaks.size(); ++i)
     if (compiled.met[i]) e.breaks.push_back(diag::Render(compiled.breaks[i]));
   for (auto& graph : compiled.graphs)  // in the order of capture
-    if (ran.contains(graph.get())) e.graphs.push_back(graph->str());
+    if (ran.contains(graph.get())) e.graphs.push_back(graph->text.str());
   return e;
 }
 

@@ -49,7 +49,7 @@ bool AtOnce(Session& s, PyObject* list) {
   return false;
 }
 
-// A tensor of that type and device and with as many dimensions.
+// Makes a tensor of the same type and device, and with as many dimensions.
 Ref StandIn(Session& s, PyObject* tensor) {
   static PyObject* const empty = tensor::ResolveCallee(callees::kEmpty);
   static PyObject* const names = Py_BuildValue("(ss)", "dtype", "device");

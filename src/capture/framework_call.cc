@@ -85,8 +85,8 @@ PyObject* ListOf(Session& s, PyObject* proxy) {
   return s.MarkFresh(list.release());
 }
 
-// NumPy's arrays among the indices of torch's tensors are tensors of their numbers. New reference; `key` itself: there
-// are none; null without an exception: not of that kind.
+// NumPy's arrays among the indices of torch's tensors become tensors of their numbers. It is a new reference: `key`
+// itself if it holds no arrays, and null without an exception if it is of another kind.
 PyObject* TorchIndex(Session& s, PyObject* key, bool alone = true) {
   if (PyTuple_CheckExact(key) && alone && !s.IsOutside(key)) {
     Ref all(PyTuple_New(PyTuple_GET_SIZE(key)));
@@ -334,7 +334,7 @@ void FrameworkCall::NameDTypes() {
   }
   const bool told = std::any_of(call_.kwargs.begin(), call_.kwargs.end(), [](auto& k) { return k.first == "dtype"; });
   if (!reader_.numpy_number() || !callee_.Has(kReadsDType) || call_.args.size() >= 2 || told) return;
-  Arg type;  // what these calls make of NumPy's number; for others it is any number
+  Arg type;  // This is what these calls make of a NumPy number. Other calls take it for any number.
   type.kind = Arg::Kind::kDType;
   type.s = "float64";
   call_.kwargs.emplace_back("dtype", std::move(type));

@@ -307,7 +307,7 @@ bool Solve(Session& s, Problem p, Objects* grads) {
   return true;
 }
 
-bool Tensors(Session& s, PyObject* o, bool none, Objects* out) {  // of a tensor or a sequence of them
+bool Tensors(Session& s, PyObject* o, bool none, Objects* out) {  // Collects a tensor, or those of a sequence.
   if (IsTensor(o)) {
     out->push_back(o);
     return true;
@@ -353,14 +353,23 @@ Answered OpenForward(Session& s, Callee callee, PyObject* const* args, Py_ssize_
   return level;
 }
 
-// Only inside of torch.func.jvp, which undoes at its end what makes results duals.
-Answered EnterDual(Session& s, Callee, PyObject* const*, Py_ssize_t n) {
-  if (n || s.vmap.levels.empty() || !s.vmap.levels.back().forward) return {};
+// torch.func.jvp has opened a level, and undoes at its end what makes results duals. The program itself
+// (torch.autograd.forward_ad) does neither.
+Answered EnterDual(Session& s, Callee callee, PyObject* const* args, Py_ssize_t n) {
+  if (n) return {};
+  if (s.vmap.levels.empty()) {
+    Answered level = OpenForward(s, callee, args, n);
+    if (!level || !*level) return level;
+    Py_DECREF(*level);
+    s.vmap.levels.back().bare = true;
+  }
+  if (!s.vmap.levels.back().forward) return {};
   return PyLong_FromLong(0);
 }
 
 Answered ExitDual(Session& s, Callee, PyObject* const*, Py_ssize_t n) {
   if (n || s.vmap.levels.empty() || !s.vmap.levels.back().forward) return {};
+  if (s.vmap.levels.back().bare) Shut(s);
   return Py_NewRef(Py_None);
 }
 
@@ -389,8 +398,14 @@ Answered UnpackDual(Session& s, Callee, PyObject* const* args, Py_ssize_t n) {
   const size_t level = s.vmap.levels.size();
   if (n != 1 || !IsTensor(args[0]) || !level || !s.vmap.levels.back().forward) return {};
   PyObject *y = args[0], *plain = Plain(s, y);
-  const auto pair = [&](PyObject* tangent) { return s.MarkFresh(PyTuple_Pack(2, y, tangent)); };
-  Problem down{.create = true, .retain = true, .zeros = false}, up = down;
+  const bool bare = s.vmap.levels.back().bare;
+  const auto pair = [&](PyObject* tangent) -> PyObject* {
+    if (!bare) return s.MarkFresh(PyTuple_Pack(2, y, tangent));
+    const int at = static_cast<int>(level);
+    Ref first(Unwrapped(s, y, at)), second(tangent == Py_None ? Py_NewRef(tangent) : Unwrapped(s, tangent, at));
+    return first && second ? s.MarkFresh(PyTuple_Pack(2, first.get(), second.get())) : nullptr;
+  };
+  Problem down{.create = true, .retain = true, .zeros = !bare}, up = down;
   Objects tangents, grads, tangent;
   for (const Vmap::Dual& d : s.vmap.duals) {
     if (d.level != level || !s.lowering().Depends(AsTensor(plain)->id, {AsTensor(Plain(s, d.leaf))->id})) continue;
@@ -398,8 +413,8 @@ Answered UnpackDual(Session& s, Callee, PyObject* const* args, Py_ssize_t n) {
     tangents.push_back(d.tangent);
   }
   if (down.inputs.empty() || !s.meta(AsTensor(plain)->id).requires_grad) return pair(Py_None);
-  PyObject* zeros = Made(s, Callee("torch.zeros_like"), {y});
-  PyObject* along = zeros ? LeafAt(s, zeros, level) : nullptr;
+  PyObject* ones = Made(s, Callee("torch.ones_like"), {y});  // formulas that are not linear at 0 are there
+  PyObject* along = ones ? LeafAt(s, ones, level) : nullptr;
   if (!along) return nullptr;
   down.outputs = {y};
   down.seeds = {along};
@@ -424,7 +439,8 @@ Answered CloseLevel(Session& s, Callee, PyObject* const*, Py_ssize_t n) {
   return number;
 }
 
-// A tensor and the level of a derivative: that level. Nothing: something else; -1: an exception.
+// Reads the arguments (a tensor, the level of a derivative) and gives the level. It gives nothing for other arguments,
+// and -1 with an exception.
 std::optional<int> TensorAndLevel(Session& s, PyObject* const* args, Py_ssize_t n) {
   if (n != 2 || !IsTensor(args[0]) || !s.options().derivatives) return {};
   const long level = PyLong_AsLong(args[1]);

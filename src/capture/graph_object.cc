@@ -62,8 +62,9 @@ PyObject* Nodes(PyObject* o, void*) {
 }
 
 // --- taken apart
-// ------------------------------------------------------------------------------------------------------- The argument
-// as a Python object, with value(id) in the place of each tensor and today's numbers for symbols.
+//
+// Gives the argument as a Python object, with value(id) in the place of each tensor and the numbers of this call for
+// symbols.
 PyObject* Object(const Contents& g, const Arg& a, PyObject* value) {
   using K = Arg::Kind;
   const auto number = [&] { return a.i.Eval({g.symbols, g.symbols ? size_t{1} << 20 : 0}); };

@@ -46,7 +46,7 @@ void EachTensorRead(const Trace& trace, const Call& call, F&& f) {
   });
 }
 
-// The calls that t is made by; all of them, where some write what others have made or draw random numbers.
+// Gives the calls that `t` is made by, or all of them where some write what others have made or draw random numbers.
 Trace WhatLeadsTo(const Trace& trace, TraceId t) {
   Trace prefix = trace;
   prefix.outputs = {t};
@@ -130,8 +130,8 @@ int Holds(const Guess& g, PyObject* tensor) {
 PyObject* Guessing::Value(TraceId t, bool truth, bool raises) {
   PyFrameObject* f = PyEval_GetFrame();
   if (!s_.options().guesses || s_.broken() || !f || s_.in_custom || s_.lowering().IsHidden(t)) return nullptr;
-  // In the outermost function a break is cheap, and a guess may be wrong; but what raises otherwise is seldom
-  // otherwise.
+  // In the outermost function a break is cheap, and a guess may be wrong. A test behind which the program would raise
+  // seldom goes the other way, so it is guessed all the same.
   bool expected = false;
   if (s_.depth == 0 && !raises && !(truth && KeepsFromRaising(f, &expected))) return nullptr;
   const TensorMeta& m = s_.meta(t);
@@ -245,7 +245,7 @@ Ref Guessing::RunUpTo(TraceId t) {
   SuspendScope off;
   tensor::OverridesOff own;
   Trace prefix = WhatLeadsTo(s_.trace(), t);
-  // What it writes are copies; what it draws is drawn again.
+  // What the calls write are copies, and what they draw is drawn again later.
   tensor::UndoPlan plan = tensor::PlanUndo(prefix, true, true);
   std::vector<PyObject*> inputs = s_.input_tensors();
   std::vector<Ref> copies;

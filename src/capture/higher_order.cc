@@ -19,11 +19,7 @@ bool IsHigherOrder(PyObject* function) {
 }
 
 PyObject* CaptureSemantics::CallHigherOrder(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
-  static PyObject* const meaning = [] {
-    SuspendScope off;
-    Ref module(tensor::Import("framejit._higher_order"));
-    return module ? PyObject_GetAttrString(module.get(), "meaning") : nullptr;
-  }();
+  static PyObject* const meaning = FromModule("framejit._higher_order", "meaning");
   if (!meaning || nargs < 1 || !s_.IsOutside(args[0])) return nullptr;
   Ref function;
   {

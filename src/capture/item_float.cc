@@ -1,7 +1,7 @@
-// Python floats that tensors hold: what .item() and float() of a tensor give. Such a number is a tensor of one float64
-// in the graph, and Python's arithmetic on it is the graph's; where it goes back into an operation on tensors it never
-// was anything else. What leaves the graph is read behind the run. Whatever else wants the number ends the capture
-// there.
+// This file has the Python floats that tensors hold: what .item() and float() of a tensor give. In the graph such a
+// number is a tensor of one float64, and Python's arithmetic on it is the graph's. Where the number goes back into an
+// operation on tensors it never leaves the graph. What does leave it is read behind the run. Any other use of the
+// number ends the capture there.
 #include <initializer_list>
 #include <limits>
 #include <optional>
@@ -54,7 +54,8 @@ PyObject* Of(Session& s, PyObject* tensor) {  // steals
   return s.MarkFresh(reinterpret_cast<PyObject*>(p));
 }
 
-// What Python's float arithmetic sees, as an operand of the framework; of integers those that are floats exactly.
+// Can it be an operand of the framework with the value that Python's float arithmetic sees? An integer can if it is
+// exactly a float.
 bool IsOperand(PyObject* o) {
   if (IsItemFloat(o) || PyFloat_CheckExact(o) || IsSymFloat(o) || PyBool_Check(o)) return true;
   int overflow;
@@ -67,7 +68,7 @@ PyObject* Operand(PyObject* o) {
   return IsItemFloat(o) ? As(o)->tensor : o;
 }
 
-// The operand as a tensor, that stands at the left; new reference.
+// Gives the operand as a tensor that can stand at the left, as a new reference.
 PyObject* AsLeft(Session& s, PyObject* o, PyObject* other) {
   if (IsItemFloat(o)) return Py_NewRef(As(o)->tensor);
   static const Callee full("torch.Tensor.new_full");

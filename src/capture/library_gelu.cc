@@ -1,6 +1,8 @@
-// Torch is asked once, for each type, what its gelu makes of special values: which code its library runs depends on the
-// CPU and on the environment (ONEDNN_MAX_CPU_ISA).
+// Torch is asked once for each type that is used what its gelu makes of special values: which code its library runs
+// depends on the CPU and on the environment (ONEDNN_MAX_CPU_ISA).
 #include "surface/library_gelu.h"
+
+#include <map>
 
 #include "capture/override.h"
 #include "capture/ref.h"
@@ -23,9 +25,9 @@ surface::LibraryGelu Find(DType t) {
 }
 
 surface::LibraryGelu Ask(DType t) {
-  static const surface::LibraryGelu single = Find(DType::kFloat32), brief = Find(DType::kBFloat16),
-                                    half = Find(DType::kFloat16);
-  return t == DType::kFloat32 ? single : t == DType::kBFloat16 ? brief : half;
+  static std::map<DType, surface::LibraryGelu> known;  // The GIL protects it. Asking may let another thread in.
+  if (const auto at = known.find(t); at != known.end()) return at->second;
+  return known.emplace(t, Find(t)).first->second;
 }
 
 [[maybe_unused]] const bool registered = (surface::AskLibraryGelu(Ask), true);

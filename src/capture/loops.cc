@@ -8,7 +8,7 @@
 #include "capture/policy.h"
 #include "capture/proxy.h"
 #include "capture/rounds.h"
-#include "capture/scalar_loops.h"
+#include "capture/scalar/loops.h"
 #include "capture/segment.h"
 #include "capture/session.h"
 

@@ -6,6 +6,7 @@
 #include "capture/callees.h"
 #include "capture/gradients.h"
 #include "capture/session.h"
+#include "capture/skipped.h"
 #include "runtime/cuda/driver.h"
 
 namespace framejit::capture {
@@ -37,7 +38,7 @@ Answered SetGradEnabled(Session& s, Callee callee, PyObject* const* args, Py_ssi
 
 // --- torch.autocast reads and sets these
 
-// Of the device that the first argument names, the number in Autocast; -1: none.
+// Gives the number that the device of the first argument has in Autocast, or -1.
 int AutocastDevice(PyObject* const* args, Py_ssize_t n) {
   const char* device = n >= 1 && PyUnicode_Check(args[0]) ? PyUnicode_AsUTF8(args[0]) : nullptr;
   return !device ? -1 : !strcmp(device, "cpu") ? 0 : !strcmp(device, "cuda") ? 1 : -1;
@@ -294,9 +295,7 @@ PyObject* ModeScope(Session& s, PyTypeObject* type, PyObject* const* args, Py_ss
 }
 
 bool IsCodeOf(PyCodeObject* code, std::string_view package) {
-  const char* file = PyUnicode_AsUTF8(code->co_filename);
-  if (!file) PyErr_Clear();
-  return file && strstr(file, ("-packages/" + std::string(package) + "/").c_str());
+  return !PathIn(code, package).empty();
 }
 
 bool IsCodeOf(PyFrameObject* frame, std::string_view package) {

@@ -1,6 +1,6 @@
-// torch.nn.Module's own functions, through which every attribute and every call of a model goes, done without running
-// their bytecode: the same reads with the same guards. Only where their code is what framejit/_plumbing.py has, and
-// only while they would run none of the user's code in between; what is not handled here is interpreted.
+// This file does what torch.nn.Module's own functions do, through which every attribute and every call of a model goes,
+// without running their bytecode: it makes the same reads with the same guards. It does so only where the code is what
+// framejit/_plumbing.py has, and where none of the user's code would run in between. Everything else is interpreted.
 #include <Python.h>
 #include <frameobject.h>
 
@@ -70,11 +70,11 @@ bool SameCode(PyCodeObject* a, PyCodeObject* b, bool whole, int* last_call) {
 }
 
 struct Plumbing {
-  Ref getattr, wrapped_call, call;  // code objects; null: not the code that we know
+  Ref getattr, wrapped_call, call;  // These are code objects, and null where the code is not what we know.
   int wrapped_at = 0, call_at = 0;  // units of the calls in them
 };
 
-// What is in a class's namespace; null with an error set: there is no such class.
+// Gives what is in a class's namespace. It is null with an error set where there is no such class.
 Ref SpaceOf(PyObject* module, const char* name) {
   Ref type(module ? PyObject_GetAttrString(module, name) : nullptr);
   Ref view(type ? PyObject_GetAttrString(type.get(), "__dict__") : nullptr);

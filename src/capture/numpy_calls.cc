@@ -8,6 +8,7 @@
 #include "capture/proxy.h"
 #include "capture/semantics.h"
 #include "surface/numpy_transforms.h"
+#include "tensor/numpy_api.h"
 
 namespace framejit::capture {
 namespace {
@@ -21,6 +22,39 @@ Ref BodyOf(PyObject* callable) {
   Ref body(PyObject_GetAttrString(callable, "_implementation"));
   if (!body) PyErr_Clear();
   return body && PyFunction_Check(body.get()) ? std::move(body) : Ref();
+}
+
+// Functions whose Python body is a few operations that the graph has, and better than a call of them.
+struct Followed {
+  std::string_view name;
+  int axis = -1;       // it matters whether this argument is there, by number or as `axis`,
+  bool there = false;  // and this is how it must be
+};
+constexpr Followed kFollowed[] = {
+    {"numpy.append"},
+    {"numpy.diff"},
+    {"numpy.gradient"},
+    {"numpy.hstack"},
+    {"numpy.linalg.norm", 2, true},
+    {"numpy.polyval"},
+    {"numpy.roll", 2, false},
+    {"numpy.take_along_axis"},
+    {"numpy.tensordot"},
+    {"numpy.tile"},
+    {"numpy.trapezoid"},
+    {"numpy.trapz"},
+    {"numpy.vstack"},
+};
+
+bool Follows(const Callee& name, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  const auto* row = std::find_if(std::begin(kFollowed), std::end(kFollowed),
+                                 [&](const Followed& f) { return f.name == name.name(); });
+  if (row == std::end(kFollowed)) return false;
+  if (row->axis < 0) return true;
+  bool there = nargs > row->axis && args[row->axis] != Py_None;
+  for (Py_ssize_t i = 0; kwnames && i < PyTuple_GET_SIZE(kwnames); ++i)
+    if (!PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(kwnames, i), "axis")) there = args[nargs + i] != Py_None;
+  return there == row->there;
 }
 
 // Would NumPy's function hand the call over to the argument (CuPy's arrays, classes with __array_function__)?
@@ -49,6 +83,13 @@ bool InTransform() {
   return false;
 }
 
+// An array, no scalar of NumPy's.
+bool IsNumpyArray(Session& s, PyObject* o) {
+  if (!IsTensor(o)) return false;
+  const TensorMeta& m = s.meta(AsTensor(o)->id);
+  return m.framework == Framework::kNumpy && !m.is_scalar && m.device.kind == DeviceKind::kCpu;
+}
+
 bool IsUfunc(PyObject* o) {
   return o && OfType(o, CType::kUfunc);
 }
@@ -69,7 +110,36 @@ PyObject* CaptureSemantics::UfuncMethod(PyObject* callable, PyObject* const* arg
     method = reinterpret_cast<PyCFunctionObject*>(callable)->m_ml->ml_name;
   }
   const Callee name = self ? tensor::CalleeOf(self) : Callee();
-  return name.empty() ? nullptr : s_.CallFramework(Callee(name + "." + method), args, nargs, kwnames);
+  if (name.empty()) return nullptr;
+  if (nargs == 2 && !kwnames && !strcmp(method, "outer") && IsNumpyArray(s_, args[0]) && IsNumpyArray(s_, args[1]))
+    return Outer(name, args[0], args[1]);
+  return s_.CallFramework(Callee(name + "." + method), args, nargs, kwnames);
+}
+
+// numpy.add.outer(a, b) is numpy.add(a[..., None, None], b) for a `b` of two axes.
+PyObject* CaptureSemantics::Outer(const Callee& ufunc, PyObject* a, PyObject* b) {
+  const Py_ssize_t rank = static_cast<Py_ssize_t>(s_.meta(AsTensor(b)->id).sizes.size());
+  Ref index(PyTuple_New(rank + 1));
+  if (!index) return nullptr;
+  PyTuple_SET_ITEM(index.get(), 0, Py_NewRef(Py_Ellipsis));
+  for (Py_ssize_t i = 0; i < rank; ++i) PyTuple_SET_ITEM(index.get(), i + 1, Py_NewRef(Py_None));
+  PyObject* item[] = {a, index.get()};
+  Ref wide(s_.CallFramework(Callee("numpy.ndarray.__getitem__"), item, 2, nullptr));
+  if (!wide) return nullptr;
+  PyObject* both[] = {wide.get(), b};
+  return s_.CallFramework(ufunc, both, 2, nullptr);
+}
+
+// numpy.ndarray(shape, dtype) is numpy.empty(shape, dtype). Null without an error: it is another call.
+PyObject* CaptureSemantics::NewArray(PyObject* callable, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  const tensor::NumpyApi* api = tensor::Numpy();
+  if (!api || callable != reinterpret_cast<PyObject*>(api->array) || nargs > 2) return nullptr;
+  for (Py_ssize_t i = 0; kwnames && i < PyTuple_GET_SIZE(kwnames); ++i) {
+    PyObject* name = PyTuple_GET_ITEM(kwnames, i);
+    if (PyUnicode_CompareWithASCIIString(name, "shape") && PyUnicode_CompareWithASCIIString(name, "dtype"))
+      return nullptr;
+  }
+  return s_.CallFramework(Callee("numpy.empty"), args, nargs, kwnames);
 }
 
 // Answers numpy.result_type and its like: in place of arrays their types are asked, and what they answer of other
@@ -93,6 +163,7 @@ PyObject* CaptureSemantics::TypeQuestion(PyObject* callable, PyObject* const* ar
 
 PyObject* CaptureSemantics::NumpyCall(PyObject* callable, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   if (PyObject* r = UfuncMethod(callable, args, nargs, kwnames); r || s_.broken() || PyErr_Occurred()) return r;
+  if (PyObject* r = NewArray(callable, args, nargs, kwnames); r || s_.broken() || PyErr_Occurred()) return r;
   const bool function = PyFunction_Check(callable), dispatches = Dispatches(callable);
   if (!function && !dispatches) return nullptr;
   const Callee name = tensor::CalleeOf(callable);
@@ -109,6 +180,9 @@ PyObject* CaptureSemantics::NumpyCall(PyObject* callable, PyObject* const* args,
   }
   Ref body = BodyOf(callable);
   if (!body || std::any_of(args, args + total, [&](PyObject* a) { return Overrides(s_, a); })) return nullptr;
+  const bool ruled = surface::HasNumpyDerivative(name) && !surface::HasRow(name);  // errors name the program's line
+  if (Follows(name, args, nargs, kwnames) && !(ruled && InTransform()) && s_.SourceOf(body.get()))
+    return CallPython(body.get(), args, nargs, kwnames);
   const bool plain = name.space() == "numpy";  // below the bodies of numpy.linalg and numpy.fft are functions of C
   if (plain && !surface::HasRow(name) && !surface::HasNumpyDerivative(name) && s_.SourceOf(body.get()) && InTransform())
     return CallPython(body.get(), args, nargs, kwnames);

@@ -320,7 +320,7 @@ PyObject* CaptureSemantics::Iter(PyObject* o) {
   RESOLVE(o);
   if (IsTensor(o)) return TensorIter(s_, o);
   s_.NoteType(Py_TYPE(o));
-  // An iterator: itself; advancing it is the question.
+  // An iterator answers with itself. Only advancing it needs to be looked at.
   if ((s_.IsFresh(o) && GoesOver(o)) || (PyIter_Check(o) && s_.IsOutside(o))) return Py_NewRef(o);
   PyObject* dict = DictOfView(o);
   const bool own = dict ? s_.IsFresh(o) && s_.IsFresh(dict)  // its items as they are
@@ -329,7 +329,9 @@ PyObject* CaptureSemantics::Iter(PyObject* o) {
   PyObject* c = own || PythonFunctionIn(Py_TYPE(o), iter_name) ? o : s_.ItemsOf(o);
   if (!c) return nullptr;
   if (PyAnySet_Check(c) && !s_.NoteContents(c)) return nullptr;
-  return s_.Adopt(PyObject_GetIter(c));
+  Ref made(s_.Adopt(PyObject_GetIter(c)));
+  if (made && PySet_CheckExact(c) && s_.IsOutside(o)) s_.Keep(Py_NewRef(made.get()));  // for Session::Defer
+  return made.release();
 }
 
 PyObject* CaptureSemantics::Next(PyObject* it) {
@@ -413,8 +415,8 @@ PyObject* CaptureSemantics::Import(PyObject* name, PyObject* globals, PyObject* 
     if (s_.broken() || PyErr_Occurred()) return nullptr;
     if (!found) return s_.Break(BreakId::kImport, PyUnicode_AsUTF8(name));
   }
-  // Everything is loaded: importing again only finds it (a missing submodule would run code; its parent is then
-  // absent).
+  // Everything is loaded, so importing again only finds it. (A missing submodule would run code, but then its parent is
+  // missing, too.)
   Ref m(frame::Semantics::Import(name, globals, locals, fromlist, level));
   if (!m) return nullptr;
   Ref own(PyModule_Check(m.get()) ? PyModule_GetNameObject(m.get()) : nullptr);  // the package, or found from another
@@ -461,7 +463,7 @@ int CaptureSemantics::StoreGlobal(PyObject* globals, PyObject* name, PyObject* v
   return seen ? s_.WriteDictItem(globals, name, value) : -1;
 }
 
-// Functions of the frame hold its own cells; what is in those by now, the private ones have.
+// Functions of the frame hold the frame's own cells. What these would hold by now is in the private ones.
 PyObject* CaptureSemantics::OwnCell(PyObject* cell) {
   for (auto& [mine, root] : s_.root_cells) {
     if (root.real != cell) continue;

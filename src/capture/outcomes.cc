@@ -3,6 +3,7 @@
 #include <unordered_set>
 
 #include "capture/events.h"
+#include "capture/operator_runs.h"
 #include "capture/override.h"
 #include "capture/policy.h"
 #include "diag/diag.h"
@@ -13,7 +14,7 @@ namespace {
 
 thread_local Retry* innermost = nullptr;
 
-bool LookedAt(const Segment& segment) {  // once; strict: each time
+bool LookedAt(const Segment& segment) {  // A segment is looked at once, and under FRAMEJIT_STRICT each time.
   return (!std::exchange(segment.looked_at, true) || diag::OptionOn("strict")) && !segment.backend_runner;
 }
 
@@ -37,9 +38,12 @@ bool Report(const std::string& problem) {
   return true;
 }
 
-Retry::Retry() : outer_(std::exchange(innermost, this)) {}
+Retry::Retry() : outer_(std::exchange(innermost, this)) {
+  OperatorRun::Adopt(this);
+}
 
 Retry::~Retry() {
+  OperatorRun::Dropped(this);
   StopWatching();
   innermost = outer_;
 }

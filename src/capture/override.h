@@ -2,6 +2,7 @@
 #pragma once
 
 #include "frame/semantics.h"
+#include "tensor/import.h"
 
 namespace framejit::capture {
 
@@ -26,5 +27,13 @@ class SuspendScope {
   frame::Semantics* semantics_;
   void* active_;  // A shared_ptr<Compiled>, or null if none was active.
 };
+
+// Gives what a module calls by this name, and imports the module where nobody has. It is a new reference, or null with
+// an error.
+inline PyObject* FromModule(const char* module, const char* name) {
+  SuspendScope off;
+  tensor::Ref imported(tensor::Import(module));
+  return imported ? PyObject_GetAttrString(imported.get(), name) : nullptr;
+}
 
 }  // namespace framejit::capture

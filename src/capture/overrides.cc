@@ -7,17 +7,10 @@
 #include "capture/proxy.h"
 #include "capture/wrappers.h"
 #include "guard/versions.h"
-#include "tensor/import.h"
 #include "tensor/overrides.h"
 
 namespace framejit::capture {
 namespace {
-
-PyObject* Part(const char* name) {  // of framejit._overrides, kept for ever
-  SuspendScope off;
-  Ref module(tensor::Import("framejit._overrides"));
-  return module ? PyObject_GetAttrString(module.get(), name) : nullptr;
-}
 
 PyTypeObject* ClassOf(Session& s, PyObject* proxy) {
   const TraceId id = AsTensor(proxy)->id;
@@ -28,7 +21,7 @@ PyTypeObject* ClassOf(Session& s, PyObject* proxy) {
 
 // Arguments with stand-ins in place of proxies. It is null with an error set.
 Ref StandIns(Session& s, PyObject* o) {
-  static PyObject* const make = Part("stand_in");
+  static PyObject* const make = FromModule("framejit._overrides", "stand_in");
   if (!make) return {};
   if (IsTensor(o) || IsWrapper(o)) {
     auto* type = reinterpret_cast<PyObject*>(Asked(s, o));
@@ -93,7 +86,7 @@ bool AnyAsked(Session& s, PyObject* const* args, Py_ssize_t n) {
 
 PyObject* CallOverride(Session& s, PyObject* function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
                        bool* asked) {
-  static PyObject* const ask = Part("ask");
+  static PyObject* const ask = FromModule("framejit._overrides", "ask");
   static PyObject* const method_name = Interned("__torch_function__");
   frame::Semantics* semantics = CurrentSemantics();
   *asked = true;
@@ -206,7 +199,7 @@ bool OverridesFit(Session& s, PyTypeObject* type) {
 
 PyObject* AsClass(Session& s, PyObject* proxy, PyTypeObject* type) {
   if (!IsTensor(proxy)) return s.Break(BreakId::kSubclass, "as_subclass of a wrapper");
-  static PyObject *const class_name = Interned("__class__"), *const takes = Part("takes");
+  static PyObject *const class_name = Interned("__class__"), *const takes = FromModule("framejit._overrides", "takes");
   auto* object = reinterpret_cast<PyObject*>(type);
   const bool plain = object == PlainTensorClass(false);
   if (s.vmap.open() || s.in_custom || s.later || s.lowering().IsHidden(AsTensor(proxy)->id))

@@ -1,5 +1,5 @@
-// The frame policy. At every instruction boundary of a wanted frame: a segment whose guards hold runs; otherwise, where
-// it may pay, a capture is tried; otherwise the instruction is stepped.
+// This file has the frame policy. At every instruction boundary of a wanted frame a segment runs if its guards hold.
+// Otherwise a capture is tried where it may pay, and else the instruction is stepped.
 #include "capture/policy.h"
 
 #include <absl/container/inlined_vector.h>
@@ -18,7 +18,7 @@
 #include "capture/override.h"
 #include "capture/overrides.h"
 #include "capture/rounds.h"
-#include "capture/scalar_loops.h"
+#include "capture/scalar/loops.h"
 #include "capture/skipped.h"
 #include "capture/special_calls.h"
 #include "capture/timing.h"
@@ -58,6 +58,9 @@ constexpr int kTimed = 8, kPlain = 3;
 constexpr size_t kLoopVersions = 8;
 // Captures in the middle of loops may take this long, and beyond that a part of the time since the first.
 constexpr double kLoopSeconds = 0.3, kLoopShare = 0.25;
+// Captures of code without tensors for values that are new in each call may take this share of the time since the
+// first.
+constexpr double kPlainShare = 0.03;
 
 double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -84,7 +87,7 @@ class Policy : public frame::FramePolicy {
       return root && active->fullgraph;
     }
     CodeState& c = StateOf(*active, fj_code(frame));
-    const bool wanted = !c.skip && !(c.idle && Idle(c));
+    const bool wanted = !c.skip && !(c.idle && Idle(c)) && !(IsBarren(c) && !TakesTensors(frame));
     if (!wanted && root) active->outcomes->Add(diag::RunBy::kPython);
     return wanted || c.instead;
   }
@@ -139,7 +142,7 @@ class Policy : public frame::FramePolicy {
     if (compiled->fullgraph && IsDisabled(fj_function(frame))) return NotFull(*compiled);
     CodeState& state = StateOf(*compiled, code);
     if (Estimate* estimate = Estimate::Current()) return LookedAt(*estimate, *compiled, state, frame);
-    if (state.instead) return Replace(frame, state.instead.get(), result);
+    if (state.instead) return RunInstead(frame, state.instead.get(), result);
     Place& place = state.places[{fj_next(frame), fj_stack_depth(frame)}];
     if (!state.entry && fj_stack_depth(frame) == 0) state.entry = &place;
     // A frame that begins lies where another one lay: what that one skipped is no concern of it.
@@ -166,12 +169,7 @@ class Policy : public frame::FramePolicy {
       if (auto action = Ran(frame, *seg, result)) return *action;
     }
     ++place.passed;
-    for (auto it = skips.rbegin(); it != skips.rend(); ++it)
-      if (it->frame == frame) {
-        if (--it->steps > 0) return frame::Action::kStep;
-        skips.erase(std::next(it).base());
-        break;
-      }
+    if (IsSkipping(frame)) return frame::Action::kStep;
     if (place.give_up && ++place.misses == Place::kUseless) DropSingle(place);
     if (const Segment* last = place.give_up ? LastOf(place) : nullptr) MissEvent(frame, *last, place.misses);
     if (place.give_up && (&place == state.entry || ProgressOf(frame).looped)) {
@@ -194,12 +192,13 @@ class Policy : public frame::FramePolicy {
       return frame::Action::kStep;
     }
     const bool looping = ProgressOf(frame).looped;
-    if (looping && !compiled->fullgraph && diag::OptionOn("leave")) {
-      const double now = Now();
-      if (!state.first_seen) state.first_seen = now;
-      if (state.loop_seconds > kLoopSeconds + kLoopShare * (now - state.first_seen)) return frame::Action::kHandOver;
-    }
+    const bool may_leave = !compiled->fullgraph && diag::OptionOn("leave");
+    if (!state.first_seen) state.first_seen = Now();
+    if (looping && may_leave && state.loop_seconds > kLoopSeconds + kLoopShare * (Now() - state.first_seen))
+      return frame::Action::kHandOver;
     if (const Segment* last = LastOf(place)) {
+      if (may_leave && Scattered(state, place))
+        return &place == state.entry ? InPython(*compiled) : StepOver(frame, place);
       const Sizes differ = last->guards->DynamicCandidates(fj_localsplus(frame));
       if (!compiled->fullgraph && Emptied(differ)) return AsWritten(*compiled, frame, result);
       if (!Missed(*compiled, place, frame, differ))
@@ -214,12 +213,11 @@ class Policy : public frame::FramePolicy {
     const double before = compiled->seconds;
     Segment* seg = CaptureAt(*compiled, state, place, frame);
     if (looping) state.loop_seconds += compiled->seconds - before;
+    if (seg && seg->calls == 0) state.plain_seconds += compiled->seconds - before;
     ProgressOf(frame).ran = true;
     if (PyErr_Occurred()) return frame::Action::kRaise;
     if (compiled->fullgraph && !compiled->breaks.empty() && (!seg || !seg->exit.returns)) {
-      if (!compiled->AwaitsImports()) return NotFull(*compiled);
-      compiled->outcomes->Add(diag::RunBy::kPython);
-      return frame::Action::kHandOver;
+      return compiled->AwaitsImports() ? InPython(*compiled) : NotFull(*compiled);
     }
     if (!seg) {
       if (&place == state.entry) ++state.trivial;
@@ -232,6 +230,27 @@ class Policy : public frame::FramePolicy {
   }
 
  private:
+  static frame::Action InPython(Compiled& compiled) {
+    compiled.outcomes->Add(diag::RunBy::kPython);
+    return frame::Action::kHandOver;
+  }
+
+  // Were versions made for numbers and texts that came once, and too many for what they are worth?
+  static bool Scattered(const CodeState& state, const Place& place) {
+    const auto once = [](const auto& s) { return s->calls == 0 && s->tally.runs <= 1; };
+    return std::count_if(place.segments.begin(), place.segments.end(), once) > 1 &&
+           state.plain_seconds > kPlainShare * (Now() - state.first_seen);
+  }
+
+  // Counts one of the instructions that the frame was told to skip. Is it one of them, and not the last?
+  static bool IsSkipping(FjFrame* frame) {
+    const auto it = std::find_if(skips.rbegin(), skips.rend(), [&](const Skips& s) { return s.frame == frame; });
+    if (it == skips.rend()) return false;
+    if (--it->steps > 0) return true;
+    skips.erase(std::next(it).base());
+    return false;
+  }
+
   // The call's first frame, at its first instruction: nothing of it runs.
   static frame::Action LookedAt(Estimate& estimate, Compiled& compiled, CodeState& state, FjFrame* frame) {
     BindFrameworks();
@@ -250,26 +269,7 @@ class Policy : public frame::FramePolicy {
     tensor::CaptureObstacle();
   }
 
-  // Called at the frame's first instruction.
-  static frame::Action Replace(FjFrame* frame, PyObject* instead, PyObject** result) {
-    SuspendScope off;
-    PyCodeObject* code = fj_code(frame);
-    const int positional = code->co_argcount, keywords = code->co_kwonlyargcount;
-    PyObject** slots = fj_localsplus(frame);
-    Ref names(PyTuple_New(keywords));
-    std::vector<PyObject*> args(slots, slots + positional + keywords);
-    for (PyObject*& a : args) {
-      if (a && PyCell_Check(a)) a = PyCell_GET(a);  // of the frame's own: inner functions read the argument
-      if (!a) return frame::Action::kHandOver;
-    }
-    for (int i = 0; names && i < keywords; ++i)
-      PyTuple_SET_ITEM(names.get(), i, Borrow(PyTuple_GET_ITEM(code->co_localsplusnames, positional + i)).release());
-    *result = names ? PyObject_Vectorcall(instead, args.data(), positional, names.get()) : nullptr;
-    if (!*result) return frame::Action::kRaise;
-    if (*result != Py_NotImplemented) return frame::Action::kReturn;
-    Py_CLEAR(*result);
-    return frame::Action::kHandOver;
-  }
+  static bool IsBarren(const CodeState& c) { return c.library && c.library->barren(); }
 
   using Sizes = std::vector<std::pair<int, int>>;  // what GuardSet::DynamicCandidates answers
   static bool Emptied(const Sizes& sizes) { return !sizes.empty() && sizes[0].first < 0; }
@@ -517,7 +517,7 @@ class Policy : public frame::FramePolicy {
 
   // Nothing was found to compile in all of the code, but for stretches of plain Python behind breaks.
   static bool AllTrivial(const CodeState& state) {
-    auto plain = [](const std::unique_ptr<Segment>& s) { return s->trace->calls.empty(); };
+    auto plain = [](const std::unique_ptr<Segment>& s) { return s->calls == 0; };
     if (state.loops && state.loops->any()) return false;
     return state.entry->segments.empty() && std::all_of(state.places.begin(), state.places.end(), [&](auto& at) {
              return std::all_of(at.second.segments.begin(), at.second.segments.end(), plain);
@@ -590,7 +590,10 @@ class Policy : public frame::FramePolicy {
       diag::Log(diag::Channel::recompiles_, "recompiling " + Where(NamedCode(frame)) + ": " + why);
     RecompileEvent(frame, place.segments.size(), why);
     std::vector<std::string> ints = last.guards->DynamicInts(fj_localsplus(frame));
-    const std::vector<std::string> input_names = last.dynamic_names;
+    std::vector<std::pair<std::string, int>> found;
+    for (auto [input, dim] : differ)
+      if (input >= 0 && input < last.num_tensor_inputs)
+        found.emplace_back(last.guards->InputName(input, fj_code(frame)->co_localsplusnames), dim);
     DropDead(place);
     // A version that has died after its first run was for objects of one call: the next will be, too.
     constexpr size_t kWaste = 4;
@@ -609,12 +612,10 @@ class Policy : public frame::FramePolicy {
     }
     if (compiled.Dynamic() != 0) {
       bool grew = false;
-      for (auto [input, dim] : differ)
-        if (!place.fixed_sizes && input >= 0 && input < static_cast<int>(input_names.size())) {
-          std::pair<std::string, int> d{input_names[input], dim};
-          if (std::find(place.dynamic_dims.begin(), place.dynamic_dims.end(), d) == place.dynamic_dims.end())
-            place.dynamic_dims.push_back(d), grew = true;
-        }
+      for (std::pair<std::string, int>& d : found)
+        if (!place.fixed_sizes &&
+            std::find(place.dynamic_dims.begin(), place.dynamic_dims.end(), d) == place.dynamic_dims.end())
+          place.dynamic_dims.push_back(std::move(d)), grew = true;
       for (std::string& text : ints)
         if (std::find(place.dynamic_ints.begin(), place.dynamic_ints.end(), text) == place.dynamic_ints.end())
           place.dynamic_ints.push_back(std::move(text)), grew = true;

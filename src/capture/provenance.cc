@@ -16,7 +16,7 @@ using shape::Int;
 
 constexpr size_t kMost = 256;  // of expressions and of guards, in one event
 
-class Objects {  // the text of an array of objects
+class Objects {  // Collects the text of an array of objects.
  public:
   void Add(const std::vector<std::pair<const char*, std::string>>& fields) {
     text_ += text_.size() == 1 ? "{" : ",{";

@@ -1,5 +1,5 @@
 // Where the symbols of a capture came from, what was made of them at which line, and what is asked of them: the event
-// `symbols` (docs/trace.md).
+// `symbols` (docs/events.md).
 #pragma once
 
 #include <string>

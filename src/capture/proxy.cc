@@ -1,4 +1,4 @@
-// This file has the protocol slots of the proxies. Every slot asks the session; none computes anything itself.
+// This file has the protocol slots of the proxies. Every slot asks the session, and none computes anything itself.
 #include "capture/proxy.h"
 
 #include <structmember.h>
@@ -16,7 +16,7 @@ Session* Live(Session* s) {
   return nullptr;
 }
 
-// Operand of a binary slot that is a proxy; slots are called with the proxy on either side.
+// Gives the session of the operand that is a proxy. Python calls binary slots with the proxy on either side.
 Session* LiveOf(PyObject* a, PyObject* b) {
   PyObject* p = IsTensor(a) ? a : b;
   return Live(AsTensor(p)->session);

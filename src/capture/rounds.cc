@@ -36,7 +36,8 @@ Counter CounterOf(FjFrame* frame) {
   return c;
 }
 
-// Where the back edge leads of the loop in whose body's first instruction the frame is; -1: it is in none that is cut.
+// The frame is in the first instruction of a loop's body. Gives the place that the loop's back edge leads to, or -1 if
+// it is in no loop that is cut.
 int LoopAt(const CodeState& state, FjFrame* frame, bool* counted) {
   const bytecode::Code* code = bytecode::Code::Of(fj_code(frame));
   const auto cut = [&](int at) { return std::count(state.cut.begin(), state.cut.end(), at) != 0; };

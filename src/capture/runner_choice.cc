@@ -31,7 +31,8 @@ bool Detached(const Trace& trace, const TraceTensor& view) {
 bool AnyTracked(const Trace& trace) {
   return std::any_of(trace.outputs.begin(), trace.outputs.end(), [&](TraceId t) {
     const TraceTensor& x = trace.tensors[t];
-    // What is detached has no graph; another view of what has one, made without gradients, must not be written.
+    // What is detached has no graph. Another view, which was made without gradients of a tensor that has one, must not
+    // be written.
     return x.input < 0 && (x.meta.requires_grad || (!Detached(trace, x) && trace.tensors[x.base].meta.requires_grad));
   });
 }

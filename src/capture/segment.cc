@@ -47,9 +47,10 @@ struct Captured {
   long clean_instructions =
       0;                // of these, up to the last place where no other exception was being handled than at the start
   bool raises = false;  // what eager refuses because of casts that a graph in front of it would keep for itself
-  std::shared_ptr<guard::GuardSet> cause;  // what was read up to the break; null: it cannot be told
-  std::string left;  // why the framework must differentiate what stands in front of the break; empty: it need not
-  Ref loop;          // the code of a loop that repeats too often, and where it begins
+  std::shared_ptr<guard::GuardSet> cause;  // what was read up to the break; it is null where that cannot be told
+  // Says why the framework must differentiate what stands in front of the break. It is empty if it need not.
+  std::string left;
+  Ref loop;  // the code of a loop that repeats too often, and where it begins
   int loop_at = 0;
   Problem problem;
 };
@@ -104,15 +105,15 @@ bool HideSlots(Session& s, FjFrame* frame, int count) {
       if (i >= fj_nlocalsplus(frame)) s.guards().Absent(s.guards().Slot(i));
       continue;
     }
-    // Exceptions being handled lie on the stack; the instructions that restore them put them into the thread as they
-    // are. Nor may operands that the instructions themselves take apart be hidden: code, keywords.
+    // Exceptions that are being handled lie on the stack, and the instructions that restore them put them into the
+    // thread as they are. What the instructions themselves take apart (code, keywords) cannot be hidden, either.
     if (i >= fj_nlocalsplus(frame) && (PyExceptionInstance_Check(p[i]) || p[i] == Py_None || PyCode_Check(p[i]) ||
                                        IsTupleOfNames(p[i]) || PyDict_CheckExact(p[i]))) {
       Ref seen(s.FromOutside(p[i], s.guards().Slot(i)));
       if (!seen) return false;
       continue;
     }
-    constexpr int kCellVariable = 0x40;  // CO_FAST_CELL; a local may hold some other cell
+    constexpr int kCellVariable = 0x40;  // This is CPython's CO_FAST_CELL. A local variable may hold some other cell.
     const bool own_cell = PyCell_Check(p[i]) && i < fj_nlocalsplus(frame) - fj_code(frame)->co_nfreevars &&
                           PyBytes_AS_STRING(fj_code(frame)->co_localspluskinds)[i] & kCellVariable;
     PyObject* content = own_cell ? PyCell_GET(p[i]) : p[i];
@@ -147,7 +148,7 @@ void MeetTensors(Session& s, const FrameImage& slots) {
   s.libraries.torch = torch && !numpy;
 }
 
-// The exception at hand, which goes; empty: there is none.
+// Clears the pending exception and gives its text, which is empty if there is none.
 std::string TakeException() {
   PyObject *t, *v, *tb;
   PyErr_Fetch(&t, &v, &tb);
@@ -201,7 +202,7 @@ Captured CaptureOnce(Compiled& compiled, Place& place, FjFrame* frame, long stop
   options.cached = cached;
   Counting counting(place);
   Session s(frame, std::move(options));
-  TapeScope tape(s, frame);
+  TapeScope tape(s, &place.needs_tape);
   CaptureSemantics sem(s, compiled);
   if (!left.empty()) s.lowering().LeaveDerivatives(left);
   // Whatever the outcome, the private objects die while the session still says that nothing may run: a generator
@@ -342,7 +343,7 @@ static bool Accepted(Compiled& compiled, CodeState& code, Place& place, FjFrame*
     for (auto& line : segment.guards->Describe(fj_code(frame)->co_localsplusnames))
       diag::Log(diag::Channel::guards_, line);
   if (diag::Enabled(diag::Channel::guards_))
-    for (const shape::Guard& g : segment.trace->conditions)
+    for (const shape::Guard& g : segment.conditions)
       diag::Log(diag::Channel::guards_, "data: " + g.str() + "  # " + g.where);
   return true;
 }
@@ -429,6 +430,8 @@ Segment* CaptureAt(Compiled& compiled, CodeState& code, Place& place, FjFrame* f
   compiled.seconds += seconds;
   CaptureEvent(frame, seconds, c.instructions, c.segment.get(), reasons);
   if (c.segment && !c.segment->has_event) compiled.metered = false;
+  if (code.library && !compiled.fullgraph && diag::OptionOn("leave"))
+    NoteCapture(compiled, *code.library, c.segment ? c.segment->trace->calls.size() : 0);
   PyCodeObject* co = fj_code(frame);
   std::vector<size_t> ends;
   for (diag::Break& reason : reasons) {

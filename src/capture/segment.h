@@ -11,8 +11,10 @@
 
 #include "capture/backends.h"
 #include "capture/background.h"
+#include "capture/barren.h"
 #include "capture/exit.h"
 #include "capture/segment_check.h"
+#include "codegen/packed_text.h"
 #include "diag/outcome.h"
 #include "frame/driver.h"
 #include "guard/guard.h"
@@ -22,10 +24,16 @@
 namespace framejit::capture {
 
 class Timing;     // capture/timing.h
-class CodeLoops;  // capture/scalar_loops.h
+class CodeLoops;  // capture/scalar/loops.h
 
-// Options of one framejit.compile call, and everything compiled under them. Shared by equal calls.
+// What is left of a captured graph once it is compiled.
+struct ShownGraph {
+  codegen::PackedText text;
+  bool on_cpu = true;  // Are all of its tensors on the CPU?
+};
+
 struct CodeState;
+// Options of one framejit.compile call, and everything compiled under them. Shared by equal calls.
 struct Compiled : std::enable_shared_from_this<Compiled> {
   std::string key;
   uint64_t used = 0;  // When framejit.compile last returned it.
@@ -49,16 +57,17 @@ struct Compiled : std::enable_shared_from_this<Compiled> {
   PyCodeObject* last_code = nullptr;
   CodeState* last_state = nullptr;
   int64_t captures = 0, recompiles = 0, graph_count = 0, op_count = 0;
-  std::vector<diag::Break> breaks;                   // One for each place, in the order in which they first came.
-  std::vector<bool> met;                             // Which of these the call that is explained has met.
-  std::vector<std::shared_ptr<const Trace>> graphs;  // All graphs that were compiled.
-  std::vector<std::string> notes;                    // Why segments run through the framework.
+  std::vector<diag::Break> breaks;                        // One for each place, in the order in which they first came.
+  std::vector<bool> met;                                  // Which of these the call that is explained has met.
+  std::vector<std::shared_ptr<const ShownGraph>> graphs;  // All graphs that were compiled.
+  std::vector<std::string> notes;                         // Why segments run through the framework.
   std::shared_ptr<diag::Outcomes> outcomes = std::make_shared<diag::Outcomes>();
   CompileStats kernels;  // The sums over all graphs.
   double seconds = 0;
   int64_t scalar_loops = 0, scalar_runs = 0;  // Loops that became machine code, and their runs.
   std::shared_ptr<Guesses> guesses = std::make_shared<Guesses>();
   std::shared_ptr<Timing> timing;  // The times of whole calls, compiled and as written.
+  InstalledLibraries libraries;
   struct Elsewhere {
     int64_t times = 0;
     double seconds = 0;
@@ -104,8 +113,8 @@ struct Tally {
 // What was read up to the break that ended a capture. Where that is no longer so, the next capture may get further: a
 // module has been initialized, a cache filled.
 struct Cause {
-  std::shared_ptr<guard::GuardSet> guards;  // null: it is not looked at any more
-  std::vector<size_t> ends;                 // the breaks: indices into Compiled::breaks
+  std::shared_ptr<guard::GuardSet> guards;       // null: it is not looked at any more
+  std::vector<size_t> ends;                      // the breaks: indices into Compiled::breaks
   std::vector<std::pair<int, PyObject*>> whose;  // objects in slots, of other ones it says nothing; addresses alone
   unsigned passed = 0;
   // Are some of these other than they were? It is asked of the first frames that come here, then ever more rarely.
@@ -128,11 +137,15 @@ struct Segment {
   };
   std::unique_ptr<Pending> pending;
   std::unique_ptr<BackendRunner> backend_runner;  // The callable of a registered back end.
-  std::shared_ptr<const Trace> trace;
+  std::shared_ptr<const ShownGraph> shown;        // It is null where there are no tensor operations.
+  std::vector<shape::Guard> conditions;           // The conditions on sizes that data decides.
+  int64_t calls = 0;                              // The number of the framework's calls.
+  std::vector<int> passed_on;                     // Where there are no calls: the input that each output is.
   tensor::UndoPlan undo;
   DrawProgram draws;  // The draws that are made before each run.
   FloatProgram floats;
-  bool changes = false;  // a run that got to its end has written inputs or drawn random numbers
+  bool calls_operators = false;  // whose kernels may be the user's: capture/operator_runs.h
+  bool changes = false;          // a run that got to its end has written inputs or drawn random numbers
   Exit exit;
   int num_tensor_inputs = 0, num_inputs = 0, num_symbols = 0;
   long instructions = 0;  // The number of the outermost frame's instructions that it stands for.
@@ -156,8 +169,7 @@ struct Segment {
   int begins = 0;          // The unit of its first instruction.
   bool has_event = false;  // Was its capture told to the event stream?
   int line = 0;
-  std::vector<std::string> dynamic_names;  // source text of each tensor input, for automatic dynamic shapes
-  std::unique_ptr<SegmentCheck> check;     // null: nobody looks at its runs
+  std::unique_ptr<SegmentCheck> check;  // null: nobody looks at its runs
   explicit Segment(Recipe r) : exit{std::move(r)} {}
   ~Segment();
 
@@ -175,6 +187,8 @@ struct Segment {
 
  private:
   diag::RunEnd TryDrawn(PyObject** slots_in, FjFrame* frame, PyObject** result);  // once what is drawn is there
+  [[gnu::cold]] diag::RunEnd TryNoted(PyObject** slots_in, FjFrame* frame, PyObject** result);
+  diag::RunEnd TryMeasured(PyObject** slots_in, FjFrame* frame, PyObject** result);
   diag::RunEnd TryTimed(int weight, PyObject** slots_in, FjFrame* frame, PyObject** result);
   diag::RunEnd TryOnce(PyObject** slots_in, FjFrame* frame, PyObject** result);
   bool Publish();  // what was compiled in the background, once it is there; false: a bug of ours, raised (strict)
@@ -207,11 +221,13 @@ struct Place {  // What is known of one offset of an instruction and one depth o
   std::vector<std::string> dynamic_ints;
   bool checkpoints_in_python = false;  // their gradients have no compiled form, and a replay would keep everything
   bool derivatives_in_python = false;  // The graph cannot hold the derivatives that the program takes.
+  bool needs_tape = false;             // A capture from here has asked for a tape (capture/tape.h).
   bool fixed_sizes = false;  // those of tensors stay numbers, though they change: gradients have no kernels for others
 };
 
 struct CodeState {
   Ref code;
+  std::shared_ptr<InstalledLibrary> library;  // null: not one that may be left to Python
   std::map<std::pair<int, int>, Place> places;
   bool hot = true;         // arguments map to slots one to one, so calls need no frame
   Place* entry = nullptr;  // The place right after RESUME, once it is known.
@@ -226,7 +242,8 @@ struct CodeState {
   std::vector<int> cut;
   std::vector<int> plain_loops, good_loops;  // measured: faster in Python, and not
   double loop_seconds = 0;                   // The time that captures in the middle of such loops took.
-  double first_seen = 0;                     // When the first of these captures was made.
+  double plain_seconds = 0;                  // The time that captures of code without tensors took.
+  double first_seen = 0;                     // When the first capture was made.
   std::shared_ptr<CodeLoops> loops;          // with scalar code for them; null: none was met
   Ref instead;  // called in its place; it may decline (an optimizer's update: framejit/_updates.py)
 };

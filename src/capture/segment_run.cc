@@ -8,6 +8,7 @@
 
 #include "capture/events.h"
 #include "capture/meter.h"
+#include "capture/operator_runs.h"
 #include "capture/outcomes.h"
 #include "capture/override.h"
 #include "capture/segment.h"
@@ -96,8 +97,7 @@ bool Segment::Publish() {
   else if (trace_runner)
     end = trace_runner->Run(inputs, symbols, out, &failed);
   else  // no operations: every tensor is an input
-    for (size_t i = 0; i < exit.recipe.outputs.size(); ++i)
-      out[i] = Py_NewRef(inputs[trace->tensors[exit.recipe.outputs[i]].input]);
+    for (size_t i = 0; i < passed_on.size(); ++i) out[i] = Py_NewRef(inputs[passed_on[i]]);
   const auto& guesses = assumed.guesses;
   for (size_t k = 0; end == RunEnd::kOk && k < guesses.size(); ++k)
     end = assumed.Accept(guesses[k].second, out[guesses[k].first]);
@@ -167,6 +167,18 @@ std::string Segment::WhyMissed(FjFrame* frame) const {
 }
 
 [[gnu::hot]] RunEnd Segment::TryDrawn(PyObject** slots_in, FjFrame* frame, PyObject** result) {
+  return calls_operators ? TryNoted(slots_in, frame, result) : TryMeasured(slots_in, frame, result);
+}
+
+RunEnd Segment::TryNoted(PyObject** slots_in, FjFrame* frame, PyObject** result) {
+  OperatorRun run(runner() != diag::RunBy::kGraph);
+  const RunEnd end = TryMeasured(slots_in, frame, result);
+  Retry* const within = frame ? Retry::Current() : nullptr;
+  run.End(end != RunEnd::kOk && end != RunEnd::kRaised && (within || !frame), within);
+  return end;
+}
+
+[[gnu::hot]] RunEnd Segment::TryMeasured(PyObject** slots_in, FjFrame* frame, PyObject** result) {
   if (has_event) [[unlikely]] {
     if (const int weight = RunClock::Weight(*this)) return TryTimed(weight, slots_in, frame, result);
   }

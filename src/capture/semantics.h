@@ -105,6 +105,8 @@ class CaptureSemantics : public frame::Semantics {
   PyObject* NumpyCall(PyObject* callable, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   PyObject* TypeQuestion(PyObject* callable, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   PyObject* UfuncMethod(PyObject* callable, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
+  PyObject* Outer(const Callee& ufunc, PyObject* a, PyObject* b);
+  PyObject* NewArray(PyObject* callable, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   // An operator of torch.library. Null without an error: to be called as any other function of the framework.
   PyObject* CallOperator(PyObject* op, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   PyObject* CallCustom(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);

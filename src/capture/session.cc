@@ -141,13 +141,14 @@ Session::Session(FjFrame* root, CaptureOptions options) : root_(root), options_(
   numbers_ = std::make_unique<Numbers>(env_, graph_, *guards_);
   lowering_ = std::make_unique<surface::Lowering>(
       trace_, graph_, env_,
-      [this](Call& call, const std::vector<TensorMeta>& operands) -> std::optional<Inferred> {
+      [this](Call& call, const std::vector<TensorMeta>& operands, std::string* reason) -> std::optional<Inferred> {
         tensor::Refusal why;
         SuspendScope off;
         if (auto sized = data_sizes_.Infer(call, operands)) return sized;
         auto r = tensor::InferByFramework(call, operands, constants_, &why);
         if (!r && why.symbolic) r = InferOfAnySize(call, operands, env_, constants_, &why);
         if (!r && PyErr_Occurred()) PyErr_Clear();
+        if (!r) *reason = std::move(why.text);
         return r;
       },
       [this](const Call& call, const std::vector<TensorMeta>& operands) {
@@ -402,8 +403,8 @@ PyObject* Session::FromOutside(PyObject* o, const Source* s, bool used) {
   if (wrapper && !NoteWrapper(*this, o, s)) return nullptr;
   const bool number = c == tensor::Class::kNumpyScalar && IsNumpyNumber(o);
   if (c != tensor::Class::kNone && !number && !wrapper) return TensorInput(o, s, c);
-  // A bound builtin (`log.append`): in the frame it was made anew for this call; one that is kept somewhere is a
-  // constant, and so is its object.
+  // The frame has made a bound builtin (`log.append`) anew for this call. One that is kept somewhere is a constant, and
+  // so is its object.
   if (Ref bound = UnbindBuiltin(o).self; bound && !PyType_Check(bound.get())) {
     if (s->kind == SourceKind::kSlot)
       return Break(BreakId::kUnknownOrigin, std::string("a bound method of a ") + Py_TYPE(bound.get())->tp_name);

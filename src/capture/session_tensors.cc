@@ -57,7 +57,7 @@ std::vector<Mark> MarksOf(PyObject* o, int rank) {
 // one) are written as expressions of them.
 shape::Ints StridesBySizes(const shape::Env& env, const shape::Ints& sizes, std::span<const int64_t> strides) {
   const int rank = static_cast<int>(sizes.size());
-  std::vector<int> order(rank);  // the smallest stride first, of equal ones the last
+  std::vector<int> order(rank);  // The smallest stride comes first, and of equal ones the last.
   for (int i = 0; i < rank; ++i) order[i] = rank - 1 - i;
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return strides[a] < strides[b]; });
   shape::Ints out(strides.begin(), strides.end());
@@ -111,8 +111,8 @@ PyObject* Session::SymFloatObject(FloatOp op) {
   return symbol ? NewSymFloat(this, *symbol) : nullptr;
 }
 
-// Torch computes with it as with a plain tensor; but what the class has of its own may stand where a name of Tensor
-// stood, and the rows know Tensor's.
+// Torch computes with it as with a plain tensor. But an attribute of the class's own may stand in front of one of
+// Tensor's, and the rows know Tensor's.
 bool Session::NoteQuiet(PyObject* o, const Source* s) {
   if (tensor::Overrides(Py_TYPE(o))) {
     guards_->TypeIs(s, Py_TYPE(o));

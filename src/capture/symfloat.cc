@@ -1,5 +1,6 @@
-// Python floats that change between calls. Arithmetic of floats is noted and done before each run; comparisons of what
-// came from outside are guarded by their answer; anything else happens on the number itself, which is then guarded.
+// This file has the Python floats that change between calls. Arithmetic on them is noted and done before each run.
+// Comparisons of floats from outside are guarded by their answer. Anything else happens on the number itself, which is
+// then guarded.
 #include <algorithm>
 #include <cmath>
 #include <optional>

@@ -6,16 +6,10 @@
 #include "capture/builtins.h"
 #include "capture/override.h"
 #include "capture/overrides.h"
-#include "tensor/import.h"
+#include "capture/skipped.h"
 
 namespace framejit::capture {
 namespace {
-
-PyObject* TapePart(const char* name) {  // of framejit._tape, kept for ever
-  SuspendScope off;
-  Ref module(tensor::Import("framejit._tape"));
-  return module ? PyObject_GetAttrString(module.get(), name) : nullptr;
-}
 
 bool Wants(PyObject* stand_in) {
   SuspendScope off;
@@ -46,8 +40,7 @@ bool MadeInC(PyTypeObject* type) {
 
 bool IsMethodOfC(PyObject* function) {
   auto* f = reinterpret_cast<PyFunctionObject*>(function);
-  const char* file = PyUnicode_AsUTF8(reinterpret_cast<PyCodeObject*>(f->func_code)->co_filename);
-  if (file && strstr(file, "-packages/torch/distributed/tensor/parallel/")) return true;
+  if (RunsAroundWrappers(reinterpret_cast<PyCodeObject*>(f->func_code))) return true;
   const char* name = PyUnicode_AsUTF8(f->func_qualname);
   const char* end = name ? strchr(name, '.') : nullptr;
   if (!end) return PyErr_Clear(), false;
@@ -58,13 +51,13 @@ bool IsMethodOfC(PyObject* function) {
 
 bool IsPull(PyObject* function) {
   static PyObject* pull = nullptr;
-  if (!pull && Wrappers::seen) pull = TapePart("pull");
+  if (!pull && Wrappers::seen) pull = FromModule("framejit._tape", "pull");
   PyErr_Clear();
   return pull && function == pull;
 }
 
 PyObject* Tape::Leave() {
-  static PyObject* const leave = TapePart("leave");
+  static PyObject* const leave = FromModule("framejit._tape", "leave");
   return leave;
 }
 
@@ -72,26 +65,15 @@ thread_local Tape* Tape::now = nullptr;
 thread_local const Session* Tape::asked = nullptr;
 
 Tape::Tape(Session& s) : s_(s) {
-  static PyObject* const make = TapePart("Tape");
+  static PyObject* const make = FromModule("framejit._tape", "Tape");
   SuspendScope off;
   tape_ = Ref(make ? PyObject_CallNoArgs(make) : nullptr);
   if (!tape_) s.Break(BreakId::kSubclass, tensor::TakeErrorText());
 }
 
-namespace {
-
-// Where captures have asked for a tape. The code lives on.
-std::set<std::pair<PyObject*, int>>& Places() {
-  static auto& places = *new std::set<std::pair<PyObject*, int>>;
-  return places;
-}
-
-}  // namespace
-
-TapeScope::TapeScope(Session& s, FjFrame* frame)
-    : s_(s), place_(reinterpret_cast<PyObject*>(fj_code(frame)), fj_next(frame)), before_(Tape::now) {
+TapeScope::TapeScope(Session& s, bool* wanted) : s_(s), wanted_(wanted), before_(Tape::now) {
   Tape::asked = nullptr;
-  if (!Places().contains(place_)) return;
+  if (!*wanted) return;
   tape_.emplace(s);
   Tape::now = &*tape_;
 }
@@ -102,8 +84,7 @@ TapeScope::~TapeScope() {
 
 bool TapeScope::Again() {
   if (Tape::asked != &s_ || tape_) return false;
-  if (Places().insert(place_).second) Py_INCREF(place_.first);
-  return true;
+  return *wanted_ = true;
 }
 
 bool Tape::Takes(PyObject* const* args, Py_ssize_t n) const {
@@ -152,7 +133,7 @@ void Tape::AddLeaf(PyObject* stand_in, PyObject* o) {
 }
 
 Ref Tape::DoubleOf(wrapping::Asking& asking, PyObject* wrapper) {
-  static PyObject* const make = TapePart("double");
+  static PyObject* const make = FromModule("framejit._tape", "double");
   Ref form = FormFor(wrapper);
   const Source* source = s_.SourceOf(wrapper);
   if (!form || !make || !source) return PyErr_Clear(), s_.Break(BreakId::kSubclass, Py_TYPE(wrapper)->tp_name), Ref();
@@ -206,7 +187,7 @@ PyObject* Tape::Attribute(PyObject* wrapper, PyObject* name, bool* found) {
 }
 
 Ref Tape::FormFor(PyObject* wrapper) {
-  static PyObject* const make = TapePart("Form");
+  static PyObject* const make = FromModule("framejit._tape", "Form");
   SuspendScope off;
   return Ref(make ? PyObject_CallOneArg(make, wrapper) : nullptr);
 }
@@ -229,7 +210,7 @@ std::pair<Ref, Ref> Tape::FormOf(PyObject* wrapper) {
 
 namespace {
 
-// The plain tensors in a result.
+// Collects the plain tensors in a result.
 bool PlainIn(Tape& tape, PyObject* o, std::vector<PyObject*>* out) {
   if (IsTensor(o)) return out->push_back(o), true;
   auto [make, inner] = tape.FormOf(o);

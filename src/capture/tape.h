@@ -95,17 +95,17 @@ inline Tape* TapeOf(const Session& s) {
   return Tape::Of(s);
 }
 
-// A capture that begins where the frame is, with a tape if one from there has asked for that.
+// A capture, with a tape if one from the same place has asked for that before. `wanted` is where that is noted.
 class TapeScope {
  public:
-  TapeScope(Session& s, FjFrame* frame);
+  TapeScope(Session& s, bool* wanted);
   ~TapeScope();
   TapeScope(const TapeScope&) = delete;
-  bool Again();  // does it have to be made once more?
+  bool Again();  // Does the capture have to be made once more, with a tape?
 
  private:
   const Session& s_;
-  const std::pair<PyObject*, int> place_;  // code, instruction
+  bool* const wanted_;
   std::optional<Tape> tape_;
   Tape* const before_;
 };

@@ -137,7 +137,8 @@ bool IsInference(Session& s, TraceId id) {
   return s.trace().tensors[s.trace().tensors[id].base].meta.is_inference;
 }
 
-// Methods that only read metadata; called with the proxy bound. It is null without an error where it is none of them.
+// Answers methods that only read metadata, called with the proxy bound. It is null without an error where the method is
+// none of them.
 PyObject* QueryMethod(Session& s, PyObject* proxy, std::string_view n, PyObject* const* args, Py_ssize_t nargs,
                       PyObject* kw, bool* handled) {
   *handled = true;
@@ -307,8 +308,9 @@ PyObject* SizeMethod(Session& s, PyObject* size, const char* name, PyObject* con
 
 namespace {
 
-// What backward left in tensor.grad is an input like any other; torch tells of it alone where the tensor is a leaf, and
-// warns elsewhere. A tensor that wants no gradient may still have one from before. False: it is not from outside.
+// What backward left in tensor.grad is an input like any other. Torch tells of it where the tensor is a leaf, and warns
+// elsewhere. A tensor that wants no gradient may still have one from before. The answer is false where the tensor is
+// not from outside.
 bool GradOfInput(Session& s, PyObject* proxy, PyObject** out) {
   const TraceId id = s.pending().Original(AsTensor(proxy)->id);
   const int input = s.trace().tensors[id].input;
@@ -387,7 +389,8 @@ PyObject* TensorBinary(Session& s, int nb_op, PyObject* a, PyObject* b) {
   bool inplace = nb_op >= kInPlace;
   std::string op = kOperatorNames[inplace ? nb_op - kInPlace : nb_op];
   bool left = IsTensor(a);
-  // A NumPy scalar beside an array, or a 0-d NumPy value: the array's class answers; the rows know the promotion rules.
+  // For a NumPy scalar beside an array, or a 0-dimensional NumPy value, the array's class answers, and the rows know
+  // the promotion rules.
   if (inplace && left && s.meta(AsTensor(a)->id).is_scalar) inplace = false;
   if (inplace && !left) inplace = false;
   PyObject* args[] = {left ? a : b, left ? b : a};

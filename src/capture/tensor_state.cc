@@ -33,7 +33,7 @@ PyObject* SetAttr() {
   return set;
 }
 
-// At the exit: function(*args).
+// The call function(*args) is made at the exit.
 void Wait(Session& s, PyObject* function, std::initializer_list<PyObject*> args, bool hooks = false) {
   PendingCall call{.method = Borrow(function), .hooks = hooks};
   for (PyObject* a : args) call.args.push_back(Borrow(a));
@@ -58,7 +58,7 @@ bool Waits(Session& s, PyObject* proxy) {
   return s.pending().Waits(IdOf(proxy)) || s.pending().retains.contains(IdOf(proxy));
 }
 
-bool WrittenBehind(Session& s, TraceId id) {  // it, or another view of its memory
+bool WrittenBehind(Session& s, TraceId id) {  // Is it written, or another view of its memory?
   const TraceTensor& t = s.trace().tensors[id];
   return t.mutated || s.trace().tensors[t.base].mutated;
 }
@@ -90,8 +90,7 @@ bool SameShape(Session& s, const TensorMeta& a, const TensorMeta& b) {
 PyObject* WithData(Session& s, PyObject* tensor, PyObject* value) {
   static PyObject* const apply = [] {
     SuspendScope off;
-    Ref module(tensor::Import("framejit._data"));
-    Ref type(module ? PyObject_GetAttrString(module.get(), "WithData") : nullptr);
+    Ref type(FromModule("framejit._data", "WithData"));
     return type ? PyObject_GetAttrString(type.get(), "apply") : nullptr;
   }();
   if (!apply) return nullptr;
@@ -289,7 +288,7 @@ std::string SetTooEarly(Session& s, const std::vector<TraceId>& results) {
     if (t.base == id || tensors[t.base].input >= 0) continue;
     const bool there = std::find(results.begin(), results.end(), t.base) != results.end();
     if (!there && s.pending().retains.contains(t.base)) return "a view of a tensor that keeps its gradient is a result";
-    // Outside it would be a view of what the object was; only detach() makes none.
+    // Outside it would be a view of what the object was before. Only detach() makes no such view.
     Ref base(s.NewProxy(t.base));
     if (base && IdOf(base.get()) != t.base && t.view_call >= 0 &&
         s.trace().calls[t.view_call].callee != callees::kTensorDetach)

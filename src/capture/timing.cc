@@ -59,9 +59,8 @@ bool Timing::Measurable(const Compiled& compiled) {
   if (compiled.backend != "llvm" || GetStance() != Stance::kDefault || !diag::OptionOn("leave") ||
       tensor::NothingByTheClock())
     return false;
-  for (const auto& trace : compiled.graphs)
-    for (const TraceTensor& t : trace->tensors)
-      if (t.meta.device.kind != DeviceKind::kCpu) return false;
+  for (const auto& graph : compiled.graphs)
+    if (!graph->on_cpu) return false;
   for (const auto& [code, state] : compiled.codes)
     for (const auto& [at, place] : state->places)
       for (const auto& segment : place.segments)

@@ -57,7 +57,8 @@ std::vector<int> RegionsOf(const Graph& g, const std::vector<surface::Lowering::
   return region;
 }
 
-// The last call that makes or writes this result, if behind it no older view of the result is read; else -1.
+// Gives the last call that makes or writes this result. It is -1 if an older view of the result is read behind that
+// call.
 int LastWrite(const Trace& t, TraceId result) {
   int last = -1, oldest = std::numeric_limits<int>::max();  // of the calls that made the views which are read
   for (int i = static_cast<int>(t.calls.size()) - 1; i >= 0; --i) {
@@ -151,9 +152,9 @@ void CheckProgram(const Session& s, const Trace& trace) {
   }
 }
 
-// Throws Undifferentiable: a view and its base are results, and the base was written when the view was there. The
-// framework makes the view's node anew when it is next asked for, from what the base is then; ours would be made behind
-// the write, and keep what the base was.
+// Throws Undifferentiable where a view and its base are results and the base was written when the view was there. The
+// framework makes the view's node anew when it is next asked for, from what the base is then. Ours would be made behind
+// the write and would keep what the base was.
 void CheckViews(const Trace& trace) {
   for (TraceId id : trace.outputs) {
     const TraceTensor& view = trace.tensors[id];
@@ -268,7 +269,7 @@ Keeps WhatItKeeps(const Trace& t, const Call& c, int number) {
   if (!gradients || view || !c.mode.grad || c.mode.inference) return Keeps::kNothing;
   const bool operand = !c.callee.Has(kKeepsNoOperand), result = !c.callee.Has(kKeepsNoResult);
   if (!operand && !result && !indices) return Keeps::kNothing;
-  // of three operands a sum is one, and may be the only one that wants a gradient
+  // One of three operands may be a summand, and it may be the only one that wants a gradient.
   const bool product = operand && !result && tensors < 3 && !c.results.empty() && !c.callee.Has(kDraws);
   return c.callee.effects().keeps || product ? Keeps::kSurely : Keeps::kUnknown;
 }
@@ -316,6 +317,18 @@ std::vector<tensor::Training::Keeper> KeepersOf(const Trace& t, const std::vecto
     keepers.insert(std::move(keeper));
   }
   return {keepers.begin(), keepers.end()};
+}
+
+// Throws Undifferentiable: others are made of a result of which it is not known from which call on it is what it is. So
+// a pass that looks for its gradient, and is differentiated, could not go on from it.
+void CheckStanding(const Trace& trace, const std::vector<tensor::OutputPlan>& plans, const tensor::Training& t) {
+  for (size_t i = 0; i < plans.size(); ++i) {
+    const TraceTensor& result = trace.tensors[trace.outputs[i]];
+    const int k = plans[i].kind == tensor::OutputPlan::kInput ? -1 : plans[i].index;
+    if (k < 0 || result.base != trace.outputs[i] || !t.differentiable[k] || t.stands[k]) continue;
+    if (std::any_of(t.made_of.begin(), t.made_of.end(), [&](const auto& of) { return of[k]; }))
+      throw Undifferentiable("a result is written of which others are made");
+  }
 }
 
 // What the hook asks of the graph: who depends on whom, and what is copied because it is written.
@@ -380,15 +393,14 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tens
   };
   NoteDependences(graph, written, &t);
   t.keepers = KeepersOf(replay, t.wanted);
-  bool apart = true;
-  for (int i : written)
-    for (size_t k = 0; k < t.needed.size(); ++k) apart &= !t.differentiable[k] || !t.needed[k][i];
-  if (apart) {
-    LetOthersStand(&replay, t.made_of, &t.stands);
-    t.replay = tensor::MakeTraceRunner(replay, constants);
-  } else {
-    t.no_replay = "it writes its inputs";
+  t.before.resize(t.wanted.size());
+  for (int i : written) {
+    for (size_t k = 0; k < t.needed.size(); ++k) t.before[i] = t.before[i] || (t.differentiable[k] && t.needed[k][i]);
+    if (t.before[i] && t.wanted[i]) throw Undifferentiable("an input that gets gradients is written");
   }
+  LetOthersStand(&replay, t.made_of, &t.stands);
+  CheckStanding(trace, plans, t);
+  t.replay = tensor::MakeTraceRunner(replay, constants);
   t.part = PartsOf(joint, t.wanted, tensor::BucketBytes());
   for (const Node& n : joint.graph.nodes)
     if (n.type.device.kind == DeviceKind::kCuda) t.device = n.type.device;

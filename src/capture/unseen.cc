@@ -1,5 +1,5 @@
-// An object of the framework that is there, and of which a capture knows nothing else: the node behind a tensor's
-// grad_fn. A program may ask whether it is None; whatever else it asks, or does with it, ends the capture.
+// This file has the object of the framework that is there and of which a capture knows nothing else: the node behind a
+// tensor's grad_fn. A program may ask whether it is None. Whatever else it asks, or does with it, ends the capture.
 #include "capture/proxy.h"
 #include "capture/session.h"
 

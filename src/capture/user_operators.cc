@@ -1,7 +1,8 @@
-// Operators of torch.library that are more than a function of their arguments: those that write to them, and those with
-// a gradient of the user's. framejit._functions says what they are. One that writes is a call on copies, whose new
-// values are written to the arguments; one with a gradient is a torch.autograd.Function.
+// This file has the operators of torch.library that are more than a function of their arguments: those that write to
+// them, and those with a gradient of the user's. framejit._functions says what they are. One that writes is a call on
+// copies, whose new values are written to the arguments. One with a gradient is a torch.autograd.Function.
 #include <algorithm>
+#include <optional>
 
 #include "capture/arg_vector.h"
 #include "capture/asking.h"
@@ -15,7 +16,7 @@ namespace {
 
 const Callee kWritten{"framejit._functions.written"}, kCopy{"torch.Tensor.copy_"};
 
-// Each tensor among these, also in lists.
+// Calls f with each tensor in these arguments, also in lists.
 template <typename F>
 void EachTensorIn(PyObject* o, F f) {
   if (IsTensor(o)) return f(o);
@@ -38,7 +39,15 @@ bool NoteFormulas(Session& s, PyObject* defined) {
   return true;
 }
 
-// All arguments in their order; empty: they do not fit.
+// Is the kernel of this operator a function of Python, by torch.library.custom_op? It is empty where that raised.
+std::optional<bool> HasPythonKernel(PyObject* op) {
+  static PyObject* const function = FromModule("framejit._operators", "has_python_kernel");
+  SuspendScope off;
+  Ref answer(function ? PyObject_CallOneArg(function, op) : nullptr);
+  return answer ? std::optional(answer.get() == Py_True) : std::nullopt;
+}
+
+// Gives all arguments in the order of the plan. It is empty where they do not fit.
 std::vector<PyObject*> InOrder(const Plan& plan, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   std::vector<PyObject*> all(args, args + nargs);
   const Py_ssize_t n = PyTuple_GET_SIZE(plan.names);
@@ -98,11 +107,11 @@ PyObject* CallWriting(Session& s, const Plan& plan, const std::vector<PyObject*>
 }  // namespace
 
 PyObject* CaptureSemantics::CallOperator(PyObject* op, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
-  static PyObject* const plan_of = [] {
-    SuspendScope off;
-    Ref module(tensor::Import("framejit._functions"));
-    return module ? PyObject_GetAttrString(module.get(), "plan_of") : nullptr;
-  }();
+  static PyObject* const plan_of = FromModule("framejit._functions", "plan_of");
+  const std::optional<bool> in_python = HasPythonKernel(op);
+  if (!in_python) return nullptr;
+  if (*in_python && !s_.options().whole && !s_.guessing().made().empty())
+    return s_.Break(BreakId::kSideEffect, "an operator in Python, which a wrong guess must not call");
   bool tracked = false;
   for (Py_ssize_t i = 0; i < nargs + KwCount(kwnames); ++i)
     EachTensorIn(args[i], [&](PyObject* t) { tracked |= s_.meta(AsTensor(t)->id).requires_grad; });

@@ -28,7 +28,8 @@ struct Vmap {
     Ref size;                              // The batch's size; empty at the level of a derivative (gradients.h).
     bool grad_before = false;              // Were gradients on outside of the derivative?
     size_t first = 0;                      // The first tensor that was made inside of it.
-    bool forward = false;                  // Is it a derivative by torch.func.jvp?
+    bool forward = false;                  // Is it a derivative in forward mode?
+    bool bare = false;                     // by torch.autograd.forward_ad itself?
     bool same = false, different = false;  // what is drawn, in all samples; neither: nothing may be
   };
   std::vector<Level> levels;  // The levels that are open, of which the first is number 1.

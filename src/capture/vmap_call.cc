@@ -24,10 +24,17 @@ BatchedCall::BatchedCall(Session& s, int level, Callee callee, PyObject* const* 
   given_ = args_;
 }
 
+// Norms with running statistics, all of which have these at the same places.
+bool BatchedCall::ReadsStatistics() const {
+  constexpr size_t kMean = 3, kTraining = 5;
+  return positional_ > static_cast<Py_ssize_t>(kTraining) && (args_[kTraining] == Py_False || args_[kMean] == Py_None);
+}
+
 PyObject* BatchedCall::Refuse() {
   static const Callee batched("framejit._functions.batched");
-  if (callee_.Has(kOutside | kForeign | kDraws | kWritesInSilence | kWritesFirst) || ChangesFirst(callee_) ||
-      callee_.effects().refused() || callee_.last() == "__set__")
+  if (callee_.Has(kOutside | kForeign | kDraws | kWritesFirst) || ChangesFirst(callee_) ||
+      (callee_.Has(kWritesInSilence) && !ReadsStatistics()) || callee_.effects().refused() ||
+      callee_.last() == "__set__")
     return Break();
   for (size_t i = 0; i < given_.size(); ++i)
     if (Name(i) == "out") return Break();

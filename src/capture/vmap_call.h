@@ -18,6 +18,7 @@ class BatchedCall {
  protected:
   std::nullptr_t Break() { return s_.Break(BreakId::kUnsupportedTensor, callee_ + " under torch.vmap"); }
   // No rule of ours: a call of torch.vmap of that function alone, which has torch's own rules (framejit._functions).
+  bool ReadsStatistics() const;
   PyObject* Refuse();
 
   std::string_view Name(size_t i) const;       // The name of a keyword; empty for a positional one.

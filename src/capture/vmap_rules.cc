@@ -22,7 +22,7 @@ class Peeled : public BatchedCall {
  public:
   using BatchedCall::BatchedCall;
 
-  PyObject* Run();  // by the rule in the function's row of the effects table
+  PyObject* Run();  // Goes by the rule in the function's row of the effects table.
 
  private:
   struct Rule {
@@ -106,7 +106,7 @@ class Peeled : public BatchedCall {
     return r.release();
   }
 
-  // The function computes with the last dimensions of one argument; the others are the same for all samples.
+  // The function computes with the last dimensions of one argument. The other arguments are the same for all samples.
   template <size_t which = 0>
   PyObject* Leading() {
     if (args_.size() <= which) return Refuse();
@@ -157,7 +157,7 @@ class Peeled : public BatchedCall {
     return Borrow(s_.MarkFresh(all.get()));
   }
 
-  // Dimensions are the arguments from `from` on, `count` of them, or by name; one that is missing is the first.
+  // The dimensions are `count` arguments from `from` on, or given by name. One that is missing is the first dimension.
   template <size_t from, size_t count, bool optional>
   PyObject* Shifted() {
     size_t found = 0;
@@ -266,7 +266,7 @@ class Peeled : public BatchedCall {
 
   PyObject* Turned() {
     if (args_.size() != 1 || Rank(args_[0]) > 2) return Refuse();
-    if (Rank(args_[0]) < 2) {  // another object, with the same memory
+    if (Rank(args_[0]) < 2) {  // The result is another object with the same memory.
       const Vmap::Batched b = *At(args_[0]);
       Ref r = Call(callees::kTensorViewAs, {b.inner, b.inner});
       return r ? Wrap(r.get(), b.dim) : nullptr;
@@ -383,7 +383,8 @@ class Peeled : public BatchedCall {
     int rank = 0;
     for (PyObject* o : args_)
       if (IsTensor(o)) rank = std::max(rank, Rank(o));
-    // What has no dimensions has less to say about the type of the result than what has; its inner tensor has some.
+    // An operand without dimensions has less to say about the type of the result than one that has some, and the inner
+    // tensor has one more than the program sees.
     std::vector<Ref> kept;
     std::vector<surface::TypeOperand> types;
     bool scalar = false, other = false, mixed = false;
@@ -420,7 +421,8 @@ class Peeled : public BatchedCall {
   PyObject* AtDims() {
     PyObject* self = args_[0];
     const int rank = Rank(self) + more;
-    auto inner = [&](PyObject* dim) -> PyObject* {  // as a dimension of the inner tensor
+    // Gives the dimension of the inner tensor that the program's dimension is.
+    auto inner = [&](PyObject* dim) -> PyObject* {
       if (!PyLong_CheckExact(dim)) return Refuse();
       const long d = PyLong_AsLong(dim);
       if (PyErr_Occurred()) return nullptr;

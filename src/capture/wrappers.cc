@@ -274,7 +274,8 @@ PyObject* CorrectAliasing(Session& s, PyObject* const* args, Py_ssize_t nargs, P
   }
   if (!told) return PyErr_Clear(), s.Break(BreakId::kSubclass, "return_and_correct_aliasing");
   if (told.get() == Py_None) return s.Break(BreakId::kSubclass, "an operation that changes sizes in place");
-  PyObject *written, *views;  // an argument for each result; pairs of an argument and a result
+  // The first has an argument for each result, the second pairs of an argument and a result.
+  PyObject *written, *views;
   if (!PyArg_ParseTuple(told.get(), "O!O!", &PyTuple_Type, &written, &PyTuple_Type, &views)) return nullptr;
   auto result = [&](Py_ssize_t i) { return PyTuple_CheckExact(out) ? PyTuple_GetItem(out, i) : out; };
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(views); ++i) {

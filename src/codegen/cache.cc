@@ -1,5 +1,5 @@
-// The kernel cache of the process: signature and target -> machine code. Two threads that want the same kernel compile
-// it once; compile errors are not remembered.
+// This file has the kernel cache of the process, from signature and target to machine code. Two threads that want the
+// same kernel compile it once. Compile errors are not remembered.
 #include <pthread.h>
 
 #include <chrono>

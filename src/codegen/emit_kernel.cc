@@ -31,7 +31,8 @@
 namespace framejit::codegen {
 namespace {
 
-constexpr int kSumSteps = 64;  // steps of one accumulator before it goes to the upper level
+constexpr int kSumSteps = 64;     // steps of one accumulator before it goes to the upper level
+constexpr int kColumnSteps = 16;  // likewise of a column, which is summed by one accumulator, a row by many
 constexpr int64_t kStackScratch = 32768;
 constexpr int64_t kShortRow = 1024, kLongRow = 262144;  // bytes of rows whose successor is fetched early
 constexpr int64_t kAhead = 2048;                        // bytes
@@ -167,8 +168,8 @@ class Emitter : ReductionEmitter {
     b_.SetInsertPoint(joined);
   }
 
-  // Is so little summed that sums need no upper level? That counts where short rows have short code; where it is known
-  // now, null.
+  // Is so little summed that sums need no upper level? That counts where short rows have short code. It is null where
+  // the answer is known now.
   Value* SumsFew() {
     constexpr size_t kShortCode = 48;
     const bool sums = std::any_of(k_.insts.begin(), k_.insts.end(), [](const Inst& inst) {
@@ -180,7 +181,7 @@ class Emitter : ReductionEmitter {
     return b_.CreateICmpSLE(length, I64(MostSummed()));
   }
   int64_t MostSummed() const {  // along an axis without an upper level
-    return 2 * kSumSteps * (k_.column ? 1 : int64_t{lanes_} * schedule_.unroll);
+    return 2 * (k_.column ? kColumnSteps : kSumSteps * int64_t{lanes_} * schedule_.unroll);
   }
   bool few_ = false;  // this code is for no more
 
@@ -405,6 +406,7 @@ class Emitter : ReductionEmitter {
 
   void SetMask(Copy& copy, Value* i, Value* end) {
     copy.i = i;
+    if (lanes_ == 1) return;
     copy.valid = b_.CreateSub(end, i);
     Value* lane = LaneNumbers(b_.getInt32Ty());
     Value* valid = b_.CreateTrunc(Min(copy.valid, I64(lanes_)), b_.getInt32Ty());
@@ -482,7 +484,7 @@ class Emitter : ReductionEmitter {
         states = MakeStates(stage, n);
         const size_t last = k_.red.size() - 1;
         const auto extent = Number(red_extent_[last]);
-        const bool short_axis = last == 0 && (few_ || (extent && *extent <= 2 * kSumSteps));
+        const bool short_axis = last == 0 && (few_ || (extent && *extent <= 2 * kColumnSteps));
         const bool sums = std::any_of(states.begin(), states.end(), Sums);
         if (sums && !short_axis) MakeHigh(states);
         for (const State& s : states) {
@@ -508,8 +510,8 @@ class Emitter : ReductionEmitter {
     }
   }
 
-  // The loops over the red axes; `flush` runs every kSumSteps steps of the last one if there are `chunks`, else at its
-  // end.
+  // The loops over the red axes; `flush` runs every kColumnSteps steps of the last one if there are `chunks`, else at
+  // its end.
   void RedNest(size_t axis, bool chunks, absl::FunctionRef<void()> flush, absl::FunctionRef<void()> body) {
     const bool last = axis + 1 == k_.red.size();
     auto one = [&](Value* r) {
@@ -524,8 +526,8 @@ class Emitter : ReductionEmitter {
       if (last) flush();
       return;
     }
-    For(I64(0), red_extent_[axis], kSumSteps, [&](Value* c) {
-      For(c, Min(Add(c, I64(kSumSteps)), red_extent_[axis]), 1, one);
+    For(I64(0), red_extent_[axis], kColumnSteps, [&](Value* c) {
+      For(c, Min(Add(c, I64(kColumnSteps)), red_extent_[axis]), 1, one);
       flush();
     });
   }
@@ -593,7 +595,7 @@ class Emitter : ReductionEmitter {
     } else {
       const size_t last = k_.red.size() - 1;
       auto extent = Number(red_extent_[last]);
-      const bool short_axis = last == 0 && (few_ || (extent && *extent <= 2 * kSumSteps));
+      const bool short_axis = last == 0 && (few_ || (extent && *extent <= 2 * kColumnSteps));
       if (sums && !short_axis) MakeHigh(states);
       RedNest(0, sums && !short_axis, [&] { Flush(states); }, body);
     }
@@ -635,12 +637,13 @@ int Strip(const Kernel& k, const Schedule& s) {
 
 Schedule MakeSchedule(const Kernel& k, const Isa& isa) {
   // 32-bit lanes if any value has 32 bits, else what the widest value needs.
-  bool four = false, eight = false, two = false;
+  bool four = false, eight = false, two = false, sixteen = false;
   for (const Inst& inst : k.insts) {
     const int size = IsBool(inst.dtype) ? 1 : DTypeSize(ComputeType(inst.dtype));
     four = four || size == 4;
     eight = eight || size == 8;
     two = two || size == 2;
+    sixteen = sixteen || size == 16;
   }
   Schedule s;
   const int bytes = four ? 4 : eight ? 8 : two ? 2 : 1;
@@ -648,6 +651,7 @@ Schedule MakeSchedule(const Kernel& k, const Isa& isa) {
   s.unroll = Unroll(k, isa);
   const bool scans = std::any_of(k.insts.begin(), k.insts.end(), [](const Inst& i) { return i.kind == IKind::kScan; });
   if (scans && !k.column) s.lanes = s.unroll = 1;  // one after the other
+  if (sixteen) s.lanes = s.unroll = 1;             // such an element is a vector of its own
   if (k.column) {
     if (s.unroll == 4) s.unroll = 8;  // a row of memory is read in few lines
     while (s.unroll > 1 && k.inner.is_const() && k.inner.value() < s.lanes * s.unroll) s.unroll /= 2;

@@ -88,6 +88,7 @@ llvm::Type* OpEmitter::RegisterType(DType t, int lanes) const {
     case DType::kBool: return Wide(b_.getInt1Ty(), lanes);
     case DType::kFloat32: return Wide(b_.getFloatTy(), lanes);
     case DType::kFloat64: return Wide(b_.getDoubleTy(), lanes);
+    case DType::kComplex128: return StorageType(t, lanes);
     default:
       if (!IsInteger(t)) throw CodegenUnsupported("type " + std::string(DTypeName(t)));
       return Wide(b_.getIntNTy(DTypeSize(t) * 8), lanes);
@@ -97,6 +98,10 @@ llvm::Type* OpEmitter::RegisterType(DType t, int lanes) const {
 llvm::Type* OpEmitter::StorageType(DType t, int lanes) const {
   if (t == DType::kFloat32) return Wide(b_.getFloatTy(), lanes);
   if (t == DType::kFloat64) return Wide(b_.getDoubleTy(), lanes);
+  if (t == DType::kComplex128) {  // is moved, one at a time, and nothing else
+    if (lanes != 1) throw CodegenUnsupported("vectors of type c128");
+    return llvm::FixedVectorType::get(b_.getDoubleTy(), 2);
+  }
   return Wide(b_.getIntNTy(DTypeSize(t) * 8), lanes);
 }
 
@@ -205,6 +210,7 @@ Value* OpEmitter::Result16(Op op, DType t, Value* v) {
 
 llvm::Constant* OpEmitter::Constant(const Scalar& s, DType t, int lanes) const {
   llvm::Type* type = RegisterType(t, lanes);
+  if (IsComplex(t)) return llvm::Constant::getNullValue(type);  // the only one that moves have
   if (IsFloat(t)) {
     double d = s.AsDouble();
     if (t == DType::kFloat32) d = static_cast<float>(d);

@@ -51,7 +51,8 @@ int64_t Const(Int e, int64_t otherwise) {
 constexpr int kTile = 32, kMostStaged = 5, kMostGroup = 64;
 constexpr int kStagedBytes = 48 << 10;  // shared memory that every block can have
 
-// The accesses of a tiled kernel that are contiguous along the last outer axis alone; none: no tiles.
+// Gives the accesses of a tiled kernel that are contiguous along the last outer axis alone. Without any there are no
+// tiles.
 std::vector<bool> Staged(const Kernel& k) {
   std::vector<bool> staged(k.insts.size(), false);
   auto small = [](Int e) { return e.is_const() && e.value() < kTile / 2; };
@@ -149,7 +150,7 @@ std::vector<bool> GpuUniform(const Kernel& k, int vector) {
 
 namespace {
 
-// The phases of MakeGpuSchedule, in their order.
+// These are the phases of MakeGpuSchedule, in their order.
 class Scheduler {
  public:
   Scheduler(const Kernel& k, const Chip& chip, bool vectors, bool narrow, int most_cluster)
@@ -233,7 +234,7 @@ class Scheduler {
     s_.tail = v > 1 && one_row && !(k_.inner.is_const() && k_.inner.value() % v == 0);
   }
 
-  // Which accesses are whole vectors; false: some contiguous one cannot be.
+  // Says which accesses are whole vectors. It is false if some contiguous one cannot be.
   bool DecideAccesses(int v) {
     s_.vector = v;
     s_.wide_access.assign(k_.insts.size(), false);
@@ -302,7 +303,7 @@ class Scheduler {
     s_.threads = 32 * s_.slices;
   }
 
-  // Vectors of a row for each of so many threads.
+  // Gives the vectors of a row for each of so many threads.
   int64_t Each(int threads) const { return (total_ + threads - 1) / threads; }
   bool half() const { return smallest_ < 4; }
 
@@ -344,8 +345,8 @@ class Scheduler {
     s_.threads = std::max(128, s_.row_threads);
   }
 
-  // A row in the shared memory of a block, or of a cluster. Several blocks a multiprocessor, so that one computes while
-  // others load; small ones, where they are many (all measured on an H200).
+  // Puts a row into the shared memory of a block, or of a cluster. There are several blocks a multiprocessor, so that
+  // one computes while others load, and small ones where they are many (all measured on an H200).
   bool HoldRow() {
     constexpr int kOneBlock = 64 << 10, kOfMany = 16 << 10, kLeast = 128;  // bytes; threads
     constexpr int kRegisters = 42;                                         // of a thread of such a kernel

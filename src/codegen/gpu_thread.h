@@ -243,13 +243,13 @@ class GpuThread {
     return b_.CreateSelect(condition, pointer, zeros_);
   }
 
-  // A vector travels as words of 32 bits (64 for elements of 64), 16 bytes an access.
+  // A vector travels as words of 32 bits (64 and 128 for elements of such a size), 16 bytes an access.
   struct Words {
     llvm::Type* type;
     int size, per_access, count;  // bytes of a word; words of an access, in all
   };
   Words WordsOf(DType t) {
-    const int bytes = vector_ * DTypeSize(t), size = DTypeSize(t) == 8 ? 8 : bytes >= 4 ? 4 : bytes;
+    const int bytes = vector_ * DTypeSize(t), size = DTypeSize(t) >= 8 ? DTypeSize(t) : bytes >= 4 ? 4 : bytes;
     return {b_.getIntNTy(size * 8), size, std::min(16, bytes) / size, bytes / size};
   }
   Values LoadVector(const Inst& inst, Value* p) {
@@ -291,7 +291,7 @@ class GpuThread {
   }
   Values LoadWords(const Inst& inst, Value* p) {
     const Words w = WordsOf(k_.buffers[inst.buffer].dtype);
-    const bool once = ReadOnce(inst) && w.size > 1;
+    const bool once = ReadOnce(inst) && w.size > 1 && w.size <= 8;
     Values words;
     for (int first = 0; first < w.count; first += w.per_access) {
       Value* at = first ? b_.CreateConstGEP1_64(b_.getInt8Ty(), p, first * w.size) : p;

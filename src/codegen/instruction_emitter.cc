@@ -5,6 +5,13 @@
 #include "codegen/math.h"
 
 namespace framejit::codegen {
+namespace {
+
+llvm::Align AlignmentOf(DType t) {  // complex numbers lie as their parts do
+  return llvm::Align(IsComplex(t) ? DTypeSize(t) / 2 : DTypeSize(t));
+}
+
+}  // namespace
 
 void InstructionEmitter::Splats(const Stage& stage) {
   std::vector<bool> here(k_.insts.size(), false);
@@ -74,7 +81,7 @@ Value* InstructionEmitter::LoadScalar(int n, const Inst& inst, Value* offset, Va
   const DType t = MemoryType(inst);
   Value* p = Element(inst, pointer_[n], offset);
   if (predicate) p = b_.CreateSelect(predicate, p, zeros_);
-  Value* v = b_.CreateAlignedLoad(ops_.StorageType(t, 1), p, llvm::Align(DTypeSize(t)));
+  Value* v = b_.CreateAlignedLoad(ops_.StorageType(t, 1), p, AlignmentOf(t));
   if (!predicate || !k_.ieee) return ops_.FromStorage(v, t);
   return Kept(ops_.FromStorage(b_.CreateSelect(predicate, v, Nothing(v->getType(), t)), t));
 }
@@ -109,8 +116,7 @@ void InstructionEmitter::EmitScalar(int n, const Inst& inst, Value* i) {
     case IKind::kStore: {
       const DType t = MemoryType(inst);
       Value* v = scalar_[inst.operands[0]];
-      b_.CreateAlignedStore(ops_.ToStorage(v, t), Element(inst, pointer_[n], Offset(inst, i)),
-                            llvm::Align(DTypeSize(t)));
+      b_.CreateAlignedStore(ops_.ToStorage(v, t), Element(inst, pointer_[n], Offset(inst, i)), AlignmentOf(t));
       break;
     }
     case IKind::kCheck: Note(b_, scalar_[inst.operands[0]], inst.scalar.AsInt()); break;
@@ -180,7 +186,7 @@ Value* InstructionEmitter::Lanes64(Value* first, const Inst& inst) {
 Value* InstructionEmitter::Iota(int n, const Inst& inst, const Copy& copy) {
   Value* first = Position(n, inst, copy.i);
   if (!IsFloat(inst.dtype)) return ops_.Cast(Lanes64(first, inst), DType::kInt64, inst.dtype);
-  // Exact in f64 and cheaper than converting 64-bit lanes.
+  // This is exact in f64, and cheaper than converting 64-bit lanes.
   Value* at = b_.CreateVectorSplat(lanes_, b_.CreateSIToFP(first, b_.getDoubleTy()));
   Value* step = b_.CreateVectorSplat(lanes_, b_.CreateSIToFP(IntOf(inst.index.inner), b_.getDoubleTy()));
   Value* v = b_.CreateFAdd(at, b_.CreateFMul(LaneNumbers(b_.getDoubleTy()), step));

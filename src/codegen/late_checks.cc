@@ -1,18 +1,27 @@
 #include "codegen/late_checks.h"
 
 #include <llvm/ADT/SetVector.h>
+#include <llvm/ADT/SmallSet.h>
+#include <llvm/Analysis/AssumptionCache.h>
+#include <llvm/Analysis/DemandedBits.h>
+#include <llvm/Analysis/LoopAccessAnalysis.h>
 #include <llvm/Analysis/LoopInfo.h>
+#include <llvm/Analysis/OptimizationRemarkEmitter.h>
 #include <llvm/Analysis/ScalarEvolution.h>
 #include <llvm/Analysis/ScalarEvolutionExpressions.h>
+#include <llvm/Analysis/TargetLibraryInfo.h>
+#include <llvm/Analysis/TargetTransformInfo.h>
 #include <llvm/IR/Dominators.h>
 #include <llvm/IR/IRBuilder.h>
 #include <llvm/IR/IntrinsicInst.h>
 #include <llvm/IR/MDBuilder.h>
+#include <llvm/IR/Module.h>
 #include <llvm/IR/PatternMatch.h>
 #include <llvm/Transforms/Utils/BasicBlockUtils.h>
 #include <llvm/Transforms/Utils/LoopUtils.h>
 #include <llvm/Transforms/Utils/PromoteMemToReg.h>
 #include <llvm/Transforms/Utils/ScalarEvolutionExpander.h>
+#include <llvm/Transforms/Vectorize/LoopVectorizationLegality.h>
 
 #include <optional>
 #include <vector>
@@ -22,7 +31,7 @@
 namespace framejit::codegen {
 namespace {
 
-using namespace llvm::PatternMatch;
+using namespace llvm::PatternMatch;  // NOLINT(google-build-using-namespace): the words of its patterns
 using llvm::BasicBlock;
 using llvm::SCEV;
 using llvm::SCEVAddRecExpr;
@@ -31,6 +40,8 @@ using llvm::Value;
 constexpr unsigned kMostInstructions = 400;
 constexpr size_t kMostPlaces = 4, kMostParts = 2;
 constexpr int64_t kMostKept = 8192;  // bytes of a part
+// Of a loop, and a function that is asked with its number before the loop: is it one that can be vectorised?
+constexpr const char *kNumber = "framejit.vectorised", *kVectorised = "fj_vectorised";
 
 // What is special in an operand of these is special in the result.
 void Stays(Value* v, const llvm::Loop& loop, llvm::SmallPtrSetImpl<Value*>& all) {
@@ -48,7 +59,7 @@ void Stays(Value* v, const llvm::Loop& loop, llvm::SmallPtrSetImpl<Value*>& all)
   }
 }
 
-// The value at the end of a round that is special from the round on in which x was; nothing if there is none.
+// Gives the value at the end of a round that is special from the round on in which x was, or nothing if there is none.
 Value* CarriedOn(Value* x, const llvm::Loop& loop) {
   for (llvm::PHINode& phi : loop.getHeader()->phis()) {
     if (!phi.getType()->isFloatingPointTy()) continue;
@@ -60,8 +71,8 @@ Value* CarriedOn(Value* x, const llvm::Loop& loop) {
   return nullptr;
 }
 
-// The numbers of which `v` is not-a-number if one is special, as sums of their differences to themselves; false if it
-// is something else.
+// Gives the numbers of which `v` is not-a-number if one is special, as sums of their differences to themselves. It is
+// false if `v` is something else.
 bool Numbers(Value* v, llvm::SmallSetVector<Value*, 4>& numbers) {
   Value *a, *b;
   if (match(v, m_AnyZeroFP())) return true;
@@ -90,7 +101,7 @@ bool AsksForNumbersOnly(Value* condition, bool usual) {
   return compare && compare->getPredicate() == (usual ? llvm::FCmpInst::FCMP_ORD : llvm::FCmpInst::FCMP_UNO);
 }
 
-// The values that tell of all numbers, behind the loop; nothing if some are not carried on.
+// Gives the values that tell of all numbers behind the loop, or nothing if some are not carried on.
 std::optional<llvm::SmallSetVector<Value*, 4>> Tell(const llvm::SmallSetVector<Value*, 4>& numbers,
                                                     const llvm::Loop& loop) {
   llvm::SmallSetVector<Value*, 4> told;
@@ -105,12 +116,13 @@ std::optional<llvm::SmallSetVector<Value*, 4>> Tell(const llvm::SmallSetVector<V
 class LateChecks {
  public:
   LateChecks(llvm::Loop& loop, llvm::LoopInfo& li, llvm::DominatorTree& dt, llvm::ScalarEvolution& se,
-             std::vector<llvm::AllocaInst*>& kept)
+             std::vector<llvm::AllocaInst*>& kept, unsigned& numbers)
       : loop_(loop),
         li_(li),
         dt_(dt),
         se_(se),
         kept_(kept),
+        numbers_(numbers),
         i64_(llvm::Type::getInt64Ty(loop.getHeader()->getContext())) {}
 
   bool Run() {
@@ -173,8 +185,9 @@ class LateChecks {
         if (!store || !store->isSimple() || !Place(*store)) return false;
         parts += written_.back().step != 0;
       }
-    // What is kept is copied: that pays where nothing else is left to do in the rounds.
-    return written_.size() <= kMostPlaces && (!parts || (parts <= kMostParts && AllCarriedOn()));
+    // What is kept is copied: that pays where nothing else is left to do in the rounds, or little in each.
+    if (parts && !AllCarriedOn()) number_ = ++numbers_;
+    return written_.size() <= kMostPlaces && parts <= kMostParts;
   }
 
   // An address that each round writes to is one that can be read before.
@@ -218,6 +231,7 @@ class LateChecks {
     b.SetInsertPoint(loop_.getLoopPreheader()->getTerminator());
     b.CreateStore(b.getFalse(), failed);
     const std::vector<Kept> kept = Keep(b);
+    const std::vector<Reread> reread = number_ ? ReadBefore(b) : std::vector<Reread>();
     std::vector<BasicBlock*> behind;
     for (auto [from, to] : exits_) behind.push_back(llvm::SplitEdge(from, to, &dt_, &li_));
     for (llvm::BranchInst* branch : late_) {
@@ -232,7 +246,9 @@ class LateChecks {
     for (BasicBlock* left : behind) {
       llvm::Instruction* jump = left->getTerminator();
       b.SetInsertPoint(jump);
-      b.CreateCondBr(b.CreateLoad(b.getInt1Ty(), failed), again, jump->getSuccessor(0),
+      Value* wrong = b.CreateLoad(b.getInt1Ty(), failed);
+      for (const Reread& r : reread) wrong = b.CreateOr(wrong, Changed(b, r));
+      b.CreateCondBr(wrong, again, jump->getSuccessor(0),
                      llvm::MDBuilder(b.getContext()).createBranchWeights(1, 1 << 16));
       jump->eraseFromParent();
     }
@@ -244,15 +260,24 @@ class LateChecks {
         b.CreateAlignedStore(k.copy, k.at, llvm::Align(1));
     }
     b.CreateBr(slow->getLoopPreheader());
+    if (number_) llvm::addStringMetadataToLoop(&loop_, kNumber, number_);
     dt_.recalculate(f);
     llvm::PromoteMemToReg({failed}, dt_);
     se_.forgetAllLoops();
   }
 
   Value* Ask(BasicBlock& at) {
-    Value* few = llvm::ConstantInt::getTrue(at.getContext());
     llvm::SCEVExpander expander(se_, at.getDataLayout(), "late");
     llvm::IRBuilder<> b(at.getTerminator());
+    Value* few = b.getTrue();
+    if (number_) {
+      llvm::FunctionCallee ask = at.getModule()->getOrInsertFunction(kVectorised, b.getInt1Ty(), b.getInt64Ty());
+      auto* f = llvm::cast<llvm::Function>(ask.getCallee());
+      for (auto attribute : {llvm::Attribute::NoUnwind, llvm::Attribute::WillReturn, llvm::Attribute::Speculatable})
+        f->addFnAttr(attribute);
+      f->setDoesNotAccessMemory();
+      few = b.CreateCall(ask, {b.getInt64(number_)});
+    }
     for (const Written& w : written_)
       if (w.step) {
         Value* rounds =
@@ -300,6 +325,43 @@ class LateChecks {
     return kept;
   }
 
+  // An element that each round reads from one place, and what it was before the loop.
+  struct Reread {
+    Value *at, *was;
+    llvm::Align align;
+  };
+
+  // Where the one part that the loop writes may hold such an element, it is taken to stay as it is, and looked at
+  // behind the loop: no byte of the part is written twice.
+  std::vector<Reread> ReadBefore(llvm::IRBuilder<>& b) {
+    std::vector<Reread> all;
+    if (written_.size() != 1 || !written_[0].step) return all;
+    llvm::Instruction* end = loop_.getLoopPreheader()->getTerminator();
+    llvm::SCEVExpander expander(se_, end->getDataLayout(), "late");
+    for (BasicBlock* block : live_) {
+      if (!dt_.dominates(block, loop_.getLoopLatch())) continue;
+      for (llvm::Instruction& i : llvm::make_early_inc_range(*block)) {
+        auto* load = llvm::dyn_cast<llvm::LoadInst>(&i);
+        if (!load || !load->isSimple()) continue;
+        const SCEV* place = se_.getSCEV(load->getPointerOperand());
+        if (!se_.isLoopInvariant(place, &loop_) || !Safe(place)) continue;
+        Value* at = expander.expandCodeFor(place, load->getPointerOperandType(), end);
+        b.SetInsertPoint(end);
+        all.push_back({at, b.CreateAlignedLoad(load->getType(), at, load->getAlign()), load->getAlign()});
+        load->replaceAllUsesWith(all.back().was);
+        load->eraseFromParent();
+      }
+    }
+    return all;
+  }
+
+  static Value* Changed(llvm::IRBuilder<>& b, const Reread& r) {
+    llvm::Type* type = r.was->getType();
+    if (type->isPointerTy()) return b.CreateICmpNE(b.CreateAlignedLoad(type, r.at, r.align), r.was);
+    llvm::Type* bits = b.getIntNTy(type->getPrimitiveSizeInBits());
+    return b.CreateICmpNE(b.CreateAlignedLoad(bits, r.at, r.align), b.CreateBitCast(r.was, bits));
+  }
+
   // All innermost loops share it.
   llvm::AllocaInst* Memory(size_t k) {
     llvm::BasicBlock& entry = loop_.getHeader()->getParent()->getEntryBlock();
@@ -316,6 +378,8 @@ class LateChecks {
   llvm::DominatorTree& dt_;
   llvm::ScalarEvolution& se_;
   std::vector<llvm::AllocaInst*>& kept_;
+  unsigned& numbers_;
+  unsigned number_ = 0;  // not 0: only where it is vectorised
   llvm::Type* i64_;
   llvm::SmallSetVector<BasicBlock*, 16> live_;
   std::vector<llvm::BranchInst*> late_;
@@ -348,6 +412,28 @@ bool CarryOn(llvm::PHINode& flag, llvm::Loop& loop) {
   return true;
 }
 
+// Into loads and stores of what lies side by side.
+bool CanBeVectorised(llvm::Loop& loop, llvm::Function& f, llvm::FunctionAnalysisManager& fam) {
+  if (!loop.isLoopSimplifyForm()) return false;
+  auto& ore = fam.getResult<llvm::OptimizationRemarkEmitterAnalysis>(f);
+  auto& tti = fam.getResult<llvm::TargetIRAnalysis>(f);
+  llvm::PredicatedScalarEvolution pse(fam.getResult<llvm::ScalarEvolutionAnalysis>(f), loop);
+  llvm::LoopVectorizationRequirements requirements;
+  llvm::LoopVectorizeHints hints(&loop, /*InterleaveOnlyWhenForced=*/true, ore, &tti);
+  llvm::LoopVectorizationLegality legality(
+      &loop, pse, &fam.getResult<llvm::DominatorTreeAnalysis>(f), &tti, &fam.getResult<llvm::TargetLibraryAnalysis>(f),
+      &f, fam.getResult<llvm::LoopAccessAnalysis>(f), &fam.getResult<llvm::LoopAnalysis>(f), &ore, &requirements,
+      &hints, &fam.getResult<llvm::DemandedBitsAnalysis>(f), &fam.getResult<llvm::AssumptionAnalysis>(f), nullptr,
+      nullptr);
+  if (!legality.canVectorize(/*UseVPlanNativePath=*/false) || requirements.getExactFPInst()) return false;
+  for (llvm::BasicBlock* block : loop.blocks())
+    for (llvm::Instruction& i : *block) {
+      Value* at = llvm::getLoadStorePointerOperand(&i);
+      if (at && !loop.isLoopInvariant(at) && !legality.isConsecutivePtr(llvm::getLoadStoreType(&i), at)) return false;
+    }
+  return true;
+}
+
 }  // namespace
 
 llvm::PreservedAnalyses LateChecksPass::run(llvm::Function& f, llvm::FunctionAnalysisManager& fam) {
@@ -355,10 +441,28 @@ llvm::PreservedAnalyses LateChecksPass::run(llvm::Function& f, llvm::FunctionAna
   auto& dt = fam.getResult<llvm::DominatorTreeAnalysis>(f);
   auto& se = fam.getResult<llvm::ScalarEvolutionAnalysis>(f);
   std::vector<llvm::AllocaInst*> kept;
+  unsigned numbers = 0;
   bool changed = false;
   for (llvm::Loop* loop : li.getLoopsInPreorder())
-    if (loop->isInnermost()) changed |= LateChecks(*loop, li, dt, se, kept).Run();
+    if (loop->isInnermost()) changed |= LateChecks(*loop, li, dt, se, kept, numbers).Run();
   return changed ? llvm::PreservedAnalyses::none() : llvm::PreservedAnalyses::all();
+}
+
+llvm::PreservedAnalyses VectorisedChecksPass::run(llvm::Function& f, llvm::FunctionAnalysisManager& fam) {
+  llvm::Function* ask = f.getParent()->getFunction(kVectorised);
+  if (!ask) return llvm::PreservedAnalyses::all();
+  llvm::SmallSet<uint64_t, 8> good;
+  for (llvm::Loop* loop : fam.getResult<llvm::LoopAnalysis>(f).getLoopsInPreorder())
+    if (const auto number = llvm::getOptionalIntLoopAttribute(loop, kNumber); number && CanBeVectorised(*loop, f, fam))
+      good.insert(*number);
+  for (llvm::User* user : llvm::make_early_inc_range(ask->users())) {
+    auto* call = llvm::cast<llvm::CallInst>(user);
+    const uint64_t number = llvm::cast<llvm::ConstantInt>(call->getArgOperand(0))->getZExtValue();
+    call->replaceAllUsesWith(llvm::ConstantInt::getBool(call->getType(), good.contains(number)));
+    call->eraseFromParent();
+  }
+  ask->eraseFromParent();
+  return llvm::PreservedAnalyses::none();
 }
 
 llvm::PreservedAnalyses CarriedChecksPass::run(llvm::Function& f, llvm::FunctionAnalysisManager& fam) {

@@ -13,6 +13,12 @@ struct LateChecksPass : llvm::PassInfoMixin<LateChecksPass> {
   llvm::PreservedAnalyses run(llvm::Function& f, llvm::FunctionAnalysisManager& fam);
 };
 
+// Of the loops whose checks came behind them at the price of copies of what they write: only those that are vectorised
+// keep that.
+struct VectorisedChecksPass : llvm::PassInfoMixin<VectorisedChecksPass> {
+  llvm::PreservedAnalyses run(llvm::Function& f, llvm::FunctionAnalysisManager& fam);
+};
+
 // A number that was special makes all sums and products with it special. Where the loop carries such a sum on, its last
 // value tells of all rounds.
 struct CarriedChecksPass : llvm::PassInfoMixin<CarriedChecksPass> {

@@ -1,5 +1,6 @@
-// One execution session for the process. Each kernel is a library (JITDylib) of its own, so that equal names do not
-// meet and an evicted kernel takes its memory with it; helpers are found by name when a kernel first asks for one.
+// This file has the one execution session of the process. Each kernel is a library (JITDylib) of its own, so that equal
+// names do not meet and an evicted kernel takes its memory with it. Helpers are found by name when a kernel first asks
+// for one.
 #include "codegen/linker.h"
 
 #include <llvm/ExecutionEngine/JITLink/JITLinkMemoryManager.h>

@@ -43,7 +43,7 @@ constexpr double kHalfPi = 0x1.921fb54442d18p+0, kHalfPiLo = 0x1.1a62633145c07p-
 
 class Math {
  public:
-  // `exact`: f64 arithmetic for an f64 result; otherwise short polynomials.
+  // `exact` asks for f64 arithmetic for an f64 result. Otherwise polynomials are short.
   Math(llvm::IRBuilder<>& b, const Isa& isa, Value* like, bool exact)
       : b_(b), isa_(isa), type_(like->getType()), f64_(type_->getScalarType()->isDoubleTy()), exact_(exact) {
     bits_ = llvm::IntegerType::get(b.getContext(), f64_ ? 64 : 32);
@@ -94,7 +94,7 @@ class Math {
   template <size_t N>
   Value* Poly(Value* x, const double (&c)[N]) {
     if (N < 5) return Horner(x, c);
-    // In pairs over the square: half the latency of Horner for one more multiplication.
+    // Evaluates in pairs over the square, which has half the latency of Horner for one more multiplication.
     Value* square = Mul(x, x);
     Value* p = nullptr;
     for (size_t i = (N - 1) / 2 * 2 + 2; i > 0;) {

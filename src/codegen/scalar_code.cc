@@ -1,4 +1,5 @@
-// To LLVM IR, instruction by instruction; then the passes that such code wants. Variables are stack slots at first.
+// This file makes LLVM IR of the instructions, one by one, and runs the passes that such code wants. Variables are
+// stack slots at first.
 #include "codegen/scalar_code.h"
 
 #include <llvm/Analysis/AliasAnalysis.h>
@@ -36,6 +37,7 @@
 #include <llvm/Transforms/Scalar/SimpleLoopUnswitch.h>
 #include <llvm/Transforms/Scalar/SimplifyCFG.h>
 #include <llvm/Transforms/Utils/Cloning.h>
+#include <llvm/Transforms/Utils/LoopUtils.h>
 #include <llvm/Transforms/Vectorize/LoopVectorize.h>
 
 #include <atomic>
@@ -45,6 +47,7 @@
 #include "codegen/late_checks.h"
 #include "codegen/machine.h"
 #include "codegen/scalar_ranges.h"
+#include "codegen/selects.h"
 #include "codegen/versioned_loops.h"
 
 namespace framejit::codegen {
@@ -52,9 +55,9 @@ namespace {
 
 using llvm::Value;
 
-// A function of the module, so that passes see one instruction that has no effects, move it out of loops and find it
-// again; ExpandModuloPass puts its body in the place of each call. Many programs keep a number within bounds that it
-// seldom leaves: without a division then. It may be computed where nobody wants it: then with any divisor.
+// The remainder is a function of the module, so that passes see one instruction that has no effects, move it out of
+// loops and find it again. ExpandModuloPass puts its body in the place of each call. Many programs keep a number within
+// bounds that it seldom leaves, and then no division runs. It may be computed where nobody wants it, with any divisor.
 llvm::Function* Modulo(llvm::Module& m) {
   constexpr const char* kName = "fj_modulo";
   if (llvm::Function* f = m.getFunction(kName)) return f;
@@ -93,6 +96,7 @@ class Emitter {
     auto* type = llvm::FunctionType::get(b_.getInt64Ty(), {b_.getPtrTy(), b_.getInt64Ty()}, false);
     f_ = llvm::Function::Create(type, llvm::Function::ExternalLinkage, symbol, m);
     f_->addFnAttr(llvm::Attribute::NoUnwind);
+    f_->addFnAttr("prefer-vector-width", "256");
     f_->addParamAttr(0, llvm::Attribute::NoAlias);
     unlikely_ = llvm::MDBuilder(m.getContext()).createBranchWeights(1, 1 << 16);
     llvm::MDBuilder md(m.getContext());
@@ -158,7 +162,7 @@ class Emitter {
     if (!known) known = LoadCell(i);
   }
 
-  // The block that leaves by this exit; one for all conditions of an instruction of the program.
+  // Gives the block that leaves by this exit, which is one for all conditions of an instruction of the program.
   llvm::BasicBlock* ExitBlock(int exit) {
     llvm::BasicBlock*& block = exits_[exit];
     if (block) return block;
@@ -476,6 +480,16 @@ struct ExpandModuloPass : llvm::PassInfoMixin<ExpandModuloPass> {
   }
 };
 
+// Inner loops of programs have few rounds as a rule: one vector at once leaves fewer of them for the end.
+struct OneVectorPass : llvm::PassInfoMixin<OneVectorPass> {
+  llvm::PreservedAnalyses run(llvm::Function& f, llvm::FunctionAnalysisManager& fam) {
+    for (llvm::Loop* loop : fam.getResult<llvm::LoopAnalysis>(f).getLoopsInPreorder())
+      if (loop->isInnermost() && loop->getLoopLatch())
+        llvm::addStringMetadataToLoop(loop, "llvm.loop.interleave.count", 1);
+    return llvm::PreservedAnalyses::all();
+  }
+};
+
 // The analyses that the passes below ask for, and no others: LLVM's registry of all of them would link all of them.
 void Optimize(llvm::Module& m, llvm::TargetMachine& machine) {
   llvm::LoopAnalysisManager lam;
@@ -543,10 +557,15 @@ void Optimize(llvm::Module& m, llvm::TargetMachine& machine) {
   fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(again), /*UseMemorySSA=*/true));
   fpm.addPass(ExpandModuloPass());
   fpm.addPass(LateChecksPass());
+  // What all ways of a branch end with stands behind them once: then ways that only choose a number are no branches.
+  fpm.addPass(llvm::SimplifyCFGPass(llvm::SimplifyCFGOptions().hoistCommonInsts(true).sinkCommonInsts(true)));
+  fpm.addPass(SelectsPass());
   fpm.addPass(llvm::SimplifyCFGPass());
   late.addPass(llvm::LICMPass(llvm::LICMOptions()));
   fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(late), /*UseMemorySSA=*/true));
   fpm.addPass(CarriedChecksPass());
+  fpm.addPass(VectorisedChecksPass());
+  fpm.addPass(OneVectorPass());
   fpm.addPass(llvm::LoopVectorizePass());
   fpm.addPass(llvm::InstCombinePass());
   fpm.addPass(llvm::SimplifyCFGPass());

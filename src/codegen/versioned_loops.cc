@@ -25,7 +25,7 @@
 namespace framejit::codegen {
 namespace {
 
-using namespace llvm::PatternMatch;
+using namespace llvm::PatternMatch;  // NOLINT(google-build-using-namespace): the words of its patterns
 using llvm::SCEV;
 using llvm::SCEVAddRecExpr;
 using llvm::Value;
@@ -34,6 +34,10 @@ constexpr const char* kDone = "framejit.versioned";
 constexpr uint64_t kCold = 64;  // so much more often goes the other way
 constexpr unsigned kMostInstructions = 600;
 constexpr int64_t kMostRounds = 1 << 30, kMostStep = 1 << 20;
+// Of a number to which loops add: what it starts with, what is added at once, how often in a round, and rounds.
+constexpr int64_t kMostStart = int64_t{1} << 61, kMostAdded = int64_t{1} << 36, kFewRounds = 1 << 20;
+constexpr size_t kMostAdditions = 16;
+static_assert(kMostAdded * kFewRounds * int64_t{kMostAdditions} <= kMostStart);
 constexpr unsigned kUnrolledWhole = 16;  // rounds: such a loop will be none
 
 class Versioner {
@@ -101,7 +105,7 @@ class Versioner {
     }
   }
 
-  // The values of `e` in the first and in the last round; nothing if they are not known or may go round.
+  // Gives the values of `e` in the first and in the last round, or nothing if they are not known or may go round.
   std::vector<const SCEV*> Ends(const SCEV* e) {
     const llvm::Instruction* at = loop_.getLoopPreheader()->getTerminator();
     if (e->getType() != i64_) return {};
@@ -147,11 +151,55 @@ class Versioner {
 
   void Overflow(llvm::ExtractValueInst& part) {
     auto* sum = llvm::dyn_cast<llvm::WithOverflowInst>(part.getAggregateOperand());
+    if (!sum || !sum->isSigned() || sum->getType()->getStructElementType(0) != i64_) return;
     const llvm::APInt* c;
-    if (!sum || !sum->isSigned() || !match(sum->getRHS(), m_APInt(c)) || c->abs().ugt(1 << 30)) return;
-    auto ends = Ends(se_.getSCEV(sum->getLHS()));
-    if (ends.empty() || ends.size() < 2) return;
-    checks_.push_back({&part, false, std::move(ends), nullptr, int64_t{1} << 32});
+    if (match(sum->getRHS(), m_APInt(c)) && c->abs().ule(1 << 30))
+      if (auto ends = Ends(se_.getSCEV(sum->getLHS())); ends.size() == 2) {
+        checks_.push_back({&part, false, std::move(ends), nullptr, int64_t{1} << 32});
+        return;
+      }
+    Growth growth;
+    if (!rounds_ || !Grows(sum, growth) || growth.seen.size() > kMostAdditions) return;
+    few_rounds_ = true;
+    checks_.push_back({&part, false, std::move(growth.starts), nullptr, kMostStart});
+    for (const SCEV* e : growth.added) checks_.push_back({&part, false, {e}, nullptr, kMostAdded});
+  }
+
+  // A number that the loop carries on, and all that is added to it: that is bounded by what one addition adds.
+  struct Growth {
+    llvm::SmallPtrSet<Value*, 16> seen;
+    std::vector<const SCEV*> starts, added;
+  };
+  bool Grows(Value* v, Growth& growth) {
+    if (!loop_.isLoopInvariant(v) && !growth.seen.insert(v).second) return true;
+    if (loop_.isLoopInvariant(v)) {
+      const SCEV* e = se_.getSCEV(v);
+      if (!Safe(e, loop_.getLoopPreheader()->getTerminator())) return false;
+      if (!llvm::is_contained(growth.starts, e)) growth.starts.push_back(e);
+      return true;
+    }
+    Value *a, *b;
+    if (auto* phi = llvm::dyn_cast<llvm::PHINode>(v))
+      return llvm::all_of(phi->incoming_values(), [&](Value* x) { return Grows(x, growth); });
+    if (match(v, m_Select(m_Value(), m_Value(a), m_Value(b)))) return Grows(a, growth) && Grows(b, growth);
+    if (auto* part = llvm::dyn_cast<llvm::ExtractValueInst>(v))
+      return part->getIndices()[0] == 0 && Grows(part->getAggregateOperand(), growth);
+    auto* sum = llvm::dyn_cast<llvm::WithOverflowInst>(v);
+    if (!sum || !sum->isSigned()) return false;
+    if (sum->getBinaryOp() == llvm::Instruction::Sub)
+      return Little(sum->getRHS(), growth) && Grows(sum->getLHS(), growth);
+    if (sum->getBinaryOp() != llvm::Instruction::Add) return false;
+    if (Little(sum->getRHS(), growth)) return Grows(sum->getLHS(), growth);
+    return Little(sum->getLHS(), growth) && Grows(sum->getRHS(), growth);
+  }
+  bool Little(Value* v, Growth& growth) {
+    const SCEV* e = se_.getSCEV(v);
+    const llvm::APInt most(64, kMostAdded);
+    const llvm::ConstantRange range = se_.getSignedRange(e);
+    if (range.getSignedMin().sge(-most) && range.getSignedMax().slt(most)) return true;
+    const std::vector<const SCEV*> ends = Ends(e);
+    growth.added.insert(growth.added.end(), ends.begin(), ends.end());
+    return !ends.empty();
   }
 
   void Copy() {
@@ -186,7 +234,8 @@ class Versioner {
     for (const SCEV* step : steps_)
       all = b.CreateAnd(all,
                         b.CreateICmpULT(b.CreateAdd(number(step), b.getInt64(kMostStep)), b.getInt64(2 * kMostStep)));
-    if (moves) all = b.CreateAnd(all, b.CreateICmpULT(number(rounds_), b.getInt64(kMostRounds)));
+    if (moves || few_rounds_)
+      all = b.CreateAnd(all, b.CreateICmpULT(number(rounds_), b.getInt64(few_rounds_ ? kFewRounds : kMostRounds)));
     return b.CreateFreeze(all);
   }
 
@@ -196,6 +245,7 @@ class Versioner {
   llvm::ScalarEvolution& se_;
   llvm::Type* i64_;
   const SCEV* rounds_ = nullptr;  // jumps back
+  bool few_rounds_ = false;
   std::vector<Check> checks_;
   llvm::SmallSetVector<const SCEV*, 4> steps_;  // of what moves, where they are no constants
   std::optional<llvm::SCEVExpander> expander_;

@@ -1,6 +1,7 @@
 #include "compiler/forms.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
@@ -23,6 +24,8 @@ namespace {
 constexpr int kWarm = 2;   // runs that are not timed: weights are packed in the second one
 constexpr int kTimed = 6;  // of each form
 constexpr double kGain = 1.05, kHopeless = 1.5, kQuiet = 1.3;
+constexpr double kFarTooSlow = 4;     // Times the default in the slowest of its runs: not even warm runs are finished.
+constexpr double kMostMaking = 10.0;  // seconds
 
 // What was found out, by the hash of the graph, its default plan and the number of threads: the pass to do without.
 class Verdicts {
@@ -75,7 +78,11 @@ Verdicts& TheVerdicts() {
 class Forms : public Executable, public runtime::Estimated {
  public:
   Forms(const Graph& graph, const CompileOptions& options, std::vector<std::string_view> passes, MakeForm make)
-      : options_(options), passes_(std::move(passes)), make_(std::move(make)), name_(graph.name) {
+      : options_(options),
+        passes_(std::move(passes)),
+        make_(std::move(make)),
+        name_(graph.name),
+        symbolic_(!graph.symbols.empty()) {
     std::string text = graph.str();
     for (bool weight : options.weights) text += weight ? 'w' : '-';
     forms_.push_back({"", make_(options_)});
@@ -85,7 +92,7 @@ class Forms : public Executable, public runtime::Estimated {
   }
 
   const CompileStats& stats() const override { return stats_; }
-  std::string str() const override { return Current()->str(); }
+  std::string str() const override { return Current()->str(); }  // Of the form that is chosen.
   int64_t ScratchBytes(std::span<const int64_t> symbols) const override { return Current()->ScratchBytes(symbols); }
   void AddCost(std::span<const int64_t> symbols, runtime::PlanCost* cost) const override {
     runtime::AddCost(*Current(), symbols, cost);
@@ -93,6 +100,10 @@ class Forms : public Executable, public runtime::Estimated {
 
   void Run(Host& host, std::span<const Buffer> inputs, std::span<const int64_t> scalars,
            std::span<Buffer> outputs) override {
+    if (Executable* settled = settled_.load(std::memory_order_acquire)) {
+      Executable* run = symbolic_ && !AreTimed(inputs, scalars) ? default_.get() : settled;
+      return run->Run(host, inputs, scalars, outputs);
+    }
     const auto [run, form] = Next(host, inputs, scalars);
     if (form < 0) return run->Run(host, inputs, scalars, outputs);
     const auto start = std::chrono::steady_clock::now();
@@ -118,6 +129,19 @@ class Forms : public Executable, public runtime::Estimated {
     }
   };
 
+  // Are these the sizes that the forms were timed with?
+  bool AreTimed(std::span<const Buffer> inputs, std::span<const int64_t> scalars) const {
+    const int64_t* at = sizes_->data();
+    const auto same = [&](const int64_t* first, size_t count) {
+      at += count;
+      return std::equal(first, first + count, at - count);
+    };
+    size_t count = scalars.size();
+    for (const Buffer& b : inputs) count += b.rank;
+    return count == sizes_->size() && same(scalars.data(), scalars.size()) &&
+           std::all_of(inputs.begin(), inputs.end(), [&](const Buffer& b) { return same(b.sizes, b.rank); });
+  }
+
   std::shared_ptr<Executable> Current() const {
     std::lock_guard lock(mu_);
     return current_;
@@ -129,14 +153,13 @@ class Forms : public Executable, public runtime::Estimated {
     std::vector<Form> gone;  // freed behind the lock: that may take the GIL, whose owner may want the lock
     std::lock_guard lock(mu_);
     if (decided_) return {current_, -1};
-    std::vector<int64_t> sizes(scalars.begin(), scalars.end());
-    for (const Buffer& b : inputs) sizes.insert(sizes.end(), b.sizes, b.sizes + b.rank);
     if (!sizes_) {
-      sizes_ = sizes;
+      sizes_.emplace(scalars.begin(), scalars.end());
+      for (const Buffer& b : inputs) sizes_->insert(sizes_->end(), b.sizes, b.sizes + b.rank);
       Begin(host.NumThreads(), &gone);
       if (decided_) return {current_, -1};
     }
-    if (timing_ || sizes != *sizes_) return {current_, -1};  // two at once, or of other sizes, say nothing
+    if (timing_ || !AreTimed(inputs, scalars)) return {current_, -1};  // two at once, or of other sizes, say nothing
     timing_ = true;
     // The default first: what is kept of weights has a bound, and it must have its part.
     if (forms_[0].runs < kWarm) return {current_, 0};
@@ -149,8 +172,10 @@ class Forms : public Executable, public runtime::Estimated {
     key_ = diag::Hash(text_ + std::to_string(threads));
     text_.clear();
     const std::optional<std::string> known = TheVerdicts().Find(key_);
+    const auto start = std::chrono::steady_clock::now();
     for (std::string_view pass : passes_) {
       if (known && *known != pass) continue;
+      if (std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() > kMostMaking) break;
       CompileOptions options = options_;
       options.disabled_passes.emplace_back(pass);
       auto form = Made(options);
@@ -178,7 +203,8 @@ class Forms : public Executable, public runtime::Estimated {
     Form& form = forms_[number];
     if (++form.runs > kWarm) form.seconds.push_back(seconds);
     const double standard = forms_[0].best();
-    if (number && !form.seconds.empty() && form.best() > kHopeless * standard) {
+    if (!number) slowest_ = std::max(slowest_, seconds);
+    if (number && ((!form.seconds.empty() && form.best() > kHopeless * standard) || seconds > kFarTooSlow * slowest_)) {
       gone.push_back(std::move(form));
       forms_.erase(forms_.begin() + number);
     }
@@ -206,7 +232,9 @@ class Forms : public Executable, public runtime::Estimated {
       diag::Tell(choice, choice.what + ": " + choice.chosen + " is chosen: " + why);
     }
     current_ = form.run;
+    if (symbolic_) default_ = forms_[0].run;
     decided_ = true;
+    settled_.store(current_.get(), std::memory_order_release);
     std::move(forms_.begin(), forms_.end(), std::back_inserter(*gone));
     forms_.clear();
   }
@@ -215,13 +243,17 @@ class Forms : public Executable, public runtime::Estimated {
   const std::vector<std::string_view> passes_;
   const MakeForm make_;
   const std::string name_;
-  std::string text_;  // until the number of threads is known
+  const bool symbolic_;  // Runs may have other sizes than those that are timed.
+  std::string text_;     // until the number of threads is known
   uint64_t key_ = 0;
   CompileStats stats_;
   mutable std::mutex mu_;
   std::shared_ptr<Executable> current_;  // the default until it is decided
+  std::shared_ptr<Executable> default_;  // of symbolic graphs, once it is decided
   bool decided_ = false;
-  std::vector<Form> forms_;  // until then; the default is the first
+  std::atomic<Executable*> settled_{nullptr};  // current_, once it is decided: nothing changes it or sizes_ then
+  double slowest_ = 0;                         // run of the default
+  std::vector<Form> forms_;                    // until then; the default is the first
   std::optional<std::vector<int64_t>> sizes_;
   bool timing_ = false;  // by some thread
 };

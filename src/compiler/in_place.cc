@@ -11,11 +11,11 @@ using runtime::Step;
 using runtime::Storage;
 using shape::Int;
 
-bool Contains(const std::vector<int>& list, int x) {
+bool Contains(std::span<const int> list, int x) {
   return std::find(list.begin(), list.end(), x) != list.end();
 }
 
-// Dense up to a permutation, forwards: no two elements at one address, and none before the first.
+// Is it dense up to a permutation, and forwards? Then no two elements have one address, and none lies before the first.
 bool Injective(const shape::Ints& sizes, const shape::Ints& strides) {
   std::vector<int> order;
   for (size_t i = 0; i < sizes.size(); ++i) {
@@ -196,6 +196,7 @@ void WriteDirectly(Plan& plan, std::vector<loop::Kernel>& kernels) {
   }
   std::vector<Step> ordered;
   std::vector<loop::Kernel> ordered_kernels;
+  ordered.reserve(plan.steps.size());
   for (bool at_end : {false, true}) {
     for (size_t i = 0; i < plan.steps.size(); ++i) {
       if (last[i] != at_end) continue;

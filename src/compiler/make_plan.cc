@@ -100,6 +100,9 @@ class Planner {
     kernels_.resize(plan_.steps.size());
     WriteDirectly(plan_, kernels_);
     ReuseOperands(plan_, kernels_);
+    plan_.storages.shrink_to_fit();  // A plan is kept as long as its code.
+    plan_.values.shrink_to_fit();
+    plan_.inputs.shrink_to_fit();
     return std::move(plan_);
   }
 
@@ -158,7 +161,7 @@ class Planner {
     }
   }
 
-  // The plan's value for a graph value that exists by now.
+  // Gives the plan's value for a graph value that exists by now.
   int ValueOf(ValueId v) {
     if (value_of_[v] >= 0) return value_of_[v];
     const auto& alias = grouping_.aliases[v];
@@ -257,8 +260,18 @@ class Planner {
     LowerOne(group.stored.at(0), Step::Kind::kNode);
   }
 
-  static std::shared_ptr<const runtime::Operation> OperationOf(const Node& n) {
-    return std::make_shared<const runtime::Operation>(n.op, n.attrs, n.type);
+  // Steps that do the same, as the layers of a model, share it.
+  std::shared_ptr<const runtime::Operation> OperationOf(const Node& n) {
+    const auto same = [&](const std::shared_ptr<const runtime::Operation>& known) {
+      const Attrs &a = known->attrs, &b = n.attrs;
+      return known->op == n.op && known->type == n.type && a.axes == b.axes && a.syms == b.syms &&
+             a.scalar == b.scalar && a.sym_scalar == b.sym_scalar && a.dtype == b.dtype && a.flag == b.flag &&
+             a.name == b.name && !a.call && !b.call && a.result_types == b.result_types;
+    };
+    const auto known = std::find_if(operations_.rbegin(), operations_.rend(), same);
+    if (known != operations_.rend()) return *known;
+    if (operations_.size() == kOperationsKnown) operations_.erase(operations_.begin());
+    return operations_.emplace_back(std::make_shared<const runtime::Operation>(n.op, n.attrs, n.type));
   }
 
   void LowerOne(ValueId v, Step::Kind kind, Storage::Kind result = Storage::Kind::kScratch) {
@@ -332,7 +345,7 @@ class Planner {
     }
     const size_t num_results = std::max<size_t>(1, n.attrs.result_types.size());
     for (size_t r = 0; r < num_results; ++r) {
-      // The graph values that are this result; the first result is the extern node's own value, too.
+      // Gives the graph values that are this result. The first result is the extern node's own value, too.
       std::vector<ValueId> same;
       if (r == 0) same.push_back(v);
       for (ValueId u : group.nodes) {
@@ -408,6 +421,7 @@ class Planner {
     }
   }
 
+  static constexpr size_t kOperationsKnown = 16;
   static constexpr int kBaseValue = -2;  // of an output: the value that its maker will get
 
   const Graph& g_;
@@ -416,7 +430,8 @@ class Planner {
   const Device device_;
   CompileStats& stats_;
   std::vector<Layout> layouts_;
-  const std::vector<int> uses_;  // in_place.h
+  std::vector<std::shared_ptr<const runtime::Operation>> operations_;  // The last ones.
+  const std::vector<int> uses_;                                        // in_place.h
   std::vector<Layout> kernel_layouts_;
   std::vector<int> value_of_;          // by graph value
   std::map<ValueId, int> storage_of_;  // values made directly in an output

@@ -245,7 +245,7 @@ class Cutter {
       call.operands.push_back(ValueOf(o));
       Reads(ValueOf(o), c.stage);
     }
-    // By result, whether or not anything picks it.
+    // By result, it says what stands for it, whether or not anything picks it.
     std::vector<int> results;
     for (size_t r = 0; r < n.attrs.result_types.size(); ++r) {
       int value = -1;

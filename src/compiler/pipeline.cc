@@ -23,7 +23,7 @@ namespace {
 
 using compiler::Unit;
 
-// The passes of every target, in order; its own come between these and fusion.
+// These are the passes of every target, in order. Its own come between these and fusion.
 constexpr compiler::PassEntry kPasses[] = {
     {"fold", [](Unit& u) { pass::Fold(u.graph); }},
     {"cse", [](Unit& u) { pass::Cse(u.graph); }},

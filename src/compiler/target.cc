@@ -18,7 +18,7 @@ std::atomic<const Target*> registered{nullptr};
 
 }  // namespace
 
-// Convolutions, attention, packed weights, and linear layers with a function.
+// These are convolutions, attention, packed weights, and linear layers with a function.
 bool Target::LibraryLends(const Graph& g, ValueId v) const {
   const Node& n = g.nodes[v];
   if (n.op == Op::kLinear) return n.attrs.name == "relu" || n.attrs.name == "gelu";

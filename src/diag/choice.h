@@ -11,7 +11,7 @@ struct Choice {
   std::string what, chosen, why;  // "graph f"; the name of the way that is taken; what decided, in words
   std::vector<std::pair<std::string, double>> seconds;  // of one run, by way, as far as they were measured
 };
-// Is told by the event `choice` (docs/trace.md), and on the channel perf as `text`.
+// Is told by the event `choice` (docs/events.md), and on the channel perf as `text`.
 bool ChoicesAreTold();
 void Tell(const Choice& choice, const std::string& text);
 

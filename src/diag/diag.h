@@ -52,7 +52,7 @@ bool Enabled(Channel c);                       // one or two loads: may stand on
 void Log(Channel c, const std::string& text);  // to stderr or the event stream, if enabled
 void Warn(const std::string& text);            // always shown
 
-// FRAMEJIT_TRACE: one JSON object a line. kind: see docs/trace.md. Values are JSON text already (use Quote and Json).
+// FRAMEJIT_EVENTS: one JSON object a line. kind: see docs/events.md. Values are JSON text already (use Quote and Json).
 bool EventsOn();  // one or two loads
 void Event(std::string_view kind, const std::vector<std::pair<std::string_view, std::string>>& fields);
 std::string Quote(std::string_view s);  // a JSON string; bytes that are not UTF-8 become U+FFFD

@@ -1,4 +1,4 @@
-// Structured events (docs/trace.md): one file a process, one line an event, one write(2) a line to a descriptor opened
+// Structured events (docs/events.md): one file a process, one line an event, one write(2) a line to a descriptor opened
 // with O_APPEND, so lines of different threads never mix and a killed process leaves at most one torn line. After fork
 // the child drops the descriptor and opens a file of its own with its next event.
 #include <fcntl.h>
@@ -86,7 +86,7 @@ std::vector<std::string> CommandLine() {
   return out;
 }
 
-// Of a distributed program, as its launcher says; "": none does.
+// Says of a distributed program what its launcher says, and "" where there is none.
 std::string Rank() {
   for (const char* name : {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"})
     if (const char* text = std::getenv(name); text && *text) return Json(static_cast<int64_t>(std::atoll(text)));
@@ -110,7 +110,7 @@ std::string Open(File& f, const std::string& directory, int part) {
   if (part > 2) unlink(PathOf(f, part - 2).c_str());
   const std::string path = PathOf(f, part);
   f.fd = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (f.fd < 0) return "FRAMEJIT_TRACE: cannot write " + path + ": " + std::strerror(errno);
+  if (f.fd < 0) return "FRAMEJIT_EVENTS: cannot write " + path + ": " + std::strerror(errno);
   WriteAll(f.fd, Line("process", {{"schema", "1"},
                                   {"part", Json(part)},
                                   {"ppid", Json(static_cast<int>(getppid()))},
@@ -125,7 +125,7 @@ std::string Open(File& f, const std::string& directory, int part) {
 [[gnu::hot]] bool EventsOn() {
   uint64_t now = OptionsGeneration();
   if (on_generation.load(std::memory_order_acquire) != now) {
-    on.store(!GetOption("trace").empty(), std::memory_order_relaxed);
+    on.store(!GetOption("events").empty(), std::memory_order_relaxed);
     on_generation.store(now, std::memory_order_release);
   }
   return on.load(std::memory_order_relaxed);
@@ -133,11 +133,11 @@ std::string Open(File& f, const std::string& directory, int part) {
 
 void Event(std::string_view kind, const std::vector<std::pair<std::string_view, std::string>>& fields) {
   if (!EventsOn()) return;
-  std::string directory = GetOption("trace"), complaint;
+  std::string directory = GetOption("events"), complaint;
   {
     File& f = Get();
     std::lock_guard lock(f.mutex);
-    const uint64_t limit = static_cast<uint64_t>(std::max<int64_t>(0, OptionInt("trace_limit"))) << 20;
+    const uint64_t limit = static_cast<uint64_t>(std::max<int64_t>(0, OptionInt("events_limit"))) << 20;
     if (f.directory != directory)
       complaint = Open(f, directory, 0);
     else if (f.fd >= 0 && limit && f.bytes >= limit / 3)
@@ -145,7 +145,7 @@ void Event(std::string_view kind, const std::vector<std::pair<std::string_view, 
     const std::string line = Line(kind, fields);
     f.bytes += line.size();
     if (f.fd >= 0 && !WriteAll(f.fd, line)) {
-      complaint = std::string("FRAMEJIT_TRACE: write failed: ") + std::strerror(errno) + "; no more events";
+      complaint = std::string("FRAMEJIT_EVENTS: write failed: ") + std::strerror(errno) + "; no more events";
       close(f.fd);
       f.fd = -1;
     }

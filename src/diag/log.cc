@@ -56,7 +56,7 @@ uint32_t Mask() {
       if (("," + names + ",").find("," + std::string(kNames[i]) + ",") != std::string::npos) bits |= 1u << (i + shift);
   };
   add(GetOption("log"), 0);
-  if (EventsOn()) add(GetOption("trace_log"), kToEvents);
+  if (EventsOn()) add(GetOption("events_log"), kToEvents);
   mask.store(bits, std::memory_order_relaxed);
   mask_generation.store(now, std::memory_order_release);
   return bits;

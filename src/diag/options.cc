@@ -4,8 +4,10 @@
 #include <atomic>
 #include <charconv>
 #include <cstdlib>
+#include <memory>
 #include <mutex>
 #include <optional>
+#include <unordered_map>
 #include <utility>
 
 #include "diag/diag.h"
@@ -60,7 +62,7 @@ std::vector<std::string> ValidValues(const OptionInfo& o) {
   return valid;
 }
 
-// The text in its normal form; throws std::invalid_argument with a message that names what is valid.
+// Gives the text in its normal form. It throws std::invalid_argument with a message that names what is valid.
 std::string Normalise(const OptionInfo& o, std::string_view text) {
   if (text.empty() && o.type != 's' && o.type != 'l') return o.default_value;  // FRAMEJIT_VERIFY= : as if not set
   switch (o.type) {
@@ -93,9 +95,15 @@ std::string Normalise(const OptionInfo& o, std::string_view text) {
 
 constexpr std::string_view kPrefix = "FRAMEJIT_";  // of every option's environment variable
 
+int64_t NumberOf(const std::string& value) {
+  return std::strtoll(value.c_str(), nullptr, 10);
+}
+
 struct State {
   std::mutex mutex;  // held for a few string operations, never across calls out of this file
   std::vector<std::string> values;
+  // Of each value: options are asked for at every instruction that a frame comes to, so without a lock.
+  std::unique_ptr<std::atomic<int64_t>[]> numbers;
   std::string complaints;
 };
 
@@ -115,6 +123,8 @@ State& Get() {
         s->complaints += (s->complaints.empty() ? "" : "\n") + std::string(o.env) + ": " + e.what();
       }
     }
+    s->numbers = std::make_unique<std::atomic<int64_t>[]>(s->values.size());
+    for (size_t i = 0; i < s->values.size(); ++i) s->numbers[i] = NumberOf(s->values[i]);
     for (char** e = environ; e && *e; ++e) {  // a misspelled variable would otherwise do nothing, silently
       std::string_view entry = *e;
       if (!entry.starts_with(kPrefix)) continue;
@@ -142,16 +152,32 @@ std::atomic<uint64_t> generation{1};
 thread_local const std::vector<std::pair<std::string, std::string>>* overlay = nullptr;
 
 std::optional<size_t> Find(std::string_view field) {
-  const auto& all = Options();
-  for (size_t i = 0; i < all.size(); ++i)
-    if (field == all[i].field) return i;
-  return std::nullopt;
+  static const auto* places = [] {
+    auto* map = new std::unordered_map<std::string_view, size_t>;
+    for (const OptionInfo& o : Options()) map->emplace(o.field, map->size());
+    return map;
+  }();
+  const auto it = places->find(field);
+  return it == places->end() ? std::nullopt : std::optional(it->second);
+}
+
+const std::string* Overlaid(std::string_view field) {
+  if (overlay)
+    for (const auto& [name, value] : *overlay)
+      if (name == field) return &value;
+  return nullptr;
 }
 
 std::string UnknownOption(std::string_view field) {
   std::vector<std::string> names;
   for (const OptionInfo& o : Options()) names.emplace_back(o.field);
   return Unknown("option", field, names);
+}
+
+size_t PlaceOf(std::string_view field) {
+  const std::optional<size_t> i = Find(field);
+  if (!i) throw std::out_of_range(UnknownOption(field));
+  return *i;
 }
 
 }  // namespace
@@ -180,19 +206,16 @@ OptionScope::~OptionScope() {
 }
 
 std::string GetOption(std::string_view field) {
-  if (overlay) {
-    for (const auto& [name, value] : *overlay)
-      if (name == field) return value;
-  }
-  std::optional<size_t> i = Find(field);
-  if (!i) throw std::out_of_range(UnknownOption(field));
+  if (const std::string* value = Overlaid(field)) return *value;
+  const size_t place = PlaceOf(field);
   State& s = Get();
   std::lock_guard lock(s.mutex);
-  return s.values[*i];
+  return s.values[place];
 }
 
 int64_t OptionInt(std::string_view field) {
-  return std::strtoll(GetOption(field).c_str(), nullptr, 10);
+  if (const std::string* value = Overlaid(field)) return NumberOf(*value);
+  return Get().numbers[PlaceOf(field)].load(std::memory_order_acquire);
 }
 std::vector<std::string> OptionList(std::string_view field) {
   return Split(GetOption(field));
@@ -216,7 +239,9 @@ void SetOption(std::string_view field, std::string_view value) {
   std::string text = NormalOption(field, value);
   State& s = Get();
   std::lock_guard lock(s.mutex);
-  s.values[*Find(field)] = std::move(text);
+  const size_t place = *Find(field);
+  s.numbers[place].store(NumberOf(text), std::memory_order_release);
+  s.values[place] = std::move(text);
   generation.fetch_add(1, std::memory_order_release);
 }
 
@@ -232,7 +257,7 @@ std::string Closest(std::string_view word, const std::vector<std::string>& candi
   std::string best;
   size_t best_distance = std::max<size_t>(1, word.size() / 3) + 1;
   for (const std::string& c : candidates) {
-    // Edit distance with transpositions; three rolling rows.
+    // Computes the edit distance with transpositions, in three rolling rows.
     std::vector<size_t> before(c.size() + 1), last(c.size() + 1), row(c.size() + 1);
     for (size_t j = 0; j <= c.size(); ++j) last[j] = j;
     for (size_t i = 1; i <= word.size(); ++i) {

@@ -1,4 +1,4 @@
-// Attributes, methods, super(), imports.
+// This file has the instructions of attributes, methods, super() and imports.
 #include "frame/activation.h"
 
 namespace framejit::frame::ops {

@@ -1,4 +1,4 @@
-// Displays, comprehensions, functions.
+// This file has the instructions that make displays, comprehensions and functions.
 #include <vector>
 
 #include "frame/activation.h"

@@ -1,5 +1,5 @@
-// Calls. The stack holds two slots before the arguments: NULL and the callable, or a function and its self; the order
-// of the former changed in 3.13.
+// This file has the calls. The stack holds two slots before the arguments: NULL and the callable, or a function and its
+// self. The order of the former changed in 3.13.
 #include "frame/activation.h"
 
 namespace framejit::frame::ops {
@@ -45,7 +45,7 @@ Flow Intrinsic1(Activation& m, const Instr& i) {
   switch (fj_intrinsic(i.arg)) {
     case FJ_INTRINSIC_POSITIVE: return Positive(m, i);
     case FJ_INTRINSIC_LIST_TO_TUPLE: return ListToTuple(m, i);
-    case FJ_INTRINSIC_STOP_ITERATION:  // an exception is leaving a generator; other than these it stays what it is
+    case FJ_INTRINSIC_STOP_ITERATION:  // An exception is leaving a generator. Any other than these stays what it is.
       if (PyErr_GivenExceptionMatches(m.Top(), PyExc_StopIteration) ||
           PyErr_GivenExceptionMatches(m.Top(), PyExc_StopAsyncIteration))
         return Flow::kHandOver;

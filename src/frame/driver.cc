@@ -1,5 +1,5 @@
-// The hook's evaluator. A frame arrives unlinked; while we own it, it is the thread's current frame; every end goes
-// through CPython (a hand-over at a RETURN, or fj_end_raise), which clears and pops it as always.
+// This file has the hook's evaluator. A frame arrives unlinked. While we own it, it is the thread's current frame.
+// Every end goes through CPython (a hand-over at a RETURN, or fj_end_raise), which clears and pops the frame as always.
 #include "frame/driver.h"
 
 #include <pthread.h>

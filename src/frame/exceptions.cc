@@ -127,7 +127,8 @@ Flow BeforeWith(Activation& m, const Instr&) {
   return Flow::kNext;
 }
 
-Flow WithExceptStart(Activation& m, const Instr&) {  // exit function, lasti, previous exception, exception
+// On the stack lie the exit function, lasti, the previous exception, and the exception.
+Flow WithExceptStart(Activation& m, const Instr&) {
   PyObject* exception = m.Top();
   PyObject* traceback = PyException_GetTraceback(exception);
   PyObject* args[4] = {nullptr, reinterpret_cast<PyObject*>(Py_TYPE(exception)), exception,

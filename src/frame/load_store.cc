@@ -1,4 +1,4 @@
-// Stack shuffling, locals, cells, globals.
+// This file has the instructions that shuffle the stack, and those of locals, cells and globals.
 #include "frame/activation.h"
 
 namespace framejit::frame::ops {

@@ -1,4 +1,4 @@
-// Items, operators, comparisons, formatting.
+// This file has the instructions of items, operators, comparisons and formatting.
 #include "frame/activation.h"
 
 namespace framejit::frame::ops {

@@ -1,5 +1,6 @@
-// CPython's data model through its C API. Error messages are those of CPython where a C function makes them; where the
-// bytecode loop itself makes them, we answer "CPython shall run this" (semantics.h) before anything has changed.
+// This file has CPython's data model through its C API. Error messages are those of CPython where a C function makes
+// them. Where the bytecode loop itself makes them, we answer "CPython shall run this" (semantics.h) before anything has
+// changed.
 #include "frame/semantics.h"
 
 #include <opcode.h>
@@ -169,7 +170,8 @@ PyObject* Semantics::Import(PyObject* name, PyObject* globals, PyObject* locals,
 
 PyObject* Semantics::ImportFrom(PyObject* module, PyObject* name) {
   PyObject* v = PyObject_GetAttr(module, name);
-  if (!v && PyErr_ExceptionMatches(PyExc_AttributeError)) PyErr_Clear();  // a submodule in sys.modules, or the message
+  // Gives a submodule in sys.modules, or raises with the message.
+  if (!v && PyErr_ExceptionMatches(PyExc_AttributeError)) PyErr_Clear();
   return v;
 }
 

@@ -1,6 +1,6 @@
-// A policy that has no opinion but where to stop. Frames of one code object run n instructions here and then in
-// CPython; with a seed, three quarters of all frames do, n being random. Modes: "step" asks before every instruction,
-// "run" uses RunLinked, "raise" raises ValueError at the n-th instruction, "override" the Override path (generators
+// This policy has no opinion but where to stop. Frames of one code object run n instructions here and then in CPython.
+// With a seed, three quarters of all frames do, and n is random. The modes: "step" asks before every instruction, "run"
+// uses RunLinked, "raise" raises ValueError at the n-th instruction, "override" takes the Override path (generators
 // included), "abandon" breaks out of everything at the n-th global.
 #include "frame/testing.h"
 

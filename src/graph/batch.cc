@@ -10,7 +10,7 @@ using shape::Ints;
 
 namespace {
 
-// The place of each axis behind that of the batch.
+// Gives the place of each axis behind that of the batch.
 std::vector<int64_t> Behind(std::vector<int64_t> axes) {
   for (int64_t& a : axes) ++a;
   return axes;
@@ -34,7 +34,7 @@ void Batching::Refuse(const framejit::Node& n) {
   throw Unbatchable("no rule for batches of " + name + LineOf(n));
 }
 
-// The value for all samples; repeated where it is the same for each.
+// Gives the value for all samples, and repeats it where it is the same for each.
 ValueId Batching::Whole(ValueId v) {
   if (Varies(v)) return whole_[v];
   Ints shape = b_.type(v).shape;
@@ -168,7 +168,7 @@ ValueId Batching::Take(const framejit::Node& n) {
 ValueId Batching::MatMul(const framejit::Node& n) {
   const ValueId x = n.operands[0], y = n.operands[1];
   const Ints a = b_.type(x).shape, c = b_.type(y).shape;
-  if (a.size() == 2 && !Varies(y)) {  // the rows of all samples at once
+  if (a.size() == 2 && !Varies(y)) {  // This has the rows of all samples at once.
     const ValueId rows = b_.Reshape(whole_[x], {size_ * a[0], a[1]});
     return b_.Reshape(b_.Add(Op::kMatMul, {rows, y}), {size_, a[0], c[1]});
   }

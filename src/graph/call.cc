@@ -1,5 +1,5 @@
-// Text of calls and traces. Arguments look like Python; what Python has no literal for is written as a call:
-// dtype("float32"), device("cuda:0"), complex(1.0, 2.0), object(3).
+// This file makes the text of calls and traces. Arguments look like Python. What Python has no literal for is written
+// as a call: dtype("float32"), device("cuda:0"), complex(1.0, 2.0), object(3).
 #include "framejit/call.h"
 
 #include "graph/text.h"

@@ -137,7 +137,9 @@ constexpr Row kTorch[] = {
     {"_stack contiguous copy empty_like full_like iadd isub ones_ pad radd roll sort topk tril triu zeros_",
      {.flags = kKeepsNoOperand | kKeepsNoResult}},
     {"copy_", {.flags = kKeepsNoOperand | kKeepsNoResult, .batch = Batch::kCopy}},
-    {"embedding", {.flags = kKeepsNoOperand | kKeepsNoResult, .batch = Batch::kLeadingSecond}},
+    {"embedding", {.flags = kKeepsNoOperand | kKeepsNoResult | kMayRenormalise, .batch = Batch::kLeadingSecond}},
+    {"embedding_bag", {.flags = kMayRenormalise | kTrustsLastOffset}},
+    {"torch.max_pool1d", {.flags = kDenseWhenBare}},
     {"gather", {.flags = kKeepsNoOperand | kKeepsNoResult, .keeps = kFirst}},
     {"__setitem__", {.flags = kKeepsNoResult | kTakesSequences, .batch = Batch::kStore}},
     {"batch_norm instance_norm", {.flags = kKeepsNoResult | kWritesInSilence}},
@@ -447,7 +449,10 @@ std::string Effects::str() const {
                                            "shapes_alone",
                                            "type_of_tensors",
                                            "takes_held_number",
-                                           "takes_factor"};
+                                           "takes_factor",
+                                           "trusts_last_offset",
+                                           "may_renormalise",
+                                           "dense_when_bare"};
   static constexpr const char* kKept[] = {"first",         "second",       "third",   "result",
                                           "second_result", "third_result", "if_alone"};
   static constexpr const char* kCasts[] = {"", "lower", "float32", "promote", "refused"};

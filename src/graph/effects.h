@@ -42,8 +42,11 @@ enum EffectFlags : uint32_t {
   kReflected = 1u << 18,       // __radd__
   kBatchesInPlace = 1u << 19,  // torch.vmap goes through the in-place form as through the other
   // --- its kernel
-  kTrustsIntegers = 1u << 20,  // places in memory that the caller gives, which no kernel of some version checks
-  kTypeOfTensors = 1u << 22,   // torch.FloatTensor(2, 3), torch.FloatTensor([2.0]): makes one of its type
+  kTrustsIntegers = 1u << 20,    // places in memory that the caller gives, which no kernel of some version checks
+  kTypeOfTensors = 1u << 22,     // torch.FloatTensor(2, 3), torch.FloatTensor([2.0]): makes one of its type
+  kTrustsLastOffset = 1u << 25,  // with its eighth argument on: its kernel and the sizes of results beside the first
+  kMayRenormalise = 1u << 26,  // writes the rows that it reads, in silence, if it is given max_norm (or a fourth float)
+  kDenseWhenBare = 1u << 27,   // On a CPU, without gradients and modes of Python, another kernel's dense result comes.
   // --- numbers that tensors hold (x.item()), which may stay in the graph
   kTakesHeldNumber = 1u << 23,  // as its last operand, as it would take the tensor itself
   kTakesFactor = 1u << 24,      // by keyword (alpha, value): the framework reads it, and refuses what does not fit

@@ -1,4 +1,4 @@
-// The tables behind Op, DType and TensorType.
+// This file has the tables behind Op, DType and TensorType.
 #include <stdexcept>
 #include <unordered_map>
 

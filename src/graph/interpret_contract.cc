@@ -1,4 +1,5 @@
-// Contractions as plain loops. Floats accumulate in double and round once; integers wrap; bool is or-of-ands.
+// This file computes contractions as plain loops. Floats accumulate in double and round once, integers wrap, and bool
+// is an or of ands.
 #include <algorithm>
 #include <array>
 #include <cmath>

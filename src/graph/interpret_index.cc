@@ -1,4 +1,5 @@
-// Indexing and views. Reads and views move bytes, so they work for every dtype; scatter's modes compute.
+// This file computes indexing and views. Reads and views move bytes, so they work for every dtype. The modes of scatter
+// compute.
 #include <algorithm>
 #include <cstring>
 
@@ -23,7 +24,7 @@ void RequireData(int64_t length, const HostTensor& out) {
   if (length == 0 && Count(out.sizes) > 0) throw std::runtime_error("indexing into an empty axis");
 }
 
-// For every element of `index`: offset of the element of `data` at the same coordinates but 0 on the axis.
+// Gives for every element of `index` the offset of the element of `data` at the same coordinates, but 0 on the axis.
 std::vector<int64_t> BaseOffsets(const HostTensor& data, const HostTensor& index, int64_t axis) {
   HostTensor map = index;
   map.offset = 0;

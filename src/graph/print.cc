@@ -1,4 +1,5 @@
-// Graph <-> text. docs/graph.md describes the format; Parse(str()) is the identity on well-formed graphs.
+// This file writes graphs as text and reads them. docs/graph.md describes the format. Parse(str()) gives a well-formed
+// graph back.
 #include "graph/print.h"
 
 #include <stdexcept>

@@ -39,7 +39,7 @@ std::string CheckNode(const Graph& g, ValueId v, shape::Env& env) {
   if (!bad.empty()) return bad;
   if (!n.strides.empty() && n.strides.size() != n.type.shape.size()) return "needs a stride per dim";
   if (n.op == Op::kInput) {
-    if (std::count(g.inputs.begin(), g.inputs.end(), v) != 1) return "input is not listed once";
+    if (!std::binary_search(g.inputs.begin(), g.inputs.end(), v)) return "input is not listed once";
     return "";
   }
   if (n.op == Op::kExtern && !n.attrs.call) return "extern without a call";
@@ -71,13 +71,13 @@ std::string Verify(const Graph& g) {
   if (!g.symbol_sources.empty() && g.symbol_sources.size() != g.symbols.size()) return "a symbol has no source";
   shape::Env env;
   for (const shape::SymbolInfo& s : g.symbols) env.NewSymbol(s);
-  for (ValueId v = 0; v < g.nodes.size(); ++v) {
-    std::string problem = CheckNode(g, v, env);
-    if (!problem.empty()) return problem + ": " + NodeText(g, v, true);
-  }
   for (size_t i = 0; i < g.inputs.size(); ++i) {
     if (g.inputs[i] >= g.nodes.size() || g.nodes[g.inputs[i]].op != Op::kInput) return "an input is no `input` node";
     if (i > 0 && g.inputs[i] <= g.inputs[i - 1]) return "inputs are not in the order of their nodes";
+  }
+  for (ValueId v = 0; v < g.nodes.size(); ++v) {
+    std::string problem = CheckNode(g, v, env);
+    if (!problem.empty()) return problem + ": " + NodeText(g, v, true);
   }
   for (const Graph::SymbolSource& s : g.symbol_sources) {
     if (s.input < 0 || s.dim < 0) continue;

@@ -193,7 +193,7 @@ void GuardBuilder::Add(Row row) {
 
 namespace {
 
-// Assembles a Program. Temporary tree first (one Branch a source), then depth-first into nodes.
+// Assembles a Program: first a temporary tree (one Branch a source), which then goes depth-first into nodes.
 class Assembler {
  public:
   Assembler(Program& p, Rows& rows, Extras& extras, shape::Env& env) : p_(p), rows_(rows), extras_(extras), env_(env) {}
@@ -307,7 +307,7 @@ class Assembler {
     ForChildren(id, false, [&](int32_t c) { Emit(c, at); });
     if (node().group < 0) return;
     const Group& g = p_.groups[node().group];  // was emitted before its nodes had numbers
-    for (int32_t l = g.first; l < g.last; ++l) p_.lookups[l].node = branches_[p_.lookups[l].source->id].node;
+    for (int32_t l = g.first; l < g.last; ++l) p_.lookups[l].node = branches_[p_.lookups[l].source].node;
   }
 
   void EmitGroup(int32_t at, uint32_t id) {
@@ -317,7 +317,7 @@ class Assembler {
     g.keys_last = static_cast<int32_t>(p_.tests.size());
     g.first = static_cast<int32_t>(p_.lookups.size());
     ForChildren(id, true, [&](int32_t c) {
-      Lookup l{branches_[c].source, -1, static_cast<int32_t>(p_.tests.size()), 0};
+      Lookup l{branches_[c].source->id, -1, static_cast<int32_t>(p_.tests.size()), 0};
       ForEach(branches_[c].rows, next_row_, [&](int32_t i) {
         if (Covered(rows_[i])) AddTest(i);
       });

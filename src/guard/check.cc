@@ -1,8 +1,8 @@
-// The check: one pass over the nodes (program.h explains the shape of the program).
+// This file has the check, which is one pass over the nodes (program.h explains the shape of the program).
 //
-// Cost on the way to a hit: a slot or list item is a load; an instance dict is a load from the object; a dict with a
-// fresh tag is two compares, whatever hangs on it; a tensor of torch is a compare of the fields of its object, others
-// are read into a tensor::Meta first.
+// On the way to a hit a slot or list item costs a load, and an instance dict a load from the object. A dict with a
+// fresh tag costs two compares, whatever hangs on it. A tensor of torch costs a compare of the fields of its object.
+// Other tensors are read into a tensor::Meta first.
 #include <absl/cleanup/cleanup.h>
 
 #include <algorithm>
@@ -152,7 +152,7 @@ bool Program::Refresh(Group& g, PyObject* dict, bool may_miss, int64_t* symbols)
       if (!KeysMatch(dict, tests[i].expected.get())) return fail();
   for (int32_t l = g.first; l < g.last; ++l) {
     const Lookup& at = lookups[l];
-    PyObject* v = real ? DictLookup(dict, at.key()) : nullptr;
+    PyObject* v = real ? DictLookup(dict, SourceOf(at).object) : nullptr;
     for (int32_t i = at.first; i < at.last; ++i)
       if (!Holds(tests[i], v, symbols)) return fail();
     if (at.node >= 0) nodes[at.node].value = v;

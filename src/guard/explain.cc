@@ -183,9 +183,9 @@ class Explainer {
     }
     for (int32_t l = g.first; l < g.last; ++l) {
       const Lookup& look = p_.lookups[l];
-      PyObject* item = v ? DictLookup(v, look.key()) : nullptr;
+      PyObject* item = v ? DictLookup(v, p_.SourceOf(look).object) : nullptr;
       for (int32_t i = look.first; i < look.last; ++i)
-        if (Failure f = AtTest(i, *look.source, item); !f.text.empty()) return f;
+        if (Failure f = AtTest(i, p_.SourceOf(look), item); !f.text.empty()) return f;
     }
     return {};
   }
@@ -300,7 +300,7 @@ class Explainer {
     }
     if (t.klass == tensor::Class::kTorchSubclass && tensor::AsksItsClass(v))
       return differ("", "a wrapper that has sizes", "one whose class is asked for them");
-    // Symbols were bound as far as Holds() got; bind again in order to name the dimension.
+    // Symbols were bound as far as Holds() got. They are bound again in order to name the dimension.
     std::vector<int64_t> bound(symbols_);
     for (int i = 0; i < 2 * t.rank; ++i) {
       int64_t found = i < t.rank ? m.sizes[i] : m.strides[i - t.rank];
@@ -459,7 +459,7 @@ std::vector<std::string> Program::Describe(PyObject* varnames) const {
     const Group& g = groups[node.group];
     for (int32_t l = g.first; l < g.last; ++l)
       for (int32_t i = lookups[l].first; lookups[l].node < 0 && i < lookups[l].last; ++i)
-        out.push_back(indent + "  " + lookups[l].source->str(varnames) + ": " + test_text(i));
+        out.push_back(indent + "  " + SourceOf(lookups[l]).str(varnames) + ": " + test_text(i));
   }
   for (const Relation& r : relations)
     out.push_back(sources[r.a]->str(varnames) + ", " + sources[r.b]->str(varnames) + ": " + KindText(r.kind) +

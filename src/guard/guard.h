@@ -60,12 +60,12 @@ struct Source;
 using Texts = std::unordered_map<const Source*, std::string>;
 
 struct Source {
-  SourceKind kind;
   const Source* base = nullptr;
-  int index = 0;  // slot, item. kConst: 1 once `object` is a weak reference to the object (after Finish)
-  PyObject* object =
-      nullptr;  // kConst: the object; kDictItem, kMember: the key/name. Held by the builder, then the set.
-  uint32_t id = 0;
+  // kConst: the object; kDictItem, kMember: the key or name. The builder holds it, then the set.
+  PyObject* object = nullptr;
+  int index = 0;    // The slot or item. kConst: 1 once `object` is a weak reference to the object (after Finish).
+  uint32_t id = 0;  // Its number in the pool.
+  SourceKind kind;
   // "L['self'].layers[3]._parameters['weight']". bases: texts of what others hang on, kept from one call to the next.
   std::string str(PyObject* varnames_or_null = nullptr, Texts* bases = nullptr) const;
 };
@@ -198,7 +198,9 @@ class GuardSet {
   // {(-1, -1)}: a tensor is empty along a dimension where those seen are not. Of every input but parameters in which a
   // dimension differs, it is that one and all that are neither 0 nor 1: batch and length cost one recompile together.
   virtual std::vector<std::pair<int, int>> DynamicCandidates(PyObject* const* slots) = 0;
-  // Likewise for an int that was guarded by value: Source::str() of the ints to make symbols next time.
+  // Source::str() of an input.
+  virtual std::string InputName(int input, PyObject* varnames) const = 0;
+  // As DynamicCandidates for an int that was guarded by value: Source::str() of the ints to make symbols next time.
   virtual std::vector<std::string> DynamicInts(PyObject* const* slots) = 0;
   virtual std::vector<std::string> Describe(PyObject* varnames) const = 0;  // every guard, one line each, as a tree
   // The object that a source of this set leads to now: new reference, or null (no error set) if there is none.

@@ -107,10 +107,9 @@ struct Node {
 };
 
 struct Lookup {
-  const Source* source;
+  uint32_t source;      // number in the pool
   int32_t node;         // -1: it has covered tests alone
   int32_t first, last;  // covered tests, shared like those of nodes
-  PyObject* key() const { return source->object; }
 };
 
 struct Group {
@@ -139,6 +138,7 @@ class Program final : public GuardSet {
   bool Dead() const override;
   std::string Explain(PyObject* const* slots, PyObject* varnames) override;
   std::vector<std::pair<int, int>> DynamicCandidates(PyObject* const* slots) override;
+  std::string InputName(int input, PyObject* varnames) const override { return sources[inputs[input]]->str(varnames); }
   std::vector<std::string> DynamicInts(PyObject* const* slots) override;
   std::vector<std::string> Describe(PyObject* varnames) const override;
   PyObject* Resolve(const Source* source, PyObject* const* slots) const override;
@@ -149,6 +149,7 @@ class Program final : public GuardSet {
   std::vector<const Source*> sources;  // by node
   std::vector<Test> tests;
   std::vector<Line> where;  // by test: the user's line that caused it; where lines differ, tests are not shared
+  const Source& SourceOf(const Lookup& l) const { return pool->sources()[l.source]; }
   std::vector<Lookup> lookups;
   std::vector<Group> groups;
   std::vector<TensorTest> tensors;

@@ -32,7 +32,7 @@ const Source* SourcePool::Intern(SourceKind kind, const Source* base, int index,
   });
   if (id != next) return &sources_[id];
   Py_XINCREF(object);
-  return &sources_.emplace_back(Source{kind, base, index, object, next});
+  return &sources_.emplace_back(Source{base, object, index, next, kind});
 }
 
 void SourcePool::Weaken() {
@@ -236,7 +236,7 @@ std::string Identifier(PyObject* key) {
   return utf8 ? utf8 : "";
 }
 
-// The __name__ of a module's dict, else "".
+// Gives the __name__ of a module's dict, else "".
 std::string ModuleName(PyObject* dict) {
   static PyObject* const key = PyUnicode_InternFromString("__name__");
   PyObject* name = dict && PyDict_CheckExact(dict) ? DictLookup(dict, key) : nullptr;

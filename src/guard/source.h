@@ -2,7 +2,6 @@
 #pragma once
 
 #include <deque>
-#include <memory_resource>
 #include <vector>
 
 #include "guard/guard.h"
@@ -38,12 +37,11 @@ class SourcePool {
   ~SourcePool();
   const Source* Intern(SourceKind kind, const Source* base, int index, PyObject* object);
   size_t size() const { return sources_.size(); }
-  const std::pmr::deque<Source>& sources() const { return sources_; }
+  const std::deque<Source>& sources() const { return sources_; }
   void Weaken();  // constants that allow it are held weakly from now on
 
  private:
-  std::pmr::monotonic_buffer_resource memory_{1 << 14};
-  std::pmr::deque<Source> sources_{&memory_};  // stable addresses
+  std::deque<Source> sources_;  // Their addresses are stable.
   IndexTable index_;
 };
 

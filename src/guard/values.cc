@@ -179,7 +179,8 @@ bool Matches(PyTypeObject* t, const std::vector<TypeTest::Level>& levels) {
   return true;
 }
 
-// Snapshots of the types in use, shared by all guard sets; replaced when the type's tag moved on.
+// These are snapshots of the types in use, which all guard sets share. One is replaced when the type's tag has moved
+// on.
 std::shared_ptr<const std::vector<TypeTest::Level>> SharedSnapshot(PyTypeObject* t, uint32_t tag) {
   struct Entry {
     uint32_t tag;

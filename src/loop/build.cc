@@ -416,7 +416,7 @@ class KernelBuilder {
 
   int Load(ValueId v, int index, int pred, const Needed& need) {
     // Where there are no elements, there may be no memory either. With a constant size all of it would be read in front
-    // of the loop that has no rounds; a one, as no operation raises of it.
+    // of the loop, which then has no rounds. Such a value is taken to be 1, because no operation raises of a 1.
     const Ints& sizes = g_.nodes[v].type.shape;
     if (std::find(sizes.begin(), sizes.end(), Int(0)) != sizes.end()) return AddConst(1, g_.nodes[v].type.dtype);
     Affine a = OfAccess(v, index);

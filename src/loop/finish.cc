@@ -53,6 +53,11 @@ std::string Name(const Node& last) {  // a first name, which a pass that knows a
   return name + "@" + last.file.substr(last.file.find_last_of('/') + 1) + ":" + std::to_string(last.line);
 }
 
+// Complex elements are only moved: as bits, which are one integer where there is one of their size.
+DType MovedAs(DType t) {
+  return t == DType::kComplex64 ? DType::kInt64 : t;
+}
+
 }  // namespace
 
 void Finish(const Graph& g, const std::vector<ValueId>& inputs, const std::vector<ValueId>& outputs,
@@ -60,7 +65,7 @@ void Finish(const Graph& g, const std::vector<ValueId>& inputs, const std::vecto
   Kernel& k = built->kernel;
   for (const auto* values : {&inputs, &outputs}) {
     for (ValueId v : *values) {
-      k.buffers.push_back({g.nodes[v].type.dtype, values == &outputs});
+      k.buffers.push_back({MovedAs(g.nodes[v].type.dtype), values == &outputs});
       built->buffers.push_back(v);
     }
   }
@@ -85,7 +90,9 @@ void Finish(const Graph& g, const std::vector<ValueId>& inputs, const std::vecto
   symbols.Local(k.outer);
   symbols.Local(k.red);
   k.inner = symbols.Local(k.inner);
+  for (DType& t : k.scratch) t = MovedAs(t);
   for (Inst& inst : k.insts) {
+    inst.dtype = MovedAs(inst.dtype);
     for (int& o : inst.operands) o = number[o];
     if (inst.predicate >= 0) inst.predicate = number[inst.predicate];
     inst.sym = symbols.Local(inst.sym);

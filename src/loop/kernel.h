@@ -118,8 +118,8 @@ struct BuiltKernel {
 };
 
 // Can `group` (closed under nothing, in graph order) run as one kernel? The fusion pass asks before it grows a group.
-// True for every single pointwise, view, reduction, creation, take, gather or cumsum node of a supported type (no
-// complex, no fp8). why: where it cannot, the reason.
+// True for every single pointwise, view, reduction, creation, take, gather or cumsum node of a supported type (no fp8;
+// complex where elements are only moved). why: where it cannot, the reason.
 bool CanFuse(const Graph& g, const std::vector<ValueId>& group, const std::vector<ValueId>& stored,
              std::string* why = nullptr);
 // layouts[v]: for every operand outside of the group and every stored member. Throws std::logic_error if !CanFuse.

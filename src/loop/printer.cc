@@ -129,7 +129,7 @@ std::string Kernel::str() const {
   return name + " " + SignatureText();
 }
 
-uint64_t Kernel::Signature() const {  // FNV-1a: the same in every process
+uint64_t Kernel::Signature() const {  // This hash is FNV-1a, which is the same in every process.
   uint64_t hash = 14695981039346656037ull;
   for (unsigned char c : SignatureText()) hash = (hash ^ c) * 1099511628211ull;
   return hash;

@@ -1,6 +1,7 @@
 #include "loop/space.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "framejit/compile.h"
 #include "graph/device.h"
@@ -13,6 +14,9 @@ bool IsOne(Int v) {
 }
 bool IsZero(Int v) {
   return v == Int(0);
+}
+bool IsZero(const Scalar& s) {  // all its bits
+  return s.AsDouble() == 0 && !std::signbit(s.AsDouble());
 }
 
 bool Divides(Int by, Int a) {
@@ -55,8 +59,15 @@ Lins ResultIndex(const Node& n, const Lins& operand) {
   return out;
 }
 
-bool SupportedType(DType t) {
+bool Computes(DType t) {
   return !IsComplex(t) && t != DType::kInt4x2 && t != DType::kFloat8E4M3 && t != DType::kFloat8E5M2;
+}
+
+// Does the node put elements elsewhere and nothing more, so that complex ones are only bits?
+bool Moves(const Graph& g, const Node& n) {
+  if (n.op == Op::kPad) return IsZero(n.attrs.scalar);
+  if (n.op == Op::kCast) return n.type.dtype == g.nodes[n.operands[0]].type.dtype;  // a copy
+  return Info(n.op).kind == 'V' || n.op == Op::kTake || n.op == Op::kGather;
 }
 
 }  // namespace
@@ -84,11 +95,12 @@ bool Space::CheckNode(ValueId v) {
         n.op == Op::kGather || n.op == Op::kCumSum)) {
     return Fail(std::string(Info(n.op).name) + " is no kernel operation");
   }
-  if (n.type.device.kind == DeviceKind::kMeta || !SupportedType(n.type.dtype)) return Fail("type not supported");
+  auto supported = [&](DType t) { return Computes(t) || (IsComplex(t) && Moves(g_, n)); };
+  if (n.type.device.kind == DeviceKind::kMeta || !supported(n.type.dtype)) return Fail("type not supported");
   for (ValueId o : n.operands) {
-    if (!SupportedType(g_.nodes[o].type.dtype)) return Fail("operand type not supported");
+    if (!supported(g_.nodes[o].type.dtype)) return Fail("operand type not supported");
   }
-  if (IsSequential(n.op) && !SupportedType(n.attrs.dtype)) return Fail("type not supported");
+  if (IsSequential(n.op) && !Computes(n.attrs.dtype)) return Fail("type not supported");
   return true;
 }
 

@@ -13,8 +13,8 @@ namespace {
 
 using shape::Int;
 
-// What a value is as a function of the linear layer's result x: a polynomial in x and in t, the tanh of a polynomial in
-// x; or max(x, 0). However a program writes GELU, it multiplies out to x/2 + x/2 t.
+// This says what a value is as a function of the linear layer's result x: a polynomial in x and in t, where t is the
+// tanh of a polynomial in x, or else max(x, 0). However a program writes GELU, it multiplies out to x/2 + x/2 t.
 struct Form {
   std::map<std::pair<int, int>, double> terms;  // coefficients by the powers of x and t
   bool relu = false;
@@ -104,7 +104,7 @@ class Finder {
     return std::nullopt;
   }
 
-  // Nothing: another kind of function.
+  // It gives nothing for another kind of function.
   std::optional<Form> Apply(const Node& n, const std::map<ValueId, Form>& known, Form* inside) const {
     if (!IsFloat(n.type.dtype)) return std::nullopt;
     std::vector<Form> in;

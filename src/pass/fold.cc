@@ -239,6 +239,8 @@ class Folder {
   ValueId FoldCast(Node& n) {
     const Node& in = In(n, 0);
     if (in.type.dtype == n.type.dtype) {
+      // What is promised of a view holds for a result alone: calls see it as it lies in what it views.
+      if (Info(in.op).kind == 'V' && !n.strides.empty()) return kNoValue;
       // A product is written row-major anyhow.
       const bool product = (in.op == Op::kMatMul || in.op == Op::kLinear) && in.strides.empty();
       return product && n.strides == RowMajor(n.type.shape) ? n.operands[0] : Use(n, n.operands[0]);

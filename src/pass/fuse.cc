@@ -13,7 +13,9 @@
 #include <queue>
 
 #include "diag/diag.h"
+#include "graph/effects.h"
 #include "graph/hints.h"
+#include "graph/raises.h"
 #include "pass/alias.h"
 
 namespace framejit::pass {
@@ -40,6 +42,7 @@ class Fuser {
     int position = 0;            // in order_
     int stamp = 0;               // changes when the unit does
     int next_extern = -1;        // externs run in program order: they may read the generator or print
+    int next_foreign = -1;       // of what may raise: the operator of the user's that is called behind it
     bool dead = false;
   };
   struct Candidate {
@@ -96,6 +99,7 @@ class Fuser {
   void MakeUnits() {
     unit_of_.assign(g_.nodes.size(), -1);
     int last_extern = -1;
+    std::vector<int> raising;
     for (ValueId v = 0; v < g_.nodes.size(); ++v) {
       const Node& node = g_.nodes[v];
       if (!live_[v] || node.op == Op::kInput || is_alias(v) || (free_[v] && !must_store_[v])) continue;
@@ -114,6 +118,13 @@ class Fuser {
         if (last_extern >= 0) units_[last_extern].next_extern = u;
         last_extern = u;
       }
+      const DType operand = node.operands.empty() ? DType::kBool : g_.nodes[node.operands[0]].type.dtype;
+      if (node.op == Op::kExtern && node.attrs.call && node.attrs.call->callee.Has(kForeign)) {
+        for (int p : raising) units_[p].next_foreign = u;
+        raising.clear();
+      } else if (IsNoticed(node, operand, false)) {
+        raising.push_back(u);
+      }
       unit_of_[v] = u;
       units_.push_back(std::move(unit));
       order_.push_back(u);
@@ -128,6 +139,7 @@ class Fuser {
       }
     }
     if (units_[u].next_extern >= 0) f(units_[u].next_extern);
+    if (units_[u].next_foreign >= 0) f(units_[u].next_foreign);
   }
 
   template <typename F>
@@ -162,12 +174,19 @@ class Fuser {
     return group;
   }
 
+  // Thousands may read one value, as a weight or a mask; a unit has few nodes.
+  bool ReadBy(ValueId v, const std::vector<ValueId>& nodes) const {
+    const std::vector<ValueId>& readers = readers_[v];  // sorted, like `nodes`
+    const bool fewer = readers.size() < nodes.size();
+    const auto &few = fewer ? readers : nodes, &many = fewer ? nodes : readers;
+    return std::any_of(few.begin(), few.end(),
+                       [&](ValueId x) { return std::binary_search(many.begin(), many.end(), x); });
+  }
+
   double Gain(const Unit& a, const Unit& b, const std::vector<ValueId>& merged) const {
     double gain = options_.costs.launch_bytes;
     for (ValueId v : a.nodes) {
-      bool read = std::any_of(readers_[v].begin(), readers_[v].end(),
-                              [&](ValueId r) { return std::binary_search(b.nodes.begin(), b.nodes.end(), r); });
-      if (!read) continue;
+      if (!ReadBy(v, b.nodes)) continue;
       gain += Bytes(v);
       if (!ReadOutside(v, merged)) gain += Bytes(v);
     }
@@ -175,11 +194,7 @@ class Fuser {
       for (ValueId o : g_.nodes[v].operands) {
         ValueId base = Base(o);
         if (free_[base] || std::binary_search(merged.begin(), merged.end(), base)) continue;
-        const auto& r = readers_[base];
-        if (std::any_of(r.begin(), r.end(),
-                        [&](ValueId x) { return std::binary_search(b.nodes.begin(), b.nodes.end(), x); })) {
-          gain += Bytes(base);
-        }
+        if (ReadBy(base, b.nodes)) gain += Bytes(base);
       }
     }
     return gain;
@@ -218,7 +233,7 @@ class Fuser {
     return false;
   }
 
-  // Why the two can never be one, whatever they compute; null: they may.
+  // Says why the two can never be one, whatever they compute. It is null where they may be.
   const char* KeepsApart(const Unit& p, const Unit& c) const {
     for (const Unit* u : {&p, &c}) {
       if (u->kind == Group::Kind::kLibrary) return "a product is a library's call";
@@ -274,6 +289,8 @@ class Fuser {
       if (!Reorder(c.producer, c.consumer)) continue;
       for (ValueId v : b.nodes) unit_of_[v] = c.producer;
       a.nodes = std::move(merged);
+      if (a.next_foreign < 0 || (b.next_foreign >= 0 && b.next_foreign < a.next_foreign))
+        a.next_foreign = b.next_foreign;  // the first of them: operators are called in program order
       ++a.stamp;
       b.dead = true;
       b.nodes.clear();
@@ -286,7 +303,8 @@ class Fuser {
     }
   }
 
-  // Moves a and b next to each other in the order, what depends on `a` behind them; false if b depends on such a group.
+  // Moves a and b next to each other in the order, and what depends on `a` behind them. It is false if b depends on
+  // such a group.
   bool Reorder(int a, int b) {
     const int begin = units_[a].position, end = units_[b].position;
     FRAMEJIT_CHECK(begin < end);

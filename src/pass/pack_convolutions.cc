@@ -123,7 +123,7 @@ class Packer {
     }
   }
 
-  // The vector of one number a channel that v repeats over [N, C, H, W], as any shape of C elements.
+  // Gives the vector of one number a channel that v repeats over [N, C, H, W], as any shape of C elements.
   ValueId PerChannel(ValueId v, Int channels) const {
     const Node& n = g_.nodes[v];
     if (n.op != Op::kBroadcast || n.type.rank() != 4) return kNoValue;

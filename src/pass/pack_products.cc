@@ -13,7 +13,7 @@ namespace {
 constexpr int64_t kMinElements = 32 << 10;  // of a weight: smaller ones are packed in no time anyway
 constexpr int64_t kMinRows = 16;            // below, reading the weight is what takes the time
 
-// The weight that operand 1 of a product is, as it lies in memory; kNoValue if it is anything else.
+// Gives the weight that operand 1 of a product is, as it lies in memory, and kNoValue if it is anything else.
 ValueId WeightOf(const Graph& g, const std::vector<bool>& fixed, const Node& n) {
   const bool product = n.op == Op::kLinear || (n.op == Op::kMatMul && n.type.rank() == 2);
   if (!product || !n.attrs.name.empty() || !n.strides.empty() || n.type.dtype != DType::kFloat32) return kNoValue;

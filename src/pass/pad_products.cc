@@ -10,7 +10,7 @@ namespace {
 
 using shape::Int;
 
-constexpr int64_t kStep = 8;  // elements of 16 bits in 16 bytes
+constexpr int64_t kStep = 8;  // So many elements of 16 bits are 16 bytes.
 
 int64_t MissingOf(
     const TensorType& t) {  // elements until its rows are aligned; 0: none, or their length is no constant

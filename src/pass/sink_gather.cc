@@ -34,7 +34,7 @@ class Pass {
   }
 
  private:
-  // A broadcast of one value for all elements along the gathered axis.
+  // Is it a broadcast of one value to all elements along the gathered axis?
   bool IsRowValue(const Node& n, int64_t axis) const {
     if (n.op != Op::kBroadcast) return false;
     const auto& from = g_.nodes[n.operands[0]].type.shape;

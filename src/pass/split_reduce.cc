@@ -58,7 +58,7 @@ std::optional<Cut> FindCut(const Graph& g, const Node& n, const std::vector<int6
   }
   if (kept >= enough || reduced < kMinElements || axes.empty()) return std::nullopt;
   if (axes.size() > 1) {
-    // The outermost reduced axes become rows until there are enough; at least one axis is left for the first step.
+    // The outermost reduced axes become rows until there are enough. At least one axis is left for the first step.
     int64_t rows = kept;
     size_t cut = 0;
     while (cut + 1 < axes.size() && rows < enough) rows *= Hint(from.shape[axes[cut++]], hints);

@@ -19,7 +19,7 @@ Expr Scaled(Expr x, ValueId weight, ValueId bias) {  // trailing dims
   return x;
 }
 
-// A per-channel vector as [1, C, 1, ...], in x's dtype; kNone stays.
+// Gives a vector of one number a channel as [1, C, 1, ...], in x's dtype. kNone stays.
 ValueId PerChannel(Expr x, ValueId v) {
   if (v == kNone) return kNone;
   shape::Ints sizes(x.b.type(x).rank(), 1);
@@ -123,11 +123,13 @@ ValueId Attention(Builder& b, ValueId q, ValueId k, ValueId v, ValueId mask, boo
     if (mask != kNone) scores = scores + Expr{b, Widen(b, mask)};
     Expr nothing = scores.Number(-std::numeric_limits<double>::infinity());
     if (causal) scores = Where({b, TriangleMask(b, b.type(scores).shape, 0)}, scores, nothing);
-    Expr weights{b, Softmax(b, scores, -1)};
-    if (mask != kNone) {  // softmax of -inf alone is nan
-      ValueId blind = b.Reduce(Op::kAll, Apply(Op::kEq, scores, nothing), {-1}, true);
-      weights = Where({b, blind}, weights.Number(0), weights);
+    ValueId blind = kNone;  // rows of -inf alone: their softmax is nan, and so are its gradients
+    if (mask != kNone) {
+      blind = b.Reduce(Op::kAll, Apply(Op::kEq, scores, nothing), {-1}, true);
+      scores = Where({b, blind}, scores.Number(0), scores);
     }
+    Expr weights{b, Softmax(b, scores, -1)};
+    if (mask != kNone) weights = Where({b, blind}, weights.Number(0), weights);
     if (drop) weights = {b, drop(weights)};
     return MatMul(weights, {b, Widen(b, v)});
   });

@@ -103,7 +103,7 @@ struct ArenaPool::State {
   };
   using Idle = std::map<std::byte*, Range>;
 
-  // The smallest range that is large enough; of equal ones the warmest.
+  // Gives the smallest range that is large enough, and of equal ones the warmest.
   Block Take(size_t bytes) {
     bytes = RoundUp(bytes, kPage);
     auto best = idle.end();

@@ -4,11 +4,22 @@
 
 namespace framejit::runtime {
 
+void StepLists::Fill(size_t steps, std::vector<std::pair<int, int>> numbers) {
+  std::sort(numbers.begin(), numbers.end());
+  begin_.assign(steps + 1, 0);
+  for (auto [step, number] : numbers) ++begin_[step + 1];
+  for (size_t i = 0; i < steps; ++i) begin_[i + 1] += begin_[i];
+  numbers_.reserve(numbers.size());
+  for (auto [step, number] : numbers) numbers_.push_back(number);
+}
+
 PlanIndex::PlanIndex(const Plan& plan) {
   needs_buffer.assign(plan.values.size(), false);
-  release_after.resize(plan.steps.size() + 1);
+  std::vector<std::pair<int, int>> released, done;
   output_storage.assign(plan.outputs.size(), -1);
   zero_outputs.assign(plan.outputs.size(), false);
+  first_pointer.reserve(plan.steps.size());
+  first_param.reserve(plan.steps.size());
   for (const Step& s : plan.steps) {
     first_pointer.push_back(num_pointers);
     first_param.push_back(num_params);
@@ -24,12 +35,12 @@ PlanIndex::PlanIndex(const Plan& plan) {
     needs_buffer[v] = true;
     input_storage.push_back(plan.values[v].storage);
   }
-  inputs_after.resize(plan.steps.size() + 1);
+  input_storage.shrink_to_fit();
+  std::vector<bool> committed(plan.inputs.size(), false);
+  for (const auto& c : plan.commits) committed[c.input] = true;
   for (size_t i = 0; i < plan.inputs.size(); ++i) {
     const Storage& s = plan.storages[input_storage[i]];
-    bool written = s.last < 0;
-    for (const auto& c : plan.commits) written = written || c.input == static_cast<int>(i);
-    if (!written) inputs_after[s.last].push_back(static_cast<int>(i));
+    if (s.last >= 0 && !committed[i]) done.emplace_back(s.last, static_cast<int>(i));
   }
   for (const auto& c : plan.commits) {
     needs_buffer[c.value] = true;
@@ -41,8 +52,10 @@ PlanIndex::PlanIndex(const Plan& plan) {
     if (s.kind == Storage::Kind::kOutput) output_storage[s.index] = static_cast<int>(i);
     if (s.kind != Storage::Kind::kExtern) continue;
     has_externs = true;
-    if (s.index < 0) release_after[s.last].push_back(static_cast<int>(i));
+    if (s.index < 0) released.emplace_back(s.last, static_cast<int>(i));
   }
+  release_after.Fill(plan.steps.size() + 1, std::move(released));
+  inputs_after.Fill(plan.steps.size() + 1, std::move(done));
   for (size_t o = 0; o < plan.outputs.size(); ++o) {
     if (plan.outputs[o].handed_over) continue;
     const int first = output_storage[o] < 0 ? -1 : plan.storages[output_storage[o]].first;
@@ -101,6 +114,10 @@ void Context::MakePatches(const Plan& plan, const PlanIndex& index) {
     void** slot = pointers.data() + index.first_pointer[s];
     for (int v : plan.steps[s].operands) by_storage[plan.values[v].storage].push_back({slot++, 0, v});
   }
+  size_t count = 0;
+  for (const auto& list : by_storage) count += list.size();
+  patches.reserve(count);
+  patch_begin.reserve(plan.storages.size() + 1);
   patch_begin.assign(1, 0);
   for (const auto& list : by_storage) {
     patches.insert(patches.end(), list.begin(), list.end());

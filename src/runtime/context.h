@@ -3,12 +3,27 @@
 #pragma once
 
 #include <memory>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "runtime/arena.h"
 #include "runtime/instance.h"
 
 namespace framejit::runtime {
+
+// A list of numbers for each step. Most are empty.
+class StepLists {
+ public:
+  void Fill(size_t steps, std::vector<std::pair<int, int>> numbers);  // pairs of a step and a number
+  std::span<const int> operator[](size_t step) const {
+    return {numbers_.data() + begin_[step], numbers_.data() + begin_[step + 1]};
+  }
+
+ private:
+  std::vector<uint32_t> begin_;
+  std::vector<int> numbers_;
+};
 
 // What is computed once from the plan alone.
 struct PlanIndex {
@@ -22,9 +37,9 @@ struct PlanIndex {
   std::vector<bool> zero_outputs;   // for each output: does its first step write zeros alone?
   // Pairs of the first step that writes an output, and the output; without those of framework calls.
   std::vector<std::pair<int, int>> outputs_by_step;
-  std::vector<int> input_storage;               // for each input
-  std::vector<std::vector<int>> release_after;  // for each step: framework results that nothing reads behind it
-  std::vector<std::vector<int>> inputs_after;   // for each step: inputs that nothing reads behind it
+  std::vector<int> input_storage;  // for each input
+  StepLists release_after;         // framework results that nothing reads behind the step
+  StepLists inputs_after;          // inputs that nothing reads behind the step
   bool has_externs = false;
 };
 

@@ -14,7 +14,8 @@ struct Dim {
 
 struct Loop {
   std::vector<Dim> outer;  // outermost first
-  Dim mid{1, 0, 0};        // transpositions: where the source is dense; walked in blocks of kTile inside a row
+  // A transposition goes along the dimension where the source is dense, in blocks of kTile inside of a row.
+  Dim mid{1, 0, 0};
   Dim inner{1, 0, 0};
   int64_t rows = 1;
   int element = 1;

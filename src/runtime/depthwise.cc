@@ -18,7 +18,8 @@ constexpr int kMostTaps = 8;                      // of one pass over a plane
 constexpr int kMostLanes = 16;                    // of any vector; so many channels at most are taken together
 constexpr int64_t kOperationsPerPiece = 1 << 18;  // of one thread
 
-struct Sums {  // out[k] = start + the sum of weights[t] * from[t][k], k < width and a few more; so for all rows
+// Computes out[k] = start + the sum of weights[t] * from[t][k] for k < width and a few more, for all rows.
+struct Sums {
   const float* const* from;
   const float* weights;
   int taps;
@@ -33,7 +34,8 @@ struct Products {  // sums[t][lane] += the sum over all k < width of all rows of
   float* sums;
 };
 
-// The inner loops, compiled for one set of vector instructions; ThisIsa() has those for the best set of this machine.
+// These are the inner loops, compiled for one set of vector instructions. ThisIsa() has those for the best set of this
+// machine.
 struct IsaFunctions {
   void (*sum)(const Sums&);
   void (*split)(const float*, int64_t, float*, float*);
@@ -142,7 +144,8 @@ int64_t Together(const Buffer& b) {
   return b.strides[3] != 1 && b.strides[1] == 1 ? kMostLanes : 1;
 }
 
-// Planes of some channels. Entry e of a row of phase p is column `step` * (e + first) + p; what lies outside is 0.
+// Lays out the planes of some channels. Entry e of a row of phase p is column `step` * (e + first) + p, and what lies
+// outside is 0.
 class Planes {
  public:
   Planes(const Buffer& b, int64_t step, int64_t first, int64_t entries, int64_t channels)

@@ -21,7 +21,7 @@ struct Product {
   const T* bias;
   int64_t m, n, k;
   int64_t a_row, a_col, b_row, b_col, c_row, c_col, bias_stride;
-  // batch: offsets by flattened batch index
+  // `batch` has the offsets by flattened batch index.
   std::vector<int64_t> batch_sizes, a_batch, b_batch, c_batch;
   int64_t column_blocks;
 };
@@ -78,7 +78,7 @@ struct Tile {
   }
 };
 
-// From the first elements of the operands to those of product number `batch`.
+// Gives the way from the first elements of the operands to those of product number `batch`.
 template <typename T>
 void MoveToBatch(const Product<T>& p, int64_t batch, const T** a, const T** b, T** c) {
   for (size_t i = p.batch_sizes.size(); i-- > 0;) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <unordered_map>
 
 #include "diag/diag.h"
 #include "runtime/copy.h"
@@ -20,6 +21,17 @@ constexpr int64_t kParallelWork = 200'000;
 constexpr int64_t kPieceWork = 60'000;
 
 constexpr size_t kMostStreams = 4;  // with graphs of one instance
+
+struct HashOfList {
+  size_t operator()(std::span<const Int> list) const {
+    size_t hash = list.size();
+    for (Int e : list) hash = hash * 31 + std::hash<Int>()(e);
+    return hash ^ hash >> 17;
+  }
+};
+struct SameLists {
+  bool operator()(std::span<const Int> a, std::span<const Int> b) const { return std::ranges::equal(a, b); }
+};
 
 }  // namespace
 
@@ -52,17 +64,20 @@ int64_t PlanMemory(std::span<const Interval> intervals, std::span<int64_t> offse
 
 Instance::Instance(const Plan& plan, std::span<const int64_t> symbol_values)
     : symbols(symbol_values.begin(), symbol_values.end()) {
+  // Layers of a model have the same sizes and strides: each list stands once.
+  std::unordered_map<std::span<const Int>, size_t, HashOfList, SameLists> at;
   size_t count = 0;
-  for (const Value& v : plan.values) count += 2 * v.sizes.size();
-  for (const Step& s : plan.steps) count += s.symbols.size();
-  numbers.reserve(count);
+  const auto enter = [&](const Ints& list) {
+    if (at.try_emplace(std::span<const Int>(list), count).second) count += list.size();
+  };
+  for (const Value& v : plan.values) enter(v.sizes), enter(v.strides);
+  for (const Step& s : plan.steps) enter(s.symbols);
+  numbers.resize(count);
+  for (const auto& [list, first] : at)
+    for (size_t i = 0; i < list.size(); ++i) numbers[first + i] = list[i].Eval(symbols);
   values.reserve(plan.values.size());
   steps.reserve(plan.steps.size());
-  auto put = [&](const Ints& list) {
-    const int64_t* at = numbers.data() + numbers.size();
-    for (Int e : list) numbers.push_back(e.Eval(symbols));
-    return at;
-  };
+  const auto put = [&](const Ints& list) { return numbers.data() + at.find(std::span<const Int>(list))->second; };
 
   for (const Plan::Table& t : plan.tables) {
     bad_index = bad_index || (t.size.Eval(symbols) == 0 && t.looked_up.Eval(symbols) != 0);

@@ -21,7 +21,7 @@ bool IsPacked(const Step& step) {
   return step.kind == Step::Kind::kLinear && step.operation->attrs.name == "packed";
 }
 
-// Without the packed form of a weight.
+// This is the call without the packed form of a weight.
 std::span<const Buffer> Plain(const Step& step, std::span<const Buffer> ops) {
   return IsPacked(step) ? ops.first(ops.size() - 1) : ops;
 }

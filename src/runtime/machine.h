@@ -39,7 +39,8 @@ class Machine {
   // pointers to the buffers, then the symbols (64 bits each). Throws std::runtime_error, whose text holds `name`.
   virtual void Start(const Launch& launch, void** arguments, void* stream, const std::string& name) const = 0;
   // Null where the stream cannot be timed now.
-  virtual std::unique_ptr<StreamClock> TimeStream(void* /*stream*/, std::shared_ptr<StepShares> /*shares*/) const {
+  virtual std::unique_ptr<StreamClock> TimeStream(void* /*stream*/,
+                                                  const std::shared_ptr<StepShares>& /*shares*/) const {
     return nullptr;
   }
   // Can launches be recorded and then started again as one? Only CUDA's can (cuda/graph.h).

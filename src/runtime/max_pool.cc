@@ -14,7 +14,8 @@ namespace {
 
 constexpr int64_t kOperationsPerPiece = 1 << 16;  // of one thread
 
-// The inner loops, compiled for one set of vector instructions; ThisIsa() has those for the best set of this machine.
+// These are the inner loops, compiled for one set of vector instructions. ThisIsa() has those for the best set of this
+// machine.
 struct IsaFunctions {
   void (*strided)(const float*, int64_t, int64_t, int32_t, int32_t, float*, int32_t*);
   void (*pairs)(const float*, int64_t, int32_t, float*, int32_t*);

@@ -15,7 +15,7 @@ std::string Describe(const Plan& p, int value) {
   return text;
 }
 
-std::string List(const Plan& p, const std::vector<int>& values) {
+std::string List(const Plan& p, std::span<const int> values) {
   std::string text;
   for (int v : values) text += (text.empty() ? "" : ", ") + Describe(p, v);
   return text;
@@ -32,7 +32,7 @@ const char* KindName(Step::Kind kind) {
 std::string Plan::str() const {
   std::string text = "plan " + name + "\n";
   for (const Step& s : steps) {
-    std::vector<int> reads = s.operands;
+    std::vector<int> reads(s.operands.begin(), s.operands.end());
     for (int r : s.results) std::erase(reads, r);
     text += "  ";
     text += s.device_kernel ? "gpu " : "";

@@ -3,6 +3,8 @@
 // later.
 #pragma once
 
+#include <absl/container/inlined_vector.h>
+
 #include <functional>
 #include <memory>
 #include <string>
@@ -62,8 +64,9 @@ using Library = bool (*)(Host& host, const Step& step, std::span<const int64_t> 
 struct Step {
   enum class Kind : uint8_t { kKernel, kMatMul, kLinear, kConv, kAttention, kPack, kExtern, kNode, kCopy };
   Kind kind = Kind::kKernel;
-  std::vector<int> operands;  // numbers of values; for a kernel all its buffers, in the order of its arguments
-  std::vector<int> results;   // numbers of values; for a kernel those of the buffers that it writes
+  using Numbers = absl::InlinedVector<int, 4>;
+  Numbers operands;  // numbers of values; for a kernel all its buffers, in the order of its arguments
+  Numbers results;   // numbers of values; for a kernel those of the buffers that it writes
   std::string name;
   // --- kernels
   KernelFn fn = nullptr;

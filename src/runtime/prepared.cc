@@ -13,7 +13,7 @@ namespace {
 
 std::atomic<int64_t> g_bytes{0};
 
-int64_t Limit() {  // a quarter of the machine's memory
+int64_t Limit() {  // The limit is a quarter of the machine's memory.
   static const int64_t limit = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE) / 4;
   return limit;
 }

@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "graph/arguments.h"
+#include "graph/effects.h"
 #include "runtime/copy.h"
 #include "runtime/library.h"
 #include "runtime/run_state.h"
@@ -25,7 +26,7 @@ bool InMemoryOf(const Buffer& operand, const void* data) {
 // Whether the shape of its result was told by other sizes than those of this run (tensor::InferSymbolic).
 bool RunState::Extrapolated(const Step& step) const {
   const auto fixed = [](Int e) { return e.is_const(); };
-  for (const std::vector<int>* values : {&step.operands, &step.results})
+  for (const Step::Numbers* values : {&step.operands, &step.results})
     for (int v : *values)
       if (!std::all_of(plan_.values[v].sizes.begin(), plan_.values[v].sizes.end(), fixed)) return true;
   bool symbolic = false;
@@ -65,6 +66,8 @@ void RunState::OutputFromCopy(int storage, int value) {
 }
 
 void RunState::RunExtern(const Step& step) {
+  // An operator of the user's is not called behind what raises in the program.
+  if (plan_.traps && step.operation->attrs.call->callee.Has(kForeign)) CheckStatus();
   std::vector<Buffer> operands, results;
   for (int v : step.operands) operands.push_back(c_->buffers[v]);
   for (int v : step.results) {

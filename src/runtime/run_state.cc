@@ -93,7 +93,7 @@ void RehearseRows(void* context, int64_t begin, int64_t end) {
     stream_ = host_.CurrentStream(plan_.device);
     std::shared_ptr<StepShares> shares;
     if (records_) shares = UseGraphs(inputs);
-    if (weight_) clock_ = machine_->TimeStream(stream_, std::move(shares));
+    if (weight_) clock_ = machine_->TimeStream(stream_, shares);
     AcquireDeviceArena();
   }
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -185,7 +185,7 @@ void RunState::RunTimed(size_t i) {
   AddStepTime(t);
 }
 
-// What the runs that this one stands for read and write; its seconds are the number of these runs.
+// Adds up what the runs that this one stands for read and write. Its seconds are the number of these runs.
 StepTime RunState::RunsOfStep(size_t i) const {
   const StepCost cost = CostOfStep(plan_, *c_->instance, i);
   const std::string device = OnDevice(i) ? DeviceName(plan_.device) : "cpu";

@@ -62,7 +62,7 @@ struct ThreadPool::State {
   std::atomic<int> active{0};
   std::atomic<uint32_t> epoch{0};
   std::atomic<int> sleepers{0};
-  int workers = 0;  // started; never stopped, they sleep
+  int workers = 0;  // They are started once and never stopped, and sleep in between.
   std::atomic<int> threads{1};
 
   void Worker(int index) {

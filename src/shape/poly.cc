@@ -1,6 +1,7 @@
-// The algebra. Sums and products are expanded into canonical polynomials, so equal polynomials meet in one pointer.
-// Division keeps what it can prove exact: a // b = q + r // b whenever a = q*b + r, for every integer q; common factors
-// cancel. A symbolic divisor is taken to be nonzero here (whoever divides has asked): (s0*s1) // s1 is s0.
+// This file has the algebra. Sums and products are expanded into canonical polynomials, so equal polynomials meet in
+// one pointer. Division keeps what it can prove exact: a // b = q + r // b whenever a = q*b + r, for every integer q.
+// Common factors cancel. A symbolic divisor is taken to be nonzero here (whoever divides has asked): (s0*s1) // s1 is
+// s0.
 #include <algorithm>
 #include <numeric>
 

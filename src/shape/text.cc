@@ -1,4 +1,4 @@
-// Printing and parsing of expressions: Python's syntax, Python's precedence.
+// This file prints and parses expressions, in Python's syntax with Python's precedence.
 #include "shape/text.h"
 
 #include <cctype>

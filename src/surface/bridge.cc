@@ -1,5 +1,5 @@
-// Rows between the frameworks: a torch tensor on the CPU seen as a NumPy array, and the other way round. Both share the
-// memory, so each is a view of the other; or the result is a copy.
+// This file has the rows between the frameworks: a torch tensor on the CPU seen as a NumPy array, and the other way
+// round. Both share the memory, so each is a view of the other, unless the result is a copy.
 #include <algorithm>
 
 #include "graph/rewrite.h"
@@ -102,7 +102,7 @@ constexpr Row kRows[] = {
 };
 // clang-format on
 
-// x.to(device)
+// This is x.to(device).
 Node CopyTo(ValueId x, TensorType type, Device device, const char* format, shape::Ints strides) {
   Arg place, layout;
   place.kind = Arg::Kind::kDevice;

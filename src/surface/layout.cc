@@ -36,7 +36,7 @@ static bool IsChain(const TensorMeta& m) {
   Int expect = 1;
   for (size_t n = 0; n < m.sizes.size(); ++n) {
     size_t next = m.sizes.size();
-    for (size_t i = 0; i < m.sizes.size(); ++i)  // of several a size of 1 first
+    for (size_t i = 0; i < m.sizes.size(); ++i)  // Of several that fit, one of size 1 comes first.
       if (!used[i] && m.strides[i] == expect && (next == m.sizes.size() || m.sizes[i] == Int(1))) next = i;
     if (next == m.sizes.size()) return false;
     used[next] = true;
@@ -62,7 +62,8 @@ bool IsDense(Env& env, const TensorMeta& m) {
 
 bool Overlaps(Env& env, const TensorMeta& m) {
   if (IsChain(m) || IsEmpty(env, m.sizes)) return false;
-  std::vector<std::pair<Int, Int>> steps;  // size, stride without its sign; from the smallest stride up
+  // A pair is a size and its stride without the sign. The smallest stride comes first.
+  std::vector<std::pair<Int, Int>> steps;
   for (size_t i = 0; i < m.sizes.size(); ++i)
     if (!env.Le(m.sizes[i], 1))
       steps.emplace_back(m.sizes[i], env.Hint(m.strides[i]) < 0 ? -m.strides[i] : m.strides[i]);
@@ -155,7 +156,7 @@ bool IsReversed(const std::vector<int>& order) {
 
 }  // namespace
 
-// f of sizes and strides, by which sizes are taken to be at least 2; but not where f is the same for ones.
+// Gives f of sizes and strides while sizes are taken to be at least 2, unless f is the same for ones.
 template <typename F>
 static Ints AtTypicalSizes(Env& env, const std::vector<Ints>& parts, F f) {
   const Env::Typical typical(env);

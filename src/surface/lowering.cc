@@ -324,7 +324,6 @@ void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs, Fr
     m.framework = fw;
     m.dtype = t.dtype;
     m.device = placed ? *placed : operand_device.value_or(device);
-    PutOn(builder.graph(), out.value, m.device);
     m.sizes = t.shape;
     const bool plain = out.strides.empty() && out.kind != Out::kView && taken.empty();
     m.strides = out.strides.empty() ? RowMajor(t.shape) : std::move(out.strides);
@@ -482,7 +481,6 @@ std::vector<Lowering::Made> Lowering::Finish(const std::vector<TraceId>& outputs
   const std::vector<bool> stand_ins = StandIns(g);
   for (ValueId v = 0; v < g.nodes.size(); ++v)
     if (g.nodes[v].op == Op::kExtern && Draws(g.nodes[v].attrs.call->callee) && !stand_ins[v]) g.ordered.push_back(v);
-  for (const Write& w : g.writes) PutOn(g, w.value, g.nodes[g.inputs[w.input]].type.device);
   PlaceOperands(g);
   return made;
 }

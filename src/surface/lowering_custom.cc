@@ -77,7 +77,7 @@ std::vector<TraceId> Lowering::EndCustom(Custom* c, Call call, const std::vector
   std::vector<ValueId> values;
   const auto others = c->outputs.begin() + static_cast<std::ptrdiff_t>(c->tangents.size());  // without gradients
   for (auto t = c->outputs.begin(); t != others; ++t) values.push_back(s.objects.Value(*t));
-  // What the derivative is of; of several results none is made of another.
+  // Says what the derivative is of. Where there are several results, none is made of another.
   const ValueId head = s.builder.Barrier(values[0]);
   g.nodes[head].derivative = std::make_shared<const Derivative>(std::move(d));
   for (size_t i = 0; i < values.size(); ++i) {

@@ -7,7 +7,7 @@ namespace framejit::surface {
 
 namespace {
 
-// A pooling function of torch: windows over the last dimensions.
+// This describes a pooling function of torch, which has windows over the last dimensions.
 struct Pooling {
   Callee callee;
   size_t dims;
@@ -34,9 +34,10 @@ std::optional<Window> WindowOf(const std::vector<Arg>& args, size_t d, const Poo
   return Window{*kernel, *stride, *padding, *dilation};
 }
 
-// What is known of a result without asking the framework, which would compute it to find out. Nothing: ask. Pooling is
-// what networks for pictures call on more elements than are computed for an answer; without this their first compile
-// would be the one that makes torch import what its meta tensors need (486 modules, 0.3 s of a first call of 0.4 s).
+// Gives what is known of a result without asking the framework, which would compute it to find out. It gives nothing
+// where the framework must be asked. Networks for pictures call pooling on more elements than are computed for an
+// answer. Without this rule their first compile would be the one that makes torch import what its meta tensors need
+// (486 modules, 0.3 s of a first call of 0.4 s).
 std::optional<Inferred> KnownResult(shape::Env& env, const Call& call, const std::vector<TensorMeta>& operands) {
   static const Signature most = Signature::Parse(
       "(Tensor input, int[] kernel_size, int[]? stride=(), int[] padding=0, int[] dilation=1, bool ceil_mode=False)");
@@ -91,16 +92,18 @@ static void Number(Call& request, const Meta& meta, std::vector<TraceId>* ids) {
   });
 }
 
-// What the framework says of a call's results; throws Decline where it cannot know, or the graph cannot follow.
+// Gives what the framework says of a call's results. It throws Decline where the framework cannot know, or the graph
+// cannot follow.
 Inferred Lowering::Impl::Ask(Callee callee, Call& request, const std::vector<TraceId>& ids, bool in_place) {
   std::vector<TensorMeta> operands;
   for (TraceId t : ids) operands.push_back(meta(t));
   auto inferred = KnownResult(env(), request, operands);
-  if (!inferred) inferred = infer(request, operands);
+  std::string why;
+  if (!inferred) inferred = infer(request, operands, &why);
   if (!inferred && callee.Has(kSizedByData))
     throw Decline("data decides the size of the result of " + callee, Decline::Cause::kData);
   if (!inferred || inferred->metas.empty())
-    throw Decline("the result types of " + callee + " are not known before it runs");
+    throw Decline("the result types of " + callee + " are not known before it runs" + (why.empty() ? why : ": " + why));
   const bool aliases =
       std::any_of(inferred->aliases.begin(), inferred->aliases.end(), [](auto& a) { return a.operand >= 0; });
   // A view is copied where the graph reads it, so it must follow from the one tensor that it is a view of.
@@ -109,7 +112,7 @@ Inferred Lowering::Impl::Ask(Callee callee, Call& request, const std::vector<Tra
   return *inferred;
 }
 
-// The extern node, and its results' values.
+// Makes the extern node and gives the values of its results.
 std::vector<ValueId> Lowering::Impl::ExternValues(const std::shared_ptr<Call>& request, const std::vector<TraceId>& ids,
                                                   const ExternTypes& results, bool grad) {
   std::vector<TensorMeta> operands;
@@ -144,7 +147,10 @@ void Lowering::Impl::FollowView(TraceId id, TraceId from, const std::shared_ptr<
   Objects::Object& o = objects[id];
   o.domain = objects[o.parent].domain;
   o.follows = false;
-  o.view.forward = [request, results, i](Builder& b, ValueId parent) {
+  const shape::Env::Typical typical(env());
+  const bool contiguous = IsContiguous(env(), meta(o.parent));
+  o.view.forward = [request, results, i, contiguous](Builder& b, ValueId parent) {
+    if (contiguous) parent = RowByRow(b.graph(), parent);
     return results.ValueOf(b.Extern(request, {parent}, results.types, results.strides), i);
   };
 }
@@ -256,8 +262,8 @@ void Lowering::Impl::Written(Call& call, const Arg* out) {
         IsBool(m.dtype) || std::any_of(m.sizes.begin(), m.sizes.end(), [&](shape::Int n) { return env().AtRun(n); });
     plain &= !IsComplex(m.dtype) || IsComplex(operands[0].dtype);  // NumPy warns of the others
   }
-  if (!(by_data && plain) && !infer(*request, operands))
-    throw Decline("what " + call.callee + " writes is not known before it runs");
+  if (std::string why; !(by_data && plain) && !infer(*request, operands, &why))
+    throw Decline("what " + call.callee + " writes is not known before it runs" + (why.empty() ? why : ": " + why));
   std::vector<ValueId> values;
   for (TraceId t : ids) values.push_back(objects.Materialised(t));
   const TensorType type{operands[0].dtype, operands[0].sizes, operands[0].device};

@@ -70,7 +70,7 @@ ValueId Lowering::Impl::Seed(const TensorMeta& y, std::optional<TraceId> given) 
   return objects.Value(*given);
 }
 
-// The gradients as values, in the order of the inputs; nothing is left of them where they are declined.
+// Gives the gradients as values, in the order of the inputs. Where they are declined, the graph is as it was.
 std::vector<ValueId> Lowering::Impl::Differentiate(const Question& q) {
   Graph& g = builder.graph();
   const Objects::Mark before = objects.Begin();
@@ -90,7 +90,7 @@ std::vector<ValueId> Lowering::Impl::Differentiate(const Question& q) {
                            std::none_of(outputs.begin(), outputs.end(), [&](ValueId v) { return leads[v]; });
       if (unclear) throw Decline("gradients that are zero or do not exist");
     }
-    grads = autodiff::GradientsWithin(builder, outputs, seeds, inputs, &passed);
+    grads = autodiff::GradientsWithin(builder, outputs, seeds, inputs, &passed, q.zeros);
     for (ValueId v = 0; v < passed.size(); ++v) {
       if (passed[v] && derivatives.freed().contains(v))
         throw Decline("gradients of what has been differentiated before, and was not kept");

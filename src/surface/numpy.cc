@@ -1,4 +1,5 @@
-// NumPy rows whose signature or meaning differs from torch's; elementwise ufuncs and views share the torch tables.
+// This file has the NumPy rows whose signature or meaning differs from torch's. Elementwise ufuncs and views share the
+// torch tables.
 #include <algorithm>
 #include <cmath>
 
@@ -34,7 +35,7 @@ void WarnOfEmpty(Scope& s, const Operand& x) {
   }
 }
 
-// Of a NumPy scalar: a sum of one, an extreme of one.
+// A NumPy scalar is a sum of one, or an extreme of one.
 Outs OfOne(Scope& s) {
   const Operand x = s.tensor(0);
   if (!IsFloat(x.meta->dtype) || !x.meta->is_scalar) Scope::Skip();
@@ -234,7 +235,7 @@ Outs Eye(Scope& s) {  // (N, M, k, dtype, order)
   return s.b.Cast(s.b.Binary(Op::kEq, row, column), s.dtype(3).value_or(DType::kFloat64));
 }
 
-// numpy.float64(x): a scalar, or an array of that type.
+// This is numpy.float64(x), which makes a scalar, or an array of that type.
 template <DType T>
 Outs ScalarOf(Scope& s) {
   const Operand x = s.Read(s.arg(0));
@@ -354,6 +355,29 @@ Outs Triangle(Scope& s) {
   return s.row.op == Op::kLe ? rules::Tril(s.b, x.value, s.integer(1)) : rules::Triu(s.b, x.value, s.integer(1));
 }
 
+Outs Trace(Scope& s) {  // (a, offset, axis1, axis2, dtype): of a row-major matrix
+  Operand x = s.tensor(0);
+  if (x.rank() != 2 || !IsRowMajor(*x.meta) || s.integer(2) != Int(0) || s.integer(3) != Int(1)) Scope::Skip();
+  const Int rows = x.meta->sizes[0], columns = x.meta->sizes[1], offset = s.integer(1);
+  const bool below = s.env.Lt(offset, 0);
+  const Int high = below ? rows + offset : rows, wide = below ? columns : columns - offset;
+  const Int count = s.env.Lt(high, wide) ? high : wide;
+  if (s.env.Lt(count, 1)) Scope::Skip();
+  const Int start = below ? Int(0) - offset * columns : offset;
+  const ValueId all = s.b.Reshape(x.value, {rows * columns});
+  const DType t = s.dtype(4).value_or(SumType(s, x.meta->dtype));
+  return rules::Sum(s.b, s.b.Slice(all, 0, start, count, columns + Int(1)), {0}, false, t);
+}
+
+Outs DiagonalMatrix(Scope& s) {  // of one axis; of a matrix it would be a view that cannot be written to
+  Operand x = s.tensor(0);
+  if (x.rank() != 1 || s.integer(1) != Int(0)) Scope::Skip();
+  const Ints sizes = {x.meta->sizes[0], x.meta->sizes[0]};
+  const ValueId row = s.b.Iota(DType::kInt64, sizes, 0), column = s.b.Iota(DType::kInt64, sizes, 1);
+  const ValueId wide = s.b.Broadcast(x.value, sizes);
+  return s.b.Where(s.b.Binary(Op::kEq, row, column), wide, rules::Like(s.b, wide, 0));
+}
+
 // clang-format off: a table
 constexpr Row kRows[] = {
     {"NM:sum", "(Tensor input, int[]? dim=None, ScalarType? dtype=None, *, bool? keepdim=None)", &Sum},
@@ -361,6 +385,12 @@ constexpr Row kRows[] = {
     {"NM:prod", "(Tensor input, int[]? dim=None, ScalarType? dtype=None, *, bool? keepdim=None)", &Prod},
     {"NM:max N:amax", "(Tensor input, int[]? dim=None, *, bool? keepdim=None)", &Extreme, Op::kMax},
     {"NM:min N:amin", "(Tensor input, int[]? dim=None, *, bool? keepdim=None)", &Extreme, Op::kMin},
+    {"N:add.reduce", "(Tensor input, int[]? dim=(0,), ScalarType? dtype=None, *, bool? keepdim=None)", &Sum},
+    {"N:multiply.reduce", "(Tensor input, int[]? dim=(0,), ScalarType? dtype=None, *, bool? keepdim=None)", &Prod},
+    {"N:maximum.reduce", "(Tensor input, int[]? dim=(0,), *, bool? keepdim=None)", &Extreme, Op::kMax},
+    {"N:minimum.reduce", "(Tensor input, int[]? dim=(0,), *, bool? keepdim=None)", &Extreme, Op::kMin},
+    {"N:logical_or.reduce", "(Tensor input, int[]? dim=(0,), *, bool? keepdim=None)", &AnyAll, Op::kAny},
+    {"N:logical_and.reduce", "(Tensor input, int[]? dim=(0,), *, bool? keepdim=None)", &AnyAll, Op::kAll},
     {"N:ptp", "(Tensor input, int[]? dim=None, *, bool? keepdim=None)", &PeakToPeak},
     {"NM:any", "(Tensor input, int[]? dim=None, *, bool? keepdim=None)", &AnyAll, Op::kAny},
     {"NM:all", "(Tensor input, int[]? dim=None, *, bool? keepdim=None)", &AnyAll, Op::kAll},
@@ -396,6 +426,8 @@ constexpr Row kRows[] = {
     {"F:gradients", "(Tensor[] outputs, Tensor[] seeds, Tensor[] inputs)", &Gradients},
     {"F:sample", "(Tensor input, int dim)", &Sample},
     {"F:batched", "(Tensor[] outputs, Tensor[] samples, Tensor[] wholes, int[] dims, int size, int[] same)", &Batched},
+    {"NM:trace", "(Tensor input, int offset=0, int axis1=0, int axis2=1, ScalarType? dtype=None)", &Trace},
+    {"N:diag", "(Tensor input, int k=0)", &DiagonalMatrix},
     {"N:tril", "(Tensor input, int k=0)", &Triangle, Op::kLe}, {"N:triu", "(Tensor input, int k=0)", &Triangle, Op::kLt},
 };
 // clang-format on

@@ -6,12 +6,18 @@
 #include <utility>
 
 #include "graph/rewrite.h"
+#include "graph/views.h"
 #include "shape/typical.h"
 #include "surface/layout.h"
 
 namespace framejit::surface {
 
 using shape::Int;
+
+// Constants have no device of their own: they are on that of the tensor that they become.
+void Objects::Place(TraceId t, ValueId value) {
+  if (value != kNoValue) PutOn(builder_.graph(), value, meta(t).device);
+}
 
 TraceId Objects::New(TensorMeta meta, ValueId value) {
   TraceTensor t;
@@ -25,6 +31,7 @@ TraceId Objects::New(TensorMeta meta, ValueId value) {
   o.root = o.parent = o.domain = id;
   all_.push_back(std::move(o));
   versions_.push_back(0);
+  Place(id, value);
   return id;
 }
 
@@ -41,6 +48,7 @@ void Objects::Set(TraceId t, ValueId value, int version) {
   journal_.push_back({t, all_[t].value, all_[t].version});
   all_[t].value = value;
   all_[t].version = version;
+  Place(t, value);
 }
 
 ValueId Objects::Value(TraceId t) {
@@ -61,7 +69,6 @@ void Objects::Write(TraceId t, ValueId v) {
   TraceId root = all_[t].root;
   int next = versions_[root] + 1;
   trace_.tensors[t].mutated = trace_.tensors[root].mutated = true;
-  PutOn(builder_.graph(), v, trace_.tensors[t].meta.device);
   for (TraceId at = t;; at = all_[at].parent) {
     Set(at, v, next);
     if (at == root) break;
@@ -78,6 +85,38 @@ void Objects::Write(TraceId t, ValueId v) {
   versions_[root] = next;
 }
 
+namespace {
+
+// An identity that no builder folds away.
+ValueId Copied(Graph& g, ValueId v, shape::Ints strides) {
+  Node copy;
+  copy.op = Op::kCast;
+  copy.operands = {v};
+  copy.type = g.nodes[v].type;
+  copy.attrs.dtype = copy.type.dtype;
+  copy.strides = std::move(strides);
+  g.nodes.push_back(std::move(copy));
+  return static_cast<ValueId>(g.nodes.size() - 1);
+}
+
+// How a chain of views lies in the memory of what it is made of; what no strides express is made row by row.
+Layout LaidBy(const Graph& g, ValueId v) {
+  const Node& n = g.nodes[v];
+  if (Info(n.op).kind == 'V') {
+    if (auto layout = ViewLayout(n, g.nodes[n.operands[0]].type, LaidBy(g, n.operands[0]))) return *layout;
+    return {RowMajor(n.type.shape), 0};
+  }
+  return {n.strides.empty() ? RowMajor(n.type.shape) : n.strides, 0};
+}
+
+}  // namespace
+
+ValueId RowByRow(Graph& g, ValueId v) {
+  const Node& n = g.nodes[v];
+  if (Info(n.op).kind != 'V' || framejit::IsRowMajor(n.type.shape, LaidBy(g, v).strides)) return v;
+  return Copied(g, v, RowMajor(n.type.shape));
+}
+
 ValueId Objects::WithLayout(ValueId v, const shape::Ints& strides) {
   Graph& g = builder_.graph();
   Node& n = g.nodes[v];
@@ -86,14 +125,7 @@ ValueId Objects::WithLayout(ValueId v, const shape::Ints& strides) {
     claimed_.insert(v);
     return v;
   }
-  Node copy;  // an identity that no builder_ folds away: two results never share a buffer, nor a result an input's
-  copy.op = Op::kCast;
-  copy.operands = {v};
-  copy.type = n.type;
-  copy.attrs.dtype = n.type.dtype;
-  copy.strides = strides;
-  g.nodes.push_back(std::move(copy));
-  return static_cast<ValueId>(g.nodes.size() - 1);
+  return Copied(g, v, strides);  // two results never share a buffer, nor a result an input's
 }
 
 ValueId Objects::Materialised(TraceId t) {
@@ -106,13 +138,15 @@ ValueId Objects::Materialised(TraceId t) {
   const bool either = m.sizes.size() == 4 && (one(1) || (one(2) && one(3)));
   const shape::Env::Typical typical(builder_.env());  // what the kernel gives lies as its call was asked
   const shape::Ints before = shape::TakenForGranted();
-  if (!IsContiguous(builder_.env(), m))
+  const bool contiguous = IsContiguous(builder_.env(), m);
+  if (!contiguous)
     n.strides = PreserveFormat(builder_.env(), m);
   else if (either && LikesChannelsLast(builder_.env(), m))
     n.strides = m.strides;
+  const bool promised = !n.strides.empty();
   shape::TakenForGranted();
   std::for_each(before.begin(), before.end(), shape::TakeForGranted);
-  return v;
+  return contiguous && !promised ? RowByRow(builder_.graph(), v) : v;
 }
 
 Objects::Mark Objects::Begin() {

@@ -19,6 +19,10 @@
 
 namespace framejit::surface {
 
+// A copy of a view that does not lie row by row, else the value itself: for a call that may look at how its operand
+// lies, which the program has made a copy of.
+ValueId RowByRow(Graph& g, ValueId v);
+
 class Objects {
  public:
   struct Object {
@@ -66,6 +70,7 @@ class Objects {
  private:
   std::optional<shape::Int> OffsetOf(TraceId t);  // behind its root, in elements
   void Set(TraceId t, ValueId value, int version);
+  void Place(TraceId t, ValueId value);
   struct Undo {
     TraceId id;
     ValueId value;

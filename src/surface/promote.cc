@@ -7,7 +7,7 @@
 namespace framejit::surface {
 namespace {
 
-// Rank in "bool < integer < float < complex".
+// Gives the rank in "bool < integer < float < complex".
 int Category(DType t) {
   return IsBool(t) ? 0 : IsInteger(t) ? 1 : IsComplex(t) ? 3 : 2;
 }

@@ -50,6 +50,7 @@ Arg ParseDefault(std::string_view s) {
   if (s == "None") return Arg::None();
   if (s == "True" || s == "False") return Arg::Bool(s == "True");
   if (s == "()") return Arg::Seq(Kind::kTuple, {});
+  if (s == "(0,)") return Arg::Seq(Kind::kTuple, {Arg::Int(0)});
   if (s.front() == '\'') return Arg::Str(std::string(s.substr(1, s.size() - 2)));
   std::string text(s);
   if (text.find_first_of(".en") != std::string::npos) return Arg::Float(std::stod(text));

@@ -19,11 +19,12 @@
 
 namespace framejit::surface {
 
-// Finds the types of the results of a call that has no row. nullopt: they cannot be known, since data decides them, and
-// the caller breaks before the call. The call (like that of an extern node) refers to tensors by position: an argument
-// kTensor t is operands[t]. The function sets call.result to the structure of the results, in which kTensor t is result
-// number t; if it stays None there is one tensor. Calls that write an operand must be refused.
-using InferFn = std::function<std::optional<Inferred>(Call& call, const std::vector<TensorMeta>& operands)>;
+// Finds the types of the results of a call that has no row. nullopt: they cannot be known, and the caller breaks before
+// the call; *why is set to the reason. The call (like that of an extern node) refers to tensors by position: an
+// argument kTensor t is operands[t]. The function sets call.result to the structure of the results, in which kTensor t
+// is result number t; if it stays None there is one tensor. Calls that write an operand must be refused.
+using InferFn =
+    std::function<std::optional<Inferred>(Call& call, const std::vector<TensorMeta>& operands, std::string* why)>;
 
 // Thrown where the caller must let the framework run the call for real. kRefused: the framework would raise, or this
 // form of the call has no graph. kData: data decides the result. kMixedCasts: autocast has cast a leaf to another type

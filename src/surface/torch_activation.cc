@@ -1,4 +1,4 @@
-// Rows of torch's activation functions: defined on floating dtypes only.
+// This file has the rows of torch's activation functions, which are defined on floating dtypes only.
 #include <cmath>
 #include <limits>
 #include <optional>

@@ -35,7 +35,7 @@ Outs Linear(Scope& s) {
   return s.b.Add(Op::kLinear, operands);
 }
 
-// Matrices [.., M, K] x [.., K, N] with broadcast batches.
+// Multiplies matrices [.., M, K] x [.., K, N] with broadcast batches.
 ValueId Product(Scope& s, ValueId a, ValueId b) {
   TensorType ta = s.b.type(a), tb = s.b.type(b);
   if (tb.rank() == 2 && ta.rank() > 2) {  // one matrix for all: fold the batch into the rows
@@ -339,6 +339,13 @@ bool IsFused(Scope& s, const Operand& q, const Operand& k, const Operand& v, con
   return !mask || ((mask->rank() == 2 || mask->rank() == 4) && !mask->meta->requires_grad);
 }
 
+// Is there a library's kernel for it on CPUs? Not for values of another width than queries, nor of nothing.
+bool HasKernel(Scope& s, ValueId q, ValueId k, ValueId v) {
+  for (ValueId x : {q, k, v})
+    if (IsEmpty(s.env, s.b.type(x).shape)) return false;
+  return s.env.Eq(s.b.type(q).shape[3], s.b.type(v).shape[3]);
+}
+
 // The memory order of the result on CUDA: 16-bit kernels keep the query's, the float32 one writes [B, L, H, E].
 Ints CudaAttentionStrides(Scope& s, const Operand& q, const Operand& v) {
   const int64_t width = s.env.Specialize(q.meta->sizes[3]);
@@ -425,11 +432,12 @@ Outs AttentionOf(Scope& s) {  // (query, key, value, attn_mask, dropout_p, is_ca
   if (dropout != 0 && cuda) {
     if (rank != 4 || DTypeSize(q.meta->dtype) > 4) Scope::Skip();
     out.value = Dropping(s, operands, CudaAttentionStrides(s, q, v), dropout, causal, attrs.scalar.AsDouble());
-  } else if (dropout != 0) {
+  } else if (dropout != 0 || (!cuda && !HasKernel(s, qv, kv, vv))) {
     ValueId additive = rules::kNone;
     if (mask.is_tensor()) additive = s.b.Broadcast(operands[3], {qs[0], qs[1], qs[2], ks[2]});
-    out.value = rules::Attention(s.b, qv, kv, vv, additive, causal, attrs.scalar.AsDouble(),
-                                 [&](ValueId w) { return s.b.Binary(Op::kMul, w, DropoutNoise(s, w, dropout)); });
+    out.value = rules::Attention(s.b, qv, kv, vv, additive, causal, attrs.scalar.AsDouble(), [&](ValueId w) {
+      return dropout == 0 ? w : s.b.Binary(Op::kMul, w, DropoutNoise(s, w, dropout));
+    });
   } else {
     out.value = s.b.Add(Op::kAttention, operands, attrs);
   }

@@ -14,7 +14,7 @@ using Kind = Arg::Kind;
 using shape::Int;
 using shape::Ints;
 
-// The device= of a creation function.
+// Reads the device= of a creation function.
 void OnDevice(Scope& s, int i) {
   if (!s.has(i)) return;
   s.device = runtime::cuda::ParseDevice(s.arg(i).s);
@@ -25,8 +25,8 @@ void SameDevice(Scope& s, const Operand& x, std::string_view device) {
   auto to = runtime::cuda::ParseDevice(device);
   if (!to || !(*to == x.meta->device)) Scope::Skip();
 }
-// Trailing keyword arguments of creation functions: dtype, layout, device, pin_memory, requires_grad at first, first+1,
-// ...
+// Reads the trailing keyword arguments of creation functions: dtype, layout, device, pin_memory, requires_grad at
+// first, first+1, ...
 void PlainTensor(Scope& s, int layout) {
   if (s.has(layout) && s.arg(layout).s.find("strided") == std::string::npos) Scope::Skip();
   OnDevice(s, layout + 1);
@@ -65,7 +65,7 @@ Outs Zeros(Scope& s) {
   PlainTensor(s, 2);
   return Filled(s, FillOf(s), s.dtype(1).value_or(s.default_float()), s.ints(0));
 }
-Outs Empty(Scope& s) {  // whatever is in the memory; zeros are as good
+Outs Empty(Scope& s) {  // The result may be whatever is in the memory, and zeros are as good.
   if (s.has(6) && !s.arg(6).s.ends_with("contiguous_format")) Scope::Skip();
   return Zeros(s);
 }
@@ -181,7 +181,7 @@ Outs ScalarTensor(Scope& s) {
   return Filled(s, s.arg(0), s.dtype(1).value_or(s.default_float()), {});
 }
 
-// torch.tensor of numbers in (nested) lists: a constant.
+// torch.tensor of numbers in (nested) lists is a constant.
 Outs TensorOf(Scope& s) {
   if (s.arg(0).is(Kind::kTensor)) Scope::Fail("torch warns of a copy of a tensor");
   OnDevice(s, 2);
@@ -299,11 +299,22 @@ DType JoinType(Scope& s, const std::vector<Operand>& all) {
   return s.torch() ? TorchResultType(typed, s.default_float()) : NumpyResultType(typed);
 }
 
+// NumPy's joins ask no axis that None made (its stride is 0) for its place in memory: here it lies where it stands.
+TensorMeta Strided(const TensorMeta& m) {
+  TensorMeta out = m;
+  Int next = 1;
+  for (size_t d = m.sizes.size(); d-- > 0;) {
+    if (m.sizes[d] == Int(1) && m.strides[d] == Int(0)) out.strides[d] = next;
+    next = next * m.sizes[d];
+  }
+  return out;
+}
+
 Outs Joined(Scope& s, bool stack) {
   std::vector<Operand> all = s.tensors(0);
   if (all.empty()) Scope::Fail("nothing to join");
   for (const Operand& x : all) {  // the join keeps a memory order that all operands share: leave that to the framework
-    if (s.torch() ? LikesChannelsLast(s.env, *x.meta) : !IsRowMajor(*x.meta)) Scope::Skip();
+    if (s.torch() ? LikesChannelsLast(s.env, *x.meta) : !IsRowMajor(Strided(*x.meta))) Scope::Skip();
   }
   DType t = JoinType(s, all);
   if (s.torch() && !stack && std::any_of(all.begin(), all.end(), [](const Operand& x) { return x.rank() != 1; })) {
@@ -333,6 +344,7 @@ Outs Joined(Scope& s, bool stack) {
   return parts.size() == 1 ? parts[0] : s.b.Add(Op::kCat, parts, attrs);
 }
 Outs Cat(Scope& s) {
+  if (s.has(2)) Scope::Skip();  // a type of its own
   return Joined(s, false);
 }
 Outs Stack(Scope& s) {
@@ -440,6 +452,11 @@ Outs Roll(Scope& s) {
   ValueId v = x.value;
   bool flat = dims.empty();
   if (flat) v = s.b.Reshape(v, {shape::Product(x.meta->sizes)});
+  if (!s.torch()) {  // a number goes with each of the others
+    if (flat) Scope::Skip();
+    if (shifts.size() == 1 && !flat) shifts.resize(dims.size(), shifts[0]);
+    if (dims.size() == 1) dims.resize(shifts.size(), dims[0]);
+  }
   if (flat ? shifts.size() != 1 : shifts.size() != dims.size()) Scope::Fail("roll: shifts and dims");
   for (size_t i = 0; i < shifts.size(); ++i) {
     int axis = flat ? 0 : s.Dim(dims[i], x.rank());
@@ -508,7 +525,7 @@ constexpr Row kRows[] = {
     {"I:fill", "(Tensor input, Operand value)", &FillInPlace}, {"I:zero", "(Tensor input)", &ZeroInPlace},
 
     {"t:cat t:concat t:concatenate", "(Tensor[] tensors, int dim=0)", &Cat},
-    {"N:concatenate N:concat", "(Tensor[] arrays, int dim=0)", &Cat},
+    {"N:concatenate N:concat", "(Tensor[] arrays, int dim=0, *, ScalarType? dtype=None, str? casting=None)", &Cat},
     {"t:stack", "(Tensor[] tensors, int dim=0)", &Stack},
     {"N:stack", "(Tensor[] arrays, int dim=0)", &Stack},
     {"m:repeat", "(Tensor input, int[]... repeats)", &Repeat},
@@ -516,7 +533,9 @@ constexpr Row kRows[] = {
     {"tm:repeat_interleave", "(Tensor input, int repeats, int? dim=None, *, int? output_size=None)", &RepeatInterleave},
     {"n:pad", "(Tensor input, int[] pad, str mode='constant', float? value=None)", &Pad},
     {"tm:flip", "(Tensor input, int[]... dims)", &Flip},
+    {"NM:repeat", "(Tensor input, int repeats, int? dim=None)", &RepeatInterleave, Op::kInput, kAnyDType},
     {"tm:roll", "(Tensor input, int[] shifts, int[] dims=())", &Roll},
+    {"N:roll", "(Tensor input, int[] shift, int[] dim)", &Roll, Op::kInput, kAnyDType},
     {"tm:tril I:tril", "(Tensor input, int diagonal=0)", &Triangle, Op::kLe},
     {"tm:triu I:triu", "(Tensor input, int diagonal=0)", &Triangle, Op::kLt},
     {"tm:diff", "(Tensor input, int n=1, int dim=-1, Tensor? prepend=None, Tensor? append=None)", &Diff},

@@ -32,7 +32,7 @@ ValueId Take(Scope& s, ValueId data, ValueId index, int axis) {
 
 struct Indexing {
   ViewChain view;                                // the basic part
-  std::vector<std::pair<int, Operand>> tensors;  // axis of the view and the index tensor on it
+  std::vector<std::pair<int, Operand>> tensors;  // A pair is an axis of the view and the index tensor on it.
   std::deque<TensorMeta> made;                   // of those that were lists
 };
 
@@ -77,7 +77,7 @@ Indexing ParseIndex(Scope& s, const Operand& x, const Arg& key) {
     } else if (a.is(Kind::kInt) || a.is(Kind::kSlice) || IsIntList(a)) {
       ++consumed;
     } else if (!a.is_none()) {
-      Scope::Skip();  // other lists, bools, anything else: the framework
+      Scope::Skip();  // Other lists, bools and anything else are the framework's.
     }
   }
   if (ellipses > 1 || consumed > x.rank()) Scope::Fail("too many indices");
@@ -132,14 +132,14 @@ Outs Advanced(Scope& s, const Indexing& idx) {
     if (t.meta->dtype == DType::kUInt8 && s.torch()) Scope::Skip();
     alone &= t.rank() == 0;
   }
-  // Numbers that select one element make a scalar of NumPy's; else what they select is a view.
+  // Numbers that select one element make a scalar of NumPy's. Anything else that they select is a view.
   const bool element = !s.torch() && !s.cupy && count == idx.view.rank();
   if (alone && (s.torch() || s.cupy ? count == 1 : !element))
     Scope::Fail("a 0-dimensional index: data decides the view");
   for (int i = 0; i < count; ++i) {
     if (tensors[i].first != first + i) Scope::Skip();  // indexed axes that are apart
   }
-  // One linear index over the adjacent axes.
+  // Makes one linear index over the adjacent axes.
   Ints sizes = idx.view.sizes(), strides = idx.view.strides();
   ValueId linear = WrapIndex(s, tensors[0].second.value, sizes[first]);
   ValueId bad = kNoValue;  // some index but the first one is out of range, where the sum may be in range
@@ -176,7 +176,7 @@ Outs Advanced(Scope& s, const Indexing& idx) {
   for (int d = 0; same && d < static_cast<int>(shape.size()); ++d)
     same = (d >= first && d < first + index_rank) || s.env.Eq(shape[d], 1);
   if (same) return out;
-  // torch: an iterator over the data with the indexed axes standing still, and over the index tensors.
+  // Torch goes over the data, in which the indexed axes stand still, and over the index tensors.
   std::vector<Ints> operands;
   Ints data_strides(strides.begin(), strides.begin() + first);
   data_strides.insert(data_strides.end(), index_rank, Int(0));
@@ -215,7 +215,8 @@ Outs GetItem(Scope& s) {
     return Advanced(s, idx);
   }
   if (!s.torch() && !s.cupy && idx.view.rank() == 0) {
-    // NumPy: full integer indexing gives a scalar, a copy; with an ellipsis a 0-dimensional view.
+    // With NumPy integers for all axes give a scalar, which is a copy. Beside an ellipsis they give a 0-dimensional
+    // view.
     bool ellipsis = false;
     for (const Arg& a : IndexItems(s.arg(1))) ellipsis |= a.is(Kind::kEllipsis);
     if (!ellipsis) return idx.view.value();
@@ -388,6 +389,40 @@ Outs OneHot(Scope& s) {
   return rules::OneHot(s.b, checked, classes, DType::kInt64);
 }
 
+Outs MaskedFill(Scope& s) {
+  Operand x = s.tensor(0), mask = s.tensor(1), value = s.Read(s.arg(2));
+  if (!IsBool(mask.meta->dtype)) Scope::Fail("masked_fill needs a bool mask");
+  if (value.is_tensor() && value.rank() != 0) Scope::Fail("masked_fill needs a 0-dimensional value");
+  DType t = x.meta->dtype;
+  if (value.is_tensor()) {
+    if (!TorchCanCast(value.meta->dtype, t)) Scope::Skip();
+  } else {
+    auto number = Converted(s.env, value.number, t);
+    if (!number) Scope::Fail("value cannot be converted without overflow");
+    value.number = *number;
+  }
+  return s.b.Where(mask.value, value.is_tensor() ? s.b.Cast(value.value, t) : s.Constant(value.number, t),
+                   x.value);  // always row-major
+}
+
+Outs MaskedFillInPlace(Scope& s) {
+  Operand x = s.tensor(0), mask = s.tensor(1);
+  Outs out = MaskedFill(s);
+  if (s.b.type(out.items[0].value).rank() != x.rank()) Scope::Fail("mask is larger than the tensor");
+  return out;
+}
+
+Outs FillDiagonal(Scope& s) {
+  Operand x = s.tensor(0);
+  if (x.rank() != 2 || s.flag(2)) Scope::Skip();
+  const DType t = x.meta->dtype;
+  const auto number = Converted(s.env, s.Read(s.arg(1)).number, t);
+  if (!number) Scope::Fail("value cannot be converted without overflow");
+  const Ints& sizes = x.meta->sizes;
+  const ValueId on = s.b.Binary(Op::kEq, s.b.Iota(DType::kInt64, sizes, 0), s.b.Iota(DType::kInt64, sizes, 1));
+  return s.b.Where(on, s.Constant(*number, t), x.value);
+}
+
 // clang-format off: a table
 constexpr Row kRows[] = {
     {"oO:getitem", "(Tensor input, Any key)", &GetItem},
@@ -395,6 +430,9 @@ constexpr Row kRows[] = {
     {"tm:index_select", "(Tensor input, int dim, Tensor index)", &IndexSelect},
     {"tmI:index_copy", "(Tensor input, int dim, Tensor index, Tensor source)", &IndexCopy},
     {"tm:gather", "(Tensor input, int dim, Tensor index, *, bool sparse_grad=False)", &Gather},
+    {"tm:masked_fill", "(Tensor input, Tensor mask, Operand value)", &MaskedFill},
+    {"I:masked_fill", "(Tensor input, Tensor mask, Operand value)", &MaskedFillInPlace},
+    {"I:fill_diagonal", "(Tensor input, Scalar fill_value, bool wrap=False)", &FillDiagonal},
     {"t:embedding", "(Tensor weight, Tensor indices, int padding_idx=-1, bool scale_grad_by_freq=False, bool sparse=False)",
      &Embedding},
     {"tm:take", "(Tensor input, Tensor index)", &TakeFlat},

@@ -1,4 +1,4 @@
-// Losses over classes.
+// This file has the losses over classes.
 #include "rules/decompose.h"
 #include "surface/reduce.h"
 

@@ -1,4 +1,4 @@
-// Composites of neural networks: softmax, normalisation, dropout, pooling.
+// This file has composites of neural networks: softmax, normalisation, dropout and pooling.
 #include <limits>
 
 #include "rules/decompose.h"
@@ -20,7 +20,7 @@ namespace {
 using shape::Int;
 using shape::Ints;
 
-// Optional tensor operand i of a rule.
+// Gives the optional tensor operand i of a rule.
 ValueId Maybe(Scope& s, int i) {
   return s.has(i) ? s.tensor(i).value : rules::kNone;
 }
@@ -46,35 +46,26 @@ int TrailingDims(Scope& s, const Operand& x, const Ints& sizes) {
   return static_cast<int>(sizes.size());
 }
 
-// The parameters of a normalisation are of one type: the input's, or single precision beside 16 bits. Else torch
-// raises.
-void RefuseMixed(Scope& s, const Operand& x, std::initializer_list<int> parameters) {
+// Torch raises unless the parameters of a normalisation are of one type, that of the input or single precision beside
+// 16 bits, and of these sizes: it broadcasts none.
+void CheckParameters(Scope& s, const Operand& x, std::initializer_list<int> parameters, const Ints& sizes) {
   std::optional<DType> seen;
   for (int i : parameters) {
     if (!s.has(i)) continue;
-    const DType t = s.tensor(i).meta->dtype;
-    const bool fits = t == x.meta->dtype || (t == DType::kFloat32 && DTypeSize(x.meta->dtype) == 2);
-    if (!fits || (seen && *seen != t)) Scope::Fail("parameters of mixed types");
-    seen = t;
-  }
-}
-
-// Each parameter that is given has these sizes. Else torch raises, also where it would broadcast.
-void RefuseMisfits(Scope& s, std::initializer_list<int> parameters, const Ints& sizes) {
-  for (int i : parameters) {
-    if (!s.has(i)) continue;
-    const Ints& given = s.tensor(i).meta->sizes;
-    bool fits = given.size() == sizes.size();
-    for (size_t d = 0; fits && d < sizes.size(); ++d) fits = s.env.Eq(given[d], sizes[d]);
-    if (!fits) Scope::Fail("parameters of other sizes");
+    const TensorMeta& m = *s.tensor(i).meta;
+    const bool fits = m.dtype == x.meta->dtype || (m.dtype == DType::kFloat32 && DTypeSize(x.meta->dtype) == 2);
+    if (!fits || (seen && *seen != m.dtype)) Scope::Fail("parameters of mixed types");
+    seen = m.dtype;
+    bool alike = m.sizes.size() == sizes.size();
+    for (size_t d = 0; alike && d < sizes.size(); ++d) alike = s.env.Eq(m.sizes[d], sizes[d]);
+    if (!alike) Scope::Fail("parameters of other sizes");
   }
 }
 
 Outs LayerNorm(Scope& s) {  // (input, normalized_shape, weight, bias, eps, cudnn_enable)
   Operand x = s.tensor(0);
   if (!IsFloat(x.meta->dtype)) Scope::Skip();
-  RefuseMixed(s, x, {2, 3});
-  RefuseMisfits(s, {2, 3}, s.ints(1));
+  CheckParameters(s, x, {2, 3}, s.ints(1));
   return rules::LayerNorm(s.b, x.value, TrailingDims(s, x, s.ints(1)), Maybe(s, 2), Maybe(s, 3), s.number(4));
 }
 
@@ -83,14 +74,14 @@ Outs RmsNorm(Scope& s) {  // (input, normalized_shape, weight, eps)
   DType t = x.meta->dtype;
   if (!IsFloat(t) || LikesChannelsLast(s.env, *x.meta) || IsEmpty(s.env, x.meta->sizes)) Scope::Skip();
   if (s.has(2) && s.tensor(2).meta->dtype != t) Scope::Skip();
-  RefuseMisfits(s, {2}, s.ints(1));
+  CheckParameters(s, x, {2}, s.ints(1));
   double eps = s.has(3)                            ? s.number(3)
                : ComputeType(t) == DType::kFloat64 ? std::numeric_limits<double>::epsilon()
                                                    : std::numeric_limits<float>::epsilon();
   return rules::RmsNorm(s.b, x.value, TrailingDims(s, x, s.ints(1)), Maybe(s, 2), eps);
 }
 
-// A per-channel vector as [1, C, 1, ...].
+// Gives a vector of one number a channel as [1, C, 1, ...].
 ValueId PerChannel(Scope& s, ValueId v, int rank) {
   Ints sizes(rank, Int(1));
   sizes[1] = s.b.type(v).shape.at(0);
@@ -100,11 +91,10 @@ ValueId PerChannel(Scope& s, ValueId v, int rank) {
 Outs GroupNorm(Scope& s) {  // (input, num_groups, weight, bias, eps, cudnn_enabled)
   Operand x = s.tensor(0);
   if (!IsFloat(x.meta->dtype) || x.rank() < 2 || LikesChannelsLast(s.env, *x.meta)) Scope::Skip();
-  RefuseMixed(s, x, {2, 3});
   Int groups = s.integer(1), channels = x.meta->sizes[1];
   if (s.env.Le(groups, 0) || !s.env.Eq(shape::Mod(channels, groups), 0))
     Scope::Fail("num_groups does not divide the channels");
-  RefuseMisfits(s, {2, 3}, {channels});
+  CheckParameters(s, x, {2, 3}, {channels});
   return rules::GroupNorm(s.b, x.value, groups, Maybe(s, 2), Maybe(s, 3), s.number(4));
 }
 
@@ -118,8 +108,7 @@ Outs BatchNorm(Scope& s) {
   if (!training && (!s.has(3) || !s.has(4))) Scope::Fail("batch_norm needs running statistics");
   for (int i : {3, 4})
     if (s.has(i) && s.mode.grad && s.tensor(i).meta->requires_grad) Scope::Fail("running statistics with gradients");
-  RefuseMixed(s, x, {1, 2, 3, 4});
-  RefuseMisfits(s, {1, 2, 3, 4}, {x.meta->sizes[1]});
+  CheckParameters(s, x, {1, 2, 3, 4}, {x.meta->sizes[1]});
   Outs outs;
   ValueId mean = Maybe(s, 3), variance = Maybe(s, 4);
   if (training) {
@@ -153,10 +142,9 @@ Outs InstanceNorm(Scope& s) {
   const bool own = s.flag(5);
   if (!own && (!s.has(3) || !s.has(4))) Scope::Fail("instance_norm needs running statistics");
   if (s.has(3) != s.has(4)) Scope::Skip();
-  RefuseMixed(s, x, {1, 2, 3, 4});
   const Ints sizes = x.meta->sizes;
   const Int pictures = sizes[0], channels = sizes[1];
-  RefuseMisfits(s, {1, 2, 3, 4}, {channels});
+  CheckParameters(s, x, {1, 2, 3, 4}, {channels});
   Ints joined = sizes;
   joined[0] = Int(1);
   joined[1] = pictures * channels;
@@ -242,7 +230,9 @@ Outs Glu(Scope& s) {
   if (!s.env.Eq(shape::Mod(size, 2), 0)) Scope::Fail("glu: the dimension must be even");
   Int half = shape::FloorDiv(size, 2);
   ValueId a = s.Up(s.b.Slice(x.value, axis, 0, half)), gate = s.Up(s.b.Slice(x.value, axis, half, half));
-  return s.b.Cast(s.b.Binary(Op::kMul, a, rules::Sigmoid(s.b, gate)), x.meta->dtype);
+  const ValueId y = s.b.Binary(Op::kMul, a, rules::Sigmoid(s.b, gate));
+  s.b.SetDerivative(y, {"glu", {a, gate}, {}, {}});
+  return s.b.Cast(y, x.meta->dtype);
 }
 
 Outs GlobalAveragePool(Scope& s) {  // adaptive_avg_pool to one cell

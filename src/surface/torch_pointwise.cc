@@ -14,7 +14,7 @@ namespace {
 
 using rules::Like;
 
-// v, where an operation of NumPy's integer scalars does not overflow; else the run ends, and NumPy warns. Arrays wrap.
+// Gives v where NumPy's integer scalars do not overflow. Else the run ends, and NumPy warns. Arrays wrap.
 ValueId NoOverflow(Scope& s, Op op, ValueId a, ValueId b, ValueId v) {
   const DType t = s.b.type(v).dtype;
   if (!IsInteger(t)) return v;
@@ -234,7 +234,7 @@ Pair ReadPair(Scope& s) {
   return p;
 }
 
-// torch's rarer binary functions take tensors only; NumPy's take numbers too.
+// Torch's rarer binary functions take tensors only, while NumPy's take numbers, too.
 Pair ReadTensors(Scope& s) {
   if (s.torch() && !(s.arg(0).is(Arg::Kind::kTensor) && s.arg(1).is(Arg::Kind::kTensor)))
     Scope::Fail("operands must be tensors");
@@ -408,6 +408,13 @@ Outs Power(Scope& s) {
   const bool asks = s.torch() && p.type == DType::kFloat16 && p.operands[0].meta->device.kind == DeviceKind::kCpu;
   if (IsFloat(p.type) && !(asks && std::abs(n) == 0.5)) {
     const Op op = n == 0.5 ? Op::kSqrt : n == -1 ? Op::kReciprocal : s.torch() && n == -0.5 ? Op::kRsqrt : Op::kPow;
+    const bool halves = s.torch() && !asks && (n == -0.5 || n == 1.5);  // whose derivatives are powers again
+    if (halves)
+      return wide([&](ValueId x) {
+        const ValueId y = op == Op::kPow ? s.b.Binary(op, x, Like(s.b, x, n)) : s.b.Unary(op, x);
+        s.b.SetDerivative(y, {"half_power", {x}, {n}, {}});
+        return y;
+      });
     if (op != Op::kPow) return wide([&](ValueId x) { return s.b.Unary(op, x); });
     if (s.torch() && n == -2)
       return wide([&](ValueId x) {
@@ -524,39 +531,6 @@ Outs Where(Scope& s) {
   Out out = s.Elementwise(v, all);
   out.array = true;
   return out;
-}
-
-Outs MaskedFill(Scope& s) {
-  Operand x = s.tensor(0), mask = s.tensor(1), value = s.Read(s.arg(2));
-  if (!IsBool(mask.meta->dtype)) Scope::Fail("masked_fill needs a bool mask");
-  if (value.is_tensor() && value.rank() != 0) Scope::Fail("masked_fill needs a 0-dimensional value");
-  DType t = x.meta->dtype;
-  if (value.is_tensor()) {
-    if (!TorchCanCast(value.meta->dtype, t)) Scope::Skip();
-  } else {
-    auto number = Converted(s.env, value.number, t);
-    if (!number) Scope::Fail("value cannot be converted without overflow");
-    value.number = *number;
-  }
-  return s.b.Where(mask.value, As(s, value, t), x.value);  // always row-major
-}
-
-Outs MaskedFillInPlace(Scope& s) {
-  Operand x = s.tensor(0), mask = s.tensor(1);
-  Outs out = MaskedFill(s);
-  if (s.b.type(out.items[0].value).rank() != x.rank()) Scope::Fail("mask is larger than the tensor");
-  return out;
-}
-
-Outs FillDiagonal(Scope& s) {
-  Operand x = s.tensor(0), value = s.Read(s.arg(1));
-  if (x.rank() != 2 || s.flag(2)) Scope::Skip();
-  auto number = Converted(s.env, value.number, x.meta->dtype);
-  if (!number) Scope::Fail("value cannot be converted without overflow");
-  value.number = *number;
-  const shape::Ints& sizes = x.meta->sizes;
-  const ValueId on = s.b.Binary(Op::kEq, s.b.Iota(DType::kInt64, sizes, 0), s.b.Iota(DType::kInt64, sizes, 1));
-  return s.b.Where(on, As(s, value, x.meta->dtype), x.value);
 }
 
 Outs Clamp(Scope& s) {
@@ -689,9 +663,6 @@ constexpr Row kRows[] = {
     {"tmIN:logical_xor", BINARY, &Logical, Op::kXor},
 
     {"tN:where", "(Tensor condition, Operand input, Operand other)", &Where},
-    {"tm:masked_fill", "(Tensor input, Tensor mask, Operand value)", &MaskedFill},
-    {"I:masked_fill", "(Tensor input, Tensor mask, Operand value)", &MaskedFillInPlace},
-    {"I:fill_diagonal", "(Tensor input, Scalar fill_value, bool wrap=False)", &FillDiagonal},
     {"tmI:clamp tmI:clip", "(Tensor input, Operand? min=None, Operand? max=None)", &Clamp},
     {"tmI:clamp_min", "(Tensor input, Operand min)", &ClampOne, Op::kMaximum},
     {"tmI:clamp_max", "(Tensor input, Operand max)", &ClampOne, Op::kMinimum},

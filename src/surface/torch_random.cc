@@ -38,7 +38,7 @@ Out Drawn(Scope& s, const char* callee, std::vector<Arg> args, std::vector<Value
   return out;
 }
 
-// The trailing options, the generator being number `first`.
+// Reads the trailing options, of which the generator is number `first`.
 TensorType Options(Scope& s, int first, std::optional<DType> dtype, const Ints& sizes, Device device = {}) {
   if (s.has(first)) Scope::Skip();
   if (s.has(first + 2) && s.arg(first + 2).s.find("strided") == std::string::npos) Scope::Skip();
@@ -96,7 +96,7 @@ Outs RandPerm(Scope& s) {
   return Drawn(s, "torch.randperm", {s.arg(0)}, {}, t);
 }
 
-// In-place draws; what the target held does not matter, but in what order its elements lie.
+// Draws in place. What the target held does not matter, but the order in which its elements lie does.
 template <const auto& kCallee, int kNumbers>
 Outs Fill(Scope& s) {
   Operand x = s.tensor(0);

@@ -171,7 +171,8 @@ Outs NumpyReshape(Scope& s) {
 
 Outs Ravel(Scope& s) {
   Operand x = s.tensor(0);
-  if (!s.torch() && s.has(1) && s.arg(1).s != "C") Scope::Skip();
+  const std::string& order = !s.torch() && s.has(1) ? s.arg(1).s : "C";
+  if (order != "C" && !((order == "K" || order == "A") && IsRowMajor(*x.meta))) Scope::Skip();
   // A copy of what does not lie row by row, also where a view could show it: reshape is the one that looks.
   if (!IsContiguous(s.env, *x.meta)) return s.b.Reshape(x.value, {shape::Product(x.meta->sizes)});
   return Reshaped(s, x, {Int(-1)}, true);
@@ -585,7 +586,7 @@ constexpr Row kRows[] = {
     {"m:reshape_as", "(Tensor input, Tensor other)", &ReshapeAs, Op::kInput, kAnyDType},
     {"tm:flatten", "(Tensor input, int start_dim=0, int end_dim=-1)", &Flatten, Op::kInput, kAnyDType},
     {"tmN:ravel M:ravel", "(Tensor input, str? order=None)", &Ravel, Op::kInput, kAnyDType},
-    {"M:flatten", "(Tensor input, str? order=None)", &NumpyFlatten},
+    {"M:flatten", "(Tensor input, str? order=None)", &NumpyFlatten, Op::kInput, kAnyDType},
     {"tm:unflatten", "(Tensor input, int dim, int[] sizes)", &Unflatten, Op::kInput, kAnyDType},
     {"tmNM:squeeze", "(Tensor input, int[]? dim=None)", &Squeeze, Op::kInput, kAnyDType},
     {"tm:unsqueeze N:expand_dims", "(Tensor input, int dim)", &Unsqueeze, Op::kInput, kAnyDType},

@@ -52,10 +52,25 @@ PyObject* SegmentHook::Link(PyObject* head, int part, PyObject* link, PyObject* 
   return result ? Py_NewRef(PyTuple_GET_ITEM(result.get(), 0)) : nullptr;
 }
 
-PyObject* SegmentHook::Before() {
-  PyObject* states = t_.draws && t_.replay ? Generators(t_.device) : nullptr;
+// [states of the generators or None, for each input a copy or None]; null: a replay needs neither.
+PyObject* SegmentHook::Before(PyObject* const* inputs) {
+  const bool copies = std::find(t_.before.begin(), t_.before.end(), true) != t_.before.end();
+  if (!t_.draws && !copies) return nullptr;
+  Ref states(t_.draws ? Generators(t_.device) : Py_NewRef(Py_None));
+  Ref all(states ? PyList_New(1 + t_.before.size()) : nullptr);
+  for (size_t i = 0; all && i < t_.before.size(); ++i) {
+    PyObject* copy = !t_.before[i]                                 ? Py_NewRef(Py_None)
+                     : Classify(inputs[i]) > Class::kTorchSubclass ? CopyOfArray(inputs[i])
+                                                                   : PyObject_CallMethod(inputs[i], "clone", nullptr);
+    if (!copy) {
+      all = Ref();
+    } else {
+      PyList_SET_ITEM(all.get(), 1 + i, copy);
+    }
+  }
+  if (all) PyList_SET_ITEM(all.get(), 0, states.release());
   if (PyErr_Occurred()) PyErr_Clear();
-  return states;
+  return all.release();
 }
 
 int SegmentHook::Attach(PyObject* const* inputs, PyObject** made, const int64_t* symbols, PyObject* before) {
@@ -66,7 +81,7 @@ int SegmentHook::Attach(PyObject* const* inputs, PyObject** made, const int64_t*
   s->symbols = new std::vector<int64_t>(symbols, symbols + t_.num_symbols);
   s->spent = new std::vector<bool>(t_.keepers.size());
   s->passes = new std::map<int64_t, Pass>();
-  s->drawn = Py_XNewRef(before);
+  if (before && t_.draws) s->drawn = Py_NewRef(PyList_GET_ITEM(before, 0));
   size_t n = t_.differentiable.size(), num_inputs = t_.wanted.size();
   s->outputs = PyTuple_New(n);
   s->saved = PyTuple_New(t_.saved.size());
@@ -95,19 +110,18 @@ int SegmentHook::Attach(PyObject* const* inputs, PyObject** made, const int64_t*
   s->opaque = PyTuple_New(opaque.size());
   if (!s->opaque) return -1;
   for (size_t i = 0; i < opaque.size(); ++i) PyTuple_SET_ITEM(s->opaque, i, Py_NewRef(opaque[i]));
-  if (t_.replay) {
-    s->inputs = PyTuple_New(num_inputs);
-    s->versions = PyTuple_New(num_inputs);
-    if (!s->inputs || !s->versions) return -1;
-    for (size_t i = 0; i < num_inputs; ++i) {
-      PyTuple_SET_ITEM(s->inputs, i, Py_NewRef(inputs[i]));
-      PyObject* version = PyObject_GetAttr(inputs[i], Interned(kVersion));
-      if (!version) {  // an inference tensor has none
-        PyErr_Clear();
-        version = Py_NewRef(Py_None);
-      }
-      PyTuple_SET_ITEM(s->versions, i, version);
+  s->inputs = PyTuple_New(num_inputs);
+  s->versions = PyTuple_New(num_inputs);
+  if (!s->inputs || !s->versions) return -1;
+  for (size_t i = 0; i < num_inputs; ++i) {
+    const bool copy = before && t_.before[i];
+    PyTuple_SET_ITEM(s->inputs, i, Py_NewRef(copy ? PyList_GET_ITEM(before, 1 + i) : inputs[i]));
+    PyObject* version = copy ? Py_NewRef(Py_None) : PyObject_GetAttr(inputs[i], Interned(kVersion));
+    if (!version) {  // an inference tensor has none
+      PyErr_Clear();
+      version = Py_NewRef(Py_None);
     }
+    PyTuple_SET_ITEM(s->versions, i, version);
   }
   if (NoteVersions(s, made) < 0) return -1;
   PyObject_GC_Track(state.get());
@@ -137,7 +151,7 @@ int SegmentHook::Attach(PyObject* const* inputs, PyObject** made, const int64_t*
     Ref own = routed[i] ? Route(state.get(), i, routed[i].get(), hung, made) : Ref::Borrow(hung);
     if (!own) return -1;
     Py_SETREF(made[i], own.release());
-    if (!HasInner(i) && !(t_.replay && t_.kept[i])) continue;
+    if (!HasInner(i) && !t_.kept[i]) continue;
     Ref weak = OwnReference(made[i]), version(PyObject_GetAttr(made[i], Interned(kVersion)));
     if (!weak || !version) return -1;
     s->retained->emplace(static_cast<int>(i), CallState::Inner{std::move(weak), PyLong_AsLongLong(version.get())});

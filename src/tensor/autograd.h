@@ -17,7 +17,7 @@ class OutputHook {
   virtual ~OutputHook() = default;
   // Called before the run: returns what Attach must know of the state then, as a new reference. Null: nothing. No
   // exception is set in either case.
-  virtual PyObject* Before() { return nullptr; }
+  virtual PyObject* Before(PyObject* const* /*inputs*/) { return nullptr; }
   // made: owned references to the graph's outputs, which are replaced in place. Returns -1 with an exception set.
   virtual int Attach(PyObject* const* inputs, PyObject** made, const int64_t* symbols, PyObject* before) = 0;
 };
@@ -44,11 +44,11 @@ struct Training {
   // depend on gets none, which is not the same as zeros. stops: as autodiff::Differentiate takes them.
   std::function<Backward(const std::vector<bool>& tangents, const std::vector<bool>& stops)> compile;
   // The program as calls of the framework, with the outputs of the graph: it is replayed for backward passes that are
-  // themselves differentiated. Null: such passes are refused, for this reason.
+  // themselves differentiated.
   std::unique_ptr<TraceRunner> replay;
-  std::string no_replay;
-  // For each input: it is written and no result depends on it, so that a replay works on a copy.
-  std::vector<bool> copied;
+  // For each input: it is written, so that a replay works on a copy. before: on what it was before the run, since
+  // results depend on that.
+  std::vector<bool> copied, before;
   bool draws = false;  // it draws random numbers, and a replay draws the same
   // The operations that keep something for their derivatives in the framework. A backward pass frees it, and the
   // framework refuses another pass that comes through the same operation. All others can be passed again.

@@ -1,5 +1,6 @@
-// Backward passes through the nodes of a segment: compiled when the first one comes whose results need it, run part by
-// part as the framework's engine reaches the nodes; or the program, run again and differentiated by the framework.
+// This file makes backward passes through the nodes of a segment. They are compiled when the first one comes whose
+// results need it, and run part by part as the framework's engine reaches the nodes. Where they cannot be compiled, the
+// program is run again and differentiated by the framework.
 #include <algorithm>
 #include <optional>
 #include <set>
@@ -246,7 +247,6 @@ int SegmentHook::Begin(CallState* s, PyObject* ctx, PyObject* const* given, Py_s
   // Freed by a pass that came another way, or written since: torch raises.
   Ref saved(t_.saved.empty() ? PyTuple_New(0) : PyObject_GetAttr(ctx, Interned(kSaved)));
   if (!saved) {
-    if (!t_.replay) return -1;
     bool other = written || freed;
     if (!other) {  // an input was: one that this pass does not depend on?
       SavedError error;
@@ -264,7 +264,7 @@ int SegmentHook::Begin(CallState* s, PyObject* ctx, PyObject* const* given, Py_s
     if (InStages(s, saved.get(), stops, std::move(grads), routed, pass) < 0) return -1;
   } else {
     Compiled* c = For(tangents);
-    if (!c && t_.replay) {  // it needs what was not saved, where only some results lead to the loss
+    if (!c) {  // it needs what was not saved, where only some results lead to the loss
       diag::Log(diag::Channel::perf_, "a backward pass runs through the framework: " + TakeErrorText());
       return Replay(s, grads, stops, {}, pass);
     }
@@ -301,7 +301,7 @@ int SegmentHook::Go(CallState* s, int number, Pass* pass) {
   return 0;
 }
 
-// What the node of this part returns; the rest of the pass is kept for the next one's.
+// Gives what the node of this part returns. The rest of the pass is kept for the next one's.
 PyObject* SegmentHook::Answer(CallState* head, int part, Pass pass, int64_t number) {
   std::vector<PyObject*> all = {Py_NewRef(Py_None)};
   if (part + 1 < num_parts()) {
@@ -449,7 +449,7 @@ int SegmentHook::Again(CallState* s, const std::vector<bool>& standing, bool cre
   return made && !held ? -1 : 0;
 }
 
-// A tuple; null: an exception.
+// Gives a tuple, or null with an exception.
 Ref SegmentHook::GradientsOf(const Rerun& run, const std::vector<Ref>& grads, const std::vector<Ref>& wanted,
                              bool create) {
   static PyObject* f = ResolveCallee("torch.autograd.grad");
@@ -479,9 +479,9 @@ int SegmentHook::Replay(CallState* s, const std::vector<Ref>& grads, const std::
   const size_t n = grads.size();
   *pass = {};
   pass->grads.resize(t_.wanted.size());
-  if (!t_.replay || (t_.draws && !s->drawn)) {
-    PyErr_Format(PyExc_RuntimeError, "trying to differentiate twice a function compiled by framejit: %s",
-                 t_.replay ? "it draws random numbers" : t_.no_replay.c_str());
+  if (t_.draws && !s->drawn) {
+    PyErr_SetString(PyExc_RuntimeError,
+                    "trying to differentiate twice a function compiled by framejit: it draws random numbers");
     return -1;
   }
   std::vector<bool> arrived(n);

@@ -94,7 +94,7 @@ struct Product {
   Device device;
   const float* packed = nullptr;  // b as MKL has packed it
 
-  // The first m rows.
+  // Gives the first m rows.
   bool Run(Library library, int64_t m) const {
     return library == Library::kMkl ? RunMkl(m) : library == Library::kOneDnn ? RunOneDnn(m) : RunPacked(m);
   }
@@ -160,7 +160,7 @@ struct Product {
            !(cuda ? t.cuda_addmm_out : t.addmm_out)(tz.handle(), tbias.handle(), ta.handle(), tb.handle(), 1.0, 1.0);
   }
 
-  // The bias in every row; the product adds to it.
+  // Puts the bias into every row. The product adds to it.
   bool FillWithBias(int64_t m, TempTensor& result) const {
     int64_t sizes[2] = {m, out.sizes[2]}, strides[2] = {0, bias->strides[0]};
     TempTensor rows(t, bias->data, 2, sizes, strides, dtype, device);
@@ -223,7 +223,7 @@ struct Product {
     return ok;
   }
 
-  // Sum of the squared errors of some elements of the first m rows, float32.
+  // Sums the squared errors of some elements of the first m rows, in float32.
   double Error(int64_t m) const {
     auto at = [](const Matrix& x, int64_t b, int64_t i, int64_t j) {
       const int64_t offset = (x.sizes[0] == 1 ? 0 : b * x.strides[0]) + i * x.strides[1] + j * x.strides[2];
@@ -382,7 +382,7 @@ bool DirectMatMul(const TorchApi& t, const Buffer& a, const Buffer& b, Buffer& o
 
 }  // namespace
 
-// Where a weight [N, K] lies so that MKL takes it; packs its first n rows.
+// Says where a weight [N, K] lies so that MKL takes it, and packs its first n rows.
 bool PackRows(const TorchApi& t, const Buffer& w, int64_t m, int64_t n, Impl* packed) {
   const int64_t k = w.sizes[1], ld = w.strides[1] == 1 ? w.strides[0] : w.strides[1];
   const bool rows = w.strides[1] == 1 && ld >= k, columns = w.strides[0] == 1 && ld >= w.sizes[0];

@@ -9,7 +9,7 @@ namespace framejit::tensor {
 
 namespace {
 
-// Tensors of torch on the CPU as buffers; null stays empty. False with an exception set.
+// Makes buffers of tensors of torch on the CPU. Null stays empty. It is false with an exception set.
 template <size_t n>
 bool Fill(PyObject* const (&tensors)[n], Meta (&metas)[n], Buffer (&buffers)[n]) {
   for (size_t i = 0; i < n; ++i) {

@@ -1,10 +1,11 @@
-// Runs an Executable on Python tensors. The hot path, once per call of a compiled function: fill buffers from the
-// inputs' fields, run, wrap what came out. Small graphs keep the GIL; long ones give it up, holding references to all
-// they read.
+// This file runs an Executable on Python tensors. The hot path, once per call of a compiled function, is: fill buffers
+// from the inputs' fields, run, wrap what came out. Small graphs keep the GIL. Long ones give it up and hold references
+// to all that they read.
 #include <absl/container/fixed_array.h>
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 
 #include "graph/arguments.h"
 #include "graph/effects.h"
@@ -22,12 +23,12 @@ namespace framejit::tensor {
 namespace {
 
 constexpr int kMaxRank = 16;
-constexpr size_t kFew = 32;                     // inputs, outputs: on the stack up to here
+constexpr size_t kFew = 32;                     // Up to so many inputs and outputs lie on the stack.
 constexpr int64_t kReleaseGilFrom = 256 << 10;  // bytes of input
 
-// How often the program's calls that write to the memory of this input count as writes to it: at least once, but where
-// all of them write through tensor.data, which has a version of its own.
-int WritesTo(const Trace& trace, int input) {
+// How often the program's calls that write to the memory of this base count as writes to it, and how often they do not,
+// since they write through tensor.data, which has a version of its own.
+std::pair<int, int> CountWrites(const Trace& trace, TraceId base) {
   static const Callee data("torch.Tensor.data.__get__");
   const auto through_data = [&](TraceId t) {
     while (trace.tensors[t].view_call >= 0) {
@@ -41,10 +42,16 @@ int WritesTo(const Trace& trace, int input) {
   int counted = 0, silent = 0;
   for (const Call& c : trace.calls) {
     for (const auto& [name, a] : c.kwargs)
-      if (name == "out" && a.is(Arg::Kind::kTensor) && trace.tensors[trace.tensors[a.t].base].input == input) ++counted;
+      if (name == "out" && a.is(Arg::Kind::kTensor) && trace.tensors[a.t].base == base) ++counted;
     if (!ChangesFirst(c.callee) || c.args.empty() || !c.args[0].is(Arg::Kind::kTensor)) continue;
-    if (trace.tensors[trace.tensors[c.args[0].t].base].input == input) ++(through_data(c.args[0].t) ? silent : counted);
+    if (trace.tensors[c.args[0].t].base == base) ++(through_data(c.args[0].t) ? silent : counted);
   }
+  return {counted, silent};
+}
+
+// Of an input that is written: at least once, but where all writes are silent.
+int WritesTo(const Trace& trace, int input) {
+  const auto [counted, silent] = CountWrites(trace, trace.inputs[input]);
   return counted || silent ? counted : 1;
 }
 
@@ -123,7 +130,7 @@ class Runner : public GraphRunner {
       if (torch_ && array_input_[i]) b->handle = nullptr;  // torch's host takes the memory
     }
     for (int w : written_)  // a copy-on-write storage (torch._lazy_clone) becomes its own when it is asked for a
-                            // writable address
+                            // It has a writable address.
       if (!array_input_[w]) bound_torch->get_data_ptr(&in[w].handle, &in[w].data);
     absl::FixedArray<int64_t, 16> scalars(scalars_.size());
     for (size_t i = 0; i < scalars_.size(); ++i) scalars[i] = symbols[scalars_[i]];
@@ -131,7 +138,7 @@ class Runner : public GraphRunner {
     std::optional<ArrayOutputs> arrays;
     if (!wants_array_.empty())
       arrays.emplace(ArrayOutputs{out.data(), &wants_array_, std::vector<Ref>(num_graph_outputs_)});
-    const Ref before(hook_ ? hook_->Before() : nullptr);
+    const Ref before(hook_ ? hook_->Before(inputs) : nullptr);
     const bool release_gil = bytes >= kReleaseGilFrom && !has_externs_;
     RunContext context{&steps_, symbols, taken, arrays ? &*arrays : nullptr};
     if (RunEnd end = RunExecutable(inputs, in, scalars, out, release_gil, context); end != RunEnd::kOk) return end;
@@ -143,6 +150,9 @@ class Runner : public GraphRunner {
       made[i] = Wrap(out[i], i, arrays ? arrays->made[i].release() : nullptr);
       if (!made[i]) end = EndOfCall();
     }
+    const auto ok = [&] { return end == RunEnd::kOk; };
+    for (const auto& [i, times] : versions_)
+      for (int n = 0; ok() && n < times; ++n) BumpVersion(made[i]);
     for (size_t w = 0; w < written_.size(); ++w) {
       if (array_input_[written_[w]]) continue;
       PyObject* input = inputs[written_[w]];
@@ -156,7 +166,6 @@ class Runner : public GraphRunner {
              : p.kind == OutputPlan::kInput     ? Py_NewRef(inputs[p.index])
                                                 : Replay(replays_[n], p, inputs, made.data(), symbols, shared.data());
     };
-    const auto ok = [&] { return end == RunEnd::kOk; };
     for (size_t k = 0; ok() && k < check_.outputs.size(); ++k) {
       Ref value(output(check_.outputs[k]));
       end = value ? check_.accept(k, value.get()) : EndOfCall();
@@ -194,8 +203,11 @@ class Runner : public GraphRunner {
     for (size_t i = 0; i < plans_.size() && i < trace.outputs.size(); ++i) {
       const OutputPlan& p = plans_[i];
       if (p.kind == OutputPlan::kInput || p.index < 0) continue;
-      const TensorMeta& m = trace.tensors[trace.tensors[trace.outputs[i]].base].meta;
+      const TraceId base = trace.tensors[trace.outputs[i]].base;
+      const TensorMeta& m = trace.tensors[base].meta;
       if (m.framework == Framework::kNumpy) output_[p.index] = m.is_scalar ? Made::kScalar : Made::kArray;
+      const int writes = m.framework == Framework::kTorch ? CountWrites(trace, base).first : 0;
+      if (writes) versions_[p.index] = writes;
     }
     if (torch_ && std::count(output_.begin(), output_.end(), Made::kTensor) < static_cast<long>(output_.size()))
       for (Made m : output_) wants_array_.push_back(m != Made::kTensor);
@@ -262,7 +274,7 @@ class Runner : public GraphRunner {
       b->rank = static_cast<int32_t>(d.rank);
       const int8_t* device = &Field<int8_t>(impl, t.at.device);
       if (device[0]) b->device = Device{device[0] == 1 ? DeviceKind::kCuda : DeviceKind::kMeta, device[1]};
-      if (!device[0]) *bytes += numel * item;  // only launches on a GPU: short
+      if (!device[0]) *bytes += numel * item;  // On a GPU a run only launches, which is short.
       return true;
     }
     static thread_local std::vector<std::unique_ptr<Meta>>
@@ -438,8 +450,9 @@ class Runner : public GraphRunner {
   bool inference_ = false;    // all calls were made in inference mode
   std::vector<int> scalars_;  // by scalar input: symbol
   std::vector<int> written_;
-  std::vector<int> bumps_;     // by those: how often the program writes it
-  std::vector<bool> counted_;  // by check_.writes: does its version tell of them?
+  std::map<int, int> versions_;  // graph outputs that the program has written: how often
+  std::vector<int> bumps_;       // by those: how often the program writes it
+  std::vector<bool> counted_;    // by check_.writes: does its version tell of them?
   enum class Made : uint8_t { kTensor, kArray, kScalar };
   std::vector<Made> output_;
   std::vector<bool> array_input_;

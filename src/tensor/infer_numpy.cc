@@ -60,7 +60,8 @@ bool ShapesDecide(const Call& call, PyObject* callee, const std::vector<TensorMe
   return true;
 }
 
-// Ones (a unit matrix where that fits, so that solvers are happy); zeros for integers, which may be indices. Read-only.
+// Gives ones (a unit matrix where that fits, so that solvers are content), and zeros for integers, which may be
+// indices. They are read-only.
 PyObject* StandIn(const NumpyApi& n, const TensorMeta& m) {
   std::vector<int64_t> sizes = Values(m.sizes), strides = Values(m.strides);
   int64_t item = DTypeSize(m.dtype), numel = 1;

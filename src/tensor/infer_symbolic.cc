@@ -37,7 +37,7 @@ class Fitter {
   void Candidate(Int e) {
     if (!e.is_const() && std::find(known_.begin(), known_.end(), e) == known_.end()) known_.push_back(e);
   }
-  // `sizes`: the candidates and the numbers beside them.
+  // `sizes` are the candidates and the numbers beside them.
   void Combine(const Ints& sizes) {
     const Ints known = known_;
     if (known.size() > 8) return;
@@ -58,7 +58,7 @@ class Fitter {
     for (Int e : known_) {
       std::vector<int64_t> got;
       for (const auto& v : values_) got.push_back(e.Eval(v));
-      // A constant more, or times a constant: windows, joined pieces.
+      // Is it a constant more, or a multiple by a constant? Windows and joined pieces have such sizes.
       const int64_t more = answers[0] - got[0];
       bool sum = true, product = got[0] != 0 && answers[0] % got[0] == 0;
       const int64_t times = product ? answers[0] / got[0] : 0;
@@ -92,6 +92,7 @@ class Fitter {
   Ints known_;
 };
 
+// Finds the sizes from the answers to the questions.
 std::optional<Inferred> Infer(const Asking& asking, Call& call, const std::vector<TensorMeta>& operands,
                               const shape::Env& env, const std::vector<PyObject*>& constants, Refusal* why) {
   auto simple = [&](Int e) { return env.Simplify(e); };
@@ -199,7 +200,7 @@ enum class AtOne : uint8_t { kHolds, kOtherStrides, kDiffers };
 AtOne Holds(const Inferred& found, const std::vector<uint32_t>& ones, const Call& call,
             const std::vector<TensorMeta>& operands, const shape::Env& env, const std::vector<PyObject*>& constants) {
   std::vector<int64_t> v(env.hints().begin(), env.hints().end());
-  for (uint32_t i = 0; i < v.size(); ++i)  // others as large as pleases most windows
+  for (uint32_t i = 0; i < v.size(); ++i)  // The other sizes are large enough for most windows.
     if (env.symbol(i).kind == shape::SymbolKind::kRuntime || v[i] < 2) v[i] = std::max<int64_t>(11, env.symbol(i).min);
   for (uint32_t i : ones) v[i] = 1;
   auto number = [&](Int e) { return Int(env.Simplify(e).Eval(v)); };

@@ -71,6 +71,23 @@ struct Seen {
 };
 thread_local Seen seen;
 
+// aten.index is said to depend on data, as it does where an index is a mask. Are all of this call's numbers?
+bool IndexesByNumbers(PyObject* op, PyObject* args) {
+  Ref name(PyObject_Str(op));
+  if (!name || PyUnicode_CompareWithASCIIString(name.get(), "aten.index.Tensor") || PyTuple_GET_SIZE(args) != 2)
+    return PyErr_Clear(), false;
+  Ref indices(PySequence_Fast(PyTuple_GET_ITEM(args, 1), ""));
+  bool numbers = static_cast<bool>(indices);
+  for (Py_ssize_t i = 0; numbers && i < PySequence_Fast_GET_SIZE(indices.get()); ++i) {
+    PyObject* index = PySequence_Fast_GET_ITEM(indices.get(), i);
+    Meta m;
+    const char* why = "";
+    numbers = index == Py_None || (ReadMeta(index, &m, &why) && (m.dtype == DType::kInt64 || m.dtype == DType::kInt32));
+  }
+  PyErr_Clear();
+  return numbers;
+}
+
 // An object with __torch_dispatch__: notes what torch says of every op, and runs it unless that is refused.
 PyObject* Observe(PyObject*, PyObject* const* args, Py_ssize_t n, PyObject*) {
   const TorchApi& t = *Torch();
@@ -84,6 +101,7 @@ PyObject* Observe(PyObject*, PyObject* const* args, Py_ssize_t n, PyObject*) {
     int has = kind && tags ? PySequence_Contains(tags.get(), kind.get()) : -1;
     if (has < 0) return nullptr;
     if (!has || (name == kRandom && DropsNothing(args[0], args[2], kwargs))) continue;
+    if (name == kShape && IndexesByNumbers(args[0], args[2])) continue;
     seen.draws |= name == kRandom;
     if (seen.refuses) return PyErr_Format(PyExc_LookupError, "%S: %s", args[0], name);
   }
@@ -206,21 +224,20 @@ int64_t StorageId(PyObject* tensor) {
   return s ? Number(Ref(PyObject_GetAttrString(s.get(), "_cdata"))) : -1;
 }
 
-// Rows that are renormalised are written, too, which nothing on a meta tensor shows.
+// Nothing on a meta tensor shows that an operand is written.
 bool WritesInSilence(const Call& call) {
   if (call.callee.Has(kWritesInSilence)) return true;
-  const std::string_view last = call.callee.last();
-  if (last != "embedding" && last != "embedding_bag") return false;
+  if (!call.callee.Has(kMayRenormalise)) return false;
   for (auto& [name, a] : call.kwargs) {
     if (name == "max_norm" && !a.is_none()) return true;
   }
   return call.args.size() > 3 && call.args[3].is(Arg::Kind::kFloat);
 }
 
-// embedding_bag with include_last_offset=True: torch's kernels trust the last offset to be the number of indices.
-// False: the stand-in for the offsets cannot be given it.
+// With include_last_offset=True torch's kernels trust the last offset to be the number of indices, which the stand-in
+// for the offsets is given here. Gives false where that is not possible.
 bool GiveLastOffset(const Call& call, const std::vector<Ref>& operands, Way way) {
-  const Arg* asked = call.callee.last() == "embedding_bag" ? GivenArg(call, 7, {"include_last_offset"}) : nullptr;
+  const Arg* asked = call.callee.Has(kTrustsLastOffset) ? GivenArg(call, 7, {"include_last_offset"}) : nullptr;
   if (!asked || !asked->b || way == Way::kMeta) return true;
   const Arg *indices = GivenArg(call, 1, {"input"}), *offsets = GivenArg(call, 2, {"offsets"});
   if (!indices || !offsets || !indices->is(Arg::Kind::kTensor) || !offsets->is(Arg::Kind::kTensor)) return false;
@@ -413,11 +430,10 @@ static bool WritesBySchema(const std::string& callee) {
   return writes.get() == Py_True;
 }
 
-// torch has a kernel of its own for this call, whose result is dense, that it takes only on CPUs and where neither
-// gradients nor modes of Python are on: it is not what answers here.
+// The kernel that torch takes in the run is not the one that answers here.
 static bool LiesDense(const Call& call, const Inference& in) {
-  static const Callee pooling("torch.max_pool1d");
-  return call.callee == pooling && !in.requires_grad && in.device.kind == DeviceKind::kCpu && in.results.size() == 1;
+  return call.callee.Has(kDenseWhenBare) && !in.requires_grad && in.device.kind == DeviceKind::kCpu &&
+         in.results.size() == 1;
 }
 
 bool InferTorch(const TorchApi& t, Call& call, const std::vector<PyObject*>& constants, Inference* in) {
@@ -437,8 +453,8 @@ bool InferTorch(const TorchApi& t, Call& call, const std::vector<PyObject*>& con
   if (foreign && in->requires_grad) return in->Fail("its gradient is code of its own, which a graph would run twice");
   Listening listening(t);
   Verdict v = Verdict::kTryMeta;
-  // Bare operators may take sizes on trust, those of stand-ins that do not fit each other, too; a user's do what they
-  // do.
+  // Bare operators may take sizes on trust, also those of stand-ins that do not fit each other. A user's operators may
+  // do anything.
   const bool safe = !foreign && (!call.callee.name().starts_with("torch.ops.") ||
                                  (call.callee.name().starts_with("torch.ops.aten.") && !in->sizes_made_up));
   if (safe && SmallAndPlain(call, *in, 4 * kMaxStandIn)) v = Try(t, call, constants, Way::kReal, in);

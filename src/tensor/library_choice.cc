@@ -1,5 +1,6 @@
-// What was measured is kept for the process and, where the machine was quiet, in a small file for later ones: a line
-// for each class of shapes. Measuring takes little of a process's time; what comes later goes with the majority.
+// This file chooses libraries by measuring. What was measured is kept for the process and, where the machine was quiet,
+// in a small file for later ones, with a line for each class of shapes. Measuring takes little of a process's time.
+// What comes after that goes with the majority.
 #include <absl/functional/function_ref.h>
 #include <dlfcn.h>
 #include <sys/stat.h>
@@ -27,6 +28,7 @@ namespace framejit::tensor {
 namespace {
 
 constexpr double kBudget[] = {0.05, 0.08};      // seconds of measuring in all, per process; by: can be packed
+constexpr double kLongBudget = 20.0;            // likewise where `measure` is on
 constexpr double kMinFlops = 2e4;               // below, the call itself dominates: MKL
 constexpr double kWorse = 1.9;                  // times eager's error, where the oracle of the tests allows twice
 constexpr int kMinRounds = 3, kMaxRounds = 12;  // the first of them run on cold caches and waking threads
@@ -221,7 +223,7 @@ Library Choose(const ProductShape& s, const Probe& p) {
     std::lock_guard lock(table.mu);
     table.Read();
     if (auto at = table.chosen.find(key); at != table.chosen.end()) return at->second;
-    unmeasured = table.spent[packed] > kBudget[packed] && !diag::OptionOn("measure");
+    unmeasured = table.spent[packed] > (diag::OptionOn("measure") ? kLongBudget : kBudget[packed]);
     if (unmeasured) majority = table.Majority(packed);
   }
   // What is not measured is as accurate as what is.

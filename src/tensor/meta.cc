@@ -1,5 +1,5 @@
-// What a tensor object is: Classify, ReadMeta, ReadForGuard. The hot path reads fields (torch_api.h); with a field
-// missing the same answers come from Python attributes.
+// This file says what a tensor object is: Classify, ReadMeta, ReadForGuard. The hot path reads fields (torch_api.h).
+// With a field missing the same answers come from Python attributes.
 #include "tensor/cupy_api.h"
 #include "tensor/import.h"
 #include "tensor/numpy_api.h"
@@ -388,6 +388,18 @@ bool ReadWrapper(PyObject* o, Meta* out, const char** why) {
 bool HasHistory(PyObject* o) {
   Meta m;
   return !ReadMeta(o, &m) || m.has_grad_fn;
+}
+
+bool RequiresGrad(PyObject* o) {
+  const TorchApi* t = bound_torch;
+  if (!t || !PyType_IsSubtype(Py_TYPE(o), t->tensor)) return false;
+  if (t->at.all() && t->requires_grad) {
+    const Impl impl = ImplOf(o);
+    return Field<void*>(impl, t->at.autograd) && t->requires_grad(impl);
+  }
+  Ref wants(PyObject_GetAttrString(o, "requires_grad"));
+  if (!wants) PyErr_Clear();
+  return wants.get() == Py_True;
 }
 
 bool HasHooks(PyObject* o) {

@@ -53,7 +53,7 @@ class NameTable {
     named_.reserve(8000);  // of torch
     found_.reserve(8000);
   }
-  // The number of the first place; -1: none.
+  // Gives the number of the first place, or -1.
   int32_t Find(PyObject* o) const {
     const int32_t at = slots_.empty() ? -1 : slots_[At(o)];
     return at < 0 ? -1 : named_[at].first;
@@ -88,7 +88,8 @@ class NameTable {
   }
   const Found& Known(int32_t i) const { return found_[i]; }
   const std::string& PathOf(const Found& f) const { return paths_[f.path]; }
-  std::unordered_map<PyObject*, Callee> names;  // those that were asked for; empty: it has none
+  // These are the attributes that were asked for, without those that it does not have.
+  std::unordered_map<PyObject*, Callee> names;
 
  private:
   size_t Hash(PyObject* o) const {

@@ -1,5 +1,5 @@
-// The NumPy side of a run. Allocation and library calls need the GIL and take it; kernels run on framejit's own
-// threads.
+// This file has the NumPy side of a run. Allocation and library calls need the GIL and take it. Kernels run on
+// framejit's own threads.
 #include <new>
 
 #include "runtime/copy.h"

@@ -5,7 +5,7 @@
 namespace framejit::tensor {
 namespace {
 
-// Sets what torch.compile does with the frames of this thread; None: nothing. What it did before.
+// Sets what torch.compile does with the frames of this thread, where None is nothing, and gives what it did before.
 Ref SetCallback(const TorchApi& t, PyObject* callback) {
   static PyObject* const set = [&t]() -> PyObject* {
     Ref dynamo(Attr(t.c_module, "_dynamo"));

@@ -18,7 +18,8 @@ PyObject* Ask(const char* name, Args... args) {
   return function ? PyObject_CallFunctionObjArgs(function.get(), args..., nullptr) : nullptr;
 }
 
-// The code of a function `name` among the constants of `code`, or theirs. Borrowed; null: there is none.
+// Gives the code of a function `name` among the constants of `code`, or among theirs. It is borrowed, and null if there
+// is none.
 PyObject* CodeWithin(PyObject* code, const char* name) {
   Ref constants(code ? PyObject_GetAttrString(code, "co_consts") : nullptr);
   for (Py_ssize_t i = 0; constants && i < PyTuple_GET_SIZE(constants.get()); ++i) {
@@ -268,7 +269,7 @@ Ref SegmentHook::Route(PyObject* head, size_t output, PyObject* own, PyObject* o
   return result ? Ref::Borrow(PyTuple_GET_ITEM(result.get(), 0)) : Ref();
 }
 
-// What an output gives those that it is made of; they are stops. -1: an exception.
+// Gives an output's gradients to the results that it is made of, which are stops. It is -1 with an exception.
 int SegmentHook::ToInner(CallState* head, size_t output, PyObject* segment, PyObject* grad, std::vector<Ref>* inner) {
   const size_t n = t_.differentiable.size();
   std::vector<bool> tangents(n), stops(n);
@@ -294,7 +295,7 @@ std::vector<bool> SegmentHook::AllInner() const {
   return inner;
 }
 
-// The result, if somebody holds it; else null.
+// Gives the result if somebody holds it, else null.
 Ref SegmentHook::Alive(CallState* head, int output) {
   auto at = head->retained->find(output);
   Ref own(at == head->retained->end() ? nullptr : PyObject_CallNoArgs(at->second.weak.get()));
@@ -379,13 +380,9 @@ PyObject* SegmentHook::Routed(CallState* head, size_t output, PyObject* ctx, PyO
     const int on = segment && create ? GoesOn(segment.get()) : 0;
     if (!segment || on < 0) return nullptr;
     std::vector<bool> standing;
-    if (create && t_.replay && (!t_.draws || head->drawn)) standing = Standing(head);
+    if (create && (!t_.draws || head->drawn)) standing = Standing(head);
     const bool some = std::find(standing.begin(), standing.end(), true) != standing.end();
-    if (create && !on && !some)
-      return PyErr_Format(PyExc_RuntimeError,
-                          "trying to differentiate twice a function compiled by framejit: with "
-                          "respect to one of its results");
-    if (!create || some) {
+    if (!create || some) {  // else nobody holds any of those results
       if (AnswerHooks(head, output, &own) < 0) return nullptr;
       grad = own.get();
       if ((create ? ToInnerAgain(head, output, standing, grad, &inner)

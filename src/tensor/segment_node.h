@@ -18,7 +18,7 @@ struct CallState;
 class SegmentHook : public OutputHook, public std::enable_shared_from_this<SegmentHook> {
  public:
   explicit SegmentHook(Training t) : t_(std::move(t)) {}
-  PyObject* Before() override;
+  PyObject* Before(PyObject* const* inputs) override;
   int Attach(PyObject* const* inputs, PyObject** made, const int64_t* symbols, PyObject* before) override;
   auto quietly() const { return t_.quietly; }
   PyObject* Backward(CallState* s, PyObject* ctx, PyObject* const* grads, Py_ssize_t n);

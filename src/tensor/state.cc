@@ -37,7 +37,7 @@ bool PythonFlag(const TorchApi& t, const char* name) {
   return r && r.get() == Py_True;
 }
 
-// Inside torch.vmap, torch.func.grad and the like.
+// Is the thread inside of torch.vmap, torch.func.grad and the like?
 bool FunctorchLevel(const TorchApi& t) {
   SavedError saved;
   Ref functorch(PyObject_GetAttrString(t.c_module, "_functorch"));
@@ -113,7 +113,7 @@ PyObject* DefaultDeviceOf(PyObject* mode) {
   return device && !strcmp(Py_TYPE(device)->tp_name, "torch.device") ? device : nullptr;
 }
 
-// The only function mode, if it is a default device; else null. Borrowed.
+// Gives the only function mode if it is a default device, else null. It is borrowed.
 PyObject* DefaultDevice(const TorchApi& t, int64_t functions) {
   if (functions != 1 || !t.function_mode_at) return nullptr;
   void** holder = static_cast<void**>(*t.function_mode_at(0));

@@ -64,7 +64,8 @@ struct Meta {
   char* low = nullptr;        // lowest address touched
 };
 bool ReadMeta(PyObject* o, Meta* out, const char** why = nullptr);
-bool HasHistory(PyObject* o);  // an operation with gradients made it; also if that cannot be known
+bool HasHistory(PyObject* o);    // an operation with gradients made it; also if that cannot be known
+bool RequiresGrad(PyObject* o);  // false for what is no torch tensor
 // Only what a guard compares (has_grad_fn is not filled); false if not a plain tensor. Hot: called per input per call.
 // A forward-mode tangent is not looked for: ReadTorchState tells that a dual level is open, and capture declines then.
 bool ReadForGuard(PyObject* o, Meta* out);

@@ -408,7 +408,7 @@ PyObject* ChooseFor(PyObject*, PyObject* args) {
   return Py_BuildValue("(ii)", static_cast<int>(chosen), runs);
 }
 
-PyObject* Parallel(PyObject*, PyObject* args) {  // sum of [0, n) by the torch team, in pieces
+PyObject* Parallel(PyObject*, PyObject* args) {  // Sums [0, n) by the torch team, in pieces.
   long long n, grain;
   if (!PyArg_ParseTuple(args, "LL", &n, &grain)) return nullptr;
   std::atomic<int64_t> sum{0};

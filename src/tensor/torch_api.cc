@@ -53,7 +53,7 @@ bool Longs(PyObject* o, std::vector<int64_t>* out) {
   return !PyErr_Occurred();
 }
 
-// The public answers about one tensor.
+// These are the public answers about one tensor.
 bool Describe(PyObject* dispatch_keys, Probe* p) {
   PyObject* t = p->tensor.get();
   if (!t) return false;
@@ -138,7 +138,8 @@ int Readable(const void* block, int most) {
   return static_cast<int>(std::min<size_t>(most, malloc_usable_size(const_cast<void*>(block))));
 }
 
-// The only offset (multiple of `step`) below `limit` at which every probe agrees; -1 if none or several.
+// Gives the only offset (a multiple of `step`) below `limit` at which every probe agrees, or -1 if there is none or
+// several.
 int FindOffset(const std::vector<Probe>& probes, int limit, int step,
                absl::FunctionRef<bool(const Probe&, const char* at, int left)> agrees) {
   int found = -1;

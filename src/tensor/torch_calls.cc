@@ -120,7 +120,7 @@ bool AttentionBackward(const TorchApi& t, const Call& c, Operands operands, Hand
   return out.Count(3);
 }
 
-// Numbers of max_pool2d's arguments, all there; false: something that is not ours.
+// Reads the numbers of max_pool2d's arguments, all of which must be there. It is false where the call is not ours.
 bool ReadPool(const std::vector<Arg>& args, runtime::PoolWindow* w) {
   auto pair = [&](size_t i, int64_t* to, int64_t missing, const int64_t* instead) {
     if (i >= args.size() || args[i].is(Arg::Kind::kNone) || (args[i].items.empty() && !args[i].is(Arg::Kind::kInt))) {

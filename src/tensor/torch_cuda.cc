@@ -27,7 +27,7 @@ bool Contiguous16(const Buffer& b) {  // what the attention kernels load in vect
   return true;
 }
 
-// Torch's numbers of the kernels behind scaled_dot_product_attention.
+// These are torch's numbers of the kernels behind scaled_dot_product_attention.
 enum class Backend : int8_t { kMath, kFlash, kEfficient, kCudnn, kOther };
 
 struct AttentionCall {
@@ -37,7 +37,8 @@ struct AttentionCall {
   bool causal;
   double scale;
 
-  // Which of them eager would run; asked once for operands of the same form and the user's same settings.
+  // Says which of them eager would run. It is asked once for operands of the same form and the same settings of the
+  // user's.
   Backend Choice() const {
     std::string key(1, static_cast<char>(causal));
     auto put = [&](const void* data, size_t bytes) { key.append(static_cast<const char*>(data), bytes); };
@@ -110,7 +111,7 @@ struct AttentionCall {
     return result;
   }
 
-  // The shim of one of them; false: not for these operands.
+  // Gives the shim of one of them. It is false where that does not take these operands.
   bool Run(Backend backend, Buffer& out) const {
     std::optional<TempTensor> tm;
     Handle mask_handle = nullptr;

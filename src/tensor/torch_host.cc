@@ -31,7 +31,7 @@ void GiveBack(void* data) {
   runtime::ArenaPool::Get().ReleaseResult(data);
 }
 
-// Of torch's CPU allocator; null if data pointers do not look as described above.
+// Gives the functions of torch's CPU allocator, and null if data pointers do not look as described above.
 Deleter TorchDeleter(const TorchApi& t) {
   static const Deleter deleter = [&]() -> Deleter {
     if (!t.at.all() || !t.empty_strided_cpu) return nullptr;
@@ -251,8 +251,7 @@ class Host : public framejit::Host {
     Handle shared = nullptr;
     t.new_tensor_handle(temp.handle(), &shared);
     Ref tensor(WrapTorch(t, TakeHandle(t, shared)));
-    Meta meta;
-    const bool recorded = tensor && ReadMeta(tensor.get(), &meta) && meta.requires_grad;
+    const bool recorded = tensor && RequiresGrad(tensor.get());
     return recorded ? PyObject_CallMethod(tensor.get(), "detach", nullptr) : tensor.release();
   }
   static PyObject* AsMemory(Buffer b) {  // an array

@@ -1,5 +1,6 @@
-// Replays a captured trace with the framework, call by call. Slots hold the tensors by TraceId; inputs are borrowed by
-// taking a reference for the run; a temporary is dropped after its last use, as the user's own program would do.
+// This file replays a captured trace with the framework, call by call. Slots hold the tensors by TraceId. Inputs are
+// borrowed by taking a reference for the run. A temporary is dropped after its last use, as the user's own program
+// would do.
 #include <absl/container/fixed_array.h>
 
 #include <algorithm>

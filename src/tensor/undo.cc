@@ -40,16 +40,12 @@ PyObject* Generator(int gpu) {  // -1: the CPU's
   return all ? PySequence_GetItem(all.get(), gpu) : nullptr;
 }
 
-bool RequiresGrad(PyObject* o) {
-  Meta m;
-  return ReadMeta(o, &m) && m.requires_grad;
-}
-
 bool IsTorch(PyObject* o) {
   return Classify(o) <= Class::kTorchSubclass;  // what is written is a tensor
 }
 
-// No gradients; inference mode for what was made in it, which may not be written outside.
+// Gives a mode without gradients. It is inference mode for what was made in that, which may not be written outside of
+// it.
 ModeState Quiet(PyObject* o) {
   ModeState mode = ReadMode();
   Meta m;

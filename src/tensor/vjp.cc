@@ -47,7 +47,40 @@ bool Flatten(PyObject* o, std::vector<PyObject*>* out) {  // tensors of a result
   return true;
 }
 
-PyObject* Vjp(PyObject* callable, PyObject* const* args, Py_ssize_t n) {
+PyObject* Vjp(PyObject* callable, PyObject* const* args, Py_ssize_t n);
+
+bool IsVjp(PyObject* o) {
+  return PyCFunction_CheckExact(o) &&
+         PyCFunction_GET_FUNCTION(o) == reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Vjp));
+}
+
+// The stand-in of an operand, which the gradient is asked for if it is `wanted`. Inside of another derivative it is
+// that one's stand-in, if gradients go to it there. New reference.
+Ref Leaf(PyObject* o, bool wanted, bool inside) {
+  if (inside) {
+    Ref tracked(PyObject_GetAttrString(o, "requires_grad"));
+    if (!tracked || tracked.get() == Py_True) return tracked ? Ref(Py_NewRef(o)) : Ref();
+  }
+  Ref leaf(PyObject_CallMethod(o, "detach", nullptr));
+  Ref done(leaf && wanted ? PyObject_CallMethod(leaf.get(), "requires_grad_", nullptr) : nullptr);
+  return wanted && !done ? Ref() : std::move(leaf);
+}
+
+// Gradients, of which torch may know that they are zeros: then they have no memory. New reference.
+PyObject* WithMemory(PyObject* grads) {
+  Ref made(PyTuple_New(PyTuple_GET_SIZE(grads)));
+  for (Py_ssize_t i = 0; made && i < PyTuple_GET_SIZE(grads); ++i) {
+    PyObject* g = PyTuple_GET_ITEM(grads, i);
+    Ref zero(PyObject_CallMethod(g, "_is_zerotensor", nullptr));
+    PyObject* item = !zero ? nullptr : zero.get() == Py_True ? PyObject_CallMethod(g, "clone", nullptr) : Py_NewRef(g);
+    if (!item) return nullptr;
+    PyTuple_SET_ITEM(made.get(), i, item);
+  }
+  return made.release();
+}
+
+// inside: of another derivative, which asks for the derivative of this one.
+PyObject* Differentiate(PyObject* callable, PyObject* const* args, Py_ssize_t n, bool inside) {
   if (n != 5) return PyErr_Format(PyExc_TypeError, "framejit: vjp takes 5 arguments");
   PyObject *which = args[0], *operands = args[1], *grads = args[4];
   ModeSwitch mode;
@@ -61,18 +94,22 @@ PyObject* Vjp(PyObject* callable, PyObject* const* args, Py_ssize_t n) {
   if (!leaves || !outs || !tangents || !autograd) return nullptr;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(operands); ++i) {
     PyObject* o = PyTuple_GET_ITEM(operands, i);
-    Ref leaf(PyObject_CallMethod(o, "detach", nullptr));
-    if (!leaf) return nullptr;
-    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(which); ++k) {
-      if (PyLong_AsSsize_t(PyTuple_GET_ITEM(which, k)) != i) continue;
-      Ref r(PyObject_CallMethod(leaf.get(), "requires_grad_", nullptr));
-      if (!r || PyList_Append(leaves.get(), leaf.get()) < 0) return nullptr;
-    }
+    bool wanted = false;
+    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(which); ++k)
+      wanted = wanted || PyLong_AsSsize_t(PyTuple_GET_ITEM(which, k)) == i;
+    Ref leaf = Leaf(o, wanted, inside);
+    if (!leaf || (wanted && PyList_Append(leaves.get(), leaf.get()) < 0)) return nullptr;
     stand_ins[o] = leaf.get();
     held.push_back(std::move(leaf));
   }
   Ref a(Substitute(args[2], stand_ins)), k(Substitute(args[3], stand_ins));
-  Ref value(a && k ? PyObject_Call(callable, a.get(), k.get()) : nullptr);
+  Ref value;
+  if (a && k && IsVjp(callable)) {
+    value = Ref(Differentiate(PyCFunction_GET_SELF(callable), reinterpret_cast<PyTupleObject*>(a.get())->ob_item,
+                              PyTuple_GET_SIZE(a.get()), true));
+  } else if (a && k) {
+    value = Ref(PyObject_Call(callable, a.get(), k.get()));
+  }
   if (!value) return nullptr;
   std::vector<PyObject*> flat;
   Flatten(value.get(), &flat);
@@ -85,9 +122,12 @@ PyObject* Vjp(PyObject* callable, PyObject* const* args, Py_ssize_t n) {
   }
   Ref f(PyObject_GetAttrString(autograd.get(), "grad")),
       call(PyTuple_Pack(3, outs.get(), leaves.get(), tangents.get()));
-  Ref kwargs(Py_BuildValue("{s:O,s:O}", "allow_unused", Py_True, "materialize_grads", Py_True));
-  if (PyList_GET_SIZE(outs.get()) > 0)
-    return f && call && kwargs ? PyObject_Call(f.get(), call.get(), kwargs.get()) : nullptr;
+  Ref kwargs(Py_BuildValue("{s:O,s:O,s:O}", "allow_unused", Py_True, "materialize_grads", Py_True, "create_graph",
+                           inside ? Py_True : Py_False));
+  if (PyList_GET_SIZE(outs.get()) > 0) {
+    Ref made(f && call && kwargs ? PyObject_Call(f.get(), call.get(), kwargs.get()) : nullptr);
+    return inside || !made ? made.release() : WithMemory(made.get());
+  }
   Ref zeros(PyTuple_New(PyList_GET_SIZE(leaves.get())));  // nothing leads there
   Ref torch(PyImport_ImportModule("torch"));
   for (Py_ssize_t i = 0; zeros && torch && i < PyTuple_GET_SIZE(zeros.get()); ++i) {
@@ -96,6 +136,10 @@ PyObject* Vjp(PyObject* callable, PyObject* const* args, Py_ssize_t n) {
     PyTuple_SET_ITEM(zeros.get(), i, z);
   }
   return torch ? zeros.release() : nullptr;
+}
+
+PyObject* Vjp(PyObject* callable, PyObject* const* args, Py_ssize_t n) {
+  return Differentiate(callable, args, n, false);
 }
 
 PyMethodDef vjp_def = {"vjp", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Vjp)), METH_FASTCALL, nullptr};

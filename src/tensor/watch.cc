@@ -98,7 +98,7 @@ int SetData(PyObject* self, PyObject* value, void* closure) {
   return set_data(self, value, closure);
 }
 
-// Methods of tensors expose their self; functions of torch._C that export DLPack, their first argument.
+// Methods of tensors expose their self, and functions of torch._C that export DLPack their first argument.
 struct EntryPoint {
   const char* name;
   bool method;
@@ -205,7 +205,7 @@ bool CountsUses(const TorchApi& t) {
   return object && !HeldOnce(t, ImplOf(a.get()));
 }
 
-// With the GIL, once.
+// This runs once, with the GIL.
 bool SeesExposures(const TorchApi& t) {
   static const bool installed = [&] {
     NoCollection pause;

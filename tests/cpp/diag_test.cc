@@ -224,7 +224,7 @@ TEST(Log, GoesToStderrWhenTheChannelIsOn) {
 
 TEST(Trace, OneLineAnEventFromThreadsAndForks) {
   Scratch s;
-  OptionScope trace("trace", (s.path / "deep" / "dir").string());
+  OptionScope events("events", (s.path / "deep" / "dir").string());
   Event("capture", {{"name", Quote("a\"b\nc")}, {"n", Json(3)}, {"seconds", Json(0.5)}, {"raw", "{\n}"}, {"none", ""}});
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t)
@@ -253,7 +253,7 @@ TEST(Trace, OneLineAnEventFromThreadsAndForks) {
 
 TEST(Trace, TheFirstEventsAndTheLastOnesAreKept) {
   Scratch s;
-  OptionScope trace("trace", s.path.string()), limit("trace_limit", "1");
+  OptionScope events("events", s.path.string()), limit("events_limit", "1");
   constexpr int kEvents = 400;  // of 10 kB: a dozen parts
   for (int i = 0; i < kEvents; ++i) Event("call", {{"i", Json(i)}, {"text", Quote(std::string(10000, 'x'))}});
   std::map<int, std::vector<std::string>> parts;
@@ -277,7 +277,7 @@ TEST(Trace, TheFirstEventsAndTheLastOnesAreKept) {
 
 TEST(Trace, TextOfChannels) {
   Scratch s;
-  OptionScope trace("trace", s.path.string()), log("log", "breaks"), texts("trace_log", "graph,loop");
+  OptionScope events("events", s.path.string()), log("log", "breaks"), texts("events_log", "graph,loop");
   testing::internal::CaptureStderr();
   EXPECT_TRUE(Enabled(Channel::graph_));
   EXPECT_FALSE(Enabled(Channel::llvm_));
@@ -293,7 +293,7 @@ TEST(Trace, TextOfChannels) {
 TEST(Trace, UnwritableDirectoryWarnsOnce) {
   Scratch s;
   std::string file = s.Write("plain", "");
-  OptionScope trace("trace", file + "/sub");
+  OptionScope events("events", file + "/sub");
   testing::internal::CaptureStderr();
   Event("a", {});
   Event("b", {});

@@ -540,14 +540,14 @@ TEST_F(GpuStepTimes, TheFirstRunsSayNothingToTheEventStream) {
   runtime::TimeEveryRun(false);
   char folder[] = "/tmp/framejit-events-XXXXXX";
   ASSERT_TRUE(mkdtemp(folder));
-  diag::SetOption("trace", folder);
+  diag::SetOption("events", folder);
   EXPECT_EQ(sampler.Weight(2), 0);
   EXPECT_EQ(sampler.Weight(2), 0);
   EXPECT_EQ(sampler.Weight(2), 1);
   sampler.Took(1, 1e-6);
   EXPECT_EQ(sampler.Weight(2), 1);
   EXPECT_TRUE(runtime::StepSampler::On());
-  diag::SetOption("trace", "");
+  diag::SetOption("events", "");
   EXPECT_FALSE(runtime::StepSampler::On());
   std::filesystem::remove_all(folder);
   runtime::TimeEveryRun(true);

@@ -46,7 +46,8 @@ struct Program {
   shape::Env env;
   std::vector<std::vector<TensorMeta>> inferred;  // what the framework would answer, call by call
   std::vector<Call> asked;
-  Lowering lowering{trace, graph, env, [this](Call& c, const std::vector<TensorMeta>&) -> std::optional<Inferred> {
+  Lowering lowering{trace, graph, env,
+                    [this](Call& c, const std::vector<TensorMeta>&, std::string*) -> std::optional<Inferred> {
                       asked.push_back(c);
                       if (inferred.empty()) return std::nullopt;
                       auto first = inferred.front();

@@ -659,7 +659,7 @@ with torch.no_grad():
         f(x, w)
 torch.cuda.synchronize()
 """)
-    env = {**os.environ, "FRAMEJIT_TRACE": str(tmp_path / "trace")}
+    env = {**os.environ, "FRAMEJIT_EVENTS": str(tmp_path / "trace")}
     subprocess.run([sys.executable, "program.py"], env=env, cwd=tmp_path, check=True)
     done = subprocess.run([sys.executable, "-m", "framejit", "report", "trace", "--json", "-"], cwd=tmp_path, capture_output=True, text=True, check=True)
     told = json.loads(done.stdout)

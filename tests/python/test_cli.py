@@ -65,10 +65,10 @@ def test_options():
 def test_every_environment_variable():
     """Each one sets its option to another value than the default, and `options` says where it comes from."""
     other = {"b": {"0": "1", "1": "0"}}
-    first = {"log": "breaks", "trace_log": "graph", "cpu": "avx2", "symbols": "gdb", "cuda_graphs": "true", "disabled_passes": "fuse"}
+    first = {"log": "breaks", "events_log": "graph", "cpu": "avx2", "symbols": "gdb", "cuda_graphs": "true", "disabled_passes": "fuse"}
     rows = [row for row in framejit._framejit.options() if row[1]]
     values = {field: other["b"][default] if kind == "b" else "7" if kind == "i" else first.get(field, "a_folder") for field, _, kind, default, _ in rows}
-    values.pop("trace"), values.pop("install")  # which do something at once, and have tests of their own
+    values.pop("events"), values.pop("install")  # which do something at once, and have tests of their own
     env = {variable: values[field] for field, variable, *_ in rows if field in values}
     lines = {line.split()[0]: line for line in command("options", **env).stdout.splitlines() if line[:1].isalpha()}
     for field, variable, *_ in rows:
@@ -78,11 +78,11 @@ def test_every_environment_variable():
 
 
 def documented_events():
-    """{kind: fields} as docs/trace.md has them."""
+    """{kind: fields} as docs/events.md has them."""
     import re
 
     documented = {}
-    text = (Path(__file__).parents[2] / "docs" / "trace.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "events.md").read_text()
     for section in text.split("### ")[1:]:
         kind, body = re.match(r"`(\w+)`[^\n]*\n(.*)", section, re.S).groups()
         documented[kind] = set(re.findall(r"`(\w+)`", body)) | {"kind", "t", "pid", "tid"}
@@ -90,7 +90,7 @@ def documented_events():
 
 
 def test_event_stream(tmp_path):
-    """Every kind and field that docs/trace.md names, and nothing else, from a real process."""
+    """Every kind and field that docs/events.md names, and nothing else, from a real process."""
     pytest.importorskip("torch")
     code = """
 import framejit, time, torch
@@ -113,7 +113,7 @@ except IndexError:
     pass
 """
     env = {k: v for k, v in os.environ.items() if not k.startswith("FRAMEJIT_")}
-    env |= {"PYTHONPATH": str(Path(framejit.__file__).parent.parent), "FRAMEJIT_TRACE": str(tmp_path), "FRAMEJIT_TRACE_LOG": "graph"}
+    env |= {"PYTHONPATH": str(Path(framejit.__file__).parent.parent), "FRAMEJIT_EVENTS": str(tmp_path), "FRAMEJIT_EVENTS_LOG": "graph"}
     script = tmp_path / "traced.py"
     script.write_text(code)
     subprocess.run([sys.executable, str(script)], env=env, check=True, timeout=300, capture_output=True)
@@ -126,7 +126,7 @@ except IndexError:
         seen.setdefault(event["kind"], set()).update(event)
     assert set(seen) == set(documented) - {"left", "choice", "collective"}  # test_report.py and test_report_details.py have these
     for kind, fields in seen.items():
-        assert fields <= documented[kind], f"{kind}: {fields - documented[kind]} not in docs/trace.md"
+        assert fields <= documented[kind], f"{kind}: {fields - documented[kind]} not in docs/events.md"
     breaks = [e for e in events if e["kind"] == "break"]
     assert any(e["id"] == "FJ0005" and e["function"] == "f" and e["line"] == 5 for e in breaks)
     captures = [e for e in events if e["kind"] == "capture" and e["ok"]]
@@ -149,7 +149,7 @@ def test_usage_error():
 def test_report_of_nothing(tmp_path):
     assert command("report", str(tmp_path / "missing")).returncode == 2
     empty = command("report", str(tmp_path))
-    assert empty.returncode == 2 and "FRAMEJIT_TRACE" in empty.stderr
+    assert empty.returncode == 2 and "FRAMEJIT_EVENTS" in empty.stderr
 
 
 def test_doctor_gpu():

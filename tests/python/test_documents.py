@@ -35,7 +35,7 @@ def test_the_slow_script_and_its_fixed_version(np, tmp_path):
     env = {k: v for k, v in os.environ.items() if not k.startswith("FRAMEJIT_")} | {"PYTHONPATH": os.pathsep.join(sys.path)}
     for name, program in (("simulate", slow), ("fixed", fixed)):
         (tmp_path / f"{name}.py").write_text(program)
-        subprocess.run([sys.executable, f"{name}.py"], cwd=tmp_path, env={**env, "FRAMEJIT_TRACE": f"{name}.trace"}, check=True)
+        subprocess.run([sys.executable, f"{name}.py"], cwd=tmp_path, env={**env, "FRAMEJIT_EVENTS": f"{name}.trace"}, check=True)
         (tmp_path / "distances.txt").rename(tmp_path / f"{name}.txt")
         done = subprocess.run([sys.executable, "-m", "framejit", "report", f"{name}.trace", "--json", "-"], cwd=tmp_path, env=env, capture_output=True, text=True)
         told[name] = json.loads(done.stdout)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import framejit
+import pytest
 
 PACKAGE = pathlib.Path(framejit.__file__).parent
 
@@ -28,3 +29,19 @@ def test_a_library_of_another_build_is_refused(tmp_path):
     assert done.stderr.splitlines()[-1] == (
         "ImportError: framejit's libframejit.so and its extension are of different builds: build again (tools/dev build), or install again"
     )
+
+
+@pytest.mark.parametrize(
+    "version, numbers, said",
+    [
+        ("3.14.0 (main)", (3, 14, 0), "framejit runs on CPython 3.11 to 3.13, and this is cpython 3.14.0"),
+        ("3.13.1 experimental free-threading build (main)", (3, 13, 1), "framejit does not run on free-threaded builds of Python"),
+    ],
+)
+def test_another_python_is_refused_with_one_line(tmp_path, version, numbers, said):
+    folder = tmp_path / "framejit"  # there is no extension for it
+    shutil.copytree(PACKAGE, folder, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    code = f"import sys; sys.version, sys.version_info = {version!r}, {numbers}; import framejit"
+    done = subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == f"ImportError: {said}"

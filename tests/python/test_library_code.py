@@ -441,3 +441,60 @@ def test_relative_imports_inside_a_function(fresh, tmp_path, monkeypatch):
     for _ in range(2):
         with pytest.raises(ImportError):
             compiled(x)
+
+
+@pytest.fixture
+def ledger(tmp_path, monkeypatch):
+    """A library as installed ones lie, in whose code nothing can be compiled: thirty functions, each with a break, the last of which calls back."""
+    lines = ["import sys"]
+    for i in range(30):
+        lines += [f"def step{i}(table, call):", "    sys._getframe()", f"    table['n'] = table.get('n', 0) + {i}", f"    return step{i + 1}(table, call)"]
+    lines += ["def step30(table, call):", "    sys._getframe()", "    return call(table)"]
+    lines += ["def scaled(x):", "    return (x.sin() * 2 + 1).relu()"]
+    folder = tmp_path / "site-packages" / "ledger"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text("\n".join(lines) + "\n")
+    monkeypatch.syspath_prepend(tmp_path / "site-packages")
+    import ledger
+
+    yield ledger
+    del sys.modules["ledger"]
+
+
+def test_libraries_in_which_nothing_is_found_are_left_to_python(fresh, ledger):
+    def called(table):
+        return (table["x"] * 3).cos() + table["n"]
+
+    def f(x):
+        table = {"x": x}
+        y = ledger.step0(table, called)
+        sys._getframe()
+        return ledger.scaled(y), table["n"]
+
+    compiled = fresh.compile(f, options={"leave": True})
+    for size in (5, 5, 7, 5):
+        x = torch.randn(size)
+        got, expected = compiled(x), f(x)
+        torch.testing.assert_close(got[0], expected[0])
+        assert got[1] == expected[1] == sum(range(30))
+    # One break each for its first captures and a few of the function's own, not one for each of its functions.
+    assert compiled.cache_info()["breaks"] <= 14
+    told = fresh.explain(compiled)(torch.randn(5))
+    assert "code of ledger is left to Python" in " ".join(told.notes)
+    ran = "\n".join(told.graphs)
+    assert "cos" in ran and "relu" in ran  # what it calls back, and what gets tensors, is compiled
+
+
+def test_a_library_that_computes_is_captured(fresh, ledger):
+    def f(x):
+        for _ in range(12):  # a break before each call, so that each begins in the library
+            sys._getframe()
+            x = ledger.scaled(x)
+        return x
+
+    compiled = fresh.compile(f, options={"leave": True})
+    for _ in range(3):
+        x = torch.randn(6)
+        torch.testing.assert_close(compiled(x), f(x))
+    told = fresh.explain(compiled)(torch.randn(6))
+    assert told.graph_count >= 1 and "left to Python" not in " ".join(told.notes)

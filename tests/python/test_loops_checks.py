@@ -321,17 +321,112 @@ def test_remainders_that_do_not_change_in_a_loop():
     check(unwanted, (np.arange(40), 7, 5), (np.arange(40), 0, 50), (np.arange(40), 0, 5), (np.arange(40), -1, -(2**63)), (np.arange(40), -1, 100), (np.arange(40), -7, 5))
 
 
-@pytest.mark.parametrize(("name", "wanted"), [("matrix_product", "again:"), ("running_sum", "again:"), ("sieve", ".slow:"), ("nussinov", ".slow:")])
+# --- vectorised, with what is looked at behind the loop ------------------------------------------------------------------------------
+def add_scaled(x, y, a):
+    for i in range(len(x)):
+        y[i] = y[i] + a * x[i]
+    return y
+
+
+def clipped_halves(x, y, a):
+    for i in range(len(x)):
+        v = x[i]
+        if v > a:
+            v = v * 0.5
+        elif v < -a:
+            v = v * 2.0 + a
+        y[i] = v
+    return y
+
+
+def least_ways(x, y, a):
+    for i in range(len(x)):
+        y[i] = min(y[i], y[a] + x[i])
+    return y
+
+
+@pytest.mark.parametrize("program", [add_scaled, clipped_halves])
+@pytest.mark.parametrize("special", SPECIAL)
+def test_elements_that_are_written_are_put_back(program, special):
+    for at in (0, 1, 17, 1023, 1024, 1290, 1299):
+        x, y = with_one(1300, at, special), np.linspace(-2, 2, 1300)
+        check(program, (x * 0 + 1, y.copy(), 1.5), (x, y.copy(), 1.5), (y, x, 1.5), (x, x, 1e308), (x[:at], y, 0.5), (x[::-1], y[::-1], -0.5))
+        both = with_one(1310, at, special)
+        check(program, (np.ones(1300), y.copy(), 0.5), (both[:1300], both[1:1301], 0.5), (both[1:1301], both[:1300], 0.5), (both[:1300], both[8:1308], 2.0), (both[8:1308], both[:1300], 2.0))
+
+
+def test_elements_that_are_written_when_an_error_comes():
+    with np.errstate(all="raise"):
+        for at in (0, 63, 80, 99):
+            check(add_scaled, (np.ones(100), np.ones(100), 2.0), (with_one(100, at, 1.7e308), np.ones(100), 2.0), runs=0)
+
+
+@pytest.mark.parametrize("n", range(40))
+def test_loops_of_every_length(n):
+    x, y = np.linspace(-1, 1, 40), np.linspace(2, -2, 40)
+    for program in (add_scaled, clipped_halves):
+        check(program, (x, y.copy(), 0.5), (x[:n], y.copy(), 0.5))
+    check(least_ways, (x, y.copy(), 3), (x, y.copy(), n), (x[:n], y.copy(), 5))
+
+
+@pytest.mark.parametrize("special", [*SPECIAL, 0.0, -0.0, -3.0])
+def test_an_element_that_is_read_in_each_round_and_written_in_one(special):
+    """It is taken to stay as it is: `special` decides whether it does."""
+    x, y = np.linspace(0.1, 2, 200), np.linspace(2, 1, 200)
+    for at in (0, 1, 100, 199, -1):
+        x[at] = special
+        check(least_ways, (np.ones(200), y.copy(), 3), (x, y.copy(), at), (x, x, at), (y, y, at), (x[::-1], y.copy(), at))
+    both = np.linspace(3, 1, 260).view(np.uint8)[3:-5].view(np.float64)  # elements that overlap by halves
+    check(least_ways, (x, y.copy(), 0), (x, both[:200], 5), (both[50:250], both[:200], 20), (both[:200], both[50:250], 20))
+
+
+def counted_and_summed(x, low, n, step):
+    total = 0
+    for i in range(len(x)):
+        if x[i] > low:
+            n += i
+            total -= step
+        elif x[i] < -low:
+            n = n - 3
+    return n, total
+
+
+@pytest.mark.parametrize("start", [0, -5, 2**60, 2**61 - 1, 2**61, -(2**61), 2**63 - 4000, -(2**63) + 2, 2**63, -(2**70)])
+def test_what_is_added_in_all_rounds_is_bounded_before_the_loop(start):
+    x = np.linspace(-1, 1, 1500)
+    steps = (1, 2**36 - 1, 2**36, -(2**36), 2**53, 2**62, -(2**63))
+    check(counted_and_summed, (x, 0.5, 0, 1), *((x, 0.5, start, step) for step in steps), (x, np.nan, start, 1), (x * np.nan, 0.5, start, 1))
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("matrix_product", "again:"),
+        ("running_sum", "again:"),
+        ("sieve", ".slow:"),
+        ("nussinov", ".slow:"),
+        ("floyd_warshall_scalar", "x double>"),
+        ("add_scaled", "x double>"),
+        ("clipped_halves", "x double>"),
+        ("least_ways", "x double>"),
+        ("counted_and_summed", "x i64>"),
+    ],
+)
 def test_loops_have_a_copy_without_checks(name, wanted):
+    calls = {"add_scaled": "(x.copy(), 0.5)", "clipped_halves": "(x.copy(), 0.5)", "least_ways": "(x.copy(), 5)", "counted_and_summed": "(0.5, 0, 1)"}
     program = f"""
-import copy, framejit
+import framejit, numpy as np
 from bench.loop_programs import PROGRAMS
-function, make = PROGRAMS[{name!r}]
+import test_loops_checks
+function, make = PROGRAMS.get({name!r}) or (getattr(test_loops_checks, {name!r}), lambda: (x, *{calls.get(name)}))
+x = np.linspace(0, 1, 3000)
 compiled = framejit.compile(function)
 for _ in range(3): compiled(*make())
 assert compiled.cache_info()["scalar_runs"]
 """
-    env = {**os.environ, "FRAMEJIT_LOG": "llvm", "PYTHONPATH": os.pathsep.join([os.getcwd(), *filter(None, sys.path)])}
+    path = os.pathsep.join([os.getcwd(), os.path.dirname(__file__), *filter(None, sys.path)])
+    env = {**os.environ, "FRAMEJIT_LOG": "llvm", "PYTHONPATH": path}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert wanted in done.stdout + done.stderr
+    text = done.stdout + done.stderr
+    assert wanted in text[text.index("@fj_scalar") :]

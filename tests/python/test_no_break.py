@@ -843,3 +843,64 @@ def test_parts_that_are_written_from_other_parts(fresh, grad):
     assert told.graph_break_count  # of such parts torch alone knows what comes of it
     with pytest.raises(RuntimeError, match="single memory location"):
         fresh.compile(lambda x: x[1:].add_(x[:-1]))(torch.ones(5))
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda kw: 1 if kw.get("other") is None else 2,
+        lambda kw: kw.get("masks")["full"],
+        lambda kw: kw.copy()["masks"]["full"],
+        lambda kw: dict(kw)["masks"]["full"],
+        lambda kw: dict(kw, extra=1)["masks"]["full"],
+        lambda kw: list(kw.values())[0]["full"],
+        lambda kw: tuple(kw.items())[0][1]["full"],
+        lambda kw: len(list(kw)) + kw.__len__(),
+    ],
+)
+def test_keywords_that_hold_a_dict_of_tensors(fresh, read):
+    """As transformers' masks of several kinds: the dict of keywords is made in the call, the one in it comes from outside."""
+
+    def inner(x, **kw):
+        return x * 2 + read(kw)
+
+    def f(x, masks):
+        return inner(x, masks=masks)
+
+    compiled = fresh.compile(f, fullgraph=True)
+    for size, low in ((3, 0.0), (3, 1.0), (4, 2.0)):
+        masks = {"full": torch.full((size,), low), "part": torch.zeros(size)}
+        x = torch.randn(size)
+        torch.testing.assert_close(compiled(x, masks), f(x, masks))
+    masks["full"] = masks["full"] + 1  # another tensor in the same dict
+    torch.testing.assert_close(compiled(x, masks), f(x, masks))
+
+
+@pytest.mark.parametrize("masked", ["", "mask", "blind row", "causal"])
+@pytest.mark.parametrize("sizes", [(24, 16, 5, 10), (8, 24, 1, 10), (8, 8, 0, 10)], ids=str)
+def test_attention_for_which_no_library_has_a_kernel(fresh, sizes, masked):
+    """Values of another width than queries (DeepSeek's), and nothing to ask for; as written torch composes it."""
+    width, values, asked, keys = sizes
+
+    def f(q, k, v, mask):
+        return F.scaled_dot_product_attention(q * 2, k, v, attn_mask=mask, is_causal=masked == "causal", scale=0.3).transpose(1, 2) + 1
+
+    compiled = fresh.compile(f, fullgraph=True)
+    generator = torch.Generator().manual_seed(0)
+    mask = torch.rand(2, 1, asked, keys, generator=generator) > 0.3 if masked in ("mask", "blind row") else None
+    if mask is not None and asked:
+        mask[..., 0] = masked == "mask" or mask[..., 0]
+        mask[:, :, -1] &= masked == "mask"
+    for grad in (False, True):
+        parts = [torch.randn(2, 3, n, d, generator=generator) for n, d in ((asked, width), (keys, width), (keys, values))]
+        results, strides = [], []
+        for call, to in ((compiled, torch.float32), (f, torch.float32), (f, torch.float64)):
+            q, k, v = (x.to(to).requires_grad_(grad) for x in (p.clone() for p in parts))
+            y = call(q, k, v, mask)
+            gradients = torch.autograd.grad(y.square().sum(), (q, k, v)) if grad else ()
+            results.append([y.detach(), *gradients])
+            strides.append(y.stride())
+        assert strides[0] == strides[1]
+        for mine, eager, true in zip(*results):
+            if mine.numel():
+                assert (mine - true).abs().max() <= 2 * (eager - true).abs().max() + 1e-6

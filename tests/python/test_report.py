@@ -1,4 +1,4 @@
-"""python -m framejit report: planted faults are found, and what it writes is what docs/trace.md says."""
+"""python -m framejit report: planted faults are found, and what it writes is what docs/events.md says."""
 
 import json
 import os
@@ -48,7 +48,7 @@ def recorded(tmp_path_factory):
             folder = tmp_path_factory.mktemp(name)
             program = planted.PROGRAMS[name]
             (folder / "program.py").write_text(program)
-            done = run("program.py", cwd=folder, FRAMEJIT_TRACE="trace", FRAMEJIT_LEAVE="0")
+            done = run("program.py", cwd=folder, FRAMEJIT_EVENTS="trace", FRAMEJIT_LEAVE="0")
             assert done.returncode == 0, done.stderr
             line = next(n for n, text in enumerate(program.splitlines(), 1) if text.endswith("# planted"))
             known[name] = folder, analysed(folder / "trace"), line
@@ -139,7 +139,7 @@ def test_golden_text():
 @pytest.mark.skipif(not (ROOT / "docs").exists(), reason="a packed folder has no documents")
 def test_json_has_the_documented_fields(recorded):
     _, told, _ = recorded("break")
-    table = (ROOT / "docs" / "trace.md").read_text().split("## What the report writes")[1]
+    table = (ROOT / "docs" / "events.md").read_text().split("## What the report writes")[1]
     rows = dict(re.findall(r"^\| (`.*?) \| (.*) \|$", table, re.M))
     assert set(told) == {name for head in rows for name in re.findall(r"`(\w+)`", head)}
     for field in ("fix_first", "breaks", "recompiles", "log", "processes", "time"):
@@ -199,10 +199,10 @@ def g(x):
     return y
 
 x = np.ones(100)
-framejit.config.trace = ""
+framejit.config.events = ""
 for _ in range(5):
     f(x)
-framejit.config.trace = sys.argv[1]
+framejit.config.events = sys.argv[1]
 later = framejit.compile(g)
 for _ in range(7):
     later(x)
@@ -246,7 +246,7 @@ for _ in range(200):
 def test_functions_that_are_left_to_python_are_told(tmp_path):
     pytest.importorskip("numpy")
     (tmp_path / "program.py").write_text(LEFT)
-    assert run("program.py", cwd=tmp_path, FRAMEJIT_TRACE="trace").returncode == 0
+    assert run("program.py", cwd=tmp_path, FRAMEJIT_EVENTS="trace").returncode == 0
     told = analysed(tmp_path / "trace")
     assert told["left"]  # the loop, or the whole function
     for left in told["left"]:
@@ -300,7 +300,7 @@ def test_perfetto(recorded, tmp_path):
 
 def test_page(recorded, tmp_path):
     folder, told, _ = recorded("slow")
-    done = run("program.py", cwd=folder, FRAMEJIT_TRACE="with_texts", FRAMEJIT_TRACE_LOG="guards,graph,loop")
+    done = run("program.py", cwd=folder, FRAMEJIT_EVENTS="with_texts", FRAMEJIT_EVENTS_LOG="guards,graph,loop")
     assert done.returncode == 0 and done.stderr == ""  # the texts go to the events alone
     assert report(folder / "with_texts", "--html", tmp_path / "p.html").returncode == 0
     page = (tmp_path / "p.html").read_text()

@@ -31,7 +31,7 @@ f(np.ones((8, 6)), 5), f(np.ones((10, 6)), 7)
 def test_where_symbols_come_from(tmp_path):
     pytest.importorskip("numpy")
     (tmp_path / "program.py").write_text(SYMBOLS)
-    done = run("program.py", cwd=tmp_path, FRAMEJIT_TRACE="t")
+    done = run("program.py", cwd=tmp_path, FRAMEJIT_EVENTS="t")
     assert done.returncode == 0, done.stderr
     told = analysed(tmp_path / "t")["symbols"]
     assert [(s["symbol"], s["source"], s["kind"], s["value"]) for s in told] == [  # of the only capture
@@ -61,7 +61,7 @@ for rate in (0.5, 0.25, 0.125):
 def test_the_value_of_a_float_is_told_as_a_float(tmp_path):
     pytest.importorskip("torch")
     (tmp_path / "program.py").write_text(FLOATS)
-    done = run("program.py", cwd=tmp_path, FRAMEJIT_TRACE="t", FRAMEJIT_LEAVE="0")
+    done = run("program.py", cwd=tmp_path, FRAMEJIT_EVENTS="t", FRAMEJIT_LEAVE="0")
     assert done.returncode == 0, done.stderr
     (rate,) = [s for s in analysed(tmp_path / "t")["symbols"] if s["source"] == "L['rate']"]
     assert (rate["value"], rate["kind"], rate["min"], rate["max"]) == (0.25, "number", None, None)
@@ -87,7 +87,7 @@ for n in (4, 5):
 def test_what_the_program_has_no_name_for_is_not_in_a_fix(tmp_path):
     pytest.importorskip("numpy")
     (tmp_path / "program.py").write_text(NAMELESS)
-    done = run("program.py", cwd=tmp_path, FRAMEJIT_TRACE="t", FRAMEJIT_LEAVE="0")
+    done = run("program.py", cwd=tmp_path, FRAMEJIT_EVENTS="t", FRAMEJIT_LEAVE="0")
     assert done.returncode == 0, done.stderr
     found = [r for r in analysed(tmp_path / "t")["recompiles"] if r["guard"].startswith("slot[")]
     assert found and {r["fix"] for r in found} == {"dynamic=True"}
@@ -134,7 +134,7 @@ def test_calls_of_modules_are_named_after_their_class(tmp_path):
     """Not after torch's own function through which every call of a module goes."""
     pytest.importorskip("torch")
     (tmp_path / "program.py").write_text(MODULES)
-    done = run("program.py", cwd=tmp_path, FRAMEJIT_TRACE="t", FRAMEJIT_LEAVE="0", FRAMEJIT_LOG="recompiles,graph")
+    done = run("program.py", cwd=tmp_path, FRAMEJIT_EVENTS="t", FRAMEJIT_LEAVE="0", FRAMEJIT_LOG="recompiles,graph")
     assert done.returncode == 0, done.stderr
     lines = MODULES.splitlines()
     plain = lines.index("        return torch.relu(self.inner(x)) + 1")  # the line of its def
@@ -166,7 +166,7 @@ with torch.no_grad():
 def test_verdicts_of_measurements(tmp_path):
     pytest.importorskip("torch")
     (tmp_path / "program.py").write_text(CHOICES)
-    done = run("program.py", cwd=tmp_path, FRAMEJIT_TRACE="t", FRAMEJIT_CACHE_DIR=str(tmp_path / "cache"), FRAMEJIT_LEAVE="0")
+    done = run("program.py", cwd=tmp_path, FRAMEJIT_EVENTS="t", FRAMEJIT_CACHE_DIR=str(tmp_path / "cache"), FRAMEJIT_LEAVE="0")
     assert done.returncode == 0, done.stderr
     told = analysed(tmp_path / "t")["choices"]
     graph = next(c for c in told if c["what"].startswith("graph "))
@@ -216,7 +216,7 @@ def test_collectives_of_two_processes(tmp_path):
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("FRAMEJIT_")}
-    environment.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), WORLD_SIZE="2", OMP_NUM_THREADS="1", FRAMEJIT_TRACE="t",
+    environment.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), WORLD_SIZE="2", OMP_NUM_THREADS="1", FRAMEJIT_EVENTS="t",
                        PYTHONPATH=str(Path(framejit.__file__).parent.parent))  # fmt: skip
     ranks = [subprocess.Popen([sys.executable, "program.py", str(r)], cwd=tmp_path, env={**environment, "RANK": str(r)}, stderr=subprocess.PIPE, text=True) for r in range(2)]
     errors = [r.communicate(timeout=150)[1] for r in ranks]
@@ -280,4 +280,4 @@ print(json.dumps(["framejit._collectives" in sys.modules, os.environ.get("TORCH_
     (tmp_path / "program.py").write_text("import json\n" + program)
     plain = {"RANK": "", "TORCH_FR_BUFFER_SIZE": ""}
     assert json.loads(run("program.py", cwd=tmp_path, **plain).stdout) == [False, "", 1]
-    assert json.loads(run("program.py", cwd=tmp_path, FRAMEJIT_TRACE="t", **plain).stdout) == [True, "", 1]
+    assert json.loads(run("program.py", cwd=tmp_path, FRAMEJIT_EVENTS="t", **plain).stdout) == [True, "", 1]

@@ -114,7 +114,7 @@ def microseconds(text):
 
 def test_a_report_is_read(recorded, browser, tmp_path):  # noqa: F811
     folder, told, _ = recorded("break")
-    done = run("program.py", cwd=folder, FRAMEJIT_TRACE="texts", FRAMEJIT_TRACE_LOG="guards,graph,loop", FRAMEJIT_LEAVE="0")
+    done = run("program.py", cwd=folder, FRAMEJIT_EVENTS="texts", FRAMEJIT_EVENTS_LOG="guards,graph,loop", FRAMEJIT_LEAVE="0")
     assert done.returncode == 0 and report(folder / "texts", "--html", tmp_path / "p.html").returncode == 0
     browser.open(tmp_path / "p.html")
     browser.picture(tmp_path / "top.png")
@@ -192,7 +192,7 @@ def test_a_difference_is_read(recorded, browser, tmp_path):  # noqa: F811
 
 
 def test_symbols_choices_and_collectives_are_shown(browser, tmp_path):
-    """Events as docs/trace.md has them, of two ranks that part at their third collective."""
+    """Events as docs/events.md has them, of two ranks that part at their third collective."""
     place = {"place": "step@/a/train.py:3"}
     symbols = [{"symbol": "s0", "source": "L['x'].size(0)", "value": 8, "min": 1, "max": None, "number": False, "data": False}]
     made = [{"expression": "(s0 // 2)", "symbols": ["s0"], "value": 4, "by": "reshape", "file": "/a/train.py", "line": 7}]

@@ -5,6 +5,7 @@ import pytest
 import framejit
 
 torch = pytest.importorskip("torch")
+import torch.autograd.forward_ad as ad  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, stack_module_state, vjp, vmap  # noqa: E402
 
@@ -19,6 +20,18 @@ def rows(*sizes):
 
 def layer(x):
     return torch.tanh(F.linear(x, W, B))
+
+
+def dual(x, t):
+    with ad.dual_level():
+        made = ad.make_dual(x, t)
+        return ad.unpack_dual(made.sin() * made.sum()).tangent
+
+
+def both(x, t):
+    with ad.dual_level():
+        primal, tangent = ad.unpack_dual(layer(ad.make_dual(x, t)))
+    return primal, tangent
 
 
 def energy(x):
@@ -36,6 +49,8 @@ def auxiliary(x):
 
 WHOLE = {
     "jvp": (lambda x, t: jvp(layer, (x,), (t,)), rows(4), rows(4)),
+    "duals": (dual, rows(4), rows(4)),
+    "duals and what they are without": (both, rows(4), rows(4)),
     "jvp of two": (lambda x, y, t: jvp(two, (x, y), (t, t * 2)), rows(4), rows(4), rows(4)),
     "jvp with more": (lambda x, t: jvp(auxiliary, (x,), (t,), has_aux=True), rows(4), rows(4)),
     "jvp of what does not depend on it": (lambda x, t: jvp(lambda a: torch.ones(3) * 2, (x,), (t,)), rows(4), rows(4)),
@@ -58,6 +73,86 @@ WHOLE = {
     "jacobians of samples forwards": (lambda x: vmap(jacfwd(layer))(x), rows(3, 4)),
     "hessians of samples": (lambda x: vmap(hessian(energy))(x), rows(3, 4)),
 }
+
+
+SIXTEEN, POSITIVE = rows(16), torch.randn(4, 4).square() + 9 * torch.eye(4)
+MARKS = torch.tensor([0, 1, 2, 3])
+# Calls without a rule for their second derivative: it is torch's.
+BY_TORCH = {
+    "conv2d": lambda a: F.conv2d(a.view(1, 1, 4, 4), torch.ones(2, 1, 3, 3) / 9).sin(),
+    "inv": lambda a: torch.linalg.inv(a.view(4, 4) + POSITIVE),
+    "solve": lambda a: torch.linalg.solve(a.view(4, 4) + POSITIVE, a.view(4, 4)),
+    "cholesky": lambda a: torch.linalg.cholesky(a.view(4, 4) @ a.view(4, 4).T + torch.eye(4)),
+    "logdet": lambda a: torch.logdet(a.view(4, 4) @ a.view(4, 4).T + torch.eye(4)),
+    "sort": lambda a: a.sort().values ** 2,
+    "index": lambda a: a[torch.tensor([1, 2, 2])].exp(),
+    "embedding": lambda a: F.embedding(torch.tensor([0, 1, 1]), a.view(4, 4)).sin(),
+    "scatter_add": lambda a: torch.zeros(16).scatter_add(0, torch.tensor([0, 0, 3]), a[:3]).exp(),
+    "logcumsumexp": lambda a: a.logcumsumexp(0),
+    "cumprod": lambda a: a.cumprod(0),
+    "max_pool2d": lambda a: F.max_pool2d(a.view(1, 1, 4, 4), 2).exp(),
+    "interpolate": lambda a: F.interpolate(a.view(1, 1, 4, 4), scale_factor=2, mode="bilinear").exp(),
+    "mse_loss": lambda a: F.mse_loss(a.sin(), torch.ones(16)),
+    "l1_loss": lambda a: F.l1_loss(a, a * 2 + 1),
+    "cross_entropy": lambda a: F.cross_entropy(a.view(4, 4), MARKS),
+    "std": lambda a: a.std(),
+    "norm": lambda a: a.norm() + torch.linalg.vector_norm(a.view(4, 4), dim=0).sum(),
+    "lgamma": lambda a: torch.lgamma(a.exp()),
+}
+
+
+@pytest.mark.parametrize("name", BY_TORCH)
+def test_second_derivatives_that_torch_computes(name):
+    f = BY_TORCH[name]
+
+    def tangent(x, t):
+        return jvp(f, (x,), (t,))[1]
+
+    def gradient(x, t):
+        return grad(lambda a: grad(lambda b: f(b).sin().sum())(a) @ t)(x)
+
+    for g in (tangent, gradient):
+        expected = g(SIXTEEN, SIXTEEN.flip(0))
+        told = framejit.explain(g)(SIXTEEN, SIXTEEN.flip(0))
+        assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+        agree(framejit.compile(g)(SIXTEEN, SIXTEEN.flip(0)), expected)
+
+
+def test_gradients_of_samples_go_on_to_parameters():
+    """The second derivative of a batched call without a rule."""
+    models = [torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)) for _ in range(3)]
+    stacked, marks = stack_module_state(models), torch.randint(0, 2, (5,))
+
+    def f(x):
+        def loss(parameters, buffers):
+            return F.cross_entropy(functional_call(models[0], (parameters, buffers), (x,)), marks)
+
+        return vmap(grad(loss), in_dims=(0, 0))(*stacked)
+
+    x = rows(5, 4)
+    expected = f(x)
+    told = framejit.explain(f)(x)
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+    compiled = framejit.compile(f)(x)
+    agree(compiled, expected)
+    weights = list(stacked[0].values())
+    for of in (compiled, expected):
+        of["g"] = torch.autograd.grad(sum(v.square().sum() for v in of.values()), weights)
+    torch.testing.assert_close(compiled["g"], expected["g"], rtol=1e-4, atol=1e-5)
+
+
+def test_an_ensemble_of_norms_with_running_statistics():
+    net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8)).eval()
+    stacked = stack_module_state([net, net])
+
+    def f(x):
+        return vmap(lambda p, b: functional_call(net, (p, b), (x,)))(*stacked)
+
+    x = rows(5, 4)
+    expected = f(x)
+    told = framejit.explain(f)(x)
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+    agree(framejit.compile(f)(x), expected)
 
 
 def agree(got, expected):
@@ -97,15 +192,14 @@ class Doubled(torch.autograd.Function):
         return g * 2
 
 
-def dual(x, t):
-    import torch.autograd.forward_ad as ad
-
+def kept(x, t):  # a dual that outlives its level is what it is without tangents
     with ad.dual_level():
-        made = ad.make_dual(x, t)
-        return ad.unpack_dual(made.sin() * made.sum()).tangent
+        made = ad.make_dual(x, t) * 2
+        tangent = ad.unpack_dual(made).tangent
+    return made, tangent
 
 
-@pytest.mark.parametrize("f", [untracked, dual, lambda x, t: jvp(lambda a: a.abs().sqrt(), (x * 0,), (t,))[1].isnan()])
+@pytest.mark.parametrize("f", [untracked, kept, lambda x, t: jvp(lambda a: a.abs().sqrt(), (x * 0,), (t,))[1].isnan()])
 def test_the_same_as_torch(f):
     x, t = rows(4), rows(4)
     compiled, expected = framejit.compile(f), f(x, t)

@@ -306,3 +306,142 @@ def test_an_operator_that_is_made_of_others():
         torch.testing.assert_close(scales[0].grad, scales[1].grad)
     info = framejit.cache_info(compiled)
     assert (info["captures"], info["breaks"], info["outcomes"]["run"]) == (1, 0, {"graph": 3})
+
+
+calls, fails = [], {}
+
+
+@custom_op("framejit_test::told", mutates_args=())
+def told(x: torch.Tensor, name: str) -> torch.Tensor:
+    calls.append((name, float(x.sum())))
+    if fails.get(name):
+        raise ValueError(name)
+    return x + 1
+
+
+@told.register_fake
+def _(x, name):
+    return torch.empty_like(x)
+
+
+told.register_autograd(lambda ctx, grad: (grad, None))
+
+
+@custom_op("framejit_test::told_", mutates_args=("x",))
+def told_(x: torch.Tensor, name: str) -> None:
+    calls.append((name, x.storage_offset(), x.stride()))
+    x.add_(1)
+    if fails.get(name):
+        raise ValueError(name)
+
+
+def straight(x, log):
+    log.append("begun")
+    y = told(x * 2, "a")
+    log.append("between")
+    return told(y * 3, "b") + told(x, "c")
+
+
+def caught(x, log):
+    y = told(x * 2, "a")
+    try:
+        y = told(y, "b")
+    except ValueError as error:
+        log.append(repr(error))
+    return told(y, "c") * 2
+
+
+def called(x, log):
+    return straight(x, log) * caught(x, log)
+
+
+def looked_up(x, log):  # an index that is wrong raises behind the first operator
+    y = told(x, "a")
+    return y[torch.tensor([7]) if fails.get("index") else torch.tensor([0])], told(y, "b")
+
+
+def guessed(x, log):
+    def inner(x):
+        if x.sum() > 0:
+            return told(x, "a") * 2
+        return told(x, "b") * 3
+
+    return inner(x) + 1
+
+
+@pytest.mark.parametrize("f", [straight, caught, called, looked_up, guessed])
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("whole", [False, True])
+def test_an_operator_that_raises_is_called_once(f, grad, whole):
+    seen_by = []
+    if whole and f in (caught, called, guessed, looked_up):
+        whole = False
+    for g in (f, framejit.compile(f, fullgraph=whole)):
+        log, out = [], []
+        calls.clear()
+        for failing in ("", "", "a", "", "b", "c", "index", "", "negative", "b", ""):
+            fails.clear()
+            fails[failing] = True
+            x = (torch.ones(3) * (-1 if failing == "negative" else 1)).requires_grad_(grad)
+            try:
+                out.append(g(x, log))
+            except (ValueError, IndexError) as error:
+                out.append((type(error).__name__, str(error) if type(error) is ValueError else ""))
+        seen_by.append((out, log, list(calls)))
+    same(seen_by[0], seen_by[1])
+
+
+def test_what_a_kernel_raises_is_traced_to_its_line():
+    import traceback
+
+    compiled, lines = framejit.compile(straight), []
+    for g in (straight, compiled, compiled, compiled):
+        fails.clear()
+        g(torch.ones(3), [])
+        fails["b"] = True
+        with pytest.raises(ValueError) as caught_error:
+            g(torch.ones(3), [])
+        lines.append([e.lineno for e in traceback.extract_tb(caught_error.tb) if e.filename == __file__][1:])
+    assert lines[1:] == lines[:1] * 3
+
+
+def test_what_was_done_in_a_run_that_failed_answers_no_later_call():
+    def f(x):
+        y = told(x, "a")
+        return y[torch.tensor([7 if fails.get("index") else 0])]
+
+    compiled = framejit.compile(f)
+    for k in range(6):
+        fails.clear()
+        fails["index" if k % 2 else "a"] = k > 2
+        calls.clear()
+        try:
+            compiled(torch.full((3,), float(k)))
+        except (ValueError, IndexError):
+            pass
+        assert calls == [("a", 3.0 * k)]
+        calls.clear()
+        assert told(torch.full((3,), 50.0), "free").tolist() == [51.0] * 3 and calls == [("free", 150.0)]
+
+
+@pytest.mark.parametrize("view", [False, True])
+def test_an_operator_that_writes_sees_what_the_program_gave_it(view):
+    def f(x):
+        told_(x, "w")
+        return x * 2
+
+    compiled = framejit.compile(f)
+    for k in range(4):
+        runs = []
+        x = torch.ones(5)[1:] if view else torch.ones(4)
+        for g in (f, compiled):
+            calls.clear()
+            fails.clear()
+            fails["w"] = k == 2
+            before, version = x.clone(), x._version
+            try:
+                out = g(x)
+            except ValueError as error:
+                out = str(error)
+            runs.append((out if isinstance(out, str) else out - 2 * before, (x - before), x._version - version, list(calls)))
+        same(runs[0], runs[1])

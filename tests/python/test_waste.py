@@ -39,6 +39,25 @@ def test_functions_made_in_each_call_are_known_by_their_code(fresh):
     torch.testing.assert_close(compiled(x), f(x))
 
 
+def test_texts_that_are_new_in_each_call(fresh):
+    def f(text, n):
+        total = 0
+        for word in text.split():
+            total += len(word) * n
+        return total
+
+    compiled = fresh.compile(f, options={"leave": True})
+    for i in range(40):
+        text = f"a bc {i} def"
+        assert compiled(text, 3) == f(text, 3)
+    assert compiled.cache_info()["segments"] <= 3 and compiled.cache_info()["outcomes"]["run"]["python"] >= 30
+    again = fresh.compile(lambda text: f(text, 3), options={"leave": True})
+    for i in range(40):
+        text = "ab"[i % 2]
+        assert again(text) == f(text, 3)
+    assert again.cache_info()["outcomes"]["run"]["nothing"] >= 20 and again.cache_info()["captures"] <= 4
+
+
 def test_one_function_at_two_places_and_two(fresh):
     holder = Holder()
 

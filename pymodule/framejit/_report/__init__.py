@@ -1,4 +1,4 @@
-"""`python -m framejit report DIR`: what a trace (FRAMEJIT_TRACE, docs/trace.md) says.
+"""`python -m framejit report DIR`: what the events of a run (FRAMEJIT_EVENTS, docs/events.md) say.
 
 events.py reads, guards.py takes the text of failed guards apart, model.py finds causes; terminal.py, page.py,
 difference.py and perfetto.py show what model.py found.
@@ -20,7 +20,7 @@ def _load(folder):
         print(f"cannot read {folder}: {error.strerror}", file=sys.stderr)
         return None
     if not len(log):
-        print(f"no events in {folder}: run the program with FRAMEJIT_TRACE={folder}", file=sys.stderr)
+        print(f"no events in {folder}: run the program with FRAMEJIT_EVENTS={folder}", file=sys.stderr)
         return None
     return analyse(log)
 

@@ -1,4 +1,4 @@
-"""What a trace says beside causes: where symbolic sizes come from, and what was measured and chosen."""
+"""What the events say beside causes: where symbolic sizes come from, and what was measured and chosen."""
 
 from .events import number, text
 

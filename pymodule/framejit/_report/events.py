@@ -1,4 +1,4 @@
-"""Reads the event stream (docs/trace.md): files of several processes, in parts, with lines that are torn or foreign."""
+"""Reads the event stream (docs/events.md): files of several processes, in parts, with lines that are torn or foreign."""
 
 import json
 import re
@@ -39,7 +39,7 @@ class Log:
     files: int = 0
     torn: int = 0  # lines that are no JSON: a killed process, a full disk
     foreign: int = 0  # lines that are JSON and no event
-    missing: int = 0  # parts that were dropped, because a process wrote more than FRAMEJIT_TRACE_LIMIT
+    missing: int = 0  # parts that were dropped, because a process wrote more than FRAMEJIT_EVENTS_LIMIT
 
     def of(self, kind):
         """(process, event) of one kind, in the order of time."""

@@ -1,6 +1,6 @@
 """From events to what a person wants to know: where the time went, which causes took it, and what to fix first.
 
-`analyse` returns a dictionary of plain values, in the form that docs/trace.md describes (`--json`). The renderers beside
+`analyse` returns a dictionary of plain values, in the form that docs/events.md describes (`--json`). The renderers beside
 this file show it; none of them looks at events.
 """
 
@@ -416,7 +416,7 @@ def _timeline(log):
 
 
 def _texts(log):
-    """What FRAMEJIT_TRACE_LOG asked for, by capture: guards, graphs and kernels as text, with the place they are of."""
+    """What FRAMEJIT_EVENTS_LOG asked for, by capture: guards, graphs and kernels as text, with the place they are of."""
     out = []
     for process in log.processes:
         waiting = defaultdict(lambda: defaultdict(list))

@@ -50,7 +50,7 @@ def _head(report, folder):
     if log["torn"] or log["foreign"]:
         lines.append(f"skipped: {_times(log['torn'], 'torn line')}, {_times(log['foreign'], 'line')} of something else")
     if log["missing_parts"]:
-        lines.append(f"{_times(log['missing_parts'], 'part')} in the middle were dropped (FRAMEJIT_TRACE_LIMIT)")
+        lines.append(f"{_times(log['missing_parts'], 'part')} in the middle were dropped (FRAMEJIT_EVENTS_LIMIT)")
     return lines
 
 

@@ -35,10 +35,10 @@ void CudaMachine::Start(const Launch& launch, void** arguments, void* stream, co
     Fail(driver, r, "launching " + name);
 }
 
-std::unique_ptr<StreamClock> CudaMachine::TimeStream(void* stream, std::shared_ptr<StepShares> shares) const {
+std::unique_ptr<StreamClock> CudaMachine::TimeStream(void* stream, const std::shared_ptr<StepShares>& shares) const {
   int capturing = 0;  // by the user: an event would become part of what is captured
   if (driver.stream_capturing(stream, &capturing) || capturing) return nullptr;
-  return MakeStreamClock(driver, device, stream, std::move(shares));
+  return MakeStreamClock(driver, device, stream, shares);
 }
 
 }  // namespace framejit::runtime::cuda

@@ -12,7 +12,7 @@ class CudaMachine final : public Machine {
   bool Enter() const override;
   void Exit(bool entered) const override;
   void Start(const Launch& launch, void** arguments, void* stream, const std::string& name) const override;
-  std::unique_ptr<StreamClock> TimeStream(void* stream, std::shared_ptr<StepShares> shares) const override;
+  std::unique_ptr<StreamClock> TimeStream(void* stream, const std::shared_ptr<StepShares>& shares) const override;
   bool records() const override { return true; }
 
   const DeviceInfo& device;

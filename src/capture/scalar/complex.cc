@@ -1,10 +1,10 @@
-// Arithmetic of complex numbers, Python's and those of numpy.complex128: two floats each.
+// This file has the arithmetic of complex numbers, of Python's and of numpy.complex128. They are two floats each.
 #include <opcode.h>
 
 #include <cerrno>
 #include <cmath>
 
-#include "capture/scalar_values.h"
+#include "capture/scalar/values.h"
 
 namespace framejit::capture::scalar {
 
@@ -21,7 +21,7 @@ int64_t PythonQuotient(double a, double b, double c, double d, double* re, doubl
   *re = q.real, *im = q.imag;
   return errno == 0;
 }
-// As NumPy's scalarmath has it; what it may tell of is left to it.
+// This divides as NumPy's scalarmath does, and leaves to NumPy whatever it may warn of.
 int64_t NumpyQuotient(double a, double b, double c, double d, double* re, double* im) {
   if (c == 0 && d == 0) return 0;
   if (std::fabs(c) >= std::fabs(d)) {

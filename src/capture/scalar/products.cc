@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "capture/scalar_translator.h"
+#include "capture/scalar/translator.h"
 #include "tensor/numpy_api.h"
 
 namespace framejit::capture::scalar {
@@ -82,7 +82,7 @@ int64_t Reduction(UfuncLoop loop, void* data, char* from, int64_t next, int64_t 
   return std::isfinite(*out);
 }
 
-// How np.add.reduce begins: 1 with the first element, 0 with 0; -1: otherwise.
+// Says how np.add.reduce begins: 1 with the first element, 0 with zero, -1 in another way.
 int SumsBeginWithTheFirst() {
   static const int known = [] {
     const LoopOf loop = FindLoop("add", 2, DType::kFloat64);
@@ -160,8 +160,8 @@ const void* InnerProduct(DType t, bool dot) {
 }  // namespace
 
 // --- products
-// --------------------------------------------------------------------------------------------------------
-// A part with elements of `t` lies where it is; all else is computed into a buffer.
+//
+// Gives a part with elements of `t` as it lies. Anything else is computed into a buffer.
 Vector Translator::VectorOf(int node, DType t) {
   const Node& n = nodes_[node];
   if (n.kind == Node::kPart && n.dtype == t && !n.ones) return {AddressOf(n.part), n.part.strides[0]};
@@ -319,7 +319,7 @@ std::optional<Val> Translator::CallOfArray(const State& s, const std::string& na
   return v;
 }
 
-// The sum, the largest, the smallest of a vector's elements.
+// Computes the sum, the mean, the largest or the smallest of a vector's elements.
 std::optional<Val> Translator::Reduce(const std::string& name, const Val& x) {
   static constexpr std::pair<const char*, const char*> kRows[] = {
       {"sum", "add"}, {"max", "maximum"}, {"min", "minimum"}, {"mean", "add"}};
@@ -344,7 +344,7 @@ std::optional<Val> Translator::Reduce(const std::string& name, const Val& x) {
                          from.stride, n.sizes[0], Int(first), out});
   ExitIf(Op(ScalarOp::kNot, ScalarType::kBool, good));
   out_.floats = true;
-  const Val v = NewNumpy(t, Emit({.op = ScalarOp::kCell, .type = NewNumpy(t, -1).type(), .imm = scratch, .id = -2}));
+  Val v = NewNumpy(t, Emit({.op = ScalarOp::kCell, .type = NewNumpy(t, -1).type(), .imm = scratch, .id = -2}));
   if (!mean) return v;
   return Binary(*this, NB_TRUE_DIVIDE, v, New(Is::kInt, n.sizes[0]));
 }

@@ -1,7 +1,7 @@
-// Instruction by instruction.
+// This file translates the instructions, one by one.
 #include <limits>
 
-#include "capture/scalar_translator.h"
+#include "capture/scalar/translator.h"
 #include "guard/versions.h"
 #include "tensor/numpy_api.h"
 #include "tensor/tensor.h"
@@ -455,7 +455,7 @@ void Translator::CallMethod(State& s, const Instr& i, PyObject* method, const Va
 // np.sum(x, axis=...), functions with dtype=..., enumerate with start=... alone.
 void Translator::CallNamed(State& s, const Instr& i) {
   std::vector<Val>& stack = s.top().stack;
-  // The names are a constant of the code; CALL_KW finds it on the stack.
+  // The names are a constant of the code, and CALL_KW finds them on the stack.
   const bool on_stack = i.op == Op::kCallStackNames;
   if (on_stack && stack.back().is != Is::kObject) throw Unsupported{"a call with names"};
   PyObject* names =

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "bytecode/code.h"
-#include "capture/scalar_values.h"
+#include "capture/scalar/values.h"
 #include "frame/frame.h"
 
 namespace framejit::capture::scalar {
@@ -43,7 +43,7 @@ struct NameGuard {                  // Holds while a name means what it meant.
 };
 
 inline constexpr int kBreakerCell = 2;  // its address: of the thread that runs the code
-inline constexpr int kMadeCell = 3;     // scalar_made.h: of the run, if the code makes arrays
+inline constexpr int kMadeCell = 3;     // made.h: of the run, if the code makes arrays
 inline constexpr int kFirstCell = 5;    // behind them, what counts rounds and what helpers write to
 
 struct Translation {
@@ -52,7 +52,7 @@ struct Translation {
   std::vector<Slot> locals, stack;  // What the frame holds at the entry.
   std::vector<ExitState> exits;
   std::vector<NameGuard> guards;
-  int blocks = 0;             // of the code, but those of loops over elements
+  int blocks = 0;             // of the code, without those of loops over elements and of looking for signals
   int cells = 0, rounds = 0;  // how many; the one that counts jumps back
   bool floats = false;        // of NumPy: its error state matters
   bool apart = false;         // what is written lies in one array alone

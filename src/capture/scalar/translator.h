@@ -1,4 +1,4 @@
-// The translation of one loop (scalar_translate.h) at work.
+// The translation of one loop (translate.h) at work.
 #pragma once
 
 #include <absl/functional/function_ref.h>
@@ -10,7 +10,7 @@
 #include <stdexcept>
 
 #include "capture/proxy.h"
-#include "capture/scalar_translate.h"
+#include "capture/scalar/translate.h"
 
 namespace framejit::capture::scalar {
 
@@ -356,6 +356,7 @@ class Translator final : public Builder {
       GoTo(s);
     });
     Emit({.op = ScalarOp::kBranch, .a = now, .other = Way(s), .imm = serve});
+    extra_blocks_ += 2;
   }
 
   void ConditionalJump(State& s, const Instr& i, int condition, bool if_true) {
@@ -476,7 +477,7 @@ class Translator final : public Builder {
   Val Range(const std::vector<Val>& args);
   using Builder::Call;
 
-  // --- parts of arrays, and arithmetic on them: scalar_arrays.cc, scalar_products.cc
+  // --- parts of arrays, and arithmetic on them: arrays.cc, products.cc
   bool IsArray(const Val& v) const;
   Part PartOf(const Val& v);
   Val View(const Part& p);
@@ -569,7 +570,7 @@ class Translator final : public Builder {
   std::vector<int> fresh_;                     // addresses of arrays that were made in it
   std::vector<std::pair<int, Val>> computed_;  // in it, too: nodes, and what became of them
   int parallel_ = 0;                           // the loop over elements that is being written
-  int parallels_ = 0, element_blocks_ = 0;
+  int parallels_ = 0, extra_blocks_ = 0;
   int views_ = 1 << 16;     // behind the numbers that views have at the beginning of a block
   int bad_ = -1;            // its variable: a number came out that NumPy may tell of
   int exit_ = -1;           // to where it began

@@ -1,12 +1,15 @@
 // See the header.
-#include "capture/scalar_loops.h"
+#include "capture/scalar/loops.h"
+
+#include <absl/container/inlined_vector.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 
 #include "capture/policy.h"
-#include "capture/scalar_iterators.h"
-#include "capture/scalar_objects.h"
+#include "capture/scalar/iterators.h"
+#include "capture/scalar/objects.h"
 #include "diag/diag.h"
 #include "tensor/numpy_api.h"
 #include "tensor/tensor.h"
@@ -23,11 +26,12 @@ namespace {
 // instructions before.
 constexpr int kVisits = 2;
 constexpr int64_t kInnerWork = 40'000;
-// What is compiled for long wants so many instructions that the loop has run, or will, for each block; Python runs them
-// in about a fourth of the time that the block takes. Otherwise it is asked again when it was come to more often.
-constexpr int kSmallCode = 80;
+// Code that takes long to compile must be worth it: for each block the loop must have run, or be about to run, so many
+// instructions, which Python runs in about a fourth of the time that the block takes to compile. Otherwise the question
+// is asked again after more visits.
+constexpr int kSmallCode = 64;
 constexpr int64_t kWorkForBlock = 750;
-constexpr int kPatience = 8;
+constexpr int kPatience = 8, kMostPatience = 1 << 24;
 constexpr int64_t kWorkOfRound = 16;  // in code
 constexpr int kVersions = 4;
 // After so many runs it must have gone round so often in each.
@@ -118,7 +122,7 @@ bool CodeLoops::Try(Head& head, FjFrame* frame, int from) {
   return true;
 }
 
-// How often it will still go round; -1 where that is not known.
+// Gives how often it will still go round, or -1 where that is not known.
 int64_t CodeLoops::RoundsLeft(const Head& head, FjFrame* frame) {
   const int depth = fj_stack_depth(frame);
   PyObject* it = head.loop.iterates && depth ? fj_localsplus(frame)[fj_nlocalsplus(frame) + depth - 1] : nullptr;
@@ -137,7 +141,8 @@ int64_t CodeLoops::RoundsLeft(const Head& head, FjFrame* frame) {
   return std::clamp<int64_t>(left, 0, int64_t{1} << 32);
 }
 
-// Instructions that the frame will run until this loop ends; where that is not known, as many as it has run in it.
+// Gives how many instructions the frame will run until this loop ends. Where that is not known, it is as many as it has
+// run in the loop.
 int64_t CodeLoops::Expected(const Head& head, FjFrame* frame) {
   const int64_t left = RoundsLeft(head, frame);
   return left < 0 ? head.work : left * std::min(head.round, int64_t{1} << 24);
@@ -166,10 +171,12 @@ void CodeLoops::Compile(Compiled& compiled, Head& head, FjFrame* frame) {
   }
   const std::string name = PyUnicode_AsUTF8(fj_code(frame)->co_qualname);
   if (!made->t.loops) {
-    if (head.versions.empty())
+    if (head.versions.empty()) {
       head.off = true;
-    else
+    } else {  // as it is now; asked again more and more seldom
+      head.again = std::min(kPatience * std::max(head.again, kVisits), kMostPatience);
       head.visits = 0;
+    }
     diag::Log(diag::Channel::loop_, "no scalar code: " + made->t.why + "  [" + name + "]");
     return;
   }
@@ -241,8 +248,8 @@ std::optional<frame::Action> CodeLoops::At(Compiled& compiled, FjFrame* frame, b
     }
     const Translation& t = head->versions[i]->t;
     if (!scalar::NamesHold(t)) continue;
-    std::vector<int64_t> cells(t.cells);
-    std::vector<PyObject*> objects(t.objects.size());
+    absl::InlinedVector<int64_t, 64> cells(t.cells);
+    absl::InlinedVector<PyObject*, 16> objects(t.objects.size());
     if (!scalar::ReadFrame(t, frame, cells.data(), objects.data())) continue;
     uint32_t bits;
     cells[scalar::kBreakerCell] = reinterpret_cast<int64_t>(fj_breaker(PyThreadState_Get(), &bits));
@@ -270,8 +277,19 @@ bool ServeBreaker(FjFrame* frame) {
   return !(fj_interrupts(ts, frame) & FJ_BREAKER) || fj_poll(ts) >= 0;
 }
 
+// Asked at each instruction that a frame comes to.
+static bool Allowed(const Compiled& compiled) {
+  static std::atomic<uint64_t> known = 0;  // twice the generation of the options, and whether they have it on
+  if (!compiled.options.empty()) return diag::OptionOn("scalar_loops");
+  const uint64_t now = diag::OptionsGeneration(), then = known.load(std::memory_order_acquire);
+  if (then / 2 == now) return then & 1;
+  const bool on = diag::OptionOn("scalar_loops");
+  known.store(2 * now + on, std::memory_order_release);
+  return on;
+}
+
 CodeLoops* LoopsOf(Compiled& compiled, CodeState& state, PyCodeObject* code) {
-  if (!diag::OptionOn("scalar_loops")) return nullptr;
+  if (!Allowed(compiled)) return nullptr;
   if (!state.loops) {
     if (state.skip || compiled.fullgraph || compiled.backend != "llvm" || !scalar::IteratorsAreKnown()) return nullptr;
     state.loops = std::make_shared<CodeLoops>(code);

@@ -1,5 +1,5 @@
 // This file has the parts of arrays in a loop's code, and arithmetic on them. An array that the program computes is a
-// node until it is stored or multiplied; then one loop over its elements computes it. Buffers hold what must not be
+// node until it is stored or multiplied. Then one loop over its elements computes it. Buffers hold what must not be
 // written yet.
 #include <opcode.h>
 
@@ -7,7 +7,7 @@
 #include <functional>
 #include <memory>
 
-#include "capture/scalar_translator.h"
+#include "capture/scalar/translator.h"
 #include "surface/promote.h"
 #include "tensor/numpy_api.h"
 
@@ -18,7 +18,7 @@ namespace {
 constexpr int kMostBuffers = 6, kMostAxes = 3;
 constexpr int64_t kLarge = 1 << 18;
 
-// Memory of this thread while code runs; what is in it is forgotten behind the program's next write.
+// Gives memory of this thread while code runs. The program's next write makes its contents useless.
 char* Scratch(int64_t buffer, int64_t bytes) {
   struct Free {
     void operator()(char* p) const { free(p); }
@@ -427,15 +427,16 @@ int Translator::Eval(int node, const std::vector<int>& at, bool shown) {
 }
 
 // --- loops
-// -----------------------------------------------------------------------------------------------------------
-// `body` for every number below count; if this is the innermost loop, what its rounds read and write does not meet.
+//
+// Emits `body` for every number below `count`. If this is the innermost loop, what its rounds read and write does not
+// meet.
 void Translator::ForEach(int count, bool innermost, absl::FunctionRef<void(int)> body) {
   const int variable = Variable(ScalarType::kInt), loop = innermost ? ++parallels_ : 0;
   const int head = static_cast<int>(code.blocks.size()), round = head + 1, behind = head + 2;
   Emit({.op = ScalarOp::kSet, .a = Int(0), .imm = variable});
   Emit({.op = ScalarOp::kJump, .imm = head});
   code.blocks.resize(head + 3);
-  element_blocks_ += 3;
+  extra_blocks_ += 3;
   block = head;
   const int i = Emit({.op = ScalarOp::kGet, .imm = variable, .id = -2});
   Emit({.op = ScalarOp::kBranch, .a = Compare(ScalarOp::kLt, i, count), .other = behind, .imm = round});

@@ -1,5 +1,5 @@
 // Arrays that a loop's code makes, and when: a local that becomes what was only written down, np.zeros and its like.
-#include "capture/scalar_made.h"
+#include "capture/scalar/made.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -8,7 +8,7 @@
 #include <new>
 #include <utility>
 
-#include "capture/scalar_translator.h"
+#include "capture/scalar/translator.h"
 #include "runtime/arena.h"
 #include "tensor/numpy_api.h"
 
@@ -173,7 +173,8 @@ Part Translator::NewArray(DType t, const std::vector<int>& sizes, int frames) {
   return p;
 }
 
-// How many frames there are up to the outermost one that holds the node; what no frame holds is the innermost one's.
+// Gives the number of frames up to the outermost one that holds the node. A node that no frame holds belongs to the
+// innermost one.
 int Translator::HeldAt(const State& s, int node) {
   const std::function<bool(const Val&)> holds = [&](const Val& v) {
     return (v.is == Is::kDeferred && v.node == node) || std::any_of(v.items.begin(), v.items.end(), holds);
@@ -260,7 +261,8 @@ std::optional<Val> Translator::NewFilled(const State& s, const std::string& name
   return Compute(s, Deferred({.kind = Node::kNumber, .dtype = t, .sizes = sizes, .value = value}).node);
 }
 
-// Before something is written that they may read, or the program branches; `also` is on its way.
+// Computes all nodes, because something that they may read is about to be written, or because the program branches.
+// `also` is a value that no frame holds at the moment.
 void Translator::ComputeAll(State& s, Val* also) {
   const std::function<void(Val&)> compute = [&](Val& v) {
     if (v.is == Is::kDeferred) {

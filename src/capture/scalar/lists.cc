@@ -1,10 +1,10 @@
-// Lists of numbers in a loop's code: read, written, made longer and shorter. What is in them are objects of Python,
-// which functions here take apart and make; a list's length is read where it is wanted, since the program may change
-// it.
+// This file has the lists of numbers in a loop's code, which reads them, writes them, and makes them longer and
+// shorter. Their items are objects of Python, which functions here take apart and make. A list's length is read where
+// it is wanted, since the program may change it.
 #include <cstddef>
 
-#include "capture/scalar_objects.h"
-#include "capture/scalar_translator.h"
+#include "capture/scalar/objects.h"
+#include "capture/scalar/translator.h"
 #include "guard/int_layout.h"
 #include "tensor/numpy_api.h"
 #include "tensor/tensor.h"
@@ -27,7 +27,7 @@ int64_t NumberOfNumpy(PyObject* o, int64_t* out, int64_t type) {
   return Py_TYPE(o) == tensor::Numpy()->scalar[type] && NumberOfScalar(static_cast<DType>(type), o, out);
 }
 
-enum : int64_t { kOfPython = -1, kBoolOfPython = -2 };  // or the type of a NumPy scalar
+enum : int64_t { kOfPython = -1, kBoolOfPython = -2 };  // Another kind is the type of a NumPy scalar.
 
 PyObject* Boxed(int64_t v, int64_t kind) {
   if (kind == kOfPython) return PyLong_FromLongLong(v);
@@ -88,7 +88,7 @@ int Translator::IntAt(int object) {
   const int near = static_cast<int>(code.blocks.size()), far = near + 1, behind = near + 2;
   Emit({.op = ScalarOp::kBranch, .a = one, .other = far, .imm = near});
   code.blocks.resize(near + 3);
-  element_blocks_ += 3;
+  extra_blocks_ += 3;
   block = near;
   const int digit = Emit(
       {.op = ScalarOp::kLoad, .a = object, .b = Int(layout.digit), .dtype = DType::kUInt32, .id = -2, .array = kLists});
@@ -189,7 +189,7 @@ void Translator::SetListItem(State& s, int object, const Val& index, const Val& 
   Wrote(s);
 }
 
-// list.append and list.pop; nothing: another method.
+// Translates list.append and list.pop, and gives nothing for other methods.
 std::optional<Val> Translator::ListMethod(State& s, const std::string& name, int object, const std::vector<Val>& args) {
   if (name == "append" && args.size() == 1) {
     auto [t, given] = ItemArguments(object, args[0]);

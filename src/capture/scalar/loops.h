@@ -1,6 +1,6 @@
 // Loops over single numbers and elements of arrays as machine code. The frame comes to a loop's first instruction; if
 // it looks as the code takes for granted, the code runs, and the frame goes on in Python where the code was left:
-// behind the loop, or before an instruction that Python must run (scalar_translate.h).
+// behind the loop, or before an instruction that Python must run (translate.h).
 #pragma once
 
 #include <optional>

@@ -1,12 +1,12 @@
 // See the header.
-#include "capture/scalar_objects.h"
+#include "capture/scalar/objects.h"
 
 #include <absl/container/inlined_vector.h>
 
 #include <cstring>
 #include <map>
 
-#include "capture/scalar_iterators.h"
+#include "capture/scalar/iterators.h"
 #include "diag/diag.h"
 #include "tensor/numpy_api.h"
 #include "tensor/tensor.h"

@@ -1,8 +1,8 @@
 // Between a frame's objects and the cells of a loop's code.
 #pragma once
 
-#include "capture/scalar_made.h"
-#include "capture/scalar_translate.h"
+#include "capture/scalar/made.h"
+#include "capture/scalar/translate.h"
 
 namespace framejit::capture::scalar {
 

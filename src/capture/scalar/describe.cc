@@ -1,9 +1,9 @@
-// What a frame holds, as scalar code sees it; the loops of a function.
+// This file says what a frame holds, as scalar code sees it, and finds the loops of a function.
 #include <algorithm>
 
 #include "capture/proxy.h"
-#include "capture/scalar_iterators.h"
-#include "capture/scalar_translator.h"
+#include "capture/scalar/iterators.h"
+#include "capture/scalar/translator.h"
 #include "capture/session.h"
 #include "tensor/numpy_api.h"
 

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <functional>
 
-#include "capture/scalar_translator.h"
+#include "capture/scalar/translator.h"
 
 namespace framejit::capture::scalar {
 
@@ -211,8 +211,9 @@ void Translator::GoTo(State s, bool round) {
   Emit({.op = ScalarOp::kJump, .imm = it->second});
   leads_to_[current_].push_back(it->second);
   if (!made) return;
-  if (static_cast<int>(code.blocks.size()) - element_blocks_ > kMostBlocks) throw TooMuch{};
+  if (static_cast<int>(code.blocks.size()) - extra_blocks_ > kMostBlocks) throw TooMuch{};
   code.blocks.emplace_back();
+  extra_blocks_ += round;
   work_.push_back({it->second, std::move(s), round});
 }
 
@@ -266,7 +267,7 @@ Translation Translator::Run() {
   std::map<int, int> seen;
   out_.loops = innermost_ && Cycle(code.entries[0], seen);
   out_.apart = code.apart;
-  out_.blocks = static_cast<int>(code.blocks.size()) - element_blocks_;
+  out_.blocks = static_cast<int>(code.blocks.size()) - extra_blocks_;
   out_.code = std::move(code);
   out_.code.name = PyUnicode_AsUTF8(fj_code(frame_)->co_qualname);
   return std::move(out_);

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "capture/scalar_values.h"
+#include "capture/scalar/values.h"
 #include "surface/promote.h"
 
 namespace framejit::capture::scalar {
@@ -91,7 +91,7 @@ void ExitOutside(Builder& b, int v, int64_t low, int64_t high) {
   if (high != std::numeric_limits<int64_t>::max()) b.ExitIf(b.Compare(ScalarOp::kGt, v, b.Int(high)));
 }
 
-// A double as float32; NumPy warns if it becomes infinite.
+// Narrows a double to float32. NumPy warns where that makes it infinite.
 int Narrow(Builder& b, int v) {
   const int narrow = b.Op(ScalarOp::kF64ToF32, ScalarType::kF32, v);
   const int lost = b.Op(ScalarOp::kXor, ScalarType::kBool, b.Op(ScalarOp::kFinite, ScalarType::kBool, v),
@@ -167,7 +167,7 @@ int IntegerPower(Builder& b, int x, int y) {
   return b.Emit({.op = ScalarOp::kCell, .type = ScalarType::kInt, .imm = b.scratch, .id = -2});
 }
 
-// Of integers of 64 bits; `lowest` is the least of their type.
+// Computes with integers of 64 bits, of whose type `lowest` is the least.
 int Integers(Builder& b, int op, int x, int y, std::optional<int64_t> constant, int64_t lowest) {
   switch (op) {
     case NB_ADD: return b.Over(ScalarOp::kAddOver, x, y);
@@ -193,7 +193,7 @@ int Helper(Builder& b, const void* f, ScalarType t, int x, int y) {
   return b.Emit({.op = ScalarOp::kCell, .type = t, .imm = b.scratch, .id = -2});
 }
 
-// NumPy tells where something special comes of what is not; Python wants no zero as a divisor.
+// NumPy warns where a special number comes of others, and Python refuses a divisor of zero.
 int Floats(Builder& b, int op, ScalarType t, int x, int y, bool numpy) {
   const bool single = t == ScalarType::kF32;
   const auto simple = [&](ScalarOp o) {

@@ -1,10 +1,11 @@
-// Iterators: over ranges, lists, arrays (also their rows), tuples; enumerate, zip and reversed of them.
-#include "capture/scalar_iterators.h"
+// This file has the iterators: those over ranges, lists, arrays (also their rows) and tuples, and enumerate, zip and
+// reversed of them.
+#include "capture/scalar/iterators.h"
 
 #include <algorithm>
 #include <limits>
 
-#include "capture/scalar_translator.h"
+#include "capture/scalar/translator.h"
 #include "frame/frame.h"
 
 namespace framejit::capture::scalar {

@@ -1,0 +1,142 @@
+#include "codegen/selects.h"
+
+#include <llvm/ADT/STLExtras.h>
+#include <llvm/ADT/SmallPtrSet.h>
+#include <llvm/Analysis/LoopInfo.h>
+#include <llvm/Analysis/ValueTracking.h>
+#include <llvm/IR/Dominators.h>
+#include <llvm/IR/IRBuilder.h>
+#include <llvm/IR/PatternMatch.h>
+#include <llvm/Transforms/Utils/BasicBlockUtils.h>
+
+#include "codegen/versioned_loops.h"
+
+namespace framejit::codegen {
+namespace {
+
+using namespace llvm::PatternMatch;
+using llvm::BasicBlock;
+using llvm::Value;
+
+constexpr size_t kMostComputed = 6;  // instructions of a way
+constexpr int64_t kMostChosen = 3;   // numbers
+
+// Is `v` made of a float that the loop carries on, and not of an element? Then a select would have to wait for what the
+// round before has chosen, which a branch does not.
+bool Carried(const Value* v, const llvm::Loop& loop, llvm::SmallPtrSetImpl<const Value*>& seen) {
+  const auto* i = llvm::dyn_cast<llvm::Instruction>(v);
+  if (!i || !loop.contains(i) || !seen.insert(i).second || llvm::isa<llvm::LoadInst>(i)) return false;
+  if (llvm::isa<llvm::PHINode>(i) && i->getParent() == loop.getHeader()) return i->getType()->isFloatingPointTy();
+  return llvm::any_of(i->operands(), [&](const llvm::Use& use) { return Carried(use, loop, seen); });
+}
+
+bool ComparesFloats(Value* condition) {
+  Value *a, *b;
+  if (match(condition, m_LogicalAnd(m_Value(a), m_Value(b))) || match(condition, m_LogicalOr(m_Value(a), m_Value(b))))
+    return ComparesFloats(a) || ComparesFloats(b);
+  return match(condition, m_Not(m_Value(a))) ? ComparesFloats(a) : llvm::isa<llvm::FCmpInst>(condition);
+}
+
+// A way from `from` to `to` through a block that only computes; nothing if there is none.
+bool OnlyComputes(const BasicBlock& way, const BasicBlock& from, const BasicBlock& to) {
+  if (way.getSinglePredecessor() != &from || way.getSingleSuccessor() != &to || way.size() > kMostComputed + 1)
+    return false;
+  return llvm::all_of(way, [](const llvm::Instruction& i) {
+    return i.isTerminator() || (!llvm::isa<llvm::PHINode, llvm::LoadInst, llvm::CallBase>(i) &&
+                                i.getOpcode() != llvm::Instruction::FDiv && llvm::isSafeToSpeculativelyExecute(&i));
+  });
+}
+
+// Where both ways meet again, if each is either empty or a block that only computes.
+BasicBlock* Meet(const llvm::BranchInst& branch) {
+  BasicBlock *from = branch.getSuccessor(0), *other = branch.getSuccessor(1);
+  const auto computes = [&](const BasicBlock& way, const BasicBlock& to) {
+    return OnlyComputes(way, *branch.getParent(), to);
+  };
+  if (from == other) return nullptr;
+  if (computes(*from, *other)) return other;
+  if (computes(*other, *from)) return from;
+  BasicBlock* to = from->getSingleSuccessor();
+  return to && computes(*from, *to) && computes(*other, *to) ? to : nullptr;
+}
+
+// What has to be added to `base` to get `v`, or of flags or-ed; nothing if it is no such sum.
+Value* Addend(llvm::IRBuilder<>& b, Value* v, Value* base) {
+  Value* x;
+  if (v == base) return llvm::ConstantInt::get(v->getType(), 0);
+  if (v->getType()->isIntegerTy(1))
+    return match(v, m_One()) ? v : match(v, m_c_Or(m_Specific(base), m_Value(x))) ? x : nullptr;
+  if (match(v, m_c_Add(m_Specific(base), m_Value(x)))) return x;
+  return match(v, m_Sub(m_Specific(base), m_Value(x))) ? b.CreateNeg(x) : nullptr;
+}
+
+// Sums of one number, and flags that are set, are seen to be carried on only if all that is chosen is what is added.
+Value* Chosen(llvm::IRBuilder<>& b, Value* condition, Value* yes, Value* no) {
+  if (yes == no) return yes;
+  if (!yes->getType()->isIntegerTy()) return b.CreateSelect(condition, yes, no);
+  llvm::SmallVector<Value*, 4> bases = {no, yes};
+  if (auto* sum = llvm::dyn_cast<llvm::BinaryOperator>(yes)) bases.append(sum->value_op_begin(), sum->value_op_end());
+  for (Value* base : bases) {
+    if (llvm::isa<llvm::Constant>(base)) continue;
+    Value *one = Addend(b, yes, base), *other = one ? Addend(b, no, base) : nullptr;
+    if (!other) continue;
+    Value* added = b.CreateSelect(condition, one, other);
+    return yes->getType()->isIntegerTy(1) ? b.CreateOr(base, added) : b.CreateAdd(base, added);
+  }
+  return b.CreateSelect(condition, yes, no);
+}
+
+bool Choose(llvm::BranchInst& branch, const llvm::Loop& loop) {
+  BasicBlock *from = branch.getParent(), *to = Meet(branch);
+  if (!to || to == loop.getHeader() || !loop.contains(to)) return false;
+  if (llvm::count_if(to->phis(), [](auto& phi) { return !phi.getType()->isIntegerTy(1); }) > kMostChosen) return false;
+  llvm::IRBuilder<> b(&branch);
+  BasicBlock* ends[2];  // from which `to` is come to
+  for (unsigned way = 0; way < 2; ++way) {
+    BasicBlock* through = branch.getSuccessor(way);
+    ends[way] = through == to ? from : through;
+    while (through != to && !through->front().isTerminator()) through->front().moveBefore(&branch);
+  }
+  for (llvm::PHINode& phi : to->phis()) {
+    Value *yes = phi.getIncomingValueForBlock(ends[0]), *no = phi.getIncomingValueForBlock(ends[1]);
+    Value* chosen = Chosen(b, branch.getCondition(), yes, no);
+    for (BasicBlock* end : ends) phi.setIncomingValueForBlock(end, chosen);
+  }
+  if (ends[0] != from && ends[1] != from)
+    for (llvm::PHINode& phi : to->phis()) phi.addIncoming(phi.getIncomingValueForBlock(ends[0]), from);
+  b.CreateBr(to);
+  branch.eraseFromParent();
+  for (BasicBlock* end : ends) {
+    if (end == from) continue;
+    to->removePredecessor(end, /*KeepOneInputPHIs=*/true);
+    end->getTerminator()->eraseFromParent();
+    llvm::IRBuilder<>(end).CreateUnreachable();
+  }
+  return true;
+}
+
+}  // namespace
+
+llvm::PreservedAnalyses SelectsPass::run(llvm::Function& f, llvm::FunctionAnalysisManager& fam) {
+  auto& li = fam.getResult<llvm::LoopAnalysis>(f);
+  bool changed = false;
+  for (llvm::Loop* loop : li.getLoopsInPreorder()) {
+    if (!loop->isInnermost() || llvm::findStringMetadataForLoop(loop, "llvm.loop.isvectorized")) continue;
+    for (bool again = true; again;) {  // what has become a select may lie on a way of another branch
+      again = false;
+      for (BasicBlock* block : loop->blocks()) {
+        auto* branch = llvm::dyn_cast<llvm::BranchInst>(block->getTerminator());
+        if (!branch || !branch->isConditional() || UsualWay(*branch) || !ComparesFloats(branch->getCondition()))
+          continue;
+        llvm::SmallPtrSet<const Value*, 16> seen;
+        if (!Carried(branch->getCondition(), *loop, seen)) again |= Choose(*branch, *loop);
+      }
+      changed |= again;
+    }
+  }
+  if (!changed) return llvm::PreservedAnalyses::all();
+  llvm::EliminateUnreachableBlocks(f);
+  return llvm::PreservedAnalyses::none();
+}
+
+}  // namespace framejit::codegen

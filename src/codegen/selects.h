@@ -1,0 +1,13 @@
+// Branches on comparisons of floats become selects in innermost loops, where that is cheap: LLVM takes such branches to
+// be foreseen, and neither foreseeing one that depends on data nor vectorising a loop with it works.
+#pragma once
+
+#include <llvm/IR/PassManager.h>
+
+namespace framejit::codegen {
+
+struct SelectsPass : llvm::PassInfoMixin<SelectsPass> {
+  llvm::PreservedAnalyses run(llvm::Function& f, llvm::FunctionAnalysisManager& fam);
+};
+
+}  // namespace framejit::codegen

@@ -1,0 +1,65 @@
+"""Complex arrays whose elements are only put elsewhere: kernels do it, of every layout, bit by bit as the framework does."""
+
+import numpy as np
+import pytest
+
+import framejit
+
+# Each makes a copy: no view of the operand is its result.
+MOVES = {
+    "reshape": lambda x: x.T.reshape(-1),
+    "ravel": lambda x: x.T.ravel(),
+    "flatten": lambda x: x.flatten(),
+    "turned": lambda x: x.swapaxes(0, 1).reshape(-1),
+    "folded": lambda x: x.T.reshape(x.shape[0], x.shape[1], 1),
+    "rolled": lambda x: np.roll(x.T.reshape(-1), 1),
+}
+SHAPES = [(2, 3), (7, 9), (16, 32), (33, 65), (1, 5)]
+
+
+def laid(base, layout):
+    if layout == "columns":
+        return np.asfortranarray(base)
+    if layout == "strided":
+        x = np.zeros((2 * base.shape[0], 2 * base.shape[1]), base.dtype)[::2, ::2]
+    elif layout == "between":  # at addresses that are no multiples of the size of an element
+        part = base.itemsize // 2
+        x = np.zeros(base.nbytes + part, np.uint8)[part:].view(base.dtype).reshape(base.shape)
+    else:
+        return base
+    x[...] = base
+    return x
+
+
+def assert_compiled(compiled):
+    info = compiled.cache_info()
+    assert (info["breaks"], info["externs"]) == (0, 0)
+    assert set(info["outcomes"]["compile"]) == {"ok"} and set(info["outcomes"]["run"]) == {"graph"}, info
+
+
+@pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
+@pytest.mark.parametrize("layout", ["rows", "columns", "strided", "between"])
+@pytest.mark.parametrize("move", MOVES)
+def test_complex_elements_are_moved(move, layout, dtype):
+    rng = np.random.default_rng(0)
+    for shape in SHAPES:
+        base = (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype)
+        base.flat[0] = complex(-0.0, np.nan)
+        x = laid(base, layout)
+        compiled = framejit.compile(MOVES[move], options={"leave": False})
+        for _ in range(2):
+            want, got = MOVES[move](x), compiled(x)
+            assert (want.dtype, want.shape, want.strides, want.tobytes()) == (got.dtype, got.shape, got.strides, got.tobytes())
+        assert_compiled(compiled)
+
+
+@pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
+def test_complex_tensors_are_moved(dtype):
+    torch = pytest.importorskip("torch")
+    x = torch.randn(5, 6, 7, dtype={np.complex64: torch.complex64, np.complex128: torch.complex128}[dtype])
+    for f in (lambda x: x.transpose(0, 2).reshape(-1), lambda x: x.permute(1, 2, 0).contiguous(), lambda x: x.narrow(1, 1, 3).reshape(5, -1)):
+        compiled = framejit.compile(f, fullgraph=True, options={"leave": False})
+        for _ in range(2):
+            assert torch.equal(compiled(x), f(x)) and compiled(x).stride() == f(x).stride()
+        assert_compiled(compiled)
+

@@ -1,0 +1,368 @@
+"""Programs of textbooks, as one finds them: what loop code makes of them is what Python does."""
+
+import math
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from test_loops_compiled import check, rng, scalar_loops  # noqa: F401 (a fixture for this file, too)
+
+
+def fft(re, im):
+    n = len(re)
+    j = 0
+    for i in range(1, n):
+        bit = n >> 1
+        while j & bit:
+            j ^= bit
+            bit >>= 1
+        j |= bit
+        if i < j:
+            re[i], re[j] = re[j], re[i]
+            im[i], im[j] = im[j], im[i]
+    size = 2
+    while size <= n:
+        angle = -2.0 * math.pi / size
+        wr, wi = math.cos(angle), math.sin(angle)
+        for start in range(0, n, size):
+            ur, ui = 1.0, 0.0
+            for k in range(size // 2):
+                a, b = start + k, start + k + size // 2
+                tr = ur * re[b] - ui * im[b]
+                ti = ur * im[b] + ui * re[b]
+                re[b], im[b] = re[a] - tr, im[a] - ti
+                re[a], im[a] = re[a] + tr, im[a] + ti
+                ur, ui = ur * wr - ui * wi, ur * wi + ui * wr
+        size *= 2
+    return re, im
+
+
+def lru(pages, frames):
+    held = np.full(frames, -1, np.int64)
+    used = np.zeros(frames, np.int64)
+    misses = 0
+    for t in range(len(pages)):
+        hit = -1
+        oldest = 0
+        for k in range(frames):
+            if held[k] == pages[t]:
+                hit = k
+                break
+            if used[k] < used[oldest]:
+                oldest = k
+        if hit < 0:
+            misses += 1
+            held[oldest] = pages[t]
+            hit = oldest
+        used[hit] = t + 1
+    return misses
+
+
+def determinant(a):
+    n = len(a)
+    det = 1.0
+    for i in range(n):
+        best = i
+        for r in range(i + 1, n):
+            if abs(a[r, i]) > abs(a[best, i]):
+                best = r
+        if a[best, i] == 0.0:
+            return 0.0
+        if best != i:
+            for c in range(n):
+                a[i, c], a[best, c] = a[best, c], a[i, c]
+            det = -det
+        det *= a[i, i]
+        for r in range(i + 1, n):
+            f = a[r, i] / a[i, i]
+            for c in range(i, n):
+                a[r, c] -= f * a[i, c]
+    return det
+
+
+def kmeans(points, centers, rounds):
+    n, d = points.shape
+    k = len(centers)
+    label = np.zeros(n, np.int64)
+    for _ in range(rounds):
+        counts = np.zeros(k, np.int64)
+        sums = np.zeros((k, d))
+        for i in range(n):
+            best = 1e300
+            for c in range(k):
+                s = 0.0
+                for j in range(d):
+                    t = points[i, j] - centers[c, j]
+                    s += t * t
+                if s < best:
+                    best = s
+                    label[i] = c
+            counts[label[i]] += 1
+            for j in range(d):
+                sums[label[i], j] += points[i, j]
+        for c in range(k):
+            if counts[c] > 0:
+                for j in range(d):
+                    centers[c, j] = sums[c, j] / counts[c]
+    return label, centers
+
+
+def rk4(steps, h):
+    x, y, z = 1.0, 1.0, 1.0
+    path = np.empty((steps, 3))
+    for i in range(steps):
+        k1x, k1y, k1z = 10.0 * (y - x), x * (28.0 - z) - y, x * y - 8.0 / 3.0 * z
+        ax, ay, az = x + h / 2 * k1x, y + h / 2 * k1y, z + h / 2 * k1z
+        k2x, k2y, k2z = 10.0 * (ay - ax), ax * (28.0 - az) - ay, ax * ay - 8.0 / 3.0 * az
+        ax, ay, az = x + h / 2 * k2x, y + h / 2 * k2y, z + h / 2 * k2z
+        k3x, k3y, k3z = 10.0 * (ay - ax), ax * (28.0 - az) - ay, ax * ay - 8.0 / 3.0 * az
+        ax, ay, az = x + h * k3x, y + h * k3y, z + h * k3z
+        k4x, k4y, k4z = 10.0 * (ay - ax), ax * (28.0 - az) - ay, ax * ay - 8.0 / 3.0 * az
+        x += h / 6 * (k1x + 2 * k2x + 2 * k3x + k4x)
+        y += h / 6 * (k1y + 2 * k2y + 2 * k3y + k4y)
+        z += h / 6 * (k1z + 2 * k2z + 2 * k3z + k4z)
+        path[i, 0], path[i, 1], path[i, 2] = x, y, z
+    return path
+
+
+def banded_levenshtein(a, b, band):
+    n, m = len(a), len(b)
+    big = n + m
+    before = np.full(m + 1, big, np.int64)
+    now = np.full(m + 1, big, np.int64)
+    for j in range(min(band, m) + 1):
+        before[j] = j
+    for i in range(1, n + 1):
+        low, high = max(1, i - band), min(m, i + band)
+        now[low - 1] = i if low == 1 else big
+        for j in range(low, high + 1):
+            best = before[j - 1] + (a[i - 1] != b[j - 1])
+            if before[j] + 1 < best:  # noqa: PLR1730
+                best = before[j] + 1
+            if now[j - 1] + 1 < best:  # noqa: PLR1730
+                best = now[j - 1] + 1
+            now[j] = best
+        if high < m:
+            now[high + 1] = big
+        before, now = now, before
+    return before[m]
+
+
+def prime_gaps(limit):
+    composite = np.zeros(limit + 1, np.uint8)
+    gaps = np.zeros(200, np.int64)
+    last = 2
+    for p in range(2, limit + 1):
+        if composite[p]:
+            continue
+        gaps[p - last] += 1
+        last = p
+        q = p * p
+        while q <= limit:
+            composite[q] = 1
+            q += p
+    return gaps
+
+
+def run_lengths(data, out):
+    k = 0
+    i = 0
+    while i < len(data):
+        v = data[i]
+        length = 1
+        while i + length < len(data) and data[i + length] == v and length < 255:
+            length += 1
+        out[k] = length
+        out[k + 1] = v
+        k += 2
+        i += length
+    return k
+
+
+def smith_waterman(a, b, match, mismatch, gap):
+    h = np.zeros((len(a) + 1, len(b) + 1), np.int32)
+    best = 0
+    for i in range(1, len(a) + 1):
+        for j in range(1, len(b) + 1):
+            s = h[i - 1, j - 1] + (match if a[i - 1] == b[j - 1] else mismatch)
+            s = max(0, s, h[i - 1, j] + gap, h[i, j - 1] + gap)
+            h[i, j] = s
+            best = max(best, s)
+    return best, h
+
+
+def union_find(n, edges):
+    parent = np.arange(n)
+    size = np.ones(n, np.int64)
+    parts = n
+    for e in range(len(edges)):
+        a, b = edges[e, 0], edges[e, 1]
+        while parent[a] != a:
+            parent[a] = parent[parent[a]]
+            a = parent[a]
+        while parent[b] != b:
+            parent[b] = parent[parent[b]]
+            b = parent[b]
+        if a != b:
+            if size[a] < size[b]:
+                a, b = b, a
+            parent[b] = a
+            size[a] += size[b]
+            parts -= 1
+    return parts, size
+
+
+def heap_sort(x):
+    n = len(x)
+    for start in range(n // 2 - 1, -1, -1):
+        root = start
+        while 2 * root + 1 < n:
+            child = 2 * root + 1
+            if child + 1 < n and x[child] < x[child + 1]:
+                child += 1
+            if x[root] >= x[child]:
+                break
+            x[root], x[child] = x[child], x[root]
+            root = child
+    for end in range(n - 1, 0, -1):
+        x[0], x[end] = x[end], x[0]
+        root = 0
+        while 2 * root + 1 < end:
+            child = 2 * root + 1
+            if child + 1 < end and x[child] < x[child + 1]:
+                child += 1
+            if x[root] >= x[child]:
+                break
+            x[root], x[child] = x[child], x[root]
+            root = child
+    return x
+
+
+def lis(x):
+    tails = np.zeros(len(x), x.dtype)
+    size = 0
+    for v in x:
+        low, high = 0, size
+        while low < high:
+            mid = (low + high) // 2
+            if tails[mid] < v:
+                low = mid + 1
+            else:
+                high = mid
+        tails[low] = v
+        if low == size:
+            size += 1
+    return size
+
+
+def flood(grid, r, c):
+    n, m = grid.shape
+    stack = np.zeros((4 * n * m + 4, 2), np.int64)
+    stack[0, 0], stack[0, 1] = r, c
+    top, filled = 1, 0
+    while top:
+        top -= 1
+        i, j = stack[top, 0], stack[top, 1]
+        if i < 0 or j < 0 or i >= n or j >= m or grid[i, j]:
+            continue
+        grid[i, j] = 2
+        filled += 1
+        for di, dj in ((0, 1), (1, 0), (0, -1), (-1, 0)):
+            stack[top, 0], stack[top, 1] = i + di, j + dj
+            top += 1
+    return filled
+
+
+def jacobi(a, b, steps):
+    n = len(a)
+    for _ in range(steps):
+        for i in range(1, n - 1):
+            for j in range(1, n - 1):
+                b[i, j] = 0.25 * (a[i - 1, j] + a[i + 1, j] + a[i, j - 1] + a[i, j + 1])
+        for i in range(1, n - 1):
+            for j in range(1, n - 1):
+                a[i, j] = b[i, j]
+    return a
+
+
+def bfs_grid(grid):
+    n, m = grid.shape
+    dist = np.full((n, m), -1, np.int32)
+    queue = np.zeros(n * m, np.int64)
+    head, tail = 0, 1
+    dist[0, 0] = 0
+    while head < tail:
+        at = queue[head]
+        head += 1
+        i, j = at // m, at % m
+        for k in range(4):
+            y = i + (k == 0) - (k == 1)
+            x = j + (k == 2) - (k == 3)
+            if 0 <= y < n and 0 <= x < m and grid[y, x] == 0 and dist[y, x] < 0:
+                dist[y, x] = dist[i, j] + 1
+                queue[tail] = y * m + x
+                tail += 1
+    return dist
+
+
+def adler32(data):
+    a, b = 1, 0
+    for v in data:
+        a = (a + int(v)) % 65521
+        b = (b + a) % 65521
+    return (b << 16) | a
+
+
+def fnv1a(data):
+    h = 0xCBF29CE484222325
+    for v in data:
+        h ^= int(v)
+        h = (h * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
+    return h
+
+
+CALLS = {
+    fft: [(rng().random(64), rng().random(64)), (rng().random(2), rng().random(2))],
+    lru: [(rng().integers(0, 12, 300), 5), (rng().integers(0, 3, 300), 4)],
+    determinant: [(rng().random((12, 12)),), (np.zeros((5, 5)),), (rng().integers(-3, 4, (9, 9)).astype(np.float64),)],
+    kmeans: [(rng().random((60, 3)), rng().random((4, 3)), 3), (np.full((9, 2), np.nan), rng().random((2, 2)), 2)],
+    rk4: [(200, 0.01), (200, 1.0)],
+    banded_levenshtein: [(rng().integers(0, 4, 50), rng().integers(0, 4, 47), band) for band in (8, 4, 60, 0)],
+    prime_gaps: [(3000,), (1,), (1 << 12,)],
+    run_lengths: [(np.repeat(rng().integers(0, 5, 90).astype(np.uint8), rng().integers(1, 6, 90)), np.zeros(300, np.uint8)), (np.zeros(600, np.uint8), np.zeros(4, np.uint8))],
+    smith_waterman: [(rng().integers(0, 4, 30), rng().integers(0, 4, 25), 2, -1, -2), (rng().integers(0, 4, 30), rng().integers(0, 4, 25), 2**30, -1, -2)],
+    union_find: [(80, rng().integers(0, 80, (90, 2))), (30, rng().integers(0, 33, (90, 2)))],
+    heap_sort: [(rng().random(120),), (rng().integers(0, 50, 99),), (np.full(60, np.nan),)],
+    lis: [(rng().integers(0, 1000, 200),), (rng().random(90),)],
+    flood: [((rng().random((14, 14)) > 0.6).astype(np.int8), 5, 7)],
+    jacobi: [(rng().random((14, 17)), np.zeros((14, 17)), 4), (np.full((9, 9), 1e308), np.zeros((9, 9)), 3)],
+    bfs_grid: [((rng().random((12, 15)) > 0.8).astype(np.int8),)],
+    adler32: [(rng().integers(0, 256, 500).astype(np.uint8),)],
+    fnv1a: [(rng().integers(0, 256, 60).astype(np.uint8),)],
+}
+IN_PYTHON = {fnv1a: "its integers have more than 64 bits", flood: "few rounds at once"}
+
+
+@pytest.mark.parametrize("program", CALLS, ids=lambda f: f.__name__)
+def test_what_python_does(program):
+    left = program in IN_PYTHON
+    check(program, *CALLS[program], runs=not left, loops=not left)
+
+
+def test_a_loop_that_has_no_code_is_asked_more_and_more_seldom():
+    """Translating the outermost loop of this one again and again took twenty times as long as its inner ones."""
+    program = """
+import framejit, numpy as np
+from test_loops_programs import determinant
+compiled = framejit.compile(determinant)
+a = np.random.default_rng(1).random((60, 60))
+for _ in range(200): compiled(a.copy())
+assert compiled.cache_info()["scalar_runs"]
+"""
+    path = os.pathsep.join([os.path.dirname(__file__), os.getcwd(), *filter(None, sys.path)])
+    env = {**os.environ, "FRAMEJIT_LOG": "loop", "PYTHONPATH": path}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert 0 < (done.stdout + done.stderr).count("no scalar code") < 20

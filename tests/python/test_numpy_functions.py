@@ -1,0 +1,95 @@
+"""Functions of NumPy that are operations of the graph, or whose Python body is: no call of NumPy's is left."""
+
+import numpy as np
+import pytest
+
+import framejit
+
+RNG = np.random.default_rng(0)
+ARRAYS = {"a": RNG.random((6, 8)), "b": RNG.random((6, 8)), "v": RNG.random(9), "w": RNG.random(7), "i": RNG.integers(0, 9, (6, 5))}
+
+FUNCTIONS = {  # of these arrays, by the letters
+    "np.add.outer(v, w) * 2": "vw",
+    "np.minimum.outer(a, w) * 2": "aw",
+    "np.less.outer(v, v)": "v",
+    "np.multiply.outer(i, i[0]) + 1": "i",
+    "np.roll(a, 2, axis=1) * 2": "a",
+    "np.roll(a, (1, -2), (0, 1)) * 2": "a",
+    "np.roll(a, (1, 2), 0) * 2": "a",
+    "np.roll(v, 3) * 2": "v",
+    "np.roll(i, -1, 0) + np.roll(i, 1, 1)": "i",
+    "np.trace(a) * 2": "a",
+    "a.trace(2) + np.trace(a, -3)": "a",
+    "np.trace(i) + 1": "i",
+    "np.diag(v) * 2": "v",
+    "np.repeat(a, 2, axis=1) * 2": "a",
+    "v.repeat(3) * 2": "v",
+    "np.add.reduce(a) * 2": "a",
+    "np.add.reduce(a, axis=1, keepdims=True) * 2": "a",
+    "np.multiply.reduce(a, axis=None) * 2": "a",
+    "np.maximum.reduce(a) - np.minimum.reduce(a)": "a",
+    "np.logical_and.reduce(a > 0.01, axis=1)": "a",
+    "np.logical_or.reduce(a > 0.9)": "a",
+    "np.hstack((a, b)) * 2": "ab",
+    "np.vstack((v, v)) * 2": "v",
+    "np.append(a, b, axis=0) * 2": "ab",
+    "np.tile(a, (2, 3)) * 2": "a",
+    "np.diff(a, axis=1) * 2": "a",
+    "np.diff(v, n=2) * 2": "v",
+    "np.trapezoid(v) * 2": "v",
+    "np.tensordot(a, b, axes=([1], [1])) * 2": "ab",
+    "np.linalg.norm(a, axis=1) * 2": "a",
+    "np.take_along_axis(a, i[:, :1] % 8, axis=1) * 2": "ai",
+}
+
+
+@pytest.mark.parametrize("text", FUNCTIONS)
+def test_no_call_of_numpy_is_left(text):
+    names = FUNCTIONS[text]
+    values = [ARRAYS[name] for name in names]
+    f = eval(f"lambda {', '.join(names)}: {text}", {"np": np})
+    compiled = framejit.compile(f, fullgraph=True, options={"leave": False})
+    want = f(*values)
+    for _ in range(2):
+        got = compiled(*values)
+        assert type(got) is type(want) and got.dtype == want.dtype and got.strides == want.strides
+        np.testing.assert_allclose(got, want, rtol=1e-13)
+    info = compiled.cache_info()
+    assert (info["externs"], info["breaks"]) == (0, 0) and info["kernels"] >= 1
+
+
+def test_gradient_is_followed():
+    def f(v, a):
+        return np.gradient(v), np.gradient(a)[1], np.gradient(v, 0.5)
+
+    compiled = framejit.compile(f, fullgraph=True)
+    v, a = ARRAYS["v"], ARRAYS["a"]
+    for got, want in zip(compiled(v, a), f(v, a)):
+        np.testing.assert_allclose(got, want, rtol=1e-13)
+    assert "= numpy.gradient(" not in str(framejit.explain(f)(v, a))
+
+
+@pytest.mark.parametrize("call", ["np.ndarray((3, 4), dtype=t)", "np.ndarray(5)", "np.ndarray(shape=(2,), dtype=np.int32)"])
+def test_an_array_that_is_made_by_its_type(call):
+    space = {"np": np}
+    exec(f"def f(t):\n    a = {call}\n    a[...] = 3\n    return a * 2, a", space)
+    compiled = framejit.compile(space["f"], fullgraph=True)
+    for got, want in zip(compiled(np.float32), space["f"](np.float32)):
+        assert got.dtype == want.dtype and got.shape == want.shape and (got == want).all()
+    assert not compiled.cache_info()["breaks"]
+
+
+@pytest.mark.parametrize("name", ["roll", "trace", "outer", "diag", "hstack"])
+def test_derivatives_of_every_order_and_batches(name):
+    functions = {
+        "roll": lambda x: np.sum(np.roll(x, 1) * x**2),
+        "trace": lambda x: np.trace(np.outer(x, x**2)),
+        "outer": lambda x: np.sum(np.add.outer(x, x**2) ** 2),
+        "diag": lambda x: np.sum(np.diag(x) ** 3),
+        "hstack": lambda x: np.sum(np.hstack((x, x**2)) ** 2),
+    }
+    f, x, step = functions[name], RNG.random(4) + 0.5, 1e-6
+    slope = np.array([(f(x + step * e) - f(x - step * e)) / (2 * step) for e in np.eye(4)])
+    np.testing.assert_allclose(framejit.grad(f)(x), slope, rtol=1e-6)
+    np.testing.assert_allclose(framejit.jvp(f, (x,), (np.ones(4),))[1], slope.sum(), rtol=1e-6)
+    np.testing.assert_allclose(framejit.vmap(f)(np.stack((x, 2 * x))), [f(x), f(2 * x)], rtol=1e-12)

@@ -1,0 +1,238 @@
+"""What a program sees of gradients, versions, operators and containers beside values: each of these was once another than eager's."""
+
+import framejit
+import pytest
+
+torch = pytest.importorskip("torch")
+F = torch.nn.functional
+pytestmark = pytest.mark.usefixtures("fresh")
+GRAD = torch.autograd.grad
+
+
+def x3():
+    return torch.arange(1.0, 4.0).requires_grad_()
+
+
+def graphs(f, *args):
+    told = framejit.explain(f)(*args)
+    return told.graph_count, told.graph_break_count
+
+
+class Root(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.exp()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.saved_tensors[0].exp()
+
+
+def hidden(x):  # a result leads to another through a value of which nobody holds but a part without gradients
+    x = x * 1.5
+    middle = x.sum().clone()
+    return middle.detach(), x.flip(0), Root.apply(x) * middle
+
+
+def written(x):  # of a view that was there before the write
+    y = x * 2
+    flat = y.view(-1)
+    y.add_(1)
+    return y, (flat * flat).sum()
+
+
+def state(x):
+    held.add_(1)
+    return ((x + held) ** 3).sum(), (x + held).sin()
+
+
+held = torch.zeros(3)
+
+
+@pytest.mark.parametrize("f, by", [(hidden, 1), (written, 0), (state, None)], ids=["hidden", "written", "state"])
+def test_a_derivative_by_a_result_can_be_differentiated(f, by):
+    seen = []
+    for g in (f, framejit.compile(f)):
+        held.zero_()
+        runs = []
+        for _ in range(3):
+            x = x3()
+            results = g(x)
+            looked_for = x if by is None else results[by]
+            loss = (results[-1] * results[-1]).sum() + results[1].sum()
+            (first,) = GRAD(loss, looked_for, create_graph=True, allow_unused=True)
+            second = first if first is None or not first.requires_grad else GRAD(first.sum(), x, allow_unused=True)[0]
+            runs.append((first, second))
+        seen.append(runs)
+    torch.testing.assert_close(seen[1], seen[0])
+
+
+def test_a_state_that_is_written_stays_one_graph():
+    assert graphs(state, x3()) == (1, 0)
+    compiled = framejit.compile(state)
+    for _ in range(3):
+        compiled(x3())[0].backward()
+    assert set(framejit.cache_info(compiled)["outcomes"]["run"]) == {"graph"}
+
+
+ONES = {
+    "t": (lambda x: x.t() * 2, (1, 4)),
+    "t reshape": (lambda x: x.t().reshape(-1) * 2, (1, 4)),
+    "stack": (lambda x: torch.stack([x, x * 2], 1).sin(), (1, 4)),
+    "select": (lambda x: x[0] * 2, (1, 4)),
+    "expand": (lambda x: x.expand(3, 4) * 2, (1, 4)),
+    "unsqueeze": (lambda x: x.unsqueeze(0).transpose(0, 1).sin(), (4, 1)),
+    "permute": (lambda x: x.permute(2, 0, 1).reshape(-1) * 2, (1, 4, 3)),
+    "heads": (lambda x: x.view(1, 4, 2, 3).transpose(1, 2).softmax(-1), (1, 4, 6)),
+    "where": (lambda x: torch.where(x > 0, x, x.t().reshape(1, 4)), (1, 4)),
+    "sum": (lambda x: x.sum(0), (1, 4)),
+    "squeeze": (lambda x: x.squeeze(1) * 2, (4, 1, 3)),
+    "cat": (lambda x: torch.cat([x, x], 1) * 2, (2, 1)),
+}
+
+
+@pytest.mark.parametrize("name", ONES)
+@pytest.mark.parametrize("spread", [False, True])
+def test_strides_of_gradients_where_a_size_is_one(name, spread):
+    f, shape = ONES[name]
+    seen = []
+    for g in (f, framejit.compile(f)):
+        runs = []
+        for k in range(3):
+            x = torch.randn(shape, generator=torch.Generator().manual_seed(k)).requires_grad_()
+            y = g(x)
+            y.sum().backward() if spread else y.backward(torch.ones(y.shape))
+            runs.append((x.grad, x.grad.stride(), x.grad._is_view()))
+        seen.append(runs)
+    for got, expected in zip(seen[1], seen[0]):
+        assert got[1:] == expected[1:]
+        torch.testing.assert_close(got[0], expected[0])
+
+
+def added(x):
+    y = x * 2
+    y += 1
+    return y, y.view(-1)
+
+
+def filled(x):
+    y = torch.zeros(3)
+    y[0] = x[0]
+    y[1:].copy_(x[1:])
+    y.data.add_(1)
+    return y, y.clone()
+
+
+@pytest.mark.parametrize("f", [added, filled])
+@pytest.mark.parametrize("gradients", [False, True])
+def test_versions_of_results(f, gradients):
+    compiled = framejit.compile(f, fullgraph=True)
+    for _ in range(3):
+        args = [torch.arange(3.0).requires_grad_(gradients) for _ in "ab"]
+        got, expected = compiled(args[0]), f(args[1])
+        assert [t._version for t in got] == [t._version for t in expected]
+        if gradients:
+            got[0].sin().sum().backward(), expected[0].sin().sum().backward()
+            torch.testing.assert_close(args[0].grad, args[1].grad)
+
+
+def grows(s, x):
+    for k in s:
+        s.add(k + 10)
+        x = x + k
+    return x
+
+
+def shrinks(s, x):
+    for k in s:
+        x = x + k
+        s.discard(k)
+    return x
+
+
+def keeps(s, x):
+    for k in s:
+        s.discard(k)
+        s.add(k)
+        x = x + k
+    return x
+
+
+def behind(s, x):
+    for k in s:
+        x = x + k
+    s.add(9)
+    return x
+
+
+@pytest.mark.parametrize("f", [grows, shrinks, keeps, behind])
+def test_a_set_that_is_changed_while_it_is_gone_through(f):
+    seen = []
+    for g in (f, framejit.compile(f)):
+        runs = []
+        for _ in range(3):
+            s = {1, 2}
+            try:
+                runs.append(g(s, torch.ones(2)).tolist())
+            except RuntimeError as error:
+                runs.append(str(error))
+            runs.append(s)
+        seen.append(runs)
+    assert seen[0] == seen[1]
+    if f is behind:
+        assert graphs(f, {1, 2}, torch.ones(2)) == (1, 0)
+
+
+@pytest.mark.parametrize("power", [-0.5, 0.5, 1.5, -1.5, -1, -2, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_derivatives_of_powers_at_special_values(power, dtype):
+    values = torch.tensor([-torch.inf, torch.inf, 0.0, -0.0, torch.nan, -1.0, 1.0, 2.0] * 4, dtype=dtype)
+    grads = []
+    for f in (lambda x: x**power, framejit.compile(lambda x: x**power)):
+        x = values.clone().requires_grad_()
+        f(x).sum().backward()
+        grads.append(x.grad)
+    torch.testing.assert_close(grads[1], grads[0], equal_nan=True)
+    signed = grads[0] == 0
+    assert torch.equal(grads[1][signed].signbit(), grads[0][signed].signbit())
+
+
+def test_the_derivative_of_glu_at_large_values():
+    values = torch.tensor([1e38, 100.0, -1e38, 100.0, 1e38, -100.0, 3.0, 1.0] * 4)
+    grads = []
+    for f in (F.glu, framejit.compile(lambda x: F.glu(x))):
+        x = values.clone().requires_grad_()
+        (f(x) * 10).sum().backward()
+        grads.append(x.grad)
+    torch.testing.assert_close(grads[1], grads[0])
+
+
+LAYOUTS = {
+    "unsafe_view": lambda y: torch.ops.aten._unsafe_view(y, [y.numel()]),
+    "view_as_complex": lambda y: torch.view_as_complex(y.reshape(-1, 2)),
+    "view of another type": lambda y: y.view(torch.int16),
+    "as_strided": lambda y: y.as_strided((2, 2), (1, 2)),
+    "take": lambda y: torch.take(y, torch.tensor([1, 2])),
+}
+COPIES = {
+    "contiguous": lambda x: x.t().contiguous(),
+    "clone": lambda x: x.t().clone(memory_format=torch.contiguous_format),
+    "part": lambda x: x[:, ::2].contiguous(),
+    "spread": lambda x: x[:, :1].expand(2, 4).contiguous(),
+    "made": lambda x: (x + 1).t().contiguous(),
+}
+
+
+@pytest.mark.parametrize("call", LAYOUTS)
+@pytest.mark.parametrize("copy", COPIES)
+def test_a_copy_of_a_view_lies_row_by_row_where_a_call_looks(call, copy):
+    def f(x):
+        return LAYOUTS[call](COPIES[copy](x))
+
+    compiled = framejit.compile(f)
+    for _ in range(2):
+        x = torch.arange(8.0).view(2, 4)
+        got, expected = compiled(x), f(x)
+        assert torch.equal(got, expected) and got.stride() == expected.stride()
+    assert set(framejit.cache_info(compiled)["outcomes"]["run"]) == {"graph"}
