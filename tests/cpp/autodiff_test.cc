@@ -399,6 +399,9 @@ TEST(Derivatives, Formulas) {  // as the lowering of calls names them
       named(p.b.Binary(Op::kAdd, x, one), {"finite", {x}, {}, {}}),
       named(p.b.Unary(Op::kReciprocal, p.b.Binary(Op::kMul, positive, positive)),
             {"inverse_square", {positive}, {}, {}}),
+      named(p.b.Binary(Op::kMul, positive, p.b.Unary(Op::kSqrt, positive)), {"half_power", {positive}, {1.5}, {}}),
+      named(p.b.Unary(Op::kRsqrt, positive), {"half_power", {positive}, {-.5}, {}}),
+      named(p.b.Binary(Op::kMul, x, rules::Sigmoid(p.b, y)), {"glu", {x, y}, {}, {}}),
       p.b.Reduce(Op::kProd, x, {1}, false),
       p.b.Reduce(Op::kProd, x, {0}, true),
       p.b.Add(Op::kCast, {x}, cast)};

@@ -208,7 +208,7 @@ std::optional<Val> Translator::ListMethod(State& s, const std::string& name, int
     int at = Op(ScalarOp::kSub, ScalarType::kInt, size, Int(1));
     ExitIf(Compare(ScalarOp::kLt, at, Int(0)));
     if (!args.empty()) at = IndexWithin(*this, args[0], size);
-    const Val v = ListItem(object, at);
+    Val v = ListItem(object, at);
     ComputeAll(s);
     Settle();
     ExitIf(Op(ScalarOp::kNot, ScalarType::kBool,
