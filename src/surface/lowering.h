@@ -83,7 +83,7 @@ struct Lowering::Impl {
   void RefuseShared(const Call& call, TraceId target) {
     if (call.callee.framework() != Framework::kTorch) return;
     EachTensor(call, [&](TraceId t) {
-      if (t != target && objects[t].root == objects[target].root)
+      if (t != target && objects[t].root == objects[target].root && !objects.Disjoint(t, target))
         throw Decline("an operand shares memory with the target of an in-place operation");
     });
   }

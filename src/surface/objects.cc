@@ -1,6 +1,8 @@
 #include "surface/objects.h"
 
 #include <algorithm>
+#include <optional>
+#include <span>
 #include <utility>
 
 #include "graph/rewrite.h"
@@ -9,6 +11,8 @@
 #include "surface/layout.h"
 
 namespace framejit::surface {
+
+using shape::Int;
 
 // Constants have no device of their own: they are on that of the tensor that they become.
 void Objects::Place(TraceId t, ValueId value) {
@@ -164,6 +168,65 @@ void Objects::Truncate(size_t tensors) {
   trace_.tensors.resize(tensors);
   all_.resize(tensors);
   versions_.resize(tensors);
+}
+
+std::optional<Int> Objects::OffsetOf(TraceId t) {
+  Int offset = 0;
+  for (const TraceId root = all_[t].root; t != root; t = all_[t].parent) {
+    if (!all_[t].view.offset || meta(t).dtype != meta(root).dtype) return {};
+    offset = offset + *all_[t].view.offset;
+  }
+  return offset;
+}
+
+namespace {
+
+// One of the numbers that add up to how far two elements lie apart: stride times what is between least and most.
+struct Term {
+  int64_t stride, least, most;
+};
+
+// Can they add up to `rest`? Strides become smaller. It gives up, with a yes, after so many steps.
+bool AddUp(std::span<const Term> terms, int64_t rest, int* steps) {
+  if (terms.empty()) return rest == 0;
+  if (--*steps < 0) return true;
+  int64_t low = 0, high = 0;  // of all behind the first
+  for (const Term& t : terms.subspan(1)) {
+    low += t.stride * t.least;
+    high += t.stride * t.most;
+  }
+  const Term& t = terms[0];
+  const auto floor = [&](int64_t x) { return x / t.stride - (x % t.stride < 0); };
+  const int64_t from = std::max(t.least, -floor(high - rest)), to = std::min(t.most, floor(rest - low));
+  for (int64_t k = from; k <= to; ++k)
+    if (AddUp(terms.subspan(1), rest - k * t.stride, steps)) return true;
+  return false;
+}
+
+}  // namespace
+
+bool Objects::Disjoint(TraceId a, TraceId b) {
+  constexpr int64_t kAny = int64_t{1} << 30;
+  constexpr int kSteps = 256;
+  const std::optional<Int> at_a = OffsetOf(a), at_b = OffsetOf(b);
+  if (!at_a || !at_b || !(*at_b - *at_a).is_const()) return false;
+  std::vector<Term> terms;  // how far elements of b begin behind those of a
+  for (const TraceId t : {a, b}) {
+    const TensorMeta& m = meta(t);
+    for (size_t d = 0; d < m.sizes.size(); ++d) {
+      if (!m.strides[d].is_const() || m.strides[d].value() < 0) return false;
+      const int64_t stride = m.strides[d].value(), last = m.sizes[d].is_const() ? m.sizes[d].value() - 1 : kAny;
+      if (last < 0) return true;
+      if (!last || !stride) continue;
+      if (stride > kAny) return false;
+      auto known = std::find_if(terms.begin(), terms.end(), [&](const Term& x) { return x.stride == stride; });
+      if (known == terms.end()) known = terms.insert(terms.end(), {stride, 0, 0});
+      (t == a ? known->most : known->least) += t == a ? last : -last;
+    }
+  }
+  std::sort(terms.begin(), terms.end(), [](const Term& x, const Term& y) { return x.stride > y.stride; });
+  int steps = kSteps;
+  return !AddUp(terms, (*at_b - *at_a).value(), &steps);
 }
 
 }  // namespace framejit::surface

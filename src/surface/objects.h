@@ -48,6 +48,7 @@ class Objects {
 
   TraceId New(TensorMeta meta, ValueId value);
   void BecomeView(TraceId t, TraceId of);  // by the call that is being made
+  bool Disjoint(TraceId a, TraceId b);     // Have two views of one root no element in common, whatever symbols are?
   ValueId Value(TraceId t);
   Operand Read(TraceId t);
   void Write(TraceId t, ValueId value);
@@ -67,6 +68,7 @@ class Objects {
   void Truncate(size_t tensors);  // forgets the tensors behind the first `tensors`
 
  private:
+  std::optional<shape::Int> OffsetOf(TraceId t);  // behind its root, in elements
   void Set(TraceId t, ValueId value, int version);
   void Place(TraceId t, ValueId value);
   struct Undo {

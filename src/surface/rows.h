@@ -44,6 +44,7 @@ struct Unmodelled {
 struct View {
   std::function<ValueId(Builder&, ValueId)> forward;
   std::function<ValueId(Builder&, ValueId parent, ValueId replacement)> inverse;
+  std::optional<shape::Int> offset = {};  // how many elements behind its parent it begins; nothing: it is not known
 };
 
 struct Out {

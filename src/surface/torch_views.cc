@@ -448,6 +448,7 @@ Out Strided(Builder& b, const ViewChain& flat, const Ints& sizes, const std::vec
   out.strides = Ints(steps.begin(), steps.end());
   out.view.forward = [f = to_line.view.forward, read](Builder& b, ValueId p) { return read(b, f(b, p)); };
   out.view.inverse = nullptr;
+  out.view.offset = {};
   return out;
 }
 

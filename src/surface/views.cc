@@ -81,6 +81,7 @@ void ViewChain::Permute(const std::vector<int64_t>& perm) {
 }
 
 void ViewChain::Slice(int axis, Int start, Int length, Int step) {
+  offset_ = offset_ + start * meta_.strides[axis];
   meta_.sizes[axis] = length;
   meta_.strides[axis] = meta_.strides[axis] * step;
   Push([=](Builder& b, ValueId v) { return b.Slice(v, axis, start, length, step); },
@@ -88,6 +89,7 @@ void ViewChain::Slice(int axis, Int start, Int length, Int step) {
 }
 
 void ViewChain::Flip(int axis) {
+  offset_ = offset_ + (meta_.sizes[axis] - Int(1)) * meta_.strides[axis];
   meta_.strides[axis] = -meta_.strides[axis];
   Push([axis](Builder& b, ValueId v) { return FlipAxis(b, v, axis); },
        [axis](Builder& b, ValueId, ValueId fresh) { return FlipAxis(b, fresh, axis); });
@@ -144,6 +146,7 @@ Out ViewChain::Done() const {
   out.of = parent_;
   out.value = value_;
   out.strides = meta_.strides;
+  out.view.offset = offset_;
   auto steps = std::make_shared<std::vector<View>>(steps_);
   bool writable = std::all_of(steps->begin(), steps->end(), [](const View& v) { return v.inverse != nullptr; });
   out.view.forward = [steps](Builder& b, ValueId v) {

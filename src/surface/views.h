@@ -35,6 +35,7 @@ class ViewChain {
   TraceId parent_;
   ValueId parent_value_, value_;
   TensorMeta meta_;
+  shape::Int offset_ = 0;
   std::vector<View> steps_;
 };
 

@@ -822,6 +822,29 @@ def test_sizes_in_lists_that_tensors_hold(fresh):
     for high, wide in ((6, 7), (6, 7), (4, 4), (9, 5), (6, 7)):
         x, y = torch.randn(2, 3, 4, 4), torch.randn(2, 3, high, wide)
         same(compiled(x, y), model(x, y))
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_parts_that_are_written_from_other_parts(fresh, grad):
+    """torch refuses parts that overlap; others it takes, whatever lies between their elements."""
+
+    def f(x):
+        y = x * 1
+        y[:, :2] += y[:, 2:]
+        y[0] *= y[2]
+        y[:, 0].mul_(y[:, 3] + 1)
+        y.narrow(0, 1, 2).add_(y[:1])
+        y[:, ::2] -= y[:, 1::2]
+        y.t()[1].sub_(y.t()[2])
+        return y
+
+    alike(fresh, f, numbers(0, 1, requires_grad=grad))
+    told = fresh.explain(lambda x: x[1:].add_(x[:-1]) if x.dim() == 1 else x[:, 1:].add_(x[:, :-1]))(torch.ones(4, 4))
+    assert told.graph_break_count  # of such parts torch alone knows what comes of it
+    with pytest.raises(RuntimeError, match="single memory location"):
+        fresh.compile(lambda x: x[1:].add_(x[:-1]))(torch.ones(5))
+
+
 @pytest.mark.parametrize(
     "read",
     [
