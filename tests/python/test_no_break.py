@@ -904,3 +904,25 @@ def test_attention_for_which_no_library_has_a_kernel(fresh, sizes, masked):
         for mine, eager, true in zip(*results):
             if mine.numel():
                 assert (mine - true).abs().max() <= 2 * (eager - true).abs().max() + 1e-6
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_complex_tensors_are_indexed_by_integers(fresh, dynamic):
+    """As tables of rotations are. Masks, whose data decides the size, are told from them."""
+    table = torch.polar(torch.ones(64, 4), torch.randn(64, 4, generator=torch.Generator().manual_seed(0)))
+
+    def f(x, i):
+        return table[x.shape[0] + torch.arange(x.shape[0])] * 2, table[i, 1], table[:, i % 4]
+
+    compiled = fresh.compile(f, fullgraph=True, dynamic=dynamic)
+    for n in (4, 7, 12):
+        x, i = torch.ones(n), torch.arange(n).flip(0)
+        same(list(compiled(x, i)), list(f(x, i)))
+
+    def masked(m):
+        return table[m] * 2
+
+    again = fresh.compile(masked)
+    for step in (2, 5, 64, 3):
+        m = torch.arange(64) % step == 0
+        same(again(m), masked(m))
