@@ -189,7 +189,12 @@ void Variance(At& t) {  // correction
 }
 
 void Root(At& t) {
-  t.Give(0, Where(Apply(Op::kEq, t.y, t.Zeros(t.y)), t.Zeros(t.y), t.g / (t.y * 2)));
+  Expr none = Apply(Op::kEq, t.y, t.Zeros(t.y)), twice = t.y * 2;
+  if (t.tape.zeros) {  // at 0 a tangent is 0, and a second derivative not-a-number
+    t.Give(0, t.g * Where(none, t.Zeros(t.y), Apply(Op::kReciprocal, twice)));
+  } else {
+    t.Give(0, Where(none, t.Zeros(t.y), t.g / twice));
+  }
 }
 
 // The value is (x - mean) * scale, with mean and scale of x itself: scale * (g - mean(g) - y mean(g y)).

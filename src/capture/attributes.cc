@@ -2,6 +2,7 @@
 // __getattr__), with a guard for every place that was looked at. Python-level hooks (__getattribute__, properties,
 // descriptors) are called, so they are captured like any other function.
 #include <algorithm>
+#include <array>
 #include <optional>
 
 #include "capture/arg_vector.h"
@@ -448,6 +449,24 @@ PyObject* CaptureSemantics::Volatile(PyObject* tensor, PyObject* name) {
   return warned ? Py_NewRef(Py_False) : s_.Break(BreakId::kOutput, "tensor.volatile");
 }
 
+namespace {
+
+// What a types.MappingProxyType is a view of; self is not used. New reference.
+PyObject* MappingBehind(PyObject*, PyObject* proxy) {
+  struct View {
+    PyObject_HEAD PyObject* mapping;
+  };
+  return Py_IS_TYPE(proxy, &PyDictProxy_Type) ? Py_NewRef(reinterpret_cast<View*>(proxy)->mapping) : Py_NewRef(Py_None);
+}
+bool AsksMapping(PyObject* o, PyObject* name) {  // by a method of the view that is its mapping's
+  return Py_IS_TYPE(o, &PyDictProxy_Type) &&
+         std::ranges::any_of(std::array{"get", "keys", "items", "values", "copy"},
+                             [&](const char* method) { return !PyUnicode_CompareWithASCIIString(name, method); });
+}
+PyMethodDef mapping_behind = {"mapping_behind", MappingBehind, METH_O, nullptr};
+
+}  // namespace
+
 PyObject* CaptureSemantics::LoadAttr(PyObject* o, PyObject* name) {
   o = s_.Resolve(o);
   if (!o || s_.broken()) return s_.broken() ? s_.Break(s_.reason().id) : nullptr;
@@ -479,6 +498,14 @@ PyObject* CaptureSemantics::LoadAttr(PyObject* o, PyObject* name) {
   if (type == &PySuper_Type) {
     s_.NoteType(type);
     return SuperAttr(o, name);
+  }
+  if (const Source* source = AsksMapping(o, name) && s_.IsOutside(o) ? s_.SourceOf(o) : nullptr) {
+    static PyObject* const behind = PyCFunction_New(&mapping_behind, nullptr);
+    Ref mapping(MappingBehind(nullptr, o));
+    if (PyDict_CheckExact(mapping.get())) {  // its methods are the dict's
+      Ref seen(s_.FromOutside(mapping.get(), s_.guards().Child(SourceKind::kMember, source, 0, behind)));
+      return seen ? LoadAttr(seen.get(), name) : nullptr;
+    }
   }
   if (type->tp_getattro == PyObject_GenericGetAttr && !(type->tp_flags & Py_TPFLAGS_HEAPTYPE)) {
     // Builtin types are asked for their methods and facts.

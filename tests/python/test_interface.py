@@ -45,3 +45,8 @@ def test_another_python_is_refused_with_one_line(tmp_path, version, numbers, sai
     done = subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == f"ImportError: {said}"
+
+
+def test_the_library_wants_no_newer_libc_than_it_must():
+    """LLVM's arc4random alone made a wheel of Debian 12 one for glibc 2.36; Ubuntu 22.04 has 2.35."""
+    assert b"GLIBC_2.36" not in (PACKAGE / "libframejit.so").read_bytes()

@@ -4,6 +4,7 @@ import collections
 import copy
 import functools
 import math
+import types
 
 import pytest
 
@@ -926,3 +927,35 @@ def test_complex_tensors_are_indexed_by_integers(fresh, dynamic):
     for step in (2, 5, 64, 3):
         m = torch.arange(64) % step == 0
         same(again(m), masked(m))
+def test_methods_of_a_view_of_a_dict(fresh):
+    """types.MappingProxyType, as torch.cpu.get_capabilities() gives one."""
+    held = {"a": 2.0, "n": 3}
+    view = types.MappingProxyType(held)
+    cached = functools.lru_cache(lambda: types.MappingProxyType({"amx": False}))
+
+    def f(x):
+        held["w"] = held.get("w", 0.0) + 1
+        return x * view.get("a", 1.0) + view.get("zz", 0), len([k for k in view.keys()]), cached().get("amx", True), view.get("w")
+
+    x = torch.ones(3)
+    cached()
+    told = fresh.explain(f)(x)
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+    compiled = fresh.compile(f)
+    for key, value in (("a", 2.0), ("a", 5.0), ("zz", 1), ("n", 0)):
+        held[key] = value
+        before = dict(held)
+        got = compiled(x)
+        held.clear()
+        held.update(before)
+        same(got, f(x))
+    view = types.MappingProxyType({"a": 7.0})
+    same(compiled(x)[:2], f(x)[:2])
+
+    def refused(x):
+        try:
+            view.update({"a": 1.0})
+        except AttributeError as error:
+            return str(error)
+
+    same(fresh.compile(refused)(x), refused(x))

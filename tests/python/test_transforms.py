@@ -118,6 +118,14 @@ def test_second_derivatives_that_torch_computes(name):
         agree(framejit.compile(g)(SIXTEEN, SIXTEEN.flip(0)), expected)
 
 
+@pytest.mark.parametrize("f", [torch.std, torch.norm, torch.linalg.vector_norm, lambda a: a.view(3, 2).std(1)])
+def test_tangents_where_a_root_is_zero(f):
+    x, t = torch.tensor([0.0, 0.0, 3.0, 4.0, -1.0, 2.0]), torch.arange(1.0, 7)
+    compiled = framejit.compile(lambda x, t: jvp(f, (x,), (t,))[1])
+    for at in (x, x * 0):
+        torch.testing.assert_close(compiled(at, t), jvp(f, (at,), (t,))[1], equal_nan=True)
+
+
 def test_gradients_of_samples_go_on_to_parameters():
     """The second derivative of a batched call without a rule."""
     models = [torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)) for _ in range(3)]
