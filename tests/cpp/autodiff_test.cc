@@ -399,6 +399,10 @@ TEST(Derivatives, Formulas) {  // as the lowering of calls names them
       named(p.b.Binary(Op::kAdd, x, one), {"finite", {x}, {}, {}}),
       named(p.b.Unary(Op::kReciprocal, p.b.Binary(Op::kMul, positive, positive)),
             {"inverse_square", {positive}, {}, {}}),
+      named(p.b.Unary(Op::kRsqrt, positive), {"half_power", {positive}, {-0.5}, {}}),
+      named(p.b.Binary(Op::kMul, positive, p.b.Unary(Op::kSqrt, positive)), {"half_power", {positive}, {1.5}, {}}),
+      named(p.b.Binary(Op::kDiv, x, p.b.Binary(Op::kAdd, one, p.b.Unary(Op::kExp, p.b.Unary(Op::kNeg, y)))),
+            {"glu", {x, y}, {}, {}}),
       p.b.Reduce(Op::kProd, x, {1}, false),
       p.b.Reduce(Op::kProd, x, {0}, true),
       p.b.Add(Op::kCast, {x}, cast)};
