@@ -328,8 +328,7 @@ static void LogCapture(FjFrame* frame, const Captured& c) {
 // Was a class registered with an abstract one since the program asked for such a class? What the framework imports when
 // it is first asked what a call gives does that.
 static bool IsOutdated(const Segment& s) {
-  const bool graph = s.trace && !s.trace->calls.empty();
-  return graph && s.registrations >= 0 && s.registrations != Session::Registrations();
+  return s.calls && s.registrations >= 0 && s.registrations != Session::Registrations();
 }
 
 // Only if its guards hold on its own frame.

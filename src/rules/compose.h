@@ -77,6 +77,11 @@ inline Expr Ruled(Expr y, const char* rule, std::vector<ValueId> operands, std::
   return y;
 }
 
+// x ** n, where n is -0.5 or 1.5: its derivative is another such power.
+inline Expr Power(Expr x, double n) {
+  return Ruled(n < 0 ? Apply(Op::kRsqrt, x) : Apply(Op::kPow, x, x.Number(n)), "half_power", {x}, {n});
+}
+
 // f on x in the type arithmetic happens in, rounded back to x's dtype.
 template <class F>
 ValueId InComputeType(Builder& b, ValueId x, F f) {

@@ -408,13 +408,7 @@ Outs Power(Scope& s) {
   const bool asks = s.torch() && p.type == DType::kFloat16 && p.operands[0].meta->device.kind == DeviceKind::kCpu;
   if (IsFloat(p.type) && !(asks && std::abs(n) == 0.5)) {
     const Op op = n == 0.5 ? Op::kSqrt : n == -1 ? Op::kReciprocal : s.torch() && n == -0.5 ? Op::kRsqrt : Op::kPow;
-    const bool halves = s.torch() && !asks && (n == -0.5 || n == 1.5);  // whose derivatives are powers again
-    if (halves)
-      return wide([&](ValueId x) {
-        const ValueId y = op == Op::kPow ? s.b.Binary(op, x, Like(s.b, x, n)) : s.b.Unary(op, x);
-        s.b.SetDerivative(y, {"half_power", {x}, {n}, {}});
-        return y;
-      });
+    if (!asks && s.torch() && std::abs(n - 0.5) == 1) return wide([&](ValueId x) { return rules::Power({s.b, x}, n); });
     if (op != Op::kPow) return wide([&](ValueId x) { return s.b.Unary(op, x); });
     if (s.torch() && n == -2)
       return wide([&](ValueId x) {
@@ -514,7 +508,6 @@ Outs XLogY(Scope& s) {
 }
 
 // --- more -----------------------------------------------------------------------------------------------------------
-
 Outs Where(Scope& s) {
   Operand c = s.tensor(0);
   if (s.torch() && !IsBool(c.meta->dtype)) Scope::Skip();

@@ -236,3 +236,16 @@ def test_a_copy_of_a_view_lies_row_by_row_where_a_call_looks(call, copy):
         got, expected = compiled(x), f(x)
         assert torch.equal(got, expected) and got.stride() == expected.stride()
     assert set(framejit.cache_info(compiled)["outcomes"]["run"]) == {"graph"}
+
+
+@pytest.mark.parametrize("rows", [84, 120])
+def test_sums_along_few_rows_are_as_exact_as_eagers(rows):
+    f = framejit.compile(lambda x, y: (x * y).sum(0))
+    errors = [0.0, 0.0]
+    for seed in range(20):
+        draw = torch.Generator().manual_seed(seed)
+        x, y = (torch.rand(rows, 128, generator=draw) for _ in "xy")
+        exact = (x.double() * y.double()).sum(0)
+        for k, sums in enumerate((f(x, y), (x * y).sum(0))):
+            errors[k] += float((sums.double() - exact).abs().max())
+    assert errors[0] <= 2 * errors[1]
