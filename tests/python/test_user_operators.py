@@ -445,4 +445,3 @@ def test_an_operator_that_writes_once(view):
                 out = str(error)
             runs.append((out if isinstance(out, str) else out - 2 * before, (x - before), x._version > version, list(calls)))
         same(runs[0], runs[1])
-    assert framejit.cache_info(compiled)["breaks"] > 0  # with fullgraph=True it gets copies
