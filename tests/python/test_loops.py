@@ -443,5 +443,5 @@ def test_what_gains_nothing_is_left_to_python(leave):
 
     compiled = framejit.compile(program)
     for _ in range(30):
-        compiled(np.ones(400), 50)
+        compiled(np.ones(400), 12)
     assert any("left to" in note for note in compiled.cache_info()["notes"])
