@@ -32,8 +32,9 @@ constexpr Row kTorch[] = {
      {.flags = kTypeOfTensors | kTakesSequences}},
     {"_sample_dirichlet _standard_gamma alpha_dropout binomial cauchy dropout1d dropout2d dropout3d exponential "
      "feature_alpha_dropout feature_dropout framejit._random.attention geometric log_normal multinomial "
-     "native_dropout normal normal_functional poisson randint_like random rrelu rrelu_ rrelu_with_noise_ uniform",
+     "native_dropout normal normal_functional poisson randint_like random rrelu_ rrelu_with_noise_ uniform",
      {.flags = kDraws}},
+    {"rrelu", {.flags = kDraws, .keeps = kFirst}},
     {"bernoulli", {.flags = kDraws, .batch = Batch::kDrawnInRows}},
     {"rand_like", {.flags = kDraws, .batch = Batch::kDrawnAsItLies}},
     {"randn_like", {.flags = kDraws, .batch = Batch::kDrawnInRows}},
