@@ -382,6 +382,14 @@ Val Compare(Builder& b, int py_op, const Val& x, const Val& y) {
   return result(b.Compare(op, Double(b, x), Double(b, y)));
 }
 
+// A float of the same kind, which `op` makes of one.
+static Val OfFloat(Builder& b, ScalarOp op, const Val& x) {
+  Val r = x;
+  r.value = b.Op(op, x.type(), b.Value(x));
+  r.home = -1;
+  return r;
+}
+
 Val Negative(Builder& b, const Val& x) {
   if (x.is == Is::kComplex) {
     const auto negative = [&](const Val& v) {
@@ -390,12 +398,7 @@ Val Negative(Builder& b, const Val& x) {
     return Complex(negative(x.items[0]), negative(x.items[1]), x.dtype == DType::kComplex128);
   }
   if (!x.scalar() || (x.is == Is::kNumpy && x.truth())) throw Unsupported{"a sign"};
-  if (!x.integral()) {
-    Val r = x;
-    r.value = b.Op(ScalarOp::kNeg, x.type(), b.Value(x));
-    r.home = -1;
-    return r;
-  }
+  if (!x.integral()) return OfFloat(b, ScalarOp::kNeg, x);
   const DType t = x.is == Is::kNumpy ? x.dtype : DType::kInt64;
   const int v = Whole(b, x);
   if (Unsigned(t))
@@ -420,12 +423,7 @@ Val Invert(Builder& b, const Val& x) {
 Val Absolute(Builder& b, const Val& x) {
   if (x.is == Is::kComplex) return ComplexAbsolute(b, x);
   if (!x.scalar() || (x.is == Is::kNumpy && x.truth())) throw Unsupported{"abs"};
-  if (!x.integral()) {
-    Val r = x;
-    r.value = b.Op(ScalarOp::kAbs, x.type(), b.Value(x));
-    r.home = -1;
-    return r;
-  }
+  if (!x.integral()) return OfFloat(b, ScalarOp::kAbs, x);
   const DType t = x.is == Is::kNumpy ? x.dtype : DType::kInt64;
   const int v = Whole(b, x);
   if (!Unsigned(t)) b.ExitIf(b.Compare(ScalarOp::kEq, v, b.Int(RangeOf(t).first)));
