@@ -24,7 +24,7 @@ void LeftEvent(const Compiled& compiled, const std::string& why, double ours, do
 void MissEvent(FjFrame* frame, const Segment& last, int times);
 // A run that was not done.
 void OutcomeEvent(const Segment& segment, diag::RunEnd end, const std::string& why);
-// Arrays as JSON text (capture/provenance.h).
+// Arrays as JSON text (capture/numbers/provenance.h).
 void ProvenanceEvent(const std::string& place, const std::string& symbols, const std::string& expressions,
                      const std::string& guards);
 void FallbackEvent(const Segment& segment, const std::string& reason);

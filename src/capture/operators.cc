@@ -2,12 +2,12 @@
 // follow from looking at them, let tensors go to the session, and otherwise let CPython do it on private objects.
 #include "capture/builtins.h"
 #include "capture/changed_sets.h"
-#include "capture/generators.h"
 #include "capture/identity.h"
+#include "capture/policy/generators.h"
+#include "capture/policy/rounds.h"
 #include "capture/proxy.h"
-#include "capture/rounds.h"
 #include "capture/semantics.h"
-#include "capture/wrappers.h"
+#include "capture/wrappers/wrappers.h"
 #include "diag/diag.h"
 
 namespace framejit::capture {

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "capture/backends.h"
-#include "capture/background.h"
-#include "capture/barren.h"
 #include "capture/exit.h"
+#include "capture/policy/background.h"
+#include "capture/policy/barren.h"
 #include "capture/segment_check.h"
 #include "codegen/packed_text.h"
 #include "diag/outcome.h"
@@ -23,7 +23,7 @@
 
 namespace framejit::capture {
 
-class Timing;     // capture/timing.h
+class Timing;     // capture/policy/timing.h
 class CodeLoops;  // capture/scalar/loops.h
 
 // What is left of a captured graph once it is compiled.
@@ -165,7 +165,7 @@ struct Segment {
   std::string place;                            // PlaceName
   std::string WhyMissed(FjFrame* frame) const;  // Why its guards failed the last time.
   Ref code;
-  int advance = 0;         // The numbers that it takes from its loop's iterator (capture/rounds.h).
+  int advance = 0;         // The numbers that it takes from its loop's iterator (capture/policy/rounds.h).
   int begins = 0;          // The unit of its first instruction.
   bool has_event = false;  // Was its capture told to the event stream?
   int line = 0;
@@ -201,8 +201,8 @@ struct Segment {
 
 struct Place {  // What is known of one offset of an instruction and one depth of the stack.
   std::vector<std::unique_ptr<Segment>> segments;
-  // Several rounds of the loop whose back edges lead to `loop` are captured from here (capture/rounds.h). Such a place
-  // lies in CodeState::places beside that of one round, by the complement of the depth.
+  // Several rounds of the loop whose back edges lead to `loop` are captured from here (capture/policy/rounds.h). Such a
+  // place lies in CodeState::places beside that of one round, by the complement of the depth.
   int rounds = 1, loop = -1;
   int seen = 0;             // rounds in a row that none of its segments was there for
   bool one_by_one = false;  // No segment of several rounds will be made.
@@ -221,7 +221,7 @@ struct Place {  // What is known of one offset of an instruction and one depth o
   std::vector<std::string> dynamic_ints;
   bool checkpoints_in_python = false;  // their gradients have no compiled form, and a replay would keep everything
   bool derivatives_in_python = false;  // The graph cannot hold the derivatives that the program takes.
-  bool needs_tape = false;             // A capture from here has asked for a tape (capture/tape.h).
+  bool needs_tape = false;             // A capture from here has asked for a tape (capture/wrappers/tape.h).
   bool fixed_sizes = false;  // those of tensors stay numbers, though they change: gradients have no kernels for others
 };
 

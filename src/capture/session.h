@@ -18,16 +18,16 @@
 #include <unordered_set>
 #include <vector>
 
-#include "capture/data_sizes.h"
-#include "capture/draws.h"
-#include "capture/guess.h"
 #include "capture/modes.h"
-#include "capture/numbers.h"
+#include "capture/numbers/data_sizes.h"
+#include "capture/numbers/draws.h"
+#include "capture/numbers/guess.h"
+#include "capture/numbers/numbers.h"
 #include "capture/origins.h"
 #include "capture/pending.h"
 #include "capture/ref.h"
 #include "capture/types.h"
-#include "capture/vmap.h"
+#include "capture/vmap/vmap.h"
 #include "diag/diag.h"
 #include "frame/semantics.h"
 #include "framejit/call.h"

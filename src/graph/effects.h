@@ -67,7 +67,7 @@ enum class CastRule : uint8_t {
 };
 
 // How torch.vmap goes through a function: the hidden dimension is that of the samples. Each rule has its code in
-// capture/vmap_rules.cc, and its text names it in what the table prints.
+// capture/vmap/vmap_rules.cc, and its text names it in what the table prints.
 // clang-format off: a table
 #define FRAMEJIT_BATCH_RULES(X)                                                                                     \
   X(kNone, "")                 /* no rule of ours: one call of torch.vmap of that function alone */                 \
