@@ -17,7 +17,7 @@ void RecompileEvent(FjFrame* frame, size_t entries, const std::string& guard);
 void RunsEvent(Segment& segment);       // how often it ran since the last such event
 void PythonEvents(Compiled& compiled);  // what ran in Python since the last such events
 void StepEvent(const runtime::StepTime& time);
-void MemoryEvent();  // of the process
+void MemoryEvent();  // Tells of the memory of the process.
 // Calls of the function, or rounds of a loop in it, are left to Python; seconds that one takes.
 void LeftEvent(const Compiled& compiled, const std::string& why, double ours, double python);
 // None of too many versions is for this frame: told at the first, second, fourth ... time.

@@ -23,7 +23,7 @@ inline const Callee kCustomCall{"framejit._functions.call"};  // A call of a tor
 
 struct Guess {
   TraceId tensor;
-  Ref value;  // True, False or an int
+  Ref value;  // It is True, False or an int.
   Ref code;
   int at;  // The offset of the instruction.
 };

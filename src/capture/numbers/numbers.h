@@ -69,9 +69,9 @@ class Numbers {
   shape::Int NewInt(const Source* s, int64_t value, std::string name, int64_t min = 1);
   uint32_t NewFloat(const Source* s, PyObject* number, std::string name);
   std::optional<uint32_t> Computed(FloatOp op);     // A new symbol, computed before a run.
-  std::optional<uint32_t> OfInt(shape::Int i);      // likewise; nothing: only the run knows it, or it may not fit
-  double Specialize(uint32_t symbol);               // the number itself, guarded
-  bool Compare(uint32_t symbol, double c, int op);  // the answer is guarded, or checked before a run
+  std::optional<uint32_t> OfInt(shape::Int i);      // Likewise. Nothing: only the run knows it, or it may not fit.
+  double Specialize(uint32_t symbol);               // The number itself, which is guarded.
+  bool Compare(uint32_t symbol, double c, int op);  // The answer is guarded, or checked before a run.
   bool IsFloat(uint32_t symbol) const { return known_.contains(symbol); }
   FloatProgram Program() const { return {ops_, checks_}; }
 

@@ -14,7 +14,8 @@ namespace framejit::capture {
 class Provenance {
  public:
   void Note(const Graph& g);  // the graph as it was captured
-  void Tell(const std::string& place, const shape::Env& env, const Numbers& numbers) const;  // once all is asked
+  void Tell(const std::string& place, const shape::Env& env,
+            const Numbers& numbers) const;  // Called once all is asked.
 
  private:
   struct Made {

@@ -23,7 +23,7 @@ struct InstalledLibrary {
   bool barren() const { return captures >= kCaptures && calls < captures; }
 };
 
-class InstalledLibraries {  // of one compiled function
+class InstalledLibraries {  // Those that one compiled function has met.
  public:
   // Whose code is this? Null: the program's own, a framework's, or of the library that was compiled itself.
   std::shared_ptr<InstalledLibrary> Of(PyCodeObject* code, PyCodeObject* root);

@@ -53,7 +53,7 @@ enum class Stance : uint8_t { kDefault, kForceEager, kEagerOnRecompile, kFailOnR
 void SetStance(Stance s);
 Stance GetStance();
 inline bool ending = false;  // Is the interpreter about to end (EndAll)?
-bool DisabledByOption();     // FRAMEJIT_DISABLE=1
+bool DisabledByOption();     // Is FRAMEJIT_DISABLE=1 set?
 inline bool DisabledEverywhere() {
   static const bool off = DisabledByOption();
   return off || ending;

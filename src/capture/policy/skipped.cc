@@ -44,17 +44,17 @@ Instead InsteadOfPart(PyCodeObject* code) {
 
 }  // namespace
 
-std::string_view PathIn(PyCodeObject* code, std::string_view package) {
-  constexpr std::string_view kFolder = "-packages/";  // Python's is site-packages, Debian's dist-packages.
+Installed InstalledAs(PyCodeObject* code) {
+  constexpr std::string_view kFolder = "-packages/", kModule = ".py";  // site-packages; Debian's is dist-packages
   const char* text = PyUnicode_AsUTF8(code->co_filename);
-  if (!text) return PyErr_Clear(), std::string_view();
-  const std::string_view file = text;
-  for (size_t at = file.find(kFolder); at != file.npos; at = file.find(kFolder, at + 1)) {
-    const std::string_view rest = file.substr(at + kFolder.size());
-    if (rest.starts_with(package) && rest.substr(package.size()).starts_with('/'))
-      return rest.substr(package.size() + 1);
-  }
-  return {};
+  if (!text) return PyErr_Clear(), Installed();
+  std::string_view rest = text;
+  const size_t folder = rest.rfind(kFolder);
+  if (folder == rest.npos) return {};
+  rest.remove_prefix(folder + kFolder.size());
+  if (const size_t slash = rest.find('/'); slash != rest.npos) return {rest.substr(0, slash), rest.substr(slash + 1)};
+  if (rest.ends_with(kModule)) rest.remove_suffix(kModule.size());
+  return {rest, {}};
 }
 
 bool SkippedFile(PyCodeObject* code) {
@@ -78,7 +78,7 @@ bool SkippedFile(PyCodeObject* code) {
   }
   // NumPy's own functions are captured within a graph. Where they are called after its end, they run as they are.
   if (!PathIn(code, "numpy").empty()) return true;
-  return !strncmp(file, stdlib.c_str(), stdlib.size()) && !strstr(file, "-packages/");
+  return !strncmp(file, stdlib.c_str(), stdlib.size()) && InstalledAs(code).package.empty();
 }
 
 // The answer of a function of framejit._updates, which knows the optimizers of torch. Null: it has none.

@@ -8,8 +8,17 @@
 
 namespace framejit::capture {
 
-// Where code lies in a package of this name. It is empty for code of others.
-std::string_view PathIn(PyCodeObject* code, std::string_view package);
+// What was installed and holds this code: a package or a module by its name, and the path in the package. Both are
+// empty for code that was not installed, the path also for that of a module. They live as long as the code.
+struct Installed {
+  std::string_view package, path;
+};
+Installed InstalledAs(PyCodeObject* code);
+// Where code lies in the package of this name. It is empty for code of others.
+inline std::string_view PathIn(PyCodeObject* code, std::string_view package) {
+  const Installed at = InstalledAs(code);
+  return at.package == package ? at.path : std::string_view();
+}
 
 // Frames that never hold tensor programs: the standard library's own, NumPy's, and torch's plumbing.
 bool SkippedFile(PyCodeObject* code);

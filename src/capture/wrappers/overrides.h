@@ -19,8 +19,8 @@ PyObject* CallOverride(Session& s, PyObject* function, PyObject* const* args, Py
 // What the class of such a tensor has under a name. *found = false, and null: what torch.Tensor has.
 PyObject* OwnAttribute(Session& s, PyObject* proxy, PyObject* name, bool* found);
 PyTypeObject* MadeClass(Session& s, TraceId id);  // The class that it got here, or null.
-PyObject* AsParameter(Session& s, PyObject* type, PyObject* data, PyObject* tracked);  // Tensor._make_subclass
-PyObject* AsClass(Session& s, PyObject* proxy, PyTypeObject* type);                    // tensor.as_subclass(type)
+PyObject* AsParameter(Session& s, PyObject* type, PyObject* data, PyObject* tracked);  // Is Tensor._make_subclass.
+PyObject* AsClass(Session& s, PyObject* proxy, PyTypeObject* type);                    // Is tensor.as_subclass(type).
 bool OverridesFit(Session& s, PyTypeObject* type);  // False (Break): it replaces more than is known.
 
 }  // namespace framejit::capture

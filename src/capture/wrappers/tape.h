@@ -49,7 +49,7 @@ class Tape {
 
   // --- for Asking
   wrapping::Known known;
-  Ref DoubleOf(wrapping::Asking& asking, PyObject* wrapper);  // of one from outside
+  Ref DoubleOf(wrapping::Asking& asking, PyObject* wrapper);  // The double of a wrapper from outside.
   void AddLeaf(PyObject* stand_in, PyObject* o);
   PyObject* Take(PyObject* wrapper);  // that torch made: what stands for it. New reference
   struct Inside {                     // while an operation is captured
@@ -64,9 +64,9 @@ class Tape {
 
   // --- for the exit
   bool gathering = false;          // results that have gradients are being looked for
-  std::vector<PyObject*> results;  // those
-  std::string Seal();              // before the recipe is written; why not, or nothing
-  int leaving_node = -1;           // of the recipe
+  std::vector<PyObject*> results;  // The results that were found so.
+  std::string Seal();              // Called before the recipe is written. It says why not, or nothing.
+  int leaving_node = -1;           // The node of the recipe that calls it.
   const Ref& leaving() const {
     return leaving_;
   }  // arguments of framejit._tape.leave, with results. Null: there are none
@@ -79,10 +79,10 @@ class Tape {
   std::vector<PyObject*> Watched(const std::vector<PyObject*>& kept);
 
   Session& s_;
-  Ref tape_;  // framejit._tape.Tape
+  Ref tape_;  // Is a framejit._tape.Tape.
   std::set<PyObject*> made_;
   std::vector<std::pair<PyObject*, Ref>> doubles_;  // of wrappers from outside, with their forms
-  std::vector<Ref> leaves_;                         // as the program has them
+  std::vector<Ref> leaves_;                         // The leaves as the program has them.
   Ref leaving_;
   bool inside_ = false;
 

@@ -36,7 +36,8 @@ bool WrapperTakes(Session& s, PyObject* wrapper, PyObject* name);  // Before a s
 // Calls of operators of which an operand is a wrapper.
 PyObject* WrapperBinary(Session& s, int nb_op, PyObject* a, PyObject* b);
 PyObject* WrapperCompare(Session& s, PyObject* a, PyObject* b, int op);
-PyObject* CallSpecial(Session& s, const char* method, PyObject* const* args, Py_ssize_t nargs);  // of the first
+PyObject* CallSpecial(Session& s, const char* method, PyObject* const* args,
+                      Py_ssize_t nargs);  // The method is that of the first argument.
 // torch.utils._python_dispatch.return_and_correct_aliasing(func, args, kwargs, out). Null without an error: it is to be
 // captured like any other function.
 PyObject* CorrectAliasing(Session& s, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
