@@ -1,7 +1,7 @@
 // Is a compiled function faster than the plain one? Both are timed on calls that are made anyway: some of the first
 // ones run as written. What is not faster compiled is left to Python, for arguments of that size, until it is
-// measured again. Nothing is measured where a call's own time says little (graphs on GPUs, gradients) and with the
-// option `leave` off.
+// measured again. Nothing is measured where a call's own time says little (graphs on GPUs, gradients, graphs whose form
+// is not settled) and with the option `leave` off.
 #pragma once
 
 #include <vector>
