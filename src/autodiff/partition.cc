@@ -384,25 +384,15 @@ Graph ForwardGraph(const Joint& j, const std::vector<ValueId>& saved, std::vecto
   return out;
 }
 
-// How the framework's formulas would leave this gradient in memory, as far as views go: what is computed lies row by
-// row.
-static shape::Ints LaidBy(const Graph& g, ValueId v) {
-  const Node& n = g.node(v);
-  if (!n.strides.empty()) return n.strides;
-  if (Info(n.op).kind == 'V') {
-    const TensorType& from = g.node(n.operands[0]).type;
-    if (auto layout = ViewLayout(n, from, {LaidBy(g, n.operands[0])})) return layout->strides;
-  }
-  return RowMajor(n.type.shape);
-}
-
 // Strides for the gradient of a leaf that lies row by row: a framework's formula may leave any on dimensions of size 1,
 // and the leaf keeps what it left unless one is 0. Empty: there is nothing to say.
 static shape::Ints OnesOf(const Graph& g, ValueId leaf, ValueId gradient) {
   const TensorType& type = g.node(leaf).type;
   if (type.rank() < 2 || std::find(type.shape.begin(), type.shape.end(), shape::Int(1)) == type.shape.end()) return {};
   const shape::Ints& own = g.node(leaf).strides;
-  shape::Ints laid = LaidBy(g, gradient);
+  // As the framework's formulas would leave it, as far as views go: what is computed lies row by row.
+  const shape::Ints& promised = g.node(gradient).strides;
+  shape::Ints laid = promised.empty() ? LaidBy(g, gradient).strides : promised;
   if (!own.empty() && !IsRowMajor(type.shape, own)) return {};
   bool kept = IsRowMajor(type.shape, laid);
   for (size_t d = 0; kept && d < laid.size(); ++d) kept = !(laid[d] == shape::Int(0));

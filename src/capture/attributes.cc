@@ -9,9 +9,9 @@
 #include "capture/callees.h"
 #include "capture/proxy.h"
 #include "capture/semantics.h"
-#include "capture/tape.h"
 #include "capture/tensor_state.h"
-#include "capture/wrappers.h"
+#include "capture/wrappers/tape.h"
+#include "capture/wrappers/wrappers.h"
 #include "guard/versions.h"
 
 namespace framejit::capture {

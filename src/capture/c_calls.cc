@@ -9,7 +9,7 @@
 #include "capture/proxy.h"
 #include "capture/semantics.h"
 #include "capture/special_calls.h"
-#include "capture/wrappers.h"
+#include "capture/wrappers/wrappers.h"
 
 namespace framejit::capture {
 namespace {

@@ -7,7 +7,7 @@
 #include "capture/builtins.h"
 #include "capture/proxy.h"
 #include "capture/session.h"
-#include "capture/wrappers.h"
+#include "capture/wrappers/wrappers.h"
 #include "guard/source.h"
 #include "guard/versions.h"
 

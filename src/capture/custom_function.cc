@@ -7,7 +7,7 @@
 #include "capture/proxy.h"
 #include "capture/reach.h"
 #include "capture/semantics.h"
-#include "capture/tape.h"
+#include "capture/wrappers/tape.h"
 
 namespace framejit::capture {
 namespace {

@@ -8,8 +8,8 @@
 #include "capture/builtins.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
-#include "capture/tape.h"
-#include "capture/wrappers.h"
+#include "capture/wrappers/tape.h"
+#include "capture/wrappers/wrappers.h"
 #include "guard/versions.h"
 #include "tensor/import.h"
 

@@ -9,10 +9,10 @@
 #include "capture/foreach.h"
 #include "capture/gradients.h"
 #include "capture/override.h"
-#include "capture/overrides.h"
 #include "capture/proxy.h"
-#include "capture/tape.h"
 #include "capture/tensor_state.h"
+#include "capture/wrappers/overrides.h"
+#include "capture/wrappers/tape.h"
 #include "graph/arguments.h"
 #include "tensor/import.h"
 

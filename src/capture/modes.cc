@@ -5,8 +5,8 @@
 
 #include "capture/callees.h"
 #include "capture/gradients.h"
+#include "capture/policy/skipped.h"
 #include "capture/session.h"
-#include "capture/skipped.h"
 #include "runtime/cuda/driver.h"
 
 namespace framejit::capture {

@@ -1,13 +1,14 @@
 // Operators, items, iteration, building of containers, names. Each rule: resolve the operands, take the guards that
 // follow from looking at them, let tensors go to the session, and otherwise let CPython do it on private objects.
+#include "absl/functional/function_ref.h"
 #include "capture/builtins.h"
 #include "capture/changed_sets.h"
-#include "capture/generators.h"
 #include "capture/identity.h"
+#include "capture/policy/generators.h"
+#include "capture/policy/rounds.h"
 #include "capture/proxy.h"
-#include "capture/rounds.h"
 #include "capture/semantics.h"
-#include "capture/wrappers.h"
+#include "capture/wrappers/wrappers.h"
 #include "diag/diag.h"
 
 namespace framejit::capture {
@@ -550,15 +551,19 @@ int CaptureSemantics::ListAppend(PyObject* list, PyObject* v) {
   RESOLVE_INT(v);
   return PyList_Append(list, v);
 }
-int CaptureSemantics::ListExtend(PyObject* list, PyObject* iterable) {
-  TARGET(list);
-  Ref it(Iter(iterable));
+// Gives each item to `add`. It is -1 after a Break or an exception.
+static int ForEach(CaptureSemantics& s, PyObject* iterable, absl::FunctionRef<bool(PyObject*)> add) {
+  Ref it(s.Iter(iterable));
   if (!it) return -1;
   for (;;) {
-    Ref x(Next(it.get()));
+    Ref x(s.Next(it.get()));
     if (!x) return PyErr_Occurred() ? -1 : 0;
-    if (PyList_Append(list, x.get()) < 0) return -1;
+    if (!add(x.get())) return -1;
   }
+}
+int CaptureSemantics::ListExtend(PyObject* list, PyObject* iterable) {
+  TARGET(list);
+  return ForEach(*this, iterable, [&](PyObject* x) { return PyList_Append(list, x) == 0; });
 }
 int CaptureSemantics::SetAdd(PyObject* set, PyObject* v) {
   TARGET(set);
@@ -567,13 +572,7 @@ int CaptureSemantics::SetAdd(PyObject* set, PyObject* v) {
 }
 int CaptureSemantics::SetUpdate(PyObject* set, PyObject* iterable) {
   TARGET(set);
-  Ref it(Iter(iterable));
-  if (!it) return -1;
-  for (;;) {
-    Ref x(Next(it.get()));
-    if (!x) return PyErr_Occurred() ? -1 : 0;
-    if (!s_.Pin(x.get()) || PySet_Add(set, x.get()) < 0) return -1;
-  }
+  return ForEach(*this, iterable, [&](PyObject* x) { return s_.Pin(x) && PySet_Add(set, x) == 0; });
 }
 int CaptureSemantics::MapAdd(PyObject* dict, PyObject* k, PyObject* v) {
   TARGET(dict);

@@ -26,7 +26,7 @@ struct Origin {
   PyObject* written = nullptr;     // of an outside list: the private list that stands for it since it was written to
   bool shallow = false;            // of such a copy: what is in its items was not read
   bool hides = false;              // ... which has, or something in it, methods that the copy has not: AnswersItself
-  bool IsGoneThrough() const {     // an iterator holds the copy
+  bool IsGoneThrough() const {     // Does an iterator hold the copy?
     return (items[0] && Py_REFCNT(items[0]) > 1) || (items[1] && Py_REFCNT(items[1]) > 1);
   }
 };

@@ -28,7 +28,7 @@ struct PendingCall {
 // A store to a variable of an enclosing function, likewise. Its last one counts.
 struct PendingCell {
   Ref cell;
-  Ref value;  // empty: delete
+  Ref value;  // Empty where the variable is deleted.
 };
 
 // A call that a functools.lru_cache answered, by its name there.
@@ -77,7 +77,7 @@ class PendingEffects {
   // --- cells
   const std::vector<PendingCell>& cells() const { return cells_; }
   const PendingCell* Cell(PyObject* cell) const;
-  void WriteCell(PyObject* cell, PyObject* value);  // value null: delete
+  void WriteCell(PyObject* cell, PyObject* value);  // A null value deletes the variable.
 
   // --- lists for which a private one stands
   const std::vector<PyObject*>& lists() const { return lists_; }  // The lists from outside that private ones stand for.

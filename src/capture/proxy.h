@@ -69,8 +69,8 @@ PyObject* NewSymFloat(Session* s, uint32_t symbol);
 // Of numbers of which one is a symbol; null without an exception: on the numbers themselves, which are guarded then.
 PyObject* OnFloats(char kind, PyObject* a, PyObject* b, binaryfunc f);  // FloatBinary, or f on the numbers
 PyObject* FloatBinary(char kind, PyObject* a, PyObject* b);             // The kinds are FloatOp's.
-PyObject* FloatOf(PyObject* number);                                    // float(number)
-PyObject* FloatFunction(std::string_view name, PyObject* argument);     // of the module `math`
+PyObject* FloatOf(PyObject* number);                                    // What float(number) gives.
+PyObject* FloatFunction(std::string_view name, PyObject* argument);     // Calls a function of the module `math`.
 // The float that the one element of a tensor is (item_float.cc); null without an error: it cannot be held so.
 PyObject* NewItemFloat(Session& s, PyObject* proxy);
 TraceId TensorOfItem(PyObject* item);  // The tensor of one float64 that the number is held in.

@@ -2,7 +2,7 @@
 // operations go to the session, writes outside are kept or break, the rest is CPython itself on private objects.
 #pragma once
 
-#include "capture/loops.h"
+#include "capture/policy/loops.h"
 #include "capture/session.h"
 
 namespace framejit::capture {

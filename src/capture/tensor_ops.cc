@@ -6,9 +6,9 @@
 #include "capture/callees.h"
 #include "capture/gradients.h"
 #include "capture/override.h"
-#include "capture/overrides.h"
 #include "capture/proxy.h"
 #include "capture/session.h"
+#include "capture/wrappers/overrides.h"
 #include "tensor/overrides.h"
 
 namespace framejit::capture {

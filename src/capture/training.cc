@@ -6,7 +6,7 @@
 
 #include "capture/callees.h"
 #include "capture/estimate.h"
-#include "capture/guess.h"
+#include "capture/numbers/guess.h"
 #include "capture/override.h"
 #include "diag/diag.h"
 #include "graph/arguments.h"

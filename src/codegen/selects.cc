@@ -14,7 +14,7 @@
 namespace framejit::codegen {
 namespace {
 
-using namespace llvm::PatternMatch;
+using namespace llvm::PatternMatch;  // NOLINT(google-build-using-namespace): the words of its patterns
 using llvm::BasicBlock;
 using llvm::Value;
 

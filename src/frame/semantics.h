@@ -31,7 +31,7 @@ class Semantics {
   virtual PyObject* LoadCell(PyObject* cell);  // Null without an error means that it is empty.
   virtual int StoreCell(PyObject* cell, PyObject* value /*null: delete*/);
   virtual PyObject* Binary(int nb_op, PyObject* a, PyObject* b);  // NB_ADD ... NB_INPLACE_XOR (opcode.h)
-  virtual PyObject* Unary(int kind, PyObject* a);                 // '-', '+', '~'
+  virtual PyObject* Unary(int kind, PyObject* a);                 // The kind is '-', '+' or '~'.
   virtual PyObject* Compare(PyObject* a, PyObject* b, int op);    // Py_LT ...
   virtual int Is(PyObject* a, PyObject* b);
   virtual bool Raises(PyObject*) { return true; }   // `raise` of this exception, which notes where. False: an exception

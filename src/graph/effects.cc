@@ -141,6 +141,9 @@ constexpr Row kTorch[] = {
     {"embedding", {.flags = kKeepsNoOperand | kKeepsNoResult | kMayRenormalise, .batch = Batch::kLeadingSecond}},
     {"embedding_bag", {.flags = kMayRenormalise | kTrustsLastOffset}},
     {"torch.max_pool1d", {.flags = kDenseWhenBare}},
+    {"framejit._gradients.gather", {.flags = kKeepsNoOperand | kKeepsNoResult | kDerivedAgain, .keeps = kFirst}},
+    {"framejit._gradients.take", {.flags = kDerivedAgain, .keeps = kFirst}},
+    {"torch.ops.aten.convolution_backward torch.ops.aten.embedding_dense_backward", {.flags = kDerivedAgain}},
     {"gather", {.flags = kKeepsNoOperand | kKeepsNoResult, .keeps = kFirst}},
     {"__setitem__", {.flags = kKeepsNoResult | kTakesSequences, .batch = Batch::kStore}},
     {"batch_norm instance_norm", {.flags = kKeepsNoResult | kWritesInSilence}},
@@ -265,6 +268,7 @@ constexpr Row kTorch[] = {
      "torch.xpu.graphs.is_current_stream_capturing",
      {.answer = Answer::kNo}},
     {"torch._C._get_tracing_state torch._C._log_api_usage_once", {.answer = Answer::kNothing}},
+    {"framejit.vjp(*", {.flags = kDerivedAgain}},
     {"*batch_norm*", {.flags = kWritesInSilence}},
 };
 
@@ -453,7 +457,8 @@ std::string Effects::str() const {
                                            "takes_factor",
                                            "trusts_last_offset",
                                            "may_renormalise",
-                                           "dense_when_bare"};
+                                           "dense_when_bare",
+                                           "derived_again"};
   static constexpr const char* kKept[] = {"first",         "second",       "third",   "result",
                                           "second_result", "third_result", "if_alone"};
   static constexpr const char* kCasts[] = {"", "lower", "float32", "promote", "refused"};

@@ -99,16 +99,6 @@ ValueId Copied(Graph& g, ValueId v, shape::Ints strides) {
   return static_cast<ValueId>(g.nodes.size() - 1);
 }
 
-// How a chain of views lies in the memory of what it is made of; what no strides express is made row by row.
-Layout LaidBy(const Graph& g, ValueId v) {
-  const Node& n = g.nodes[v];
-  if (Info(n.op).kind == 'V') {
-    if (auto layout = ViewLayout(n, g.nodes[n.operands[0]].type, LaidBy(g, n.operands[0]))) return *layout;
-    return {RowMajor(n.type.shape), 0};
-  }
-  return {n.strides.empty() ? RowMajor(n.type.shape) : n.strides, 0};
-}
-
 }  // namespace
 
 ValueId RowByRow(Graph& g, ValueId v) {

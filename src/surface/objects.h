@@ -79,10 +79,10 @@ class Objects {
 
   Trace& trace_;
   Builder& builder_;
-  std::vector<Object> all_;    // for each TraceId
-  std::vector<int> versions_;  // for each TraceId that is a root
+  std::vector<Object> all_;    // There is one for each TraceId.
+  std::vector<int> versions_;  // There is one for each TraceId that is a root.
   std::vector<Undo> journal_;
-  std::set<ValueId> claimed_;  // nodes that are an output of the graph already
+  std::set<ValueId> claimed_;  // The nodes that are an output of the graph already.
   std::string unusable_;
 };
 

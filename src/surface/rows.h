@@ -114,11 +114,11 @@ class Scope {
   bool has(int i) const { return i < static_cast<int>(args_.size()) && !args_[i].is_none(); }
   const Arg& arg(int i) const { return args_[i]; }
   Operand tensor(int i) const { return Read(args_[i]); }
-  Operand Read(const Arg& a) const;  // of a tensor or a number
+  Operand Read(const Arg& a) const;  // Reads a tensor or a number.
   std::vector<Operand> tensors(int i) const;
   shape::Int integer(int i) const { return args_[i].i; }
   bool flag(int i) const { return args_[i].b; }
-  double number(int i) const;  // any Python number
+  double number(int i) const;  // Takes any number of Python.
   std::optional<DType> dtype(int i) const;
   shape::Ints ints(int i) const;
   int Dim(const shape::Int& d, int rank) const;  // the axis that a Python index means; declines if it is out of range
@@ -149,7 +149,7 @@ using LowerFn = Outs (*)(Scope&);
 enum RowFlags : uint32_t {
   kNoGrad = 1,        // results never require gradients
   kEmptyLike = 4,     // for Elementwise: torch's kernel writes into an empty_like of its first operand
-  kAnyFramework = 8,  // takes tensors of the other framework, too
+  kAnyFramework = 8,  // It takes tensors of the other framework, too.
   kAnyDType = 2,      // takes complex and other dtypes that the primitives do not compute with, as views do
 };
 

@@ -30,7 +30,7 @@ struct Training {
   std::vector<bool> versioned;  // autodiff::ReadOutputs, for whatever backward pass
   struct Backward {
     autodiff::BackwardParts parts;
-    std::vector<std::shared_ptr<Executable>> executables;  // one for each part
+    std::vector<std::shared_ptr<Executable>> executables;  // There is one for each part.
     std::vector<int> tangents;                             // the outputs whose gradients it takes, in order
     std::vector<bool> read;                                // autodiff::ReadOutputs, for these tangents
     std::vector<int> part;                                 // for each gradient: the part that computes it

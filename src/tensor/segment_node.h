@@ -25,17 +25,17 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   int AddHooks(CallState* s, long output, PyObject* hooks, PyObject* own);
 
   struct Part {
-    std::vector<int> inputs, outputs;  // numbers
-    std::vector<int> last, done;       // that no later part reads: inputs, and gradients that it hands on
-    std::vector<std::pair<TensorType, shape::Ints>> types;  // of the inputs, with strides
+    std::vector<int> inputs, outputs;  // The numbers of values.
+    std::vector<int> last, done;       // What no later part reads: inputs, and gradients that it hands on.
+    std::vector<std::pair<TensorType, shape::Ints>> types;  // The types of its inputs, with strides.
     std::unique_ptr<GraphRunner> runner;
   };
   struct Compiled {
-    std::vector<int> grads;     // by input: number, or -1
-    std::vector<int> tangents;  // of outputs
-    std::vector<bool> read;     // by output
-    std::vector<int> part;      // by gradient
-    int count = 0;              // of numbers
+    std::vector<int> grads;     // By input: the number of its gradient, or -1.
+    std::vector<int> tangents;  // The numbers of the tangents of outputs.
+    std::vector<bool> read;     // By output: does the backward pass read it?
+    std::vector<int> part;      // By gradient: the part that makes it.
+    int count = 0;              // How many numbers there are.
     bool spends = false;        // every gradient comes through one operation that reads what was saved
     std::vector<Part> parts;
   };
@@ -50,7 +50,7 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
  private:
   int num_parts() const { return t_.part.empty() ? 1 : *std::max_element(t_.part.begin(), t_.part.end()) + 1; }
   Compiled* For(const std::vector<bool>& tangents, const std::vector<bool>& stops = {});
-  bool HasInner(size_t output) const;  // others are made of it
+  bool HasInner(size_t output) const;  // Are others made of this output?
   std::vector<int> InnerOf(size_t output) const;
   Ref Route(PyObject* head, size_t output, PyObject* own, PyObject* on_segment, PyObject* const* made);
   PyObject* Routed(CallState* head, size_t output, PyObject* ctx, PyObject* grad);
@@ -103,12 +103,12 @@ struct CallState {
   PyObject_HEAD std::shared_ptr<SegmentHook>* hook;
   std::vector<int64_t>* symbols;
   std::vector<bool>* spent;                      // by keeper: a backward pass has freed what it kept
-  bool freed;                                    // such a pass there was
+  bool freed;                                    // Has there been such a pass?
   std::map<int64_t, SegmentHook::Pass>* passes;  // on their way through the nodes, by torch's number of the pass
   std::map<int, Ref>* hooks;  // by output of which others are made: its dict of hooks, called with what they give it
   struct Inner {
     Ref weak;
-    int64_t version;  // then
+    int64_t version;  // Its version when the call was made.
   };
   std::map<int, Inner>* retained;  // likewise, and of those that their own derivatives read: a weak reference to it
   // Passes in which what results give each other comes from outside (Routed). Where they are differentiated, by
@@ -116,13 +116,13 @@ struct CallState {
   std::map<int64_t, std::vector<bool>>* routed;
   int part;             // of the backward pass: this node's; -1 - i: this node routes the gradient of output i
   PyObject* head;       // the state of the node that runs first (null: this one), which holds all the rest
-  PyObject* inputs;     // tuple: for a backward pass that is differentiated
-  PyObject* versions;   // tuple: theirs, then
-  PyObject* drawn;      // the generators as they were then: a list of (generator, state), or null
+  PyObject* inputs;     // A tuple, for a backward pass that is differentiated.
+  PyObject* versions;   // A tuple: the versions of these inputs when the call was made.
+  PyObject* drawn;      // The generators when the call was made: a list of (generator, state), or null.
   PyObject* versioned;  // tuple: (tensor without memory, version) of each, sharing its version
-  PyObject* outputs;    // tuple: on their way through `apply`
-  PyObject* saved;      // tuple, likewise
-  PyObject* opaque;     // tuple, likewise: outputs without gradients
+  PyObject* outputs;    // A tuple: the outputs, on their way through `apply`.
+  PyObject* saved;      // A tuple: what is saved, on the same way.
+  PyObject* opaque;     // A tuple: outputs without gradients, on the same way.
 };
 
 // A new reference that the collector does not track yet. head: null for the first part's.
@@ -138,7 +138,7 @@ Ref NodeOfLeaf(PyObject* leaf);
 PyObject* Generators(Device device);
 int SetGenerators(PyObject* states);
 PyObject* ApplyNode();                 // `apply` of the class, bound; borrowed
-PyObject* Interned(const char* text);  // for ever, by the address of the text; borrowed
+PyObject* Interned(const char* text);  // Kept for ever, by the address of the text; borrowed.
 
 inline constexpr const char *kSave = "to_save", *kState = "_segment", *kSaved = "saved_tensors",
                             *kMaterialize = "materialize_grads", *kClear = "maybe_clear_saved_tensors",

@@ -7,7 +7,7 @@
 #include <atomic>
 #include <chrono>
 
-#include "capture/policy.h"
+#include "capture/policy/policy.h"
 #include "capture/scalar/iterators.h"
 #include "capture/scalar/objects.h"
 #include "diag/diag.h"
