@@ -53,6 +53,22 @@ def tell_none(hook):
         cell.cell_contents = function
 
 
+class _WithoutNone:
+    """A hook that is called with gradients only. counts: it is one of register_multi_grad_hook, which waits for as many calls as nodes run."""
+
+    def __init__(self, hook, counts):
+        self.hook, self.counts = hook, counts
+
+    def __call__(self, grad):
+        if grad is not None:
+            return self.hook(grad)
+        return tell_none(self.hook) if self.counts else None
+
+
+def without_none(hook, counts):
+    return hook if isinstance(hook, _WithoutNone) else _WithoutNone(hook, counts)
+
+
 def keep(tensor, grad):
     """tensor.grad = grad, also of a tensor that has another shape since it was asked to keep it. Shape of `grad`: what it was then."""
     if tensor.shape == grad.shape:

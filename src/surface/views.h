@@ -25,6 +25,7 @@ class ViewChain {
   int rank() const { return static_cast<int>(meta_.sizes.size()); }
   ValueId value() const { return value_; }
 
+  Region region() const { return {parent_, offset_, meta_.sizes, meta_.strides}; }
   Out Done() const;                       // The view as a result.
   ValueId Replaced(ValueId fresh) const;  // the parent with the viewed region replaced
 

@@ -129,6 +129,20 @@ Ref Retaining(const CallState::Inner& result, CallState* head) {
 
 }  // namespace
 
+int KeepNoneFromHooks(PyObject* input) {
+  Ref hooks(PyObject_GetAttrString(input, "_backward_hooks"));
+  if (!hooks) return -1;
+  if (!PyDict_Check(hooks.get())) return 0;
+  Ref items(PyMapping_Items(hooks.get()));
+  for (Py_ssize_t i = 0; items && i < PyList_GET_SIZE(items.get()); ++i) {
+    PyObject* key = PyTuple_GET_ITEM(PyList_GET_ITEM(items.get(), i), 0);
+    PyObject* hook = PyTuple_GET_ITEM(PyList_GET_ITEM(items.get(), i), 1);
+    Ref kept(Ask("without_none", hook, CountsNodes(hook) ? Py_True : Py_False));
+    if (!kept || PyObject_SetItem(hooks.get(), key, kept.get()) < 0) return -1;
+  }
+  return items ? 0 : -1;
+}
+
 bool SegmentHook::HasInner(size_t output) const {
   return std::any_of(t_.made_of.begin(), t_.made_of.end(), [&](auto& of) { return of[output]; });
 }

@@ -137,6 +137,9 @@ Ref NodeOfLeaf(PyObject* leaf);
 // Of the CPU and of this device: a new list of (generator, state). SetGenerators goes back to it.
 PyObject* Generators(Device device);
 int SetGenerators(PyObject* states);
+// The framework calls the hooks of an input also where the segment's node has no gradient for it, with None: from now
+// on they are called with gradients only. -1: an exception.
+int KeepNoneFromHooks(PyObject* input);
 PyObject* ApplyNode();                 // `apply` of the class, bound; borrowed
 PyObject* Interned(const char* text);  // Kept for ever, by the address of the text; borrowed.
 

@@ -218,6 +218,10 @@ bool DataSizes::AsIndices(Call& call) {
   if (std::none_of(items.begin(), items.end(), is_mask)) return false;
   // One number for all that a mask selects needs no size.
   if (set && (!is_tensor(2) || s_.meta(call.args[2].t).sizes.empty())) return false;
+  // The framework refuses a mask that shares memory with what is written; its indices would not.
+  const auto root = [&](const Arg& a) { return s_.trace().tensors[a.t].base; };
+  const auto shared = [&](const Arg& a) { return is_mask(a) && root(a) == root(call.args[0]); };
+  if (set && std::any_of(items.begin(), items.end(), shared)) return false;
   size_t consumed = 0, axis = 0;
   for (const Arg& a : items) {
     if (is_mask(a))
