@@ -35,7 +35,7 @@ struct Instance {
     Launch launch;
   };
 
-  bool bad_index = false;  // it must not run: indices go along an axis of size 0
+  int status = 0;  // not 0: it must not run, but end with this (Plan::Nothing)
   std::vector<int64_t> symbols;
   std::vector<int64_t> numbers;
   std::vector<ValueInfo> values;

@@ -106,12 +106,13 @@ struct Plan {
   };
   std::vector<Commit> commits;
   std::vector<Graph::SymbolSource> symbol_sources;
-  // An axis that indices go along: its size, and how many elements are looked up. A run that looks up some in an axis
-  // of size 0 has no result.
-  struct Table {
-    Int size, looked_up;
+  // A run with `of` elements, not none, where `size` is 0 ends with this status: it looks elements up in an axis of
+  // size 0, or what may raise is read by nothing but what has no elements, so that no kernel computes it.
+  struct Nothing {
+    Int size, of;
+    int status;
   };
-  std::vector<Table> tables;
+  std::vector<Nothing> nothings;
   int traps = 0;  // bits of Status that steps may raise and that end the run
   // The number of steps that run before the status is looked at. The steps behind them raise none or are rehearsed, and
   // so they may write inputs.

@@ -164,20 +164,28 @@ int SegmentHook::AddHooks(CallState* s, long i, PyObject* hooks, PyObject* own) 
 }
 
 // What arrives from outside at results of which others were made: their hooks are called here, unless a gradient comes
-// from those others, too. These are the stops.
+// from those others, too. Then all of them are stops, so that their hooks are called one after the other.
 int SegmentHook::Inner(CallState* s, const std::vector<bool>& tangents, std::vector<Ref>* grads,
                        std::vector<bool>* stops) {
+  std::vector<int> hooked;
+  bool inner = false;
   for (auto& [i, inner_result] : *s->retained) {
     if (!HasInner(i)) continue;
     auto at = s->hooks->find(i);
-    PyObject* hooks = at == s->hooks->end() || !PyDict_Size(at->second.get()) ? nullptr : at->second.get();
-    if (!hooks && !Retaining(inner_result, s)) continue;
-    bool inner = false;
+    if ((at == s->hooks->end() || !PyDict_Size(at->second.get())) && !Retaining(inner_result, s)) continue;
+    hooked.push_back(i);
     for (size_t k = 0; k < tangents.size(); ++k) inner |= tangents[k] && t_.made_of[k][i];
-    if (inner) {
-      stops->resize(tangents.size());
-      (*stops)[i] = true;
-    } else if (Ref& grad = (*grads)[i]; hooks && grad) {
+  }
+  if (inner) {
+    stops->resize(tangents.size());
+    for (int i : hooked) (*stops)[i] = true;
+    return 0;
+  }
+  std::stable_sort(hooked.begin(), hooked.end(), [&](int a, int b) { return t_.made[a] > t_.made[b]; });
+  for (int i : hooked) {
+    auto at = s->hooks->find(i);
+    PyObject* hooks = at == s->hooks->end() || !PyDict_Size(at->second.get()) ? nullptr : at->second.get();
+    if (Ref& grad = (*grads)[i]; hooks && grad) {
       Ref given = grad;
       grad = Through(hooks, grad);
       if (!grad || Retain(s, i, grad.get(), given.get()) < 0) return -1;

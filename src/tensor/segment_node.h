@@ -17,12 +17,14 @@ struct CallState;
 
 class SegmentHook : public OutputHook, public std::enable_shared_from_this<SegmentHook> {
  public:
-  explicit SegmentHook(Training t) : t_(std::move(t)) {}
+  explicit SegmentHook(Training t);
   PyObject* Before(PyObject* const* inputs) override;
   int Attach(PyObject* const* inputs, PyObject** made, const int64_t* symbols, PyObject* before) override;
   auto quietly() const { return t_.quietly; }
   PyObject* Backward(CallState* s, PyObject* ctx, PyObject* const* grads, Py_ssize_t n);
   int AddHooks(CallState* s, long output, PyObject* hooks, PyObject* own);
+  // The result `tensor` of this node has got the hooks in `own`: those of results made before it come behind them.
+  int PutInOrder(CallState* s, PyObject* node, long output, PyObject* tensor, PyObject* own);
 
   struct Part {
     std::vector<int> inputs, outputs;  // The numbers of values.
@@ -93,7 +95,8 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   PyObject* Link(PyObject* state, int part, PyObject* link, PyObject* const* inputs);
 
   Training t_;
-  Ref link_;  // the gradient of every hidden scalar
+  std::vector<std::vector<int>> edges_;  // by part: the inputs of its node, in the order of its edges
+  Ref link_;                             // the gradient of every hidden scalar
   std::mutex mu_;
   std::map<std::vector<bool>, Compiled> compiled_;
 };
@@ -111,6 +114,10 @@ struct CallState {
     int64_t version;  // Its version when the call was made.
   };
   std::map<int, Inner>* retained;  // likewise, and of those that their own derivatives read: a weak reference to it
+  struct Hung {
+    Ref weak, own;
+  };
+  std::map<int, Hung>* hung;  // by output: a weak reference to it and the dict that torch's node calls for its hooks
   // Passes in which what results give each other comes from outside (Routed). Where they are differentiated, by
   // output: its own tensor stands for it in replays.
   std::map<int64_t, std::vector<bool>>* routed;
@@ -145,7 +152,7 @@ PyObject* Interned(const char* text);  // Kept for ever, by the address of the t
 
 inline constexpr const char *kSave = "to_save", *kState = "_segment", *kSaved = "saved_tensors",
                             *kMaterialize = "materialize_grads", *kClear = "maybe_clear_saved_tensors",
-                            *kOpaque = "non_differentiable", *kVersion = "_version";
+                            *kOpaque = "non_differentiable", *kVersion = "_version", *kHooks = "_backward_hooks";
 inline constexpr const char* kModified =
     "one of the variables needed for gradient computation has been modified by an inplace operation";
 inline constexpr const char* kFreed =
