@@ -8,6 +8,7 @@
 #include <llvm/Analysis/BlockFrequencyInfo.h>
 #include <llvm/Analysis/BranchProbabilityInfo.h>
 #include <llvm/Analysis/DemandedBits.h>
+#include <llvm/Analysis/IVUsers.h>
 #include <llvm/Analysis/LoopAccessAnalysis.h>
 #include <llvm/Analysis/MemoryDependenceAnalysis.h>
 #include <llvm/Analysis/MemorySSA.h>
@@ -21,6 +22,7 @@
 #include <llvm/Analysis/TypeBasedAliasAnalysis.h>
 #include <llvm/IR/Dominators.h>
 #include <llvm/IR/IRBuilder.h>
+#include <llvm/IR/IntrinsicsX86.h>
 #include <llvm/IR/MDBuilder.h>
 #include <llvm/IR/PassManager.h>
 #include <llvm/IR/Verifier.h>
@@ -32,17 +34,20 @@
 #include <llvm/Transforms/Scalar/LICM.h>
 #include <llvm/Transforms/Scalar/LoopPassManager.h>
 #include <llvm/Transforms/Scalar/LoopRotation.h>
+#include <llvm/Transforms/Scalar/LoopStrengthReduce.h>
 #include <llvm/Transforms/Scalar/LoopUnrollPass.h>
 #include <llvm/Transforms/Scalar/SROA.h>
 #include <llvm/Transforms/Scalar/SimpleLoopUnswitch.h>
 #include <llvm/Transforms/Scalar/SimplifyCFG.h>
 #include <llvm/Transforms/Utils/Cloning.h>
 #include <llvm/Transforms/Utils/LoopUtils.h>
+#include <llvm/Transforms/Utils/UnrollLoop.h>
 #include <llvm/Transforms/Vectorize/LoopVectorize.h>
 
 #include <atomic>
 #include <map>
 
+#include "codegen/carried_elements.h"
 #include "codegen/codegen.h"
 #include "codegen/late_checks.h"
 #include "codegen/machine.h"
@@ -217,6 +222,23 @@ class Emitter {
     return both;
   }
 
+  // x86 answers with the least of all ints where the number has no place among them.
+  Value* Truncated(const ScalarInst& i) {
+    Value* x = values_[i.a];
+#if defined(__x86_64__)
+    Value* lanes = b_.CreateInsertElement(llvm::PoisonValue::get(llvm::FixedVectorType::get(b_.getDoubleTy(), 2)), x,
+                                          uint64_t{0});
+    Value* v = b_.CreateIntrinsic(b_.getInt64Ty(), llvm::Intrinsic::x86_sse2_cvttsd2si64, {lanes});
+    ExitIf(b_.CreateICmpEQ(v, b_.getInt64(std::numeric_limits<int64_t>::min())), i.exit);
+    return v;
+#else
+    constexpr double kMost = 4.0e18;
+    Value* size = b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, x);
+    ExitIf(b_.CreateFCmpUGE(size, llvm::ConstantFP::get(b_.getDoubleTy(), kMost)), i.exit);
+    return b_.CreateFPToSI(x, b_.getInt64Ty());
+#endif
+  }
+
   Value* Index(const ScalarInst& i) {
     Value *v = values_[i.a], *size = values_[i.b];
     if (ranges_[i.a].lo >= 0) return ExitIf(b_.CreateICmpUGE(v, size), i.exit), v;
@@ -386,7 +408,6 @@ class Emitter {
       case ScalarOp::kIntToF32: return b_.CreateSIToFP(x, b_.getFloatTy());
       case ScalarOp::kF32ToF64: return b_.CreateFPExt(x, b_.getDoubleTy());
       case ScalarOp::kF64ToF32: return b_.CreateFPTrunc(x, b_.getFloatTy());
-      case ScalarOp::kF64ToInt: return b_.CreateFPToSI(x, b_.getInt64Ty());
       case ScalarOp::kBoolToInt: return b_.CreateZExt(x, b_.getInt64Ty());
       default: throw std::runtime_error("scalar code: unknown instruction");
     }
@@ -421,6 +442,7 @@ class Emitter {
       case ScalarOp::kFloorMod: return FloorDivision(i);
       case ScalarOp::kNext: return b_.CreateNSWAdd(values_[i.a], b_.getInt64(1));
       case ScalarOp::kFinite: return Finite(values_[i.a]);
+      case ScalarOp::kF64ToInt: return Truncated(i);
       case ScalarOp::kWrap: return Wrap(i);
       case ScalarOp::kAt: return b_.CreateGEP(b_.getInt8Ty(), values_[i.a], values_[i.b]);
       case ScalarOp::kLoad: return Load(i);
@@ -490,6 +512,45 @@ struct OneVectorPass : llvm::PassInfoMixin<OneVectorPass> {
   }
 };
 
+// Loops that run as a rule, and that are neither vectorised nor the rest of such a one.
+bool Runs(const llvm::Loop& loop) {
+  return loop.isInnermost() && !llvm::findStringMetadataForLoop(&loop, "llvm.loop.isvectorized");
+}
+
+// Counters and products of counters become one addition in each round.
+struct StrengthReducePass : llvm::PassInfoMixin<StrengthReducePass> {
+  llvm::PreservedAnalyses run(llvm::Loop& loop, llvm::LoopAnalysisManager& lam, llvm::LoopStandardAnalysisResults& known,
+                              llvm::LPMUpdater& updater) {
+    return Runs(loop) ? llvm::LoopStrengthReducePass().run(loop, lam, known, updater) : llvm::PreservedAnalyses::all();
+  }
+};
+
+// Small loops whose number of rounds is known before the first go through four at once.
+struct SeveralRoundsPass : llvm::PassInfoMixin<SeveralRoundsPass> {
+  llvm::PreservedAnalyses run(llvm::Function& f, llvm::FunctionAnalysisManager& fam) {
+    constexpr unsigned kAtOnce = 4, kMost = 24;  // rounds, instructions
+    auto& li = fam.getResult<llvm::LoopAnalysis>(f);
+    auto& se = fam.getResult<llvm::ScalarEvolutionAnalysis>(f);
+    auto& dt = fam.getResult<llvm::DominatorTreeAnalysis>(f);
+    auto& tti = fam.getResult<llvm::TargetIRAnalysis>(f);
+    bool changed = false;
+    for (llvm::Loop* loop : li.getLoopsInPreorder()) {
+      if (!Runs(*loop) || !loop->isLoopSimplifyForm() || loop->getExitingBlock() != loop->getLoopLatch()) continue;
+      unsigned size = 0;
+      for (llvm::BasicBlock* block : loop->blocks()) size += block->size();
+      if (size > kMost || llvm::isa<llvm::SCEVCouldNotCompute>(se.getBackedgeTakenCount(loop))) continue;
+      llvm::formLCSSA(*loop, dt, &li, &se);
+      llvm::UnrollLoopOptions how{};
+      how.Count = kAtOnce;
+      how.Runtime = how.AllowExpensiveTripCount = true;
+      changed |= llvm::UnrollLoop(loop, how, &li, &se, &dt, &fam.getResult<llvm::AssumptionAnalysis>(f), &tti,
+                                  &fam.getResult<llvm::OptimizationRemarkEmitterAnalysis>(f),
+                                  /*PreserveLCSSA=*/true) != llvm::LoopUnrollResult::Unmodified;
+    }
+    return changed ? llvm::PreservedAnalyses::none() : llvm::PreservedAnalyses::all();
+  }
+};
+
 // The analyses that the passes below ask for, and no others: LLVM's registry of all of them would link all of them.
 void Optimize(llvm::Module& m, llvm::TargetMachine& machine) {
   llvm::LoopAnalysisManager lam;
@@ -528,6 +589,7 @@ void Optimize(llvm::Module& m, llvm::TargetMachine& machine) {
   fam.registerPass([&] { return llvm::LoopAnalysisManagerFunctionProxy(lam); });
   lam.registerPass([&] { return llvm::FunctionAnalysisManagerLoopProxy(fam); });
   lam.registerPass([&] { return llvm::ShouldRunExtraSimpleLoopUnswitch(); });
+  lam.registerPass([&] { return llvm::IVUsersAnalysis(); });
   mam.registerPass([&] { return llvm::FunctionAnalysisManagerModuleProxy(fam); });
   llvm::FunctionPassManager fpm;
   fpm.addPass(llvm::SROAPass(llvm::SROAOptions::ModifyCFG));
@@ -555,8 +617,10 @@ void Optimize(llvm::Module& m, llvm::TargetMachine& machine) {
   fpm.addPass(llvm::GVNPass());
   again.addPass(llvm::LICMPass(llvm::LICMOptions()));
   fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(again), /*UseMemorySSA=*/true));
+  fpm.addPass(CarriedElementsPass());
   fpm.addPass(ExpandModuloPass());
   fpm.addPass(LateChecksPass());
+  fpm.addPass(HoistChecksPass());
   // What all ways of a branch end with stands behind them once: then ways that only choose a number are no branches.
   fpm.addPass(llvm::SimplifyCFGPass(llvm::SimplifyCFGOptions().hoistCommonInsts(true).sinkCommonInsts(true)));
   fpm.addPass(SelectsPass());
@@ -569,6 +633,10 @@ void Optimize(llvm::Module& m, llvm::TargetMachine& machine) {
   fpm.addPass(llvm::LoopVectorizePass());
   fpm.addPass(llvm::InstCombinePass());
   fpm.addPass(llvm::SimplifyCFGPass());
+  if (!getenv("NOUNROLL")) fpm.addPass(SeveralRoundsPass());
+  llvm::LoopPassManager reduced;
+  reduced.addPass(StrengthReducePass());
+  if (!getenv("NOLSR")) fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(reduced)));
   llvm::Function* modulo = Modulo(m);
   for (llvm::Function& f : m)
     if (!f.isDeclaration() && &f != modulo) fpm.run(f, fam);

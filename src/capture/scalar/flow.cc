@@ -25,6 +25,7 @@ State Translator::Entry() {
     if (o && IsLazy(o)) o = reinterpret_cast<Lazy*>(o)->value;
     if (o && PyCell_Check(o)) o = PyCell_GET(o);
     Val v = Describe(slots[i] && IsLazy(slots[i]) && !PyCell_Check(o ? o : Py_None) ? slots[i] : o, out_.objects);
+    if (v.is == Is::kInt && v.small && changed_[i] < 0 && o && PyLong_CheckExact(o)) v.natural = PyLong_AsLongLong(o) >= 0;
     f.locals[i] = Receive(v, out_.locals, i, i);
     out_.locals.back().live = live[i];
   }
@@ -81,6 +82,7 @@ Val Translator::Receive(Val v, std::vector<Slot>& slots, int slot, int position)
                     .small = natural || x.small});
   });
   UnitSteps(v);
+  if (v.is == Is::kInt) v.natural = false;  // the value's range tells
   slots.push_back(std::move(s));
   return v;
 }

@@ -310,7 +310,9 @@ void Translator::NextNumber(State& s, const Instr& i, const State& done) {
     State on = s;
     const int left = Op(ScalarOp::kSub, ScalarType::kInt, stop, next);
     const int few = Least(left, Int(kAtOnce));
-    on.top().stack.back().items.push_back(New(Is::kInt, Op(ScalarOp::kAdd, ScalarType::kInt, next, few)));
+    const int limit = Op(ScalarOp::kAdd, ScalarType::kInt, next, few);
+    Emit({.op = ScalarOp::kAssume, .a = Compare(ScalarOp::kLt, next, limit)});  // there is a first round
+    on.top().stack.back().items.push_back(New(Is::kInt, limit));
     GoTo(on);
   });
   Emit({.op = ScalarOp::kBranch, .a = more, .other = Way(done), .imm = yes});
@@ -348,7 +350,8 @@ void Translator::NextOfChunk(State& s, const Instr& i, const State& done) {
     State on = s;
     Val chunk;
     chunk.is = Is::kChunk;
-    chunk.items = {it, New(Is::kInt, Least(left, Int(kAtOnce)))};
+    const int few = Least(left, Int(kAtOnce));
+    chunk.items = {it, New(Is::kInt, few)};
     on.top().stack.back() = std::move(chunk);
     GoTo(std::move(on));
   });

@@ -68,7 +68,7 @@ class Reader {
         int overflow;
         const int64_t number = PyLong_AsLongLongAndOverflow(o, &overflow);
         Put<int64_t>(cells[(*leaf)++], number);
-        return !overflow && (!v.small || IsSmall(number));
+        return !overflow && (!v.small || IsSmall(number)) && (!v.natural || number >= 0);
       }
       case Is::kFloat:
         if (!o || !PyFloat_CheckExact(o)) return false;

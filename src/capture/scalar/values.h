@@ -51,7 +51,7 @@ struct Val {
   int node = -1;
   bool unit = false;     // ranges: the step is 1; views: the last stride is that of neighbours
   uint32_t ones = 0;     // views: axes that None made
-  bool natural = false;  // iterators: the next is not negative, and small
+  bool natural = false;  // iterators: the next is not negative, and small; so ints at the entry that the code keeps
   bool small = false;    // ints at the entry: as IsSmall says
   bool few = false;      // ranges: of a few numbers, whatever is computed
   bool whole = false;    // views of what the code made: all of it, the array itself
