@@ -64,7 +64,8 @@ class CarriedElements {
       if (!to || to->getStepRecurrence(se_) != step || !dt_.dominates(store->getParent(), loop_.getLoopLatch()) ||
           se_.getMinusSCEV(to->getStart(), at->getStart()) != step)
         continue;
-      const bool alone = llvm::all_of(writes_, [&](llvm::Instruction* w) { return w == write || Apart(*w, load, *at); });
+      const bool alone =
+          llvm::all_of(writes_, [&](llvm::Instruction* w) { return w == write || Apart(*w, load, *at); });
       return alone ? store : nullptr;
     }
     return nullptr;

@@ -53,6 +53,7 @@
 #include "codegen/machine.h"
 #include "codegen/scalar_ranges.h"
 #include "codegen/selects.h"
+#include "codegen/sunk_counters.h"
 #include "codegen/versioned_loops.h"
 
 namespace framejit::codegen {
@@ -159,6 +160,7 @@ class Emitter {
     const ScalarType t = i.type;
     auto* load = b_.CreateLoad(t == ScalarType::kBool ? b_.getInt64Ty() : Type(t), Cell(i.imm));
     load->setMetadata(llvm::LLVMContext::MD_tbaa, cell_);
+    load->setMetadata(llvm::LLVMContext::MD_noundef, llvm::MDNode::get(m_.getContext(), {}));
     if (i.natural) load->setMetadata(llvm::LLVMContext::MD_range, i.small ? small_ : natural_);
     return t == ScalarType::kBool ? b_.CreateTrunc(load, b_.getInt1Ty()) : load;
   }
@@ -226,8 +228,8 @@ class Emitter {
   Value* Truncated(const ScalarInst& i) {
     Value* x = values_[i.a];
 #if defined(__x86_64__)
-    Value* lanes = b_.CreateInsertElement(llvm::PoisonValue::get(llvm::FixedVectorType::get(b_.getDoubleTy(), 2)), x,
-                                          uint64_t{0});
+    Value* lanes =
+        b_.CreateInsertElement(llvm::PoisonValue::get(llvm::FixedVectorType::get(b_.getDoubleTy(), 2)), x, uint64_t{0});
     Value* v = b_.CreateIntrinsic(b_.getInt64Ty(), llvm::Intrinsic::x86_sse2_cvttsd2si64, {lanes});
     ExitIf(b_.CreateICmpEQ(v, b_.getInt64(std::numeric_limits<int64_t>::min())), i.exit);
     return v;
@@ -519,8 +521,8 @@ bool Runs(const llvm::Loop& loop) {
 
 // Counters and products of counters become one addition in each round.
 struct StrengthReducePass : llvm::PassInfoMixin<StrengthReducePass> {
-  llvm::PreservedAnalyses run(llvm::Loop& loop, llvm::LoopAnalysisManager& lam, llvm::LoopStandardAnalysisResults& known,
-                              llvm::LPMUpdater& updater) {
+  llvm::PreservedAnalyses run(llvm::Loop& loop, llvm::LoopAnalysisManager& lam,
+                              llvm::LoopStandardAnalysisResults& known, llvm::LPMUpdater& updater) {
     return Runs(loop) ? llvm::LoopStrengthReducePass().run(loop, lam, known, updater) : llvm::PreservedAnalyses::all();
   }
 };
@@ -600,14 +602,15 @@ void Optimize(llvm::Module& m, llvm::TargetMachine& machine) {
   loops.addPass(llvm::LoopRotatePass());
   loops.addPass(llvm::LICMPass(llvm::LICMOptions()));
   fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(loops), /*UseMemorySSA=*/true));
-  llvm::LoopPassManager counted, unrolled, inner, again, late;
+  llvm::LoopPassManager counted, inner, again, late;
   counted.addPass(llvm::SimpleLoopUnswitchPass(/*NonTrivial=*/false, /*Trivial=*/true));
   counted.addPass(llvm::IndVarSimplifyPass());
-  unrolled.addPass(llvm::LoopFullUnrollPass());
   fpm.addPass(llvm::EarlyCSEPass(true));
   fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(counted)));
   fpm.addPass(VersionLoopsPass());
-  fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(unrolled)));
+  // Whole loops alone: a first round that stands before its loop costs more than flags that become true in it.
+  fpm.addPass(llvm::LoopUnrollPass(
+      llvm::LoopUnrollOptions().setPartial(false).setRuntime(false).setPeeling(false).setUpperBound(true)));
   fpm.addPass(llvm::EarlyCSEPass(true));
   inner.addPass(llvm::LICMPass(llvm::LICMOptions()));
   fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(inner), /*UseMemorySSA=*/true));
@@ -633,10 +636,11 @@ void Optimize(llvm::Module& m, llvm::TargetMachine& machine) {
   fpm.addPass(llvm::LoopVectorizePass());
   fpm.addPass(llvm::InstCombinePass());
   fpm.addPass(llvm::SimplifyCFGPass());
-  if (!getenv("NOUNROLL")) fpm.addPass(SeveralRoundsPass());
+  fpm.addPass(SunkCountersPass());
+  fpm.addPass(SeveralRoundsPass());
   llvm::LoopPassManager reduced;
   reduced.addPass(StrengthReducePass());
-  if (!getenv("NOLSR")) fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(reduced)));
+  fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(reduced)));
   llvm::Function* modulo = Modulo(m);
   for (llvm::Function& f : m)
     if (!f.isDeclaration() && &f != modulo) fpm.run(f, fam);

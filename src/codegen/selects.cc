@@ -123,9 +123,9 @@ std::optional<CheckedWay> OnlyChecks(BasicBlock* first, BasicBlock* from, const 
   return way;
 }
 
-// Where both ways of a branch only compute and check, what they check is asked before the branch, together with which way
-// it takes: nothing is left on the ways then but numbers, one of which is chosen. (Neither way is known to be the usual
-// one, so the branch may depend on data that nobody foresees.)
+// Where both ways of a branch only compute and check, what they check is asked before the branch, together with which
+// way it takes: nothing is left on the ways then but numbers, one of which is chosen. (Neither way is known to be the
+// usual one, so the branch may depend on data that nobody foresees.)
 bool HoistChecks(llvm::BranchInst& branch, const llvm::Loop& loop, llvm::DominatorTree& dt, llvm::LoopInfo& li) {
   BasicBlock* from = branch.getParent();
   std::optional<CheckedWay> ways[2];

@@ -25,7 +25,10 @@ State Translator::Entry() {
     if (o && IsLazy(o)) o = reinterpret_cast<Lazy*>(o)->value;
     if (o && PyCell_Check(o)) o = PyCell_GET(o);
     Val v = Describe(slots[i] && IsLazy(slots[i]) && !PyCell_Check(o ? o : Py_None) ? slots[i] : o, out_.objects);
-    if (v.is == Is::kInt && v.small && changed_[i] < 0 && o && PyLong_CheckExact(o)) v.natural = PyLong_AsLongLong(o) >= 0;
+    if (v.is == Is::kInt && v.small && changed_[i] < 0 && o && PyLong_CheckExact(o))
+      v.natural = PyLong_AsLongLong(o) >= 0;
+    if (merged_.contains({from_, i}) && (v.is == Is::kFloat || (v.is == Is::kNumpy && v.dtype == DType::kFloat64)))
+      v = Either(NewNumpy(DType::kFloat64, -1), New(Is::kBool, -1));
     f.locals[i] = Receive(v, out_.locals, i, i);
     out_.locals.back().live = live[i];
   }
@@ -132,7 +135,7 @@ Val Translator::Constant(PyObject* o) {
 static bool OneObject(const Val& a, const Val& b) {
   if (a.is != b.is || a.dtype != b.dtype) return false;
   if (a.scalar()) return a.value >= 0 || b.value >= 0 ? a.value == b.value : a.home >= 0 && a.home == b.home;
-  return (a.is == Is::kTuple || a.is == Is::kComplex) &&
+  return (a.is == Is::kTuple || a.is == Is::kComplex || a.is == Is::kEither) &&
          std::equal(a.items.begin(), a.items.end(), b.items.begin(), b.items.end(), OneObject);
 }
 
@@ -187,6 +190,7 @@ void Translator::GoTo(State s, bool round) {
   Frame& outer = s.frames[0];
   ComputeAll(s);
   if (s.frames.size() == 1 && !loop_.Holds(outer.pc)) return Leave(s, "", true);
+  if (s.frames.size() == 1 && heads_.contains(outer.pc)) MergeKinds(outer);
   for (Frame& f : s.frames)  // all states behind this block are alike
     for (Val& v : f.stack) s.frames.size() == 1 ? Copied(v) : Hold(v);
   Settle();
@@ -219,6 +223,65 @@ void Translator::GoTo(State s, bool round) {
   work_.push_back({it->second, std::move(s), round});
 }
 
+// Where a loop begins with a float of Python that its rounds make one of NumPy (`s = 0.0`, then `s += x[i]`), the code
+// would be made twice, and the first round would be none of the loop's. What comes to a loop's head is noted; the next
+// translation makes one value of both kinds. All that is usual comes out alike for both; for anything else Python goes
+// on.
+void Translator::MergeKinds(Frame& f) {
+  for (int i = 0; i < f.nlocals(); ++i) {
+    Val& v = f.locals[i];
+    const bool python = v.is == Is::kFloat, numpy = v.is == Is::kNumpy && v.dtype == DType::kFloat64;
+    if (changed_[i] < 0 || (!python && !numpy)) continue;
+    int& seen = kinds_seen_[{f.pc, i}];
+    seen |= python ? 1 : 2;
+    if (!merged_.contains({f.pc, i})) continue;
+    v.is = Is::kNumpy;
+    v.dtype = DType::kFloat64;
+    v = Either(std::move(v), New(Is::kBool, Flag(numpy)));
+  }
+}
+
+MergedKinds Translator::Mixed() const {
+  MergedKinds mixed;
+  for (const auto& [place, kinds] : kinds_seen_)
+    if (kinds == 3) mixed.insert(place);
+  return mixed;
+}
+
+static const Val* FindEither(const Val& v) {
+  if (v.is == Is::kEither) return &v;
+  for (const Val& item : v.items)
+    if (const Val* found = FindEither(item)) return found;
+  return nullptr;
+}
+
+// Goes on with each of the two kinds that a float on the stack may be of, if there is one: the instruction must know.
+bool Translator::Distinguish(const State& s) {
+  const std::vector<Val>& stack = s.frames.back().stack;
+  const Val* found = nullptr;
+  for (auto v = stack.rbegin(); v != stack.rend() && !found; ++v) found = FindEither(*v);
+  if (!found || Waiting(s)) return false;
+  const Val one = *found;
+  const auto known = [&](bool numpy) {
+    State t = s;
+    const std::function<void(Val&)> decide = [&](Val& v) {
+      if (v.is == Is::kEither && OneObject(v.items[0], one.items[0])) {
+        Val number = v.items[0];
+        if (!numpy) number.is = Is::kFloat, number.dtype = DType{};
+        v = std::move(number);
+      }
+      for (Val& item : v.items) decide(item);
+    };
+    for (Frame& f : t.frames) {
+      for (Val& v : f.locals) decide(v);
+      for (Val& v : f.stack) decide(v);
+    }
+    return t;
+  };
+  Branch(Value(one.items[1]), known(true), known(false));
+  return true;
+}
+
 void Translator::Block(State s) {
   for (bool first = true;; first = false) {
     Frame& f = s.top();
@@ -241,6 +304,7 @@ void Translator::Block(State s) {
       computed_.resize(computed);
       code.blocks[here].resize(written);
       Abandon(blocks);
+      if (Distinguish(before)) return;
       return LeaveBefore(before, u.why + Line(before));
     }
     if (ended_) return;
@@ -295,6 +359,7 @@ Translation Translator::Run() {
   code.blocks.emplace_back();
   code.entries.push_back(0);
   State s = Entry();
+  for (const Loop& loop : LoopsOf(*s.top().code)) heads_.insert(loop.start);
   block = 0;
   NewRegion(s);
   GoTo(s);

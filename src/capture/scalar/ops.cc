@@ -342,6 +342,12 @@ Val NewNumpy(DType dtype, int value) {
   v.dtype = dtype;
   return v;
 }
+Val Either(Val number, Val numpy) {
+  Val v;
+  v.is = Is::kEither;
+  v.items = {std::move(number), std::move(numpy)};
+  return v;
+}
 Val IntConstant(Builder& b, int64_t c) {
   Val v = New(Is::kInt, b.Int(c));
   v.constant = c;

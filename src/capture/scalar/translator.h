@@ -96,6 +96,8 @@ struct Node {
 struct TooMuch {};
 // What is known of empty lists once the program has put something into them.
 using ItemKinds = std::map<PyObject*, Val>;
+// Locals that are floats of Python or of NumPy where a loop begins: its first instruction, and the local's index.
+using MergedKinds = std::set<std::pair<int, int>>;
 struct NotInline {  // what was called must be left to Python as a whole
   int pc;
 };
@@ -103,14 +105,21 @@ struct NotInline {  // what was called must be left to Python as a whole
 class Translator final : public Builder {
  public:
   Translator(FjFrame* frame, const Loop& loop, int from, const Hopes& hopes, const std::set<int>& not_inline,
-             const ItemKinds& kinds)
-      : frame_(frame), loop_(loop), from_(from), hopes_(hopes), not_inline_(not_inline), kinds_(kinds) {
+             const ItemKinds& kinds, const MergedKinds& merged)
+      : frame_(frame),
+        loop_(loop),
+        from_(from),
+        hopes_(hopes),
+        not_inline_(not_inline),
+        kinds_(kinds),
+        merged_(merged) {
     code.apart = hopes.apart;
   }
 
   Translation Run();
   // Of lists of which nothing was known when they were read, and is now.
   ItemKinds Learned(const Translation& made) const;
+  MergedKinds Mixed() const;
 
  private:
   // --- the entry
@@ -281,6 +290,8 @@ class Translator final : public Builder {
   }
 
   void CountAnew();
+  void MergeKinds(Frame& f);
+  bool Distinguish(const State& s);
 
   // Is something jumped to here?
   bool Target(const Frame& f, int pc) {
@@ -464,6 +475,8 @@ class Translator final : public Builder {
   std::pair<ScalarType, std::vector<int>> ItemArguments(int object, const Val& v);
   void SetListItem(State& s, int object, const Val& index, const Val& value);
   std::optional<Val> ListMethod(State& s, const std::string& name, int object, const std::vector<Val>& args);
+  Val BinaryOfEither(int op, const Val& x, const Val& y);
+  void CompareEither(State& s, const Instr& i, const Val& x, const Val& y);
   Val GetItem(State& s, const Val& container, const Val& index);
   void SetItem(State& s, const Val& container, const Val& index, const Val& value);
   Val Attribute(const State& s, const Val& of, PyObject* name);
@@ -548,6 +561,9 @@ class Translator final : public Builder {
   std::set<int> unknown_;  // lists that were read when nothing was known of them
   const std::set<int>& not_inline_;
   const ItemKinds& kinds_;
+  const MergedKinds& merged_;
+  std::map<std::pair<int, int>, int> kinds_seen_;  // where loops begin, of locals: 1 a float of Python, 2 of NumPy
+  std::set<int> heads_;                            // first instructions of loops
   Translation out_;
   std::map<std::pair<int, int>, int> cells_;  // (position, part): the flag that it was written is part -1
   std::map<std::tuple<int, int, int, ScalarType>, int> homes_;
