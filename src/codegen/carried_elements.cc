@@ -54,8 +54,9 @@ class CarriedElements {
 
   // Gives the write of which the next round reads what this load does, and which nothing comes between.
   llvm::StoreInst* Before(llvm::LoadInst& load) {
+    if (!ReadFirst(load)) return nullptr;
     const SCEVAddRecExpr* at = Moves(load.getPointerOperand());
-    if (!at || !ReadFirst(load)) return nullptr;
+    if (!at) return BeforeAtOnePlace(load);
     const SCEV* step = at->getStepRecurrence(se_);
     for (llvm::Instruction* write : writes_) {
       auto* store = llvm::dyn_cast<llvm::StoreInst>(write);
@@ -71,15 +72,52 @@ class CarriedElements {
     return nullptr;
   }
 
+  // The same of an element that all rounds read and write.
+  llvm::StoreInst* BeforeAtOnePlace(llvm::LoadInst& load) {
+    const SCEV* at = se_.getSCEV(load.getPointerOperand());
+    for (llvm::Instruction* write : writes_) {
+      auto* store = llvm::dyn_cast<llvm::StoreInst>(write);
+      if (!store || !store->isSimple() || store->getValueOperand()->getType() != load.getType() ||
+          se_.getSCEV(store->getPointerOperand()) != at || !dt_.dominates(&load, store) ||
+          !dt_.dominates(store->getParent(), loop_.getLoopLatch()))
+        continue;
+      const bool alone = llvm::all_of(writes_, [&](llvm::Instruction* w) { return w == write || Elsewhere(*w, load); });
+      return alone ? store : nullptr;
+    }
+    return nullptr;
+  }
+
+  // What is read in the first round: an address that does not change, or with which it begins.
+  const SCEV* Start(Value* pointer) {
+    const SCEVAddRecExpr* moves = Moves(pointer);
+    const SCEV* at = se_.getSCEV(pointer);
+    return moves ? moves->getStart() : se_.isLoopInvariant(at, &loop_) ? at : nullptr;
+  }
+
+  bool Elsewhere(llvm::Instruction& write, llvm::LoadInst& load) {
+    const llvm::MemoryLocation anywhere =
+        llvm::MemoryLocation::getBeforeOrAfter(load.getPointerOperand(), load.getAAMetadata());
+    return !llvm::isModSet(aa_.getModRefInfo(&write, anywhere));
+  }
+
   // Is it read in the first round, whatever happens in that? Then it may be read before the loop.
-  bool ReadFirst(const llvm::LoadInst& load) {
+  bool ReadFirst(llvm::LoadInst& load) {
+    const SCEV* start = Start(load.getPointerOperand());
+    if (!start) return false;
     llvm::SCEVExpander expander(se_, layout_, "carried");
     llvm::SmallVector<llvm::BasicBlock*, 8> exiting;
     loop_.getExitingBlocks(exiting);
     exiting.push_back(loop_.getLoopLatch());
-    return llvm::all_of(exiting, [&](llvm::BasicBlock* b) { return dt_.dominates(load.getParent(), b); }) &&
-           expander.isSafeToExpandAt(Moves(const_cast<Value*>(load.getPointerOperand()))->getStart(),
-                                     loop_.getLoopPreheader()->getTerminator());
+    // Whether an address that does not change lies in its array does not change either: so does no other check ask.
+    const bool one_place = !Moves(load.getPointerOperand());
+    const auto asks_else = [&](llvm::BasicBlock* b) {
+      const auto* branch = llvm::dyn_cast<llvm::BranchInst>(b->getTerminator());
+      return one_place && b != loop_.getLoopLatch() && branch && branch->isConditional() &&
+             !loop_.isLoopInvariant(branch->getCondition());
+    };
+    return llvm::all_of(exiting,
+                        [&](llvm::BasicBlock* b) { return dt_.dominates(load.getParent(), b) || asks_else(b); }) &&
+           expander.isSafeToExpandAt(start, loop_.getLoopPreheader()->getTerminator());
   }
 
   // Does `write` meet neither what the load reads in its round nor what it reads in the next one?
@@ -98,21 +136,19 @@ class CarriedElements {
       };
       if (outside(distance) && outside(se_.getMinusSCEV(distance, step))) return true;
     }
-    const llvm::MemoryLocation anywhere =
-        llvm::MemoryLocation::getBeforeOrAfter(load.getPointerOperand(), load.getAAMetadata());
-    return !llvm::isModSet(aa_.getModRefInfo(&write, anywhere));
+    return Elsewhere(write, load);
   }
 
   void Carry(llvm::LoadInst& load, llvm::StoreInst& store) {
     llvm::Instruction* end = loop_.getLoopPreheader()->getTerminator();
     llvm::SCEVExpander expander(se_, layout_, "carried");
     Value* pointer = load.getPointerOperand();
-    Value* at = expander.expandCodeFor(Moves(pointer)->getStart(), pointer->getType(), end);
+    Value* at = expander.expandCodeFor(Start(pointer), pointer->getType(), end);
     llvm::IRBuilder<> b(end);
     auto* first = b.CreateAlignedLoad(load.getType(), at, load.getAlign());
     first->setAAMetadata(load.getAAMetadata());
     b.SetInsertPoint(loop_.getHeader(), loop_.getHeader()->begin());
-    llvm::PHINode* element = b.CreatePHI(load.getType(), 2);
+    llvm::PHINode* element = b.CreatePHI(load.getType(), 2, "carried");
     element->addIncoming(first, loop_.getLoopPreheader());
     element->addIncoming(store.getValueOperand(), loop_.getLoopLatch());
     se_.forgetValue(&load);

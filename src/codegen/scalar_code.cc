@@ -40,6 +40,7 @@
 #include <llvm/Transforms/Scalar/SimpleLoopUnswitch.h>
 #include <llvm/Transforms/Scalar/SimplifyCFG.h>
 #include <llvm/Transforms/Utils/Cloning.h>
+#include <llvm/Transforms/Utils/Local.h>
 #include <llvm/Transforms/Utils/LoopUtils.h>
 #include <llvm/Transforms/Utils/UnrollLoop.h>
 #include <llvm/Transforms/Vectorize/LoopVectorize.h>
@@ -527,6 +528,21 @@ struct StrengthReducePass : llvm::PassInfoMixin<StrengthReducePass> {
   }
 };
 
+// What was taken for granted has told all it can: its conditions would count as work of loops.
+struct DropAssumesPass : llvm::PassInfoMixin<DropAssumesPass> {
+  llvm::PreservedAnalyses run(llvm::Function& f, llvm::FunctionAnalysisManager&) {
+    for (llvm::BasicBlock& block : f)
+      for (llvm::Instruction& i : llvm::make_early_inc_range(block)) {
+        auto* assume = llvm::dyn_cast<llvm::AssumeInst>(&i);
+        if (!assume) continue;
+        Value* condition = assume->getArgOperand(0);
+        assume->eraseFromParent();
+        llvm::RecursivelyDeleteTriviallyDeadInstructions(condition);
+      }
+    return llvm::PreservedAnalyses::none();
+  }
+};
+
 // Small loops whose number of rounds is known before the first go through four at once.
 struct SeveralRoundsPass : llvm::PassInfoMixin<SeveralRoundsPass> {
   llvm::PreservedAnalyses run(llvm::Function& f, llvm::FunctionAnalysisManager& fam) {
@@ -636,6 +652,7 @@ void Optimize(llvm::Module& m, llvm::TargetMachine& machine) {
   fpm.addPass(llvm::LoopVectorizePass());
   fpm.addPass(llvm::InstCombinePass());
   fpm.addPass(llvm::SimplifyCFGPass());
+  fpm.addPass(DropAssumesPass());
   fpm.addPass(SunkCountersPass());
   fpm.addPass(SeveralRoundsPass());
   llvm::LoopPassManager reduced;

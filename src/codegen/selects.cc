@@ -155,7 +155,7 @@ bool HoistChecks(llvm::BranchInst& branch, const llvm::Loop& loop, llvm::Dominat
       b.SetInsertPoint(end);
       Value* taken = k == 0 ? branch.getCondition() : b.CreateNot(branch.getCondition());
       Value* fails = usual ? b.CreateNot(check->getCondition()) : check->getCondition();
-      Value* leaves = b.CreateLogicalAnd(taken, fails);
+      Value* leaves = b.CreateLogicalAnd(taken, fails, "checked.first");
       BasicBlock* next = llvm::SplitBlock(here, end, &dt, &li);
       llvm::Instruction* jump = here->getTerminator();
       b.SetInsertPoint(jump);

@@ -42,7 +42,7 @@ bool UsedIn(const Counter& c, const llvm::Loop& loop, std::vector<llvm::PHINode*
       if (user == c.now || user == c.next) continue;
       auto* phi = llvm::dyn_cast<llvm::PHINode>(user);
       if (!phi || loop.contains(phi)) return true;
-      behind.push_back(phi);
+      if (!llvm::is_contained(behind, phi)) behind.push_back(phi);  // it may use the counter on several ways
     }
   return false;
 }

@@ -27,7 +27,9 @@ State Translator::Entry() {
     Val v = Describe(slots[i] && IsLazy(slots[i]) && !PyCell_Check(o ? o : Py_None) ? slots[i] : o, out_.objects);
     if (v.is == Is::kInt && v.small && changed_[i] < 0 && o && PyLong_CheckExact(o))
       v.natural = PyLong_AsLongLong(o) >= 0;
-    if (merged_.contains({from_, i}) && (v.is == Is::kFloat || (v.is == Is::kNumpy && v.dtype == DType::kFloat64)))
+    if (const auto merged = merged_.find({from_, i});
+        merged != merged_.end() && merged->second.is == Is::kEither && live[i] &&
+        (v.is == Is::kFloat || (v.is == Is::kNumpy && v.dtype == DType::kFloat64)))
       v = Either(NewNumpy(DType::kFloat64, -1), New(Is::kBool, -1));
     f.locals[i] = Receive(v, out_.locals, i, i);
     out_.locals.back().live = live[i];
@@ -190,7 +192,7 @@ void Translator::GoTo(State s, bool round) {
   Frame& outer = s.frames[0];
   ComputeAll(s);
   if (s.frames.size() == 1 && !loop_.Holds(outer.pc)) return Leave(s, "", true);
-  if (s.frames.size() == 1 && heads_.contains(outer.pc)) MergeKinds(outer);
+  if (s.frames.size() == 1 && heads_.contains(outer.pc)) MergeKinds(outer, round);
   for (Frame& f : s.frames)  // all states behind this block are alike
     for (Val& v : f.stack) s.frames.size() == 1 ? Copied(v) : Hold(v);
   Settle();
@@ -223,18 +225,34 @@ void Translator::GoTo(State s, bool round) {
   work_.push_back({it->second, std::move(s), round});
 }
 
-// Where a loop begins with a float of Python that its rounds make one of NumPy (`s = 0.0`, then `s += x[i]`), the code
-// would be made twice, and the first round would be none of the loop's. What comes to a loop's head is noted; the next
-// translation makes one value of both kinds. All that is usual comes out alike for both; for anything else Python goes
-// on.
-void Translator::MergeKinds(Frame& f) {
+// Where a loop begins with a float of Python that its rounds make one of NumPy (`s = 0.0`, then `s += x[i]`), or with a
+// name that is bound in its rounds alone, the code would be made twice, and the first round would be none of the
+// loop's. What comes to a loop's head is noted, and the next translation makes one kind of it: a float of either kind,
+// for which all that is usual comes out alike, or, of a name whose value nobody asks for there, whatever its rounds
+// leave in it.
+void Translator::MergeKinds(Frame& f, bool round) {
+  const auto [at, made] = live_.try_emplace(f.pc);
+  if (made) at->second = LiveAt(*f.code, f.pc, f.nlocals());
   for (int i = 0; i < f.nlocals(); ++i) {
     Val& v = f.locals[i];
-    const bool python = v.is == Is::kFloat, numpy = v.is == Is::kNumpy && v.dtype == DType::kFloat64;
-    if (changed_[i] < 0 || (!python && !numpy)) continue;
-    int& seen = kinds_seen_[{f.pc, i}];
-    seen |= python ? 1 : 2;
-    if (!merged_.contains({f.pc, i})) continue;
+    if (changed_[i] < 0) continue;
+    const bool unbound = v.is == Is::kNull && !at->second[i];
+    Val kind = v.is == Is::kNumpy ? NewNumpy(v.dtype, -1) : New(v.is, -1);
+    const bool either = v.is == Is::kEither || v.is == Is::kFloat || (v.is == Is::kNumpy && v.dtype == DType::kFloat64);
+    KindsSeen& seen = kinds_seen_[{f.pc, i}];
+    seen.unbound |= unbound;
+    seen.mixes |= round && (v.is == Is::kEither || v.is == Is::kFloat) && Innermost(*f.code, f.pc);
+    if (!unbound && !v.scalar() && !either) seen.other = true;
+    if (!unbound && std::none_of(seen.kinds.begin(), seen.kinds.end(), [&](auto& k) { return k.key() == kind.key(); }))
+      seen.kinds.push_back(kind), seen.either &= either;
+    const auto merged = merged_.find({f.pc, i});
+    if (merged == merged_.end()) continue;
+    const bool numpy = v.is == Is::kNumpy;
+    if (unbound) {
+      v = merged->second.is == Is::kEither ? NewNumpy(DType::kFloat64, -1) : merged->second;
+      v.value = Emit({.op = ScalarOp::kConst, .type = v.type(), .id = -2});
+    }
+    if (merged->second.is != Is::kEither || !(either || unbound) || v.is == Is::kEither) continue;
     v.is = Is::kNumpy;
     v.dtype = DType::kFloat64;
     v = Either(std::move(v), New(Is::kBool, Flag(numpy)));
@@ -243,8 +261,14 @@ void Translator::MergeKinds(Frame& f) {
 
 MergedKinds Translator::Mixed() const {
   MergedKinds mixed;
-  for (const auto& [place, kinds] : kinds_seen_)
-    if (kinds == 3) mixed.insert(place);
+  for (const auto& [place, seen] : kinds_seen_) {
+    if (seen.other || seen.kinds.empty()) continue;
+    if (seen.kinds.size() > 1 && seen.either && !seen.mixes)
+      mixed[place] = Either(NewNumpy(DType::kFloat64, -1), New(Is::kBool, -1));
+    if (seen.kinds.size() == 1 && (seen.unbound || seen.kinds[0].is == Is::kEither))
+      mixed[place] =
+          seen.kinds[0].is == Is::kEither ? Either(NewNumpy(DType::kFloat64, -1), New(Is::kBool, -1)) : seen.kinds[0];
+  }
   return mixed;
 }
 

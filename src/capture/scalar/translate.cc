@@ -532,14 +532,21 @@ Translation Translate(FjFrame* frame, const Loop& loop, int from, const Hopes& h
   std::set<int> not_inline;
   ItemKinds kinds;
   MergedKinds merged;
+  constexpr int kMostTries = 8;
+  int tries = 0;
   for (;;) {
     try {
       Translator translator(frame, loop, from, hopes, not_inline, kinds, merged);
       Translation made = translator.Run();
-      const size_t known = kinds.size() + merged.size();
+      const size_t known = kinds.size();
       kinds.merge(translator.Learned(made));
-      merged.merge(translator.Mixed());
-      if (kinds.size() + merged.size() == known) return made;
+      bool changed = kinds.size() != known;
+      for (auto& [place, kind] : translator.Mixed()) {
+        const auto [it, added] = merged.try_emplace(place, kind);
+        changed |= added || it->second.key() != kind.key();
+        it->second = kind;
+      }
+      if (!changed || ++tries == kMostTries) return made;
     } catch (const NotInline& call) {
       if (!not_inline.insert(call.pc).second) throw std::runtime_error("scalar code: a call cannot be left to Python");
     } catch (const TooMuch&) {

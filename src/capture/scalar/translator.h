@@ -96,8 +96,14 @@ struct Node {
 struct TooMuch {};
 // What is known of empty lists once the program has put something into them.
 using ItemKinds = std::map<PyObject*, Val>;
-// Locals that are floats of Python or of NumPy where a loop begins: its first instruction, and the local's index.
-using MergedKinds = std::set<std::pair<int, int>>;
+// As what a local is taken where a loop begins: its first instruction, and the local's index.
+using MergedKinds = std::map<std::pair<int, int>, Val>;
+// As what it came there; `either`: always as a float of Python or NumPy. `mixes`: a round of an innermost loop may
+// leave it as either, so which one it is would have to be computed in each round.
+struct KindsSeen {
+  std::vector<Val> kinds;
+  bool unbound = false, other = false, either = true, mixes = false;
+};
 struct NotInline {  // what was called must be left to Python as a whole
   int pc;
 };
@@ -290,7 +296,7 @@ class Translator final : public Builder {
   }
 
   void CountAnew();
-  void MergeKinds(Frame& f);
+  void MergeKinds(Frame& f, bool round);
   bool Distinguish(const State& s);
 
   // Is something jumped to here?
@@ -562,8 +568,9 @@ class Translator final : public Builder {
   const std::set<int>& not_inline_;
   const ItemKinds& kinds_;
   const MergedKinds& merged_;
-  std::map<std::pair<int, int>, int> kinds_seen_;  // where loops begin, of locals: 1 a float of Python, 2 of NumPy
-  std::set<int> heads_;                            // first instructions of loops
+  std::map<std::pair<int, int>, KindsSeen> kinds_seen_;
+  std::set<int> heads_;                    // first instructions of loops
+  std::map<int, std::vector<bool>> live_;  // locals there
   Translation out_;
   std::map<std::pair<int, int>, int> cells_;  // (position, part): the flag that it was written is part -1
   std::map<std::tuple<int, int, int, ScalarType>, int> homes_;
