@@ -60,7 +60,7 @@ enum class ScalarOp : uint8_t {
   kIntToF32,
   kF32ToF64,
   kF64ToF32,
-  kF64ToInt,
+  kF64ToInt,  // towards 0; no int of 64 bits: exit
   kBoolToInt,
   kFinite,       // a is neither infinite nor not-a-number
   kWrap,         // the int a as `dtype` holds its lowest bits

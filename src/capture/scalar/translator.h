@@ -96,6 +96,14 @@ struct Node {
 struct TooMuch {};
 // What is known of empty lists once the program has put something into them.
 using ItemKinds = std::map<PyObject*, Val>;
+// As what a local is taken where a loop begins: its first instruction, and the local's index.
+using MergedKinds = std::map<std::pair<int, int>, Val>;
+// As what it came there; `either`: always as a float of Python or NumPy. `mixes`: a round of an innermost loop may
+// leave it as either, so which one it is would have to be computed in each round.
+struct KindsSeen {
+  std::vector<Val> kinds;
+  bool unbound = false, other = false, either = true, mixes = false;
+};
 struct NotInline {  // what was called must be left to Python as a whole
   int pc;
 };
@@ -103,14 +111,21 @@ struct NotInline {  // what was called must be left to Python as a whole
 class Translator final : public Builder {
  public:
   Translator(FjFrame* frame, const Loop& loop, int from, const Hopes& hopes, const std::set<int>& not_inline,
-             const ItemKinds& kinds)
-      : frame_(frame), loop_(loop), from_(from), hopes_(hopes), not_inline_(not_inline), kinds_(kinds) {
+             const ItemKinds& kinds, const MergedKinds& merged)
+      : frame_(frame),
+        loop_(loop),
+        from_(from),
+        hopes_(hopes),
+        not_inline_(not_inline),
+        kinds_(kinds),
+        merged_(merged) {
     code.apart = hopes.apart;
   }
 
   Translation Run();
   // Of lists of which nothing was known when they were read, and is now.
   ItemKinds Learned(const Translation& made) const;
+  MergedKinds Mixed() const;
 
  private:
   // --- the entry
@@ -281,6 +296,8 @@ class Translator final : public Builder {
   }
 
   void CountAnew();
+  void MergeKinds(Frame& f, bool round);
+  bool Distinguish(const State& s);
 
   // Is something jumped to here?
   bool Target(const Frame& f, int pc) {
@@ -464,6 +481,8 @@ class Translator final : public Builder {
   std::pair<ScalarType, std::vector<int>> ItemArguments(int object, const Val& v);
   void SetListItem(State& s, int object, const Val& index, const Val& value);
   std::optional<Val> ListMethod(State& s, const std::string& name, int object, const std::vector<Val>& args);
+  Val BinaryOfEither(int op, const Val& x, const Val& y);
+  void CompareEither(State& s, const Instr& i, const Val& x, const Val& y);
   Val GetItem(State& s, const Val& container, const Val& index);
   void SetItem(State& s, const Val& container, const Val& index, const Val& value);
   Val Attribute(const State& s, const Val& of, PyObject* name);
@@ -548,6 +567,10 @@ class Translator final : public Builder {
   std::set<int> unknown_;  // lists that were read when nothing was known of them
   const std::set<int>& not_inline_;
   const ItemKinds& kinds_;
+  const MergedKinds& merged_;
+  std::map<std::pair<int, int>, KindsSeen> kinds_seen_;
+  std::set<int> heads_;                    // first instructions of loops
+  std::map<int, std::vector<bool>> live_;  // locals there
   Translation out_;
   std::map<std::pair<int, int>, int> cells_;  // (position, part): the flag that it was written is part -1
   std::map<std::tuple<int, int, int, ScalarType>, int> homes_;

@@ -28,6 +28,7 @@ enum class Is : uint8_t {
   kAddress,    // An address in memory, which only views hold.
   kNumpy,      // A NumPy scalar of type `dtype`.
   kComplex,    // a complex number: real and imaginary part, which are of Python; `dtype`: of NumPy, if not kBool
+  kEither,     // A float of Python or a numpy.float64: the number as the latter, and whether it is one.
   kTuple,      // Its items are those of the tuple.
   kRange,      // Its items are start, stop and step.
   kRangeIter,  // next, step, left; with the step 1 in place of the last where it stops, and in the loop a limit before
@@ -37,11 +38,12 @@ enum class Is : uint8_t {
   kTupleIter,  // a tuple, of which `node` is the next item
   kEnumerate,  // Its items are the count and the iterator.
   kZip,        // Its items are iterators.
-  kChunk,     // in the loop alone: an iterator, and how many of its items are gone through before others get their turn
-  kSlice,     // start, stop, step, which may be None
-  kView,      // a part of the array `object`: offset in bytes, sizes, strides in bytes; without object one that the
-              // code made, of `dtype`: last the address of its memory
-  kDeferred,  // an array that was not computed: the translation's node
+  kChunk,      // in the loop alone: an iterator, and how many of its items are gone through before others get their
+               // turn, or where it stands then
+  kSlice,      // start, stop, step, which may be None
+  kView,       // a part of the array `object`: offset in bytes, sizes, strides in bytes; without object one that the
+               // code made, of `dtype`: last the address of its memory
+  kDeferred,   // an array that was not computed: the translation's node
 };
 
 struct Val {
@@ -51,7 +53,7 @@ struct Val {
   int node = -1;
   bool unit = false;     // ranges: the step is 1; views: the last stride is that of neighbours
   uint32_t ones = 0;     // Of views: the axes that None made.
-  bool natural = false;  // iterators: the next is not negative, and small
+  bool natural = false;  // iterators: the next is not negative, and small; so ints at the entry that the code keeps
   bool small = false;    // ints at the entry: as IsSmall says
   bool few = false;      // ranges: of a few numbers, whatever is computed
   bool whole = false;    // views of what the code made: all of it, the array itself
@@ -67,6 +69,8 @@ struct Val {
   bool integral() const { return is == Is::kBool || is == Is::kInt || (is == Is::kNumpy && dtype < DType::kFloat16); }
   bool truth() const { return is == Is::kBool || (is == Is::kNumpy && dtype == DType::kBool); }
   bool python() const { return is != Is::kNumpy; }
+  // What arithmetic sees of a float of either kind.
+  const Val& number() const { return is == Is::kEither ? items[0] : *this; }
   bool made() const { return is == Is::kView && object < 0; }
   int rank() const { return static_cast<int>(items.size() - (object < 0 ? 2 : 1)) / 2; }  // The rank of a view.
   bool iterator() const { return is >= Is::kRangeIter && is <= Is::kChunk; }
@@ -200,6 +204,7 @@ inline bool IsSmall(int64_t number) {
 }
 
 Val New(Is is, int value);
+Val Either(Val number, Val numpy);
 Val NewNumpy(DType dtype, int value);
 Val IntConstant(Builder& b, int64_t v);
 
