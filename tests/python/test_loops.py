@@ -227,20 +227,15 @@ def test_what_is_slower_compiled_is_left_to_python(leave):
 
 @pytest.mark.clock
 def test_calls_in_which_loops_become_code_are_not_measured(leave):
-    def program(a):
-        for i in range(2):
-            for j in range(2):
-                for k in range(2):
-                    for m in range(2):
-                        for n in range(a.shape[0]):
-                            a[n] = a[n] * 0.5 + a[n - 1] * 0.25 + i - j + k * m
-        return a
-
+    loops = "".join(f"    if x == {k}.0:\n        for n in range(a.shape[0]):\n            a[n] = a[n] * 0.5 + {k}.0\n" for k in range(10))
+    names = {}
+    exec(f"def program(a, x):\n{loops}    return a\n", names)  # noqa: S102
+    program = names["program"]
     compiled = framejit.compile(program)
-    for _ in range(40):
-        assert np.array_equal(compiled(np.ones(300)), program(np.ones(300)))
+    for x in range(60):
+        assert np.array_equal(compiled(np.ones(300), x % 10.0), program(np.ones(300), x % 10.0))
     info = compiled.cache_info()
-    assert info["scalar_loops"] >= 3 and not any("left to" in note for note in info["notes"])
+    assert info["scalar_loops"] >= 5 and not any("left to" in note for note in info["notes"])
 
 
 @pytest.mark.clock

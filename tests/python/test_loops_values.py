@@ -527,8 +527,7 @@ def test_functions_of_complex_arrays():
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "int64", "complex128"])
-@pytest.mark.parametrize("turned", [False, True])
-def test_products_of_small_matrices(dtype, turned):
+def test_products_of_small_matrices(dtype):
     """The same bits as NumPy's, of views, of what was computed, of vectors."""
 
     def program(a, b, v, out):
@@ -540,12 +539,14 @@ def test_products_of_small_matrices(dtype, turned):
         return m, v, out
 
     def cube(scale):
-        x = (rng().standard_normal((24, 4, 4)) * scale).astype(dtype)
-        return x.swapaxes(1, 2) if turned else x
+        return (rng().standard_normal((24, 4, 4)) * scale).astype(dtype)
 
-    check(program, (cube(3), cube(2), cube(1)[0].repeat(6, 0).copy(), cube(1).copy()))
+    def turned(scale):
+        return cube(scale).swapaxes(1, 2)
+
+    check(program, (cube(3), turned(2), cube(1)[0].repeat(6, 0), cube(1)))
     if dtype != "int64":
-        check(program, (cube(1e19), cube(1e19), cube(1)[0].repeat(6, 0).copy(), cube(1).copy()))
+        check(program, (turned(1e19), cube(1e19), cube(1)[0].repeat(6, 0), cube(1)))
 
 
 def test_products_that_do_not_fit_raise():

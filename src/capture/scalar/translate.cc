@@ -104,22 +104,7 @@ void Translator::Step(State& s, const Instr& i) {
       Push(s, Tuple(std::move(items)));
       return Next(s, i);
     }
-    case Op::kBuildList: {  // its elements are read at once, by np.array
-      std::vector<Val>& stack = s.top().stack;
-      Val list;
-      list.is = Is::kLiteral;
-      list.items.assign(stack.end() - i.arg, stack.end());
-      const bool numbers = std::all_of(list.items.begin(), list.items.end(), [](const Val& v) {
-        return v.scalar() || v.is == Is::kComplex || v.is == Is::kLiteral;
-      });
-      const bool read = std::any_of(stack.begin(), stack.end(), [&](const Val& v) {
-        return v.is == Is::kObject && tensor::CalleeOf(out_.objects[v.object].object.get()).name() == "numpy.array";
-      });
-      if (list.items.empty() || !numbers || !read) throw Unsupported{"a list"};
-      stack.resize(stack.size() - i.arg);
-      Push(s, std::move(list));
-      return Next(s, i);
-    }
+    case Op::kBuildList: return WriteDown(s, i);
     case Op::kUnpackSequence: {
       Val v = Pop(s);
       if (v.is != Is::kTuple || static_cast<int>(v.items.size()) != i.arg) throw Unsupported{"unpacking"};
@@ -128,6 +113,24 @@ void Translator::Step(State& s, const Instr& i) {
     }
     default: return StepValue(s, i);
   }
+}
+
+// A list of numbers whose elements np.array, which was named before, reads at once.
+void Translator::WriteDown(State& s, const Instr& i) {
+  std::vector<Val>& stack = s.top().stack;
+  const bool read = std::any_of(stack.begin(), stack.end(), [&](const Val& v) {
+    return v.is == Is::kObject && tensor::CalleeOf(out_.objects[v.object].object.get()).name() == "numpy.array";
+  });
+  Val list;
+  list.is = Is::kLiteral;
+  list.items.assign(stack.end() - i.arg, stack.end());
+  const bool numbers = std::all_of(list.items.begin(), list.items.end(), [](const Val& v) {
+    return v.scalar() || v.is == Is::kComplex || v.is == Is::kLiteral;
+  });
+  if (list.items.empty() || !numbers || !read) throw Unsupported{"a list"};
+  stack.resize(stack.size() - i.arg);
+  Push(s, std::move(list));
+  Next(s, i);
 }
 
 void Translator::StepValue(State& s, const Instr& i) {

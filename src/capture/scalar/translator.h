@@ -447,6 +447,7 @@ class Translator final : public Builder {
   void Step(State& s, const Instr& i);
   void StepFlow(State& s, const Instr& i);
   void StepValue(State& s, const Instr& i);
+  void WriteDown(State& s, const Instr& i);
   void ForIter(State& s, const Instr& i);
   void NextNumber(State& s, const Instr& i, const State& done);
   void GetIter(State& s, const Instr& i);
