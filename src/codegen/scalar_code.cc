@@ -398,6 +398,7 @@ class Emitter {
         return f ? b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, x)
                  : b_.CreateBinaryIntrinsic(llvm::Intrinsic::abs, x, b_.getFalse());
       case ScalarOp::kSqrt: return b_.CreateUnaryIntrinsic(llvm::Intrinsic::sqrt, x);
+      case ScalarOp::kFma: return b_.CreateIntrinsic(llvm::Intrinsic::fma, {x->getType()}, {x, y, values_[i.c]});
       case ScalarOp::kFloor: return b_.CreateUnaryIntrinsic(llvm::Intrinsic::floor, x);
       case ScalarOp::kDivTrunc: return b_.CreateSDiv(x, y);
       case ScalarOp::kAnd: return b_.CreateAnd(x, y);

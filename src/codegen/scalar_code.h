@@ -33,6 +33,7 @@ enum class ScalarOp : uint8_t {
   kNeg,
   kAbs,
   kSqrt,
+  kFma,    // a * b + c of floats, rounded once
   kFloor,  // kAdd, kSub, kMul of ints wrap; kDiv of floats
   kAddOver,
   kSubOver,

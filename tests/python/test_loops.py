@@ -226,6 +226,19 @@ def test_what_is_slower_compiled_is_left_to_python(leave):
 
 
 @pytest.mark.clock
+def test_calls_in_which_loops_become_code_are_not_measured(leave):
+    loops = "".join(f"    if x == {k}.0:\n        for n in range(a.shape[0]):\n            a[n] = a[n] * 0.5 + {k}.0\n" for k in range(10))
+    names = {}
+    exec(f"def program(a, x):\n{loops}    return a\n", names)  # noqa: S102
+    program = names["program"]
+    compiled = framejit.compile(program)
+    for x in range(60):
+        assert np.array_equal(compiled(np.ones(300), x % 10.0), program(np.ones(300), x % 10.0))
+    info = compiled.cache_info()
+    assert info["scalar_loops"] >= 5 and not any("left to" in note for note in info["notes"])
+
+
+@pytest.mark.clock
 def test_memory_that_the_first_results_ask_for_does_not_count(leave):
     def softmax(x):
         return torch.softmax(x * 2 + 1, -1)

@@ -448,6 +448,27 @@ def test_complex_arithmetic():
     check(program, (1.0, 2.0, 40), (-0.0, 0.0, 40), (1e200, -1e180, 40), (1e308, 1e308, 10))
 
 
+def test_complex_numbers_of_python_and_floats_of_numpy():
+    def program(x, n):
+        z = 0.5j
+        for i in range(n):
+            y = np.sin(x) * i
+            w = z * y - y + 1j / np.exp(x)
+            z = (w + y) * 0.1 + z
+            x = x + 0.01
+        return z, w, y
+
+    def divides(x, n):
+        z = 1j
+        for _ in range(n):
+            z = z / x
+            x = x - np.float64(1)
+        return z
+
+    check(program, (0.5, 40), (np.float64(0.5), 40))
+    check(divides, (np.float64(50), 30), (np.float64(20), 30))
+
+
 def test_complex_arrays():
     def program(a, b):
         s = 0j
@@ -466,6 +487,140 @@ def test_complex_arrays():
     check(program, (rng().random(50) + 1j * rng().random(50), rng().random(50).astype(complex)))
     check(program, ((rng().random(50) + 1j * rng().random(50)) * 1e150, rng().random(50).astype(complex)))
     check(zero, (30.0 + 0j, 20), (30.0 + 0j, 40))
+
+
+def complex_matrix(n, m):
+    return rng().standard_normal((n, m)) + 1j * rng(8).standard_normal((n, m))
+
+
+def test_arithmetic_of_complex_arrays():
+    def program(a, b, x):
+        total = 0j
+        for i in range(1, a.shape[0]):
+            row = a[i] * b[i - 1] + x[i] * (1 - 2j)
+            a[i] = row - a[i - 1, ::-1] / 3 + x[i]
+            b[i, 1:] *= a[i, :-1] * x[i, 0]
+            b[i] = -b[i] * a[i, 2] + row**2 / (b[i - 1] + 7j)
+            b[i, ::2] = x[i, ::2]
+            a[i, :3] = 2.5
+            total = total + row[1]
+        return total, row, a, b
+
+    check(program, (complex_matrix(20, 7), complex_matrix(20, 7), matrix(20, 7)))
+    check(program, (complex_matrix(20, 7) * 1e160, complex_matrix(20, 7), matrix(20, 7)))
+    check(program, (complex_matrix(20, 7), complex_matrix(20, 7), np.zeros((20, 7))))
+
+
+def test_functions_of_complex_arrays():
+    def program(a, out):
+        kept = None
+        for i in range(a.shape[0]):
+            z = np.exp(a[i] * 1j) + np.zeros(a.shape[1], dtype=complex)
+            z[0] = 1 + i
+            out[i] = np.abs(z - a[i]) + abs(z)
+            if i == 3:
+                kept = z[1:]
+        return z, kept, out
+
+    check(program, (complex_matrix(24, 9), np.zeros((24, 9))))
+    check(program, (complex_matrix(24, 9) * 300, np.zeros((24, 9))))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "int64", "complex128"])
+def test_products_of_small_matrices(dtype):
+    """The same bits as NumPy's, of views, of what was computed, of vectors."""
+
+    def program(a, b, v, out):
+        m = a[0]
+        for i in range(a.shape[0]):
+            m = a[i] @ b[i].T
+            out[i] += m @ (out[i] * 2) - b[i]
+            v[i] = (v[i] @ m) + m @ v[i] * (v[i] @ v[i])
+        return m, v, out
+
+    def cube(scale):
+        return (rng().standard_normal((24, 4, 4)) * scale).astype(dtype)
+
+    def turned(scale):
+        return cube(scale).swapaxes(1, 2)
+
+    check(program, (cube(3), turned(2), cube(1)[0].repeat(6, 0), cube(1)))
+    if dtype != "int64":
+        check(program, (turned(1e19), cube(1e19), cube(1)[0].repeat(6, 0), cube(1)))
+
+
+def test_products_that_do_not_fit_raise():
+    def program(a, b, n):
+        for i in range(n):
+            c = a @ b
+            if i == 24:
+                b = b[:2]
+        return c
+
+    check(program, (matrix(3, 3), matrix(3, 3), 30))
+
+
+def test_arrays_of_numbers():
+    def numbers(x, n):
+        s = np.array([1.0, x])
+        for i in range(n):
+            a = np.array([i, x, True])
+            b = np.array([[i, 2], [3, -i]])
+            c = np.array([[x * 1j, 1], [0.5, s[0]]]) @ np.array([s[0], 1j])
+            d = np.array([i + 0.7, -1.5], dtype=np.int64)
+            e = np.array((s[0], i), dtype=complex)
+            s = np.array([s[1] - s[0] * 0.25, s[0] / (1 + a[0])])
+            last = a[1:]
+        return s, a, b, c, d, e, last, last.base is a
+
+    def ragged(n):
+        for i in range(n):
+            a = np.array([[i, 1], [2, 3]]) if i < 24 else np.array([[i], [2, 3]])
+        return a
+
+    compiled = check(numbers, (0.5, 30), (float("inf"), 30), (float("nan"), 30))
+    assert any("machine code" in note for note in compiled.cache_info()["notes"])
+    check(ragged, (30,))
+
+
+def test_functions_defined_anew_are_told_apart():
+    def program(x, n, k):
+        if k:
+
+            def f(v):
+                return v * 2.0
+        else:
+
+            def f(v):
+                return v - 1.0
+
+        for _ in range(n):
+            x = f(x) * 0.5
+        return x
+
+    check(program, (1.0, 50, 1), (1.0, 50, 0), (1.0, 50, 1))
+
+
+def test_an_ode_of_arrays_of_numbers_is_machine_code():
+    def program(x, n, dt):
+        def f(s):
+            return np.array([10 * (s[1] - s[0]), s[0] * (28 - s[2]) - s[1], s[0] * s[1] - 8 / 3 * s[2]])
+
+        out = np.empty((n, 3))
+        for i in range(n):
+            k1 = f(x)
+            k2 = f(x + dt / 2 * k1)
+            x = x + dt * k2
+            out[i] = x
+        return out
+
+    compiled = check(program, (np.ones(3), 100, 0.01))
+    made, before = (compiled.cache_info()[k] for k in ("scalar_loops", "scalar_runs"))
+    for _ in range(4):
+        compiled(np.ones(3), 100, 0.01)
+    info = compiled.cache_info()
+    assert info["scalar_runs"] - before <= 8  # not once for each round
+    assert info["scalar_loops"] == made  # the function is another one in each call
 
 
 def test_made_arrays_do_not_grow():

@@ -115,6 +115,7 @@ Timing::Turn Timing::Choose(Compiled& compiled, PyObject* const* args, Py_ssize_
   turn.timed = true;
   turn.python = c->plain.size() < c->compiled.size();
   turn.captures = compiled.captures;
+  turn.loops = compiled.scalar_loops;
   turn.mapped = runtime::ArenaPool::Get().mapped();
   turn.start = Now();
   return turn;
@@ -130,7 +131,8 @@ void Timing::Ended(Compiled& compiled, const Turn& turn, bool ok) {
   }
   // First runs compile, choose and pack. What goes on compiling call after call costs that, too.
   constexpr int kTries = 4;
-  if (compiled.captures != turn.captures && ++c->tries < kTries) {
+  const bool captured = compiled.captures != turn.captures && ++c->tries < kTries;
+  if (captured || compiled.scalar_loops != turn.loops) {  // of a loop there are only few versions
     c->warm = 0;
     return;
   }

@@ -16,8 +16,8 @@ class Timing {
     bool python = false;  // Is this call run as written?
     bool timed = false;   // Does Ended() want to know the time?
     uint64_t key = 0;
-    int64_t captures = 0;
-    uint64_t mapped = 0;  // See ArenaPool.
+    int64_t captures = 0, loops = 0;  // that there were; loops: those that became code
+    uint64_t mapped = 0;              // See ArenaPool.
     double start = 0;
   };
   // at: which part of the function, if not all of it.

@@ -39,8 +39,8 @@ char* Scratch(int64_t buffer, int64_t bytes) {
 
 // May an array of `from` be stored as elements of `to` without a look at its values?
 bool Stores(DType from, DType to) {
-  if (from == to) return true;
-  return to != DType::kBool && (Float(to) || !Float(from));
+  if (from == to || IsComplex(to)) return true;
+  return !IsComplex(from) && to != DType::kBool && (Float(to) || !Float(from));
 }
 
 }  // namespace
@@ -195,10 +195,9 @@ Part Translator::Index(const Part& p, const Val& index, bool within) {
 Val Translator::ItemOf(const Part& p) {
   if (p.rank()) return View(p);
   const int base = BaseOf(p);
-  if (p.dtype != DType::kComplex128) return NewNumpy(p.dtype, Load(base, p.offset, p.dtype, Lies(p)));
-  const int behind = Op(ScalarOp::kAdd, ScalarType::kInt, p.offset, Int(sizeof(double)));
-  return Complex(New(Is::kFloat, Load(base, p.offset, DType::kFloat64, Lies(p))),
-                 New(Is::kFloat, Load(base, behind, DType::kFloat64, Lies(p))), true);
+  const Element v = ElementAt(base, p.offset, p.dtype, Lies(p));
+  if (!IsComplex(p.dtype)) return NewNumpy(p.dtype, v.value);
+  return Complex(New(Is::kFloat, v.value), New(Is::kFloat, v.imag), true);
 }
 
 Val Translator::ArrayAttribute(const Part& p, const std::string& name) {
@@ -235,15 +234,34 @@ Val Translator::Deferred(Node n) {
 int Translator::NodeOf(const Val& v) {
   if (v.is == Is::kDeferred) return v.node;
   Part p = PartOf(v);
-  if (p.dtype == DType::kComplex128) throw Unsupported{"an array of complex numbers"};
   Node n{.kind = Node::kPart, .dtype = p.dtype, .sizes = p.sizes, .ones = p.ones};
   n.part = std::move(p);
   return Deferred(std::move(n)).node;
 }
 
 int Translator::NodeOf(const Val& v, DType t) {  // a number becomes one of `t`
-  if (!v.scalar()) return NodeOf(v);
-  return Deferred({.kind = Node::kNumber, .dtype = t, .value = NumberFor(*this, v, t)}).node;
+  if (!v.scalar() && v.is != Is::kComplex) return NodeOf(v);
+  return Deferred({.kind = Node::kNumber, .dtype = t, .value = NumberAs(v, t)}).node;
+}
+
+Element Translator::NumberAs(const Val& v, DType t) {
+  if (!IsComplex(t)) return {NumberFor(*this, v, t)};
+  const Val z = ToComplex(*this, v, true);
+  return {Value(z.items[0]), Value(z.items[1])};
+}
+
+// In which type NumPy computes with these two, one of which is an array.
+DType Translator::TypeOfBoth(const Val& x, const Val& y) {
+  const auto kind = [&](const Val& v) {
+    if (v.scalar() || v.is == Is::kComplex) return v;
+    if (!IsArray(v)) throw Unsupported{"an operator on an array and something else"};
+    return NewNumpy(v.is == Is::kDeferred ? nodes_[v.node].dtype : PartOf(v).dtype, -1);
+  };
+  const Val a = kind(x), b = kind(y);
+  if (a.is != Is::kComplex && b.is != Is::kComplex) return CommonType(a, b);
+  const Val &z = a.is == Is::kComplex ? a : b, &other = a.is == Is::kComplex ? b : a;
+  if (!IsComplex(z.dtype) && other.dtype == DType::kFloat32) throw Unsupported{"an operator on arrays"};
+  return DType::kComplex128;
 }
 
 // Sizes of what two nodes make together: axes from the last. Sizes that differ are left to NumPy.
@@ -263,27 +281,23 @@ void Translator::Broadcast(Node& n) {
 }
 
 Val Translator::DeferBinary(int op, const Val& x, const Val& y) {
-  const auto kind = [&](const Val& v) {
-    if (v.scalar()) return v;
-    if (!IsArray(v)) throw Unsupported{"an operator on an array and something else"};
-    return NewNumpy(v.is == Is::kDeferred ? nodes_[v.node].dtype : PartOf(v).dtype, -1);
-  };
   out_.floats = true;
   if (op == NB_POWER) {
     if (!IsArray(x) || y.is != Is::kInt || y.constant != 2) throw Unsupported{"a power of an array"};
     const Val kept = x.is == Is::kDeferred ? x : Deferred(nodes_[NodeOf(x)]);
     return DeferBinary(NB_MULTIPLY, kept, kept);
   }
-  DType t = CommonType(kind(x), kind(y));
+  DType t = TypeOfBoth(x, y);
   static constexpr std::pair<int, ScalarOp> kOps[] = {{NB_ADD, ScalarOp::kAdd},      {NB_SUBTRACT, ScalarOp::kSub},
                                                       {NB_MULTIPLY, ScalarOp::kMul}, {NB_TRUE_DIVIDE, ScalarOp::kDiv},
                                                       {NB_AND, ScalarOp::kAnd},      {NB_OR, ScalarOp::kOr},
                                                       {NB_XOR, ScalarOp::kXor}};
   const auto* row = std::find_if(std::begin(kOps), std::end(kOps), [&](const auto& r) { return r.first == op; });
   const bool bits = op == NB_AND || op == NB_OR || op == NB_XOR;
-  if (row == std::end(kOps) || (bits ? Float(t) : t == DType::kBool) || t == DType::kUInt64 || t == DType::kFloat16)
+  if (row == std::end(kOps) || (bits ? Float(t) || IsComplex(t) : t == DType::kBool) || t == DType::kUInt64 ||
+      t == DType::kFloat16 || t == DType::kComplex64)
     throw Unsupported{"an operator on arrays"};
-  if (op == NB_TRUE_DIVIDE && !Float(t)) {
+  if (op == NB_TRUE_DIVIDE && !Float(t) && !IsComplex(t)) {
     for (const Val& v : {x, y})
       if (v.is == Is::kInt) NumberFor(*this, v, t);  // it must fit
     t = DType::kFloat64;
@@ -299,6 +313,7 @@ Val Translator::DeferUnary(ScalarOp op, const Val& x) {
   const int a = NodeOf(x);
   DType t = nodes_[a].dtype;
   out_.floats = true;
+  if (IsComplex(t) && op != ScalarOp::kNeg) throw Unsupported{"a function of complex numbers"};
   if (op == ScalarOp::kSqrt && !Float(t)) {
     if (DTypeSize(t) < 4) throw Unsupported{"a square root"};  // NumPy computes in a smaller float
     t = DType::kFloat64;
@@ -311,8 +326,7 @@ Val Translator::DeferUnary(ScalarOp op, const Val& x) {
 Val Translator::Gather(const Val& container, const Val& index) {
   const Part from = PartOf(container);
   const int at = NodeOf(index);
-  if (from.rank() != 1 || from.dtype == DType::kComplex128 || Float(nodes_[at].dtype) ||
-      nodes_[at].dtype == DType::kBool)
+  if (from.rank() != 1 || Float(nodes_[at].dtype) || IsComplex(nodes_[at].dtype) || nodes_[at].dtype == DType::kBool)
     throw Unsupported{"an index that is an array"};
   ExitIf(Compare(ScalarOp::kEq, from.sizes[0], Int(0)));
   Node n{.kind = Node::kGather,
@@ -334,7 +348,7 @@ bool Translator::Reads(int node, const Part& to) const {
 // May something come out that the code leaves for?
 bool Translator::Special(int node) const {
   const Node& n = nodes_[node];
-  if (n.kind == Node::kGather || (n.kind >= Node::kBinary && Float(n.dtype))) return true;
+  if (n.kind == Node::kGather || (n.kind >= Node::kBinary && (Float(n.dtype) || IsComplex(n.dtype)))) return true;
   return (n.a >= 0 && Special(n.a)) || (n.b >= 0 && Special(n.b));
 }
 
@@ -365,6 +379,24 @@ int Translator::Cast(int v, DType from, DType to) {
   return to == DType::kInt64 ? v : Wrap(v, to);
 }
 
+Element Translator::Cast(Element v, DType from, DType to) {
+  if (from == to) return v;
+  return IsComplex(to) ? Element{Cast(v.value, from, DType::kFloat64), Number(0)} : Element{Cast(v.value, from, to)};
+}
+
+Element Translator::ElementAt(int address, int offset, DType t, int array) {
+  if (!IsComplex(t)) return {Load(address, offset, t, array)};
+  const int behind = Op(ScalarOp::kAdd, ScalarType::kInt, offset, Int(sizeof(double)));
+  const int value = Load(address, offset, DType::kFloat64, array);
+  return {value, Load(address, behind, DType::kFloat64, array)};
+}
+
+void Translator::StoreElement(int address, int offset, Element v, DType t, int array) {
+  if (!IsComplex(t)) return StoreAt(address, offset, v.value, t, array);
+  StoreAt(address, offset, v.value, DType::kFloat64, array);
+  StoreAt(address, Op(ScalarOp::kAdd, ScalarType::kInt, offset, Int(sizeof(double))), v.imag, DType::kFloat64, array);
+}
+
 int Translator::Wrap(int v, DType t) {
   return Emit({.op = ScalarOp::kWrap, .a = v, .dtype = t, .id = -2});
 }
@@ -375,12 +407,14 @@ void Translator::Bad(int condition) {
 }
 
 // A float that may be special where nothing was before. `shown`: then what is made of it is, too.
-int Translator::Finite(int v, DType t, bool shown) {
-  if (Float(t) && !shown) Bad(Op(ScalarOp::kNot, ScalarType::kBool, Op(ScalarOp::kFinite, ScalarType::kBool, v)));
+Element Translator::Finite(Element v, DType t, bool shown) {
+  if (shown || (!Float(t) && !IsComplex(t))) return v;
+  for (int part : {v.value, v.imag})
+    if (part >= 0) Bad(Op(ScalarOp::kNot, ScalarType::kBool, Op(ScalarOp::kFinite, ScalarType::kBool, part)));
   return v;
 }
 
-int Translator::EvalAs(int node, const std::vector<int>& at, DType t, bool shown) {
+Element Translator::EvalAs(int node, const std::vector<int>& at, DType t, bool shown) {
   const DType from = nodes_[node].dtype;
   if (from == DType::kFloat64 && t == DType::kFloat32) return Finite(Cast(Eval(node, at, true), from, t), t, shown);
   return Cast(Eval(node, at, shown), from, t);
@@ -397,33 +431,41 @@ int Translator::OffsetOf(const Part& p, const std::vector<int>& at, DType t) {
   return offset < 0 ? Int(0) : offset;
 }
 
-int Translator::Eval(int node, const std::vector<int>& at, bool shown) {
+Element Translator::Eval(int node, const std::vector<int>& at, bool shown) {
   const Node& n = nodes_[node];
   const DType t = n.dtype;
   const ScalarType type = NewNumpy(t, -1).type();
   switch (n.kind) {
-    case Node::kPart: return Load(BaseOf(n.part), OffsetOf(n.part, at, t), t, Lies(n.part));
+    case Node::kPart: return ElementAt(BaseOf(n.part), OffsetOf(n.part, at, t), t, Lies(n.part));
     case Node::kNumber: return n.value;
     case Node::kGather: {
-      const int size = n.part.sizes[0], index = Cast(Eval(n.a, at, false), nodes_[n.a].dtype, DType::kInt64);
+      const int size = n.part.sizes[0], index = EvalAs(n.a, at, DType::kInt64, false).value;
       const int within = Op(ScalarOp::kSelect, ScalarType::kInt, Compare(ScalarOp::kLt, index, Int(0)),
                             Op(ScalarOp::kAdd, ScalarType::kInt, index, size), index);
       const int good = Compare(ScalarOp::kBelow, within, size);
       Bad(Op(ScalarOp::kNot, ScalarType::kBool, good));
       const int safe = Op(ScalarOp::kSelect, ScalarType::kInt, good, within, Int(0));
-      return Load(BaseOf(n.part), OffsetOf(n.part, {safe}, t), t, Lies(n.part));
+      return ElementAt(BaseOf(n.part), OffsetOf(n.part, {safe}, t), t, Lies(n.part));
     }
     case Node::kUnary: {
-      const int v = Op(n.op, type, EvalAs(n.a, at, t, true));
-      return Float(t) ? Finite(v, t, shown) : Wrap(v, t);
+      const Element x = EvalAs(n.a, at, t, true);
+      if (IsComplex(t)) return Finite({Op(n.op, type, x.value), Op(n.op, type, x.imag)}, t, shown);
+      const int v = Op(n.op, type, x.value);
+      return Float(t) ? Finite({v}, t, shown) : Element{Wrap(v, t)};
     }
     case Node::kBinary: break;
   }
-  const int x = EvalAs(n.a, at, t, true), y = n.b == n.a ? x : EvalAs(n.b, at, t, n.op != ScalarOp::kDiv);
-  const int v = Op(n.op, type, x, y);
-  if (Float(t)) return Finite(v, t, shown);
+  const Element x = EvalAs(n.a, at, t, true), y = n.b == n.a ? x : EvalAs(n.b, at, t, n.op != ScalarOp::kDiv);
+  if (IsComplex(t)) {
+    int good;
+    const Element z = ComplexArithmetic(*this, n.op, x, y, &good);
+    if (good >= 0) Bad(Op(ScalarOp::kNot, ScalarType::kBool, good));
+    return Finite(z, t, shown);
+  }
+  const int v = Op(n.op, type, x.value, y.value);
+  if (Float(t)) return Finite({v}, t, shown);
   const bool grows = n.op == ScalarOp::kAdd || n.op == ScalarOp::kSub || n.op == ScalarOp::kMul;
-  return grows && t != DType::kInt64 ? Wrap(v, t) : v;
+  return {grows && t != DType::kInt64 ? Wrap(v, t) : v};
 }
 
 // --- loops
@@ -487,11 +529,11 @@ int Translator::Fill(int node, const std::vector<int>& sizes, DType t, const Par
   bad_ = Variable(ScalarType::kBool);
   Emit({.op = ScalarOp::kSet, .a = Flag(false), .imm = bad_});
   ForAll(sizes, [&](const std::vector<int>& at, int place) {
-    const int v = EvalAs(node, at, t, false);
+    const Element v = EvalAs(node, at, t, false);
     if (to)
-      StoreAt(BaseOf(*to), OffsetOf(*to, at, t), v, t, Lies(*to));
+      StoreElement(BaseOf(*to), OffsetOf(*to, at, t), v, t, Lies(*to));
     else
-      StoreAt(memory, Op(ScalarOp::kMul, ScalarType::kInt, place, size), v, t, kMadeArrays);
+      StoreElement(memory, Op(ScalarOp::kMul, ScalarType::kInt, place, size), v, t, kMadeArrays);
   });
   if (SpecialAs(node, t)) ExitIf(Emit({.op = ScalarOp::kGet, .type = ScalarType::kBool, .imm = bad_, .id = -2}));
   return memory;
@@ -503,9 +545,12 @@ int Translator::AddressOf(const Part& p) {
 
 void Translator::Assign(State& s, const Part& to, const Val& value) {
   const DType t = to.dtype;
-  if (t == DType::kComplex128) throw Unsupported{"a store of many complex numbers"};
-  const int node = value.scalar() ? Deferred({.kind = Node::kNumber, .dtype = t, .value = Stored(*this, value, t)}).node
-                                  : NodeOf(value);
+  const auto number = [&] {
+    return Deferred({.kind = Node::kNumber,
+                     .dtype = t,
+                     .value = IsComplex(t) ? NumberAs(value, t) : Element{Stored(*this, value, t)}});
+  };
+  const int node = value.scalar() || value.is == Is::kComplex ? number().node : NodeOf(value);
   const Node& n = nodes_[node];
   ComputeAll(s);
   const size_t lead = to.sizes.size() - n.sizes.size();
@@ -522,8 +567,8 @@ void Translator::Assign(State& s, const Part& to, const Val& value) {
   } else {
     const int from = Fill(node, to.sizes, t, nullptr), size = Int(DTypeSize(t));
     ForAll(to.sizes, [&](const std::vector<int>& at, int place) {
-      const int v = Load(from, Op(ScalarOp::kMul, ScalarType::kInt, place, size), t, kMadeArrays);
-      StoreAt(BaseOf(to), OffsetOf(to, at, t), v, t, Lies(to));
+      const Element v = ElementAt(from, Op(ScalarOp::kMul, ScalarType::kInt, place, size), t, kMadeArrays);
+      StoreElement(BaseOf(to), OffsetOf(to, at, t), v, t, Lies(to));
     });
   }
   Wrote(s, to);

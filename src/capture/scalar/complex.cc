@@ -38,11 +38,7 @@ double Hypotenuse(double a, double b) {
   return ::hypot(a, b);
 }
 
-struct Parts {
-  int re, im;
-};
-
-Parts PartsOf(Builder& b, const Val& x) {
+Element PartsOf(Builder& b, const Val& x) {
   return {b.Value(x.items[0]), b.Value(x.items[1])};
 }
 
@@ -50,14 +46,14 @@ int Op2(Builder& b, ScalarOp op, int x, int y) {
   return b.Op(op, ScalarType::kF64, x, y);
 }
 
-Parts Product(Builder& b, Parts x, Parts y) {
-  return {Op2(b, ScalarOp::kSub, Op2(b, ScalarOp::kMul, x.re, y.re), Op2(b, ScalarOp::kMul, x.im, y.im)),
-          Op2(b, ScalarOp::kAdd, Op2(b, ScalarOp::kMul, x.re, y.im), Op2(b, ScalarOp::kMul, x.im, y.re))};
+Element Product(Builder& b, Element x, Element y) {
+  return {Op2(b, ScalarOp::kSub, Op2(b, ScalarOp::kMul, x.value, y.value), Op2(b, ScalarOp::kMul, x.imag, y.imag)),
+          Op2(b, ScalarOp::kAdd, Op2(b, ScalarOp::kMul, x.value, y.imag), Op2(b, ScalarOp::kMul, x.imag, y.value))};
 }
 
 // This is c_powu of Objects/complexobject.c.
-Parts Power(Builder& b, Parts x, int64_t n) {
-  Parts result{b.Number(1), b.Number(0)};
+Element Power(Builder& b, Element x, int64_t n) {
+  Element result{b.Number(1), b.Number(0)};
   for (int64_t mask = 1; mask <= n; mask <<= 1) {
     if (n & mask) result = Product(b, result, x);
     if (mask << 1 <= n) x = Product(b, x, x);
@@ -65,8 +61,31 @@ Parts Power(Builder& b, Parts x, int64_t n) {
   return result;
 }
 
-void ExitUnlessFinite(Builder& b, Parts p) {
-  for (int v : {p.re, p.im})
+// As NumPy multiplies arrays where the processor can.
+Element FusedProduct(Builder& b, Element x, Element y) {
+  const auto fused = [&](int a, int c, int d) { return b.Op(ScalarOp::kFma, ScalarType::kF64, a, c, d); };
+  const int real = b.Op(ScalarOp::kNeg, ScalarType::kF64, Op2(b, ScalarOp::kMul, x.imag, y.imag));
+  return {fused(x.value, y.value, real), fused(x.value, y.imag, Op2(b, ScalarOp::kMul, x.imag, y.value))};
+}
+
+Element Sum(Builder& b, ScalarOp op, Element x, Element y) {
+  return {Op2(b, op, x.value, y.value), Op2(b, op, x.imag, y.imag)};
+}
+
+Element Quotient(Builder& b, bool numpy, Element x, Element y, int* good) {
+  const auto address = [&](int cell) {
+    return b.Emit({.op = ScalarOp::kAddress, .type = ScalarType::kPtr, .imm = cell, .id = -2});
+  };
+  const auto cell = [&](int at) {
+    return b.Emit({.op = ScalarOp::kCell, .type = ScalarType::kF64, .imm = at, .id = -2});
+  };
+  const void* f = numpy ? reinterpret_cast<void*>(NumpyQuotient) : reinterpret_cast<void*>(PythonQuotient);
+  *good = b.Call(f, ScalarType::kBool, {x.value, x.imag, y.value, y.imag, address(b.scratch), address(b.scratch2)});
+  return {cell(b.scratch), cell(b.scratch2)};
+}
+
+void ExitUnlessFinite(Builder& b, Element p) {
+  for (int v : {p.value, p.imag})
     b.ExitIf(b.Op(ScalarOp::kNot, ScalarType::kBool, b.Op(ScalarOp::kFinite, ScalarType::kBool, v)));
 }
 
@@ -88,39 +107,36 @@ Val ToComplex(Builder& b, const Val& x, bool numpy) {
 
 Val ComplexBinary(Builder& b, int op, const Val& x, const Val& y) {
   const bool numpy = IsNumpy(x) || IsNumpy(y);
-  for (const Val* v : {&x, &y})  // other types of NumPy take part through its ufuncs
-    if (v->is != Is::kComplex && (!v->scalar() || !v->python())) throw Unsupported{"a complex number and another one"};
-  const Parts p = PartsOf(b, ToComplex(b, x, numpy));
-  Parts r{};
+  // A numpy.float64 is a float to what is Python's and stands before it. Else NumPy's others take part through its
+  // ufuncs.
+  const bool weak = !numpy && x.is == Is::kComplex && y.is == Is::kNumpy && y.dtype == DType::kFloat64;
+  for (const Val* v : {&x, &y})
+    if (v->is != Is::kComplex && (!v->scalar() || !(v->python() || weak)))
+      throw Unsupported{"a complex number and another one"};
+  const Element p = PartsOf(b, ToComplex(b, x, numpy));
+  Element r{};
   if (op == NB_POWER) {
     if (numpy || y.is != Is::kInt || !y.constant || *y.constant < 1 || *y.constant > 8)
       throw Unsupported{"a power of a complex number"};
     r = Power(b, p, *y.constant);
     ExitUnlessFinite(b, r);
-    return Complex(New(Is::kFloat, r.re), New(Is::kFloat, r.im), false);
+    return Complex(New(Is::kFloat, r.value), New(Is::kFloat, r.imag), false);
   }
-  const Parts q = PartsOf(b, ToComplex(b, y, numpy));
+  const Element q = PartsOf(b, ToComplex(b, y, numpy));
   switch (op) {
-    case NB_ADD: r = {Op2(b, ScalarOp::kAdd, p.re, q.re), Op2(b, ScalarOp::kAdd, p.im, q.im)}; break;
-    case NB_SUBTRACT: r = {Op2(b, ScalarOp::kSub, p.re, q.re), Op2(b, ScalarOp::kSub, p.im, q.im)}; break;
+    case NB_ADD: r = Sum(b, ScalarOp::kAdd, p, q); break;
+    case NB_SUBTRACT: r = Sum(b, ScalarOp::kSub, p, q); break;
     case NB_MULTIPLY: r = Product(b, p, q); break;
     case NB_TRUE_DIVIDE: {
-      const auto address = [&](int cell) {
-        return b.Emit({.op = ScalarOp::kAddress, .type = ScalarType::kPtr, .imm = cell, .id = -2});
-      };
-      const auto cell = [&](int at) {
-        return b.Emit({.op = ScalarOp::kCell, .type = ScalarType::kF64, .imm = at, .id = -2});
-      };
-      const void* f = numpy ? reinterpret_cast<void*>(NumpyQuotient) : reinterpret_cast<void*>(PythonQuotient);
-      const int good = b.Call(f, ScalarType::kBool, {p.re, p.im, q.re, q.im, address(b.scratch), address(b.scratch2)});
+      int good;
+      r = Quotient(b, numpy, p, q, &good);
       b.ExitIf(b.Op(ScalarOp::kNot, ScalarType::kBool, good));
-      r = {cell(b.scratch), cell(b.scratch2)};
       break;
     }
     default: throw Unsupported{"an operator of complex numbers"};
   }
   if (numpy) ExitUnlessFinite(b, r);
-  return Complex(New(Is::kFloat, r.re), New(Is::kFloat, r.im), numpy);
+  return Complex(New(Is::kFloat, r.value), New(Is::kFloat, r.imag), numpy);
 }
 
 Val ComplexCompare(Builder& b, int py_op, const Val& x, const Val& y) {
@@ -135,16 +151,23 @@ Val ComplexCompare(Builder& b, int py_op, const Val& x, const Val& y) {
   }
   if (IsNumpy(x) != IsNumpy(y) || x.is != Is::kComplex || y.is != Is::kComplex)
     throw Unsupported{"a comparison of a complex number and another one"};
-  const Parts p = PartsOf(b, x), q = PartsOf(b, y);
-  int same = b.Op(ScalarOp::kAnd, ScalarType::kBool, b.Compare(ScalarOp::kEq, p.re, q.re),
-                  b.Compare(ScalarOp::kEq, p.im, q.im));
+  const Element p = PartsOf(b, x), q = PartsOf(b, y);
+  int same = b.Op(ScalarOp::kAnd, ScalarType::kBool, b.Compare(ScalarOp::kEq, p.value, q.value),
+                  b.Compare(ScalarOp::kEq, p.imag, q.imag));
   if (py_op == Py_NE) same = b.Op(ScalarOp::kNot, ScalarType::kBool, same);
   return IsNumpy(x) ? NewNumpy(DType::kBool, same) : New(Is::kBool, same);
 }
 
+Element ComplexArithmetic(Builder& b, ScalarOp op, Element x, Element y, int* good) {
+  *good = -1;
+  static const bool fused = __builtin_cpu_supports("fma");
+  if (op == ScalarOp::kMul) return fused ? FusedProduct(b, x, y) : Product(b, x, y);
+  return op == ScalarOp::kDiv ? Quotient(b, true, x, y, good) : Sum(b, op, x, y);
+}
+
 Val ComplexAbsolute(Builder& b, const Val& x) {
-  const Parts p = PartsOf(b, x);
-  const int r = b.Call(reinterpret_cast<void*>(Hypotenuse), ScalarType::kF64, {p.re, p.im});
+  const Element p = PartsOf(b, x);
+  const int r = b.Call(reinterpret_cast<void*>(Hypotenuse), ScalarType::kF64, {p.value, p.imag});
   b.ExitIf(b.Op(ScalarOp::kNot, ScalarType::kBool, b.Op(ScalarOp::kFinite, ScalarType::kBool, r)));
   return IsNumpy(x) ? NewNumpy(DType::kFloat64, r) : New(Is::kFloat, r);
 }

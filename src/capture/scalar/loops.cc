@@ -33,6 +33,7 @@ constexpr int kSmallCode = 64;
 constexpr int64_t kWorkForBlock = 750;
 constexpr int kPatience = 8, kMostPatience = 1 << 24;
 constexpr int64_t kWorkOfRound = 16;  // in code
+constexpr int64_t kWorkOfEntry = 32;  // into code
 constexpr int kVersions = 4;
 // After so many runs it must have gone round so often in each.
 constexpr int64_t kRuns = 64, kRounds = 3;
@@ -56,10 +57,11 @@ struct CodeLoops::Head {
   bool declined = false;   // to a capture, which does not know all that the frame will hold
   bool off = false;
   int visits = 0;
-  int again = 0;                            // if not 0, nothing is compiled before so many visits
-  int64_t last = 0, work = 0, round = 0;    // when it was last come to; that frames ran in it; in one round
-  int64_t runs = 0, rounds = 0, ended = 0;  // of the runs, those that went on to the loop's end
-  bool seldom = false;                      // it pays only where many rounds are left
+  int again = 0;                                       // if not 0, nothing is compiled before so many visits
+  int64_t last = 0, work = 0, round = 0;               // when it was last come to; that frames ran in it; in one round
+  int64_t last_coded = 0, coded = 0, coded_round = 0;  // likewise, of what ran as code
+  int64_t runs = 0, rounds = 0, ended = 0;             // of the runs, those that went on to the loop's end
+  bool seldom = false;                                 // it pays only where many rounds are left
   std::vector<std::unique_ptr<Version>> versions;
 };
 
@@ -148,6 +150,12 @@ int64_t CodeLoops::Expected(const Head& head, FjFrame* frame) {
   return left < 0 ? head.work : left * std::min(head.round, int64_t{1} << 24);
 }
 
+// Likewise of what is no code yet, with what it has run.
+int64_t CodeLoops::Gain(const Head& head, FjFrame* frame) {
+  const int64_t left = RoundsLeft(head, frame), run = head.work - head.coded;
+  return run + (left < 0 ? run : left * std::clamp<int64_t>(head.round - head.coded_round, 0, 1 << 24));
+}
+
 // Is it time to make code for it?
 bool CodeLoops::Wanted(const Head& head, FjFrame* frame) const {
   if (head.versions.size() >= kVersions || head.visits < std::max(kVisits, head.again)) return false;
@@ -181,7 +189,7 @@ void CodeLoops::Compile(Compiled& compiled, Head& head, FjFrame* frame) {
     return;
   }
   const int blocks = made->t.blocks;
-  if (blocks > kSmallCode && head.work + Expected(head, frame) < kWorkForBlock * blocks) {
+  if (blocks > kSmallCode && Gain(head, frame) < kWorkForBlock * blocks) {
     head.again = kPatience * head.visits;
     diag::Log(diag::Channel::loop_, "no scalar code yet: " + std::to_string(blocks) + " blocks  [" + name + "]");
     return;
@@ -229,8 +237,11 @@ std::optional<frame::Action> CodeLoops::At(Compiled& compiled, FjFrame* frame, b
   if (head->visits++) {
     head->round = work_ - head->last;
     head->work += head->round;
+    head->coded_round = coded_ - head->last_coded;
+    head->coded += head->coded_round;
   }
   head->last = work_;
+  head->last_coded = coded_;
   if (head->off) return waits();
   if (head->versions.empty() && !head->candidate && head->visits == kVisits) {
     head->declined = false;
@@ -259,7 +270,8 @@ std::optional<frame::Action> CodeLoops::At(Compiled& compiled, FjFrame* frame, b
     ++compiled.scalar_runs;
     *ran = true;
     head->rounds += cells[0];
-    work_ += kWorkOfRound * cells[0];
+    work_ += kWorkOfRound * cells[0] + kWorkOfEntry;
+    coded_ += kWorkOfRound * cells[0];
     ++head->runs;
     const ExitState& e = t.exits[exit];
     head->ended += e.usual;

@@ -40,13 +40,15 @@ class CodeLoops {
   bool Try(Head& head, FjFrame* frame, int from);
   static int64_t RoundsLeft(const Head& head, FjFrame* frame);
   static int64_t Expected(const Head& head, FjFrame* frame);
+  static int64_t Gain(const Head& head, FjFrame* frame);
   bool Wanted(const Head& head, FjFrame* frame) const;
   void Compile(Compiled& compiled, Head& head, FjFrame* frame);
 
   std::vector<std::unique_ptr<Head>> heads_;
   std::vector<bool> starts_;  // Does a loop start at this instruction?
   std::vector<std::pair<int, int>> made_;
-  int64_t work_ = 0;  // The number of instructions that frames ran.
+  int64_t work_ = 0;   // The number of instructions that frames ran.
+  int64_t coded_ = 0;  // Of these, what ran as code.
 };
 
 // A segment may hold the jump of a loop, at which signals and other threads get their turn. False: an exception is set.

@@ -10,6 +10,7 @@
 
 #include "capture/scalar/translator.h"
 #include "runtime/arena.h"
+#include "surface/promote.h"
 #include "tensor/numpy_api.h"
 
 namespace framejit::capture::scalar {
@@ -219,9 +220,10 @@ std::optional<DType> Translator::TypeNamed(const Val& v) {
   if (o == reinterpret_cast<PyObject*>(&PyFloat_Type)) return DType::kFloat64;
   if (o == reinterpret_cast<PyObject*>(&PyLong_Type)) return DType::kInt64;
   if (o == reinterpret_cast<PyObject*>(&PyBool_Type)) return DType::kBool;
+  if (o == reinterpret_cast<PyObject*>(&PyComplex_Type)) return DType::kComplex128;
   for (int t = 0; t < kNumDTypes; ++t) {
     const auto type = static_cast<DType>(t);
-    const bool known = Float(type) || (type < DType::kFloat16 && type != DType::kUInt64);
+    const bool known = Float(type) || IsComplex(type) || (type < DType::kFloat16 && type != DType::kUInt64);
     if (known && (o == api->descr[t] || o == reinterpret_cast<PyObject*>(api->scalar[t]))) return type;
   }
   return std::nullopt;
@@ -254,17 +256,60 @@ std::optional<Val> Translator::NewFilled(const State& s, const std::string& name
     if (!named) return std::nullopt;
     t = *named;
   }
-  const int value = t == DType::kBool      ? Flag(row->second)
-                    : t == DType::kFloat64 ? Number(row->second)
-                    : t == DType::kFloat32 ? Single(static_cast<float>(row->second))
-                                           : Int(row->second);
+  const Val number = IntConstant(*this, row->second);
+  const Element value = IsComplex(t) ? NumberAs(number, t) : Element{Stored(*this, number, t)};
   return Compute(s, Deferred({.kind = Node::kNumber, .dtype = t, .sizes = sizes, .value = value}).node);
+}
+
+// The numbers in lists of lists of one length, row by row.
+static void Flatten(const Val& v, size_t axis, std::vector<int64_t>& sizes, std::vector<Val>& numbers) {
+  const bool list = v.is == Is::kLiteral || v.is == Is::kTuple;
+  if (numbers.empty() && list && sizes.size() == axis) sizes.push_back(static_cast<int64_t>(v.items.size()));
+  if (list ? axis >= sizes.size() || sizes[axis] != static_cast<int64_t>(v.items.size()) : axis != sizes.size())
+    throw Unsupported{"an array of lists"};
+  if (!list) return numbers.push_back(v);
+  for (const Val& item : v.items) Flatten(item, axis + 1, sizes, numbers);
+}
+
+// np.array of numbers that the program has written down.
+Val Translator::NewOfNumbers(const State& s, const Val& of, const Val* dtype) {
+  if (of.is != Is::kLiteral && of.is != Is::kTuple) throw Unsupported{"an array of something else than numbers"};
+  std::vector<int64_t> lengths;
+  std::vector<Val> numbers;
+  Flatten(of, 0, lengths, numbers);
+  const std::optional<DType> named = dtype ? TypeNamed(*dtype) : DType::kBool;
+  if (!named) throw Unsupported{"a type of NumPy"};
+  DType t = *named;
+  for (const Val& v : numbers) {
+    const bool complex = v.is == Is::kComplex;
+    if (!complex && !v.scalar()) throw Unsupported{"an array of something else than numbers"};
+    const DType own = complex              ? DType::kComplex128
+                      : v.is == Is::kBool  ? DType::kBool
+                      : v.is == Is::kInt   ? DType::kInt64
+                      : v.is == Is::kFloat ? DType::kFloat64
+                                           : v.dtype;
+    if (!dtype) t = surface::NumpyPromoteTypes(t, own);
+    if (dtype && complex && !IsComplex(t)) throw Unsupported{"a real number of a complex one"};
+  }
+  const bool known = t < DType::kFloat16 || Float(t) || t == DType::kComplex128;
+  if (!known || t == DType::kUInt64) throw Unsupported{"a type of NumPy"};
+  std::vector<Element> elements;  // whatever may be left for comes before there is an array
+  for (const Val& v : numbers) elements.push_back(IsComplex(t) ? NumberAs(v, t) : Element{Stored(*this, v, t)});
+  std::vector<int> sizes;
+  for (int64_t n : lengths) sizes.push_back(Int(n));
+  const Part p = NewArray(t, sizes, static_cast<int>(s.frames.size()));
+  int64_t at = 0;
+  for (const Element& e : elements) StoreElement(p.base, Int(DTypeSize(t) * at++), e, t, kMadeArrays);
+  Val v = View(p);
+  v.whole = true;
+  return v;
 }
 
 // Computes all nodes, because something that they may read is about to be written, or because the program branches.
 // `also` is a value that no frame holds at the moment.
 void Translator::ComputeAll(State& s, Val* also) {
   const std::function<void(Val&)> compute = [&](Val& v) {
+    if (v.is == Is::kLiteral) throw Unsupported{"a list"};
     if (v.is == Is::kDeferred) {
       v = Compute(s, v.node);
       return;

@@ -91,6 +91,7 @@ class Reader {
       case Is::kRange:
       case Is::kSlice:
       case Is::kView:
+      case Is::kLiteral:
       case Is::kDeferred: return false;
       default: return Iterator(v, o, cells, leaf);
     }
@@ -176,8 +177,16 @@ class Reader {
       if (spec.cells >= 0) Put(spec.cells, o), Put<int64_t>(spec.cells + 1, PyList_GET_SIZE(o));
       return true;
     }
-    if (o != spec.object.get()) return false;
-    return !spec.code || reinterpret_cast<PyFunctionObject*>(o)->func_code == spec.code.get();
+    return spec.code ? SameFunction(spec, o) : o == spec.object.get();
+  }
+
+  // A function that was defined anew is the same to the code: it has no free variables, and no default is asked for.
+  static bool SameFunction(const ObjectSpec& spec, PyObject* o) {
+    if (!o || !PyFunction_Check(o)) return false;
+    const auto *now = reinterpret_cast<PyFunctionObject*>(o),
+               *then = reinterpret_cast<PyFunctionObject*>(spec.object.get());
+    return now->func_code == spec.code.get() && now->func_globals == then->func_globals &&
+           now->func_builtins == then->func_builtins;
   }
 
   bool Array(const ObjectSpec& spec, PyObject* o) {
@@ -256,6 +265,7 @@ class Writer {
   PyObject* Make(const Val& v, const std::vector<int>& cells, size_t* leaf) {
     switch (v.is) {
       case Is::kNull:
+      case Is::kLiteral:
       case Is::kDeferred:
       case Is::kFrame: return nullptr;
       case Is::kObject: return Py_XNewRef(objects_[v.object]);

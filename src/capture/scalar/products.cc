@@ -4,6 +4,7 @@
 #include <xmmintrin.h>
 
 #include <cmath>
+#include <complex>
 #include <cstring>
 
 #include "capture/scalar/translator.h"
@@ -28,16 +29,21 @@ struct LoopOf {
   void* data = nullptr;
 };
 
-// Of the ufunc numpy.`name`, for operands and a result that all are `t`.
-LoopOf FindLoop(const char* name, int operands, DType t) {
+// NumPy's number of the type.
+char NumberOf(DType t) {
+  return t == DType::kComplex128 ? 15 : t == DType::kFloat64 ? 12 : t == DType::kFloat32 ? 11 : 7;
+}
+
+// Of the ufunc numpy.`name`, for operands that all are `t`, and a result of that type or `to`.
+LoopOf FindLoop(const char* name, int operands, DType t, std::optional<DType> to = {}) {
   const tensor::NumpyApi* api = tensor::Numpy();
   Ref object(api ? tensor::Attr(api->module, name) : nullptr);
   static PyTypeObject* ufunc = api ? reinterpret_cast<PyTypeObject*>(tensor::Attr(api->module, "ufunc")) : nullptr;
   const auto* u = reinterpret_cast<Ufunc*>(object.get());
   if (!u || Py_TYPE(object.get()) != ufunc || u->nargs != operands + 1 || strcmp(u->name, name) != 0) return {};
-  const char wanted = t == DType::kFloat64 ? 12 : t == DType::kFloat32 ? 11 : 7;  // NumPy's numbers of types
+  const std::string types = std::string(operands, NumberOf(t)) + NumberOf(to.value_or(t));
   for (int i = 0; i < u->ntypes; ++i)
-    if (std::all_of(u->types + i * u->nargs, u->types + (i + 1) * u->nargs, [&](char c) { return c == wanted; }))
+    if (types == std::string_view(u->types + i * u->nargs, u->nargs))
       return {u->functions[i], u->data ? u->data[i] : nullptr};
   return {};
 }
@@ -132,7 +138,10 @@ int64_t Inner(UfuncLoop loop, char* a, int64_t a_next, char* b, int64_t b_next, 
   const intptr_t sizes[] = {1, 1, n, 1};
   const intptr_t strides[] = {0, 0, 0, 0, a_next, b_next, 0, sizeof(T), sizeof(T)};
   loop(args, sizes, strides, nullptr);
-  return std::is_integral_v<T> || std::isfinite(*out);
+  if constexpr (std::is_same_v<T, std::complex<double>>)
+    return std::isfinite(out->real()) && std::isfinite(out->imag());
+  else
+    return std::is_integral_v<T> || std::isfinite(*out);
 }
 
 // np.dot copies vectors first whose elements do not lie one behind the other upwards.
@@ -154,6 +163,7 @@ const void* InnerProduct(DType t, bool dot) {
   const auto pick = [&]<typename T>(T) {
     return dot ? reinterpret_cast<const void*>(Dot<T>) : reinterpret_cast<const void*>(Inner<T>);
   };
+  if (t == DType::kComplex128) return pick(std::complex<double>());
   return t == DType::kFloat64 ? pick(double()) : t == DType::kFloat32 ? pick(float()) : pick(int64_t());
 }
 
@@ -168,42 +178,70 @@ Vector Translator::VectorOf(int node, DType t) {
   return {Fill(node, n.sizes, t, nullptr), Int(DTypeSize(t))};
 }
 
+// Likewise of two axes.
+Matrix Translator::MatrixOf(int node, DType t) {
+  const Node& n = nodes_[node];
+  if (n.kind == Node::kPart && n.dtype == t && !n.ones)
+    return {AddressOf(n.part), n.part.strides[0], n.part.strides[1]};
+  if (n.ones) throw Unsupported{"a product"};
+  WantOrdered(node);
+  const int memory = Fill(node, n.sizes, t, nullptr), size = Int(DTypeSize(t));
+  return {memory, Op(ScalarOp::kMul, ScalarType::kInt, n.sizes[1], size), size};
+}
+
+// An array of these sizes, one element behind the other.
+Val Translator::Packed(int memory, DType t, const std::vector<int>& sizes) {
+  Node made{.kind = Node::kPart, .dtype = t, .sizes = sizes};
+  made.part.base = memory, made.part.dtype = t;
+  made.part.sizes = sizes;
+  made.part.strides.assign(sizes.size(), Int(DTypeSize(t)));
+  for (int k = static_cast<int>(sizes.size()) - 2; k >= 0; --k)
+    made.part.strides[k] = Op(ScalarOp::kMul, ScalarType::kInt, made.part.strides[k + 1], sizes[k + 1]);
+  made.part.unit = true;
+  return Deferred(std::move(made));
+}
+
 Val Translator::Product(const Val& x, const Val& y, bool dot) {
   if (!IsArray(x) || !IsArray(y)) throw Unsupported{"a product"};
   const int a = NodeOf(x), b = NodeOf(y);
   const Node &m = nodes_[a], &n = nodes_[b];
   const size_t ranks[] = {m.sizes.size(), n.sizes.size()};
   const DType t = m.dtype;
-  UfuncLoop loop = t == n.dtype && (Float(t) || t == DType::kInt64) ? ProductLoop(t) : nullptr;
-  if (!loop || ranks[0] + ranks[1] > 3 || !ranks[0] || !ranks[1]) throw Unsupported{"a product"};
-  for (const Node* wide : {&m, &n})
-    if (wide->sizes.size() == 2 && (wide->kind != Node::kPart || wide->ones)) throw Unsupported{"a product"};
+  UfuncLoop loop = t == n.dtype && (Float(t) || IsComplex(t) || t == DType::kInt64) ? ProductLoop(t) : nullptr;
+  if (!loop || ranks[0] > 2 || ranks[1] > 2 || !ranks[0] || !ranks[1]) throw Unsupported{"a product"};
+  if (ranks[0] == 2 && ranks[1] == 2 && (ReadsLarge(a) || ReadsLarge(b))) throw Unsupported{"large arrays"};
   out_.floats = true;
   const int inner = m.sizes.back();
   if (inner != n.sizes[0]) ExitIf(Compare(ScalarOp::kNe, inner, n.sizes[0]));
-  const Vector left = VectorOf(a, t), right = VectorOf(b, t);
   const int one = Int(1), zero = Int(0);
-  const bool wide = ranks[0] == 2, deep = ranks[1] == 2;
-  const int count = wide ? m.sizes[0] : deep ? n.sizes[1] : one;
-  const int out = wide || deep ? Buffer(count, t)
-                               : Emit({.op = ScalarOp::kAddress, .type = ScalarType::kPtr, .imm = scratch, .id = -2});
-  const int function =
-      Emit({.op = ScalarOp::kConst, .type = ScalarType::kPtr, .imm = reinterpret_cast<int64_t>(loop), .id = -2});
-  const int good =
-      wide || deep ? Call(reinterpret_cast<void*>(Multiply), ScalarType::kBool,
-                          {function, left.address, wide ? left.stride : zero, wide ? m.part.strides[1] : left.stride,
-                           right.address, right.stride, deep ? n.part.strides[1] : zero, out, wide ? count : one, inner,
-                           deep ? count : one, Int(DTypeSize(t))})
-                   : Call(InnerProduct(t, dot), ScalarType::kBool,
-                          {function, left.address, left.stride, right.address, right.stride, out, inner});
-  ExitIf(Op(ScalarOp::kNot, ScalarType::kBool, good));
-  if (!wide && !deep)
+  const auto operand = [&](int node, size_t rank, bool left) {
+    if (rank == 2) return MatrixOf(node, t);
+    const Vector v = VectorOf(node, t);
+    return left ? Matrix{v.address, zero, v.stride} : Matrix{v.address, v.stride, zero};
+  };
+  const Matrix left = operand(a, ranks[0], true), right = operand(b, ranks[1], false);
+  const int function = Pointer(reinterpret_cast<const void*>(loop));
+  std::vector<int> sizes;
+  if (ranks[0] == 2) sizes.push_back(m.sizes[0]);
+  if (ranks[1] == 2) sizes.push_back(n.sizes[1]);
+  if (sizes.empty()) {
+    const int out = IsComplex(t) ? Buffer(one, t)
+                                 : Emit({.op = ScalarOp::kAddress, .type = ScalarType::kPtr, .imm = scratch, .id = -2});
+    const int good = Call(InnerProduct(t, dot), ScalarType::kBool,
+                          {function, left.address, left.column, right.address, right.row, out, inner});
+    ExitIf(Op(ScalarOp::kNot, ScalarType::kBool, good));
+    if (IsComplex(t)) {
+      const Element z = ElementAt(out, zero, t, kMadeArrays);
+      return Complex(New(Is::kFloat, z.value), New(Is::kFloat, z.imag), true);
+    }
     return NewNumpy(t, Emit({.op = ScalarOp::kCell, .type = NewNumpy(t, -1).type(), .imm = scratch, .id = -2}));
-  Node made{.kind = Node::kPart, .dtype = t, .sizes = {count}};
-  made.part.base = out, made.part.dtype = t;
-  made.part.sizes = {count}, made.part.strides = {Int(DTypeSize(t))};
-  made.part.unit = true;
-  return Deferred(std::move(made));
+  }
+  const int out = Buffer(Count(sizes), t);
+  const int good = Call(reinterpret_cast<void*>(Multiply), ScalarType::kBool,
+                        {function, left.address, left.row, left.column, right.address, right.row, right.column, out,
+                         ranks[0] == 2 ? m.sizes[0] : one, inner, ranks[1] == 2 ? n.sizes[1] : one, Int(DTypeSize(t))});
+  ExitIf(Op(ScalarOp::kNot, ScalarType::kBool, good));
+  return Packed(out, t, sizes);
 }
 
 // NumPy lays out what it computes as its operands lie. Here they must lie in the order of their axes.
@@ -259,19 +297,12 @@ Val Translator::Sum(const Val& x, const Val& axes) {
     }
     to = kept.size() > 1 ? Op(ScalarOp::kAdd, ScalarType::kInt, Op(ScalarOp::kMul, ScalarType::kInt, to, row), i.back())
                          : i.back();
-    const int old = Load(memory, place(to), n.dtype, kMadeArrays), v = Eval(x.node, at, true);
+    const int old = Load(memory, place(to), n.dtype, kMadeArrays), v = Eval(x.node, at, true).value;
     const int sum = Op(ScalarOp::kAdd, NewNumpy(n.dtype, -1).type(), old, v);
-    StoreAt(memory, place(to), Finite(sum, n.dtype, false), n.dtype, kMadeArrays);
+    StoreElement(memory, place(to), Finite({sum}, n.dtype, false), n.dtype, kMadeArrays);
   });
   ExitIf(Emit({.op = ScalarOp::kGet, .type = ScalarType::kBool, .imm = bad_, .id = -2}));
-  Node made{.kind = Node::kPart, .dtype = n.dtype, .sizes = kept};
-  made.part.base = memory, made.part.dtype = n.dtype;
-  made.part.sizes = kept;
-  made.part.strides.assign(kept.size(), size);
-  for (int k = static_cast<int>(kept.size()) - 2; k >= 0; --k)
-    made.part.strides[k] = Op(ScalarOp::kMul, ScalarType::kInt, made.part.strides[k + 1], kept[k + 1]);
-  made.part.unit = true;
-  return Deferred(std::move(made));
+  return Packed(memory, n.dtype, kept);
 }
 
 // Calls a function of NumPy of one float.
@@ -297,26 +328,36 @@ std::optional<Val> Translator::CallOfNumber(const std::string& name, const Val& 
 
 // Calls such a function for all elements.
 std::optional<Val> Translator::CallOfArray(const State& s, const std::string& name, const Val& x) {
-  const bool known = std::any_of(std::begin(kOfNumbers), std::end(kOfNumbers),
-                                 [&](const char* f) { return name == std::string("numpy.") + f; });
-  if (!known || !IsArray(x)) return std::nullopt;
+  if (!IsArray(x)) return std::nullopt;
   const int node = NodeOf(x);
   const Node& n = nodes_[node];
-  const LoopOf loop = Float(n.dtype) ? FindLoop(name.c_str() + strlen("numpy."), 1, n.dtype) : LoopOf();
+  const bool of_complex = IsComplex(n.dtype) && name == "numpy.absolute";
+  const bool known = std::any_of(std::begin(kOfNumbers), std::end(kOfNumbers),
+                                 [&](const char* f) { return name == std::string("numpy.") + f; });
+  if ((!known && !of_complex) || (!Float(n.dtype) && !IsComplex(n.dtype))) return std::nullopt;
+  const DType result = of_complex ? DType::kFloat64 : n.dtype;
+  const LoopOf loop = FindLoop(name.c_str() + strlen("numpy."), 1, n.dtype, result);
   if (!loop.run) return std::nullopt;
   if (n.sizes.size() > 1) WantOrdered(node);
   if (ReadsLarge(node)) throw Unsupported{"large arrays"};
   const Vector from = n.sizes.size() == 1 ? VectorOf(node, n.dtype)
                                           : Vector{Fill(node, n.sizes, n.dtype, nullptr), Int(DTypeSize(n.dtype))};
-  const Part to = NewArray(n.dtype, n.sizes, static_cast<int>(s.frames.size()));
+  const Part to = NewArray(result, n.sizes, static_cast<int>(s.frames.size()));
   const int good = Call(reinterpret_cast<void*>(OfAll), ScalarType::kBool,
                         {Pointer(reinterpret_cast<const void*>(loop.run)), Pointer(loop.data), from.address,
-                         from.stride, to.base, Int(DTypeSize(n.dtype)), Count(n.sizes)});
+                         from.stride, to.base, Int(DTypeSize(result)), Count(n.sizes)});
   ExitIf(Op(ScalarOp::kNot, ScalarType::kBool, good));
   out_.floats = true;
   Val v = View(to);
   v.whole = true;
   return v;
+}
+
+Val Translator::MagnitudeOf(const State& s, const Val& x) {
+  if (!IsComplex(nodes_[NodeOf(x)].dtype)) return DeferUnary(ScalarOp::kAbs, x);
+  const std::optional<Val> v = CallOfArray(s, "numpy.absolute", x);
+  if (!v) throw Unsupported{"the magnitude of complex numbers"};
+  return *v;
 }
 
 // Computes the sum, the mean, the largest or the smallest of a vector's elements.
@@ -373,7 +414,7 @@ std::optional<Val> Translator::CallNumpy(const State& s, const std::string& name
     return SquareRoot(*this, args[0]);
   }
   if (args.size() == 1 && (name == "numpy.abs" || name == "numpy.absolute")) {
-    if (IsArray(args[0])) return DeferUnary(ScalarOp::kAbs, args[0]);
+    if (IsArray(args[0])) return MagnitudeOf(s, args[0]);
     if (args[0].is == Is::kFloat) return Absolute(*this, ToNumpy(*this, args[0], DType::kFloat64));
     if (args[0].is == Is::kNumpy && Float(args[0].dtype)) return Absolute(*this, args[0]);
   }
@@ -382,6 +423,7 @@ std::optional<Val> Translator::CallNumpy(const State& s, const std::string& name
     if (std::optional<Val> v = CallOfArray(s, name, args[0])) return v;
     if (std::optional<Val> v = Reduce(name.substr(strlen("numpy.")), args[0])) return v;
   }
+  if (name == "numpy.array" && args.size() == 1) return NewOfNumbers(s, args[0], nullptr);
   if (std::optional<Val> v = NewFilled(s, name, args, nullptr)) return v;
   if (name == "numpy.dot" && args.size() == 2 && IsArray(args[0]) && IsArray(args[1]) && rank(args[0]) == 1 &&
       rank(args[1]) == 1)

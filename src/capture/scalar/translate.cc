@@ -106,6 +106,7 @@ void Translator::Step(State& s, const Instr& i) {
       Push(s, Tuple(std::move(items)));
       return Next(s, i);
     }
+    case Op::kBuildList: return WriteDown(s, i);
     case Op::kUnpackSequence: {
       Val v = Pop(s);
       if (v.is != Is::kTuple || static_cast<int>(v.items.size()) != i.arg) throw Unsupported{"unpacking"};
@@ -114,6 +115,24 @@ void Translator::Step(State& s, const Instr& i) {
     }
     default: return StepValue(s, i);
   }
+}
+
+// A list of numbers whose elements np.array, which was named before, reads at once.
+void Translator::WriteDown(State& s, const Instr& i) {
+  std::vector<Val>& stack = s.top().stack;
+  const bool read = std::any_of(stack.begin(), stack.end(), [&](const Val& v) {
+    return v.is == Is::kObject && tensor::CalleeOf(out_.objects[v.object].object.get()).name() == "numpy.array";
+  });
+  Val list;
+  list.is = Is::kLiteral;
+  list.items.assign(stack.end() - i.arg, stack.end());
+  const bool numbers = std::all_of(list.items.begin(), list.items.end(), [](const Val& v) {
+    return v.scalar() || v.is == Is::kComplex || v.is == Is::kLiteral;
+  });
+  if (list.items.empty() || !numbers || !read) throw Unsupported{"a list"};
+  stack.resize(stack.size() - i.arg);
+  Push(s, std::move(list));
+  Next(s, i);
 }
 
 void Translator::StepValue(State& s, const Instr& i) {
@@ -298,20 +317,11 @@ void Translator::SetItem(State& s, const Val& of, const Val& index, const Val& v
     ComputeAll(s, &stored);
     return Assign(s, p, stored);
   }
-  std::vector<int> numbers;
-  const Val& stored = p.dtype == DType::kFloat64 ? value.number() : value;
-  const DType t = p.dtype == DType::kComplex128 ? DType::kFloat64 : p.dtype;
-  if (p.dtype == DType::kComplex128)
-    for (const Val& part : ToComplex(*this, value, true).items) numbers.push_back(Value(part));
-  else
-    numbers.push_back(Stored(*this, stored, t));
+  const Val& stored = p.dtype == DType::kFloat64 || IsComplex(p.dtype) ? value.number() : value;
+  const Element v = IsComplex(p.dtype) ? NumberAs(stored, p.dtype) : Element{Stored(*this, stored, p.dtype)};
   ComputeAll(s);
   Settle();
-  int offset = p.offset;
-  for (int v : numbers) {
-    StoreAt(BaseOf(p), offset, v, t, Lies(p));
-    if (numbers.size() > 1) offset = Op(ScalarOp::kAdd, ScalarType::kInt, offset, Int(sizeof(double)));
-  }
+  StoreElement(BaseOf(p), p.offset, v, p.dtype, Lies(p));
   Wrote(s, p);
 }
 
@@ -385,9 +395,9 @@ void Translator::Extreme(State s, const std::vector<Val>& args, size_t at, Val b
   GoTo(s);
 }
 
-std::optional<Val> Translator::CallBuiltin(const std::string& name, PyObject*, std::vector<Val>& args) {
+std::optional<Val> Translator::CallBuiltin(const State& s, const std::string& name, const std::vector<Val>& args) {
   if (name == "builtins.abs" && args.size() == 1)
-    return IsArray(args[0]) ? DeferUnary(ScalarOp::kAbs, args[0]) : Absolute(*this, args[0]);
+    return IsArray(args[0]) ? MagnitudeOf(s, args[0]) : Absolute(*this, args[0]);
   if (name == "builtins.len" && args.size() == 1) {
     if (args[0].is == Is::kTuple) return IntConstant(*this, static_cast<int64_t>(args[0].items.size()));
     if (args[0].is == Is::kObject && out_.objects[args[0].object].list) return New(Is::kInt, Size(args[0].object, 0));
@@ -474,7 +484,7 @@ void Translator::Call(State& s, const Instr& i) {
   if (name.starts_with("math.") || o == reinterpret_cast<PyObject*>(&PyFloat_Type) ||
       o == reinterpret_cast<PyObject*>(&PyLong_Type))
     for (Val& a : args) a = Val(a.number());
-  std::optional<Val> result = CallBuiltin(name, o, args);
+  std::optional<Val> result = CallBuiltin(s, name, args);
   if (!result) {
     bool known;
     result = CallType(s, o, args, &known);
@@ -519,7 +529,7 @@ void Translator::CallNamed(State& s, const Instr& i) {
   if (named("axis") && name == "numpy.sum")
     result = Sum(x, last);
   else if (named("dtype"))
-    result = NewFilled(s, name, {x}, &last);
+    result = name == "numpy.array" ? NewOfNumbers(s, x, &last) : NewFilled(s, name, {x}, &last);
   else if (named("start") && o == reinterpret_cast<PyObject*>(&PyEnum_Type))
     result = CallIterator(&PyEnum_Type, {x, last});
   if (!result) throw Unsupported{"a call with names"};

@@ -80,6 +80,10 @@ struct Part {
 struct Vector {
   int address, stride;
 };
+// Likewise of two: bytes from row to row, and from column to column.
+struct Matrix {
+  int address, row, column;
+};
 
 // An array that is computed where it is wanted, element by element; until then nothing is written that it reads.
 struct Node {
@@ -88,7 +92,7 @@ struct Node {
   std::vector<int> sizes{};
   uint32_t ones = 0;
   Part part{};         // also what kGather takes from
-  int value = -1;      // Of kNumber: its value, as `dtype`.
+  Element value{};     // Of kNumber: its value, as `dtype`.
   ScalarOp op{};       // Its operands become `dtype` first.
   int a = -1, b = -1;  // The nodes of its operands.
 };
@@ -221,9 +225,10 @@ class Translator final : public Builder {
     Emit({.op = ScalarOp::kExit, .exit = MakeExit(s, stored_, why, usual)});
   }
 
-  // An array that was not computed is nothing that Python could go on with: it begins where the region did.
+  // An array that was not computed, or a list that is not there yet, is nothing that Python could go on with: it begins
+  // where the region did.
   static bool Waiting(const Val& v) {
-    return v.is == Is::kDeferred ||
+    return v.is == Is::kDeferred || v.is == Is::kLiteral ||
            std::any_of(v.items.begin(), v.items.end(), [](const Val& x) { return Waiting(x); });
   }
   static bool Waiting(const State& s) {
@@ -417,6 +422,7 @@ class Translator final : public Builder {
         out_.objects[old.object].object.get() != Py_None)
       throw Unsupported{"an object is dropped"};
     if (v.iterator() || v.is == Is::kFrame) throw Unsupported{"an iterator is kept"};
+    if (v.is == Is::kLiteral) throw Unsupported{"a list is kept"};
     // Outside of called functions everything that has a name is there, whoever may ask for it.
     if (v.is == Is::kDeferred && (s.frames.size() == 1 || Weight(v.node) > kMostWeight)) v = Compute(s, v.node);
     if (s.frames.size() == 1) Copied(v);
@@ -458,6 +464,7 @@ class Translator final : public Builder {
   void Step(State& s, const Instr& i);
   void StepFlow(State& s, const Instr& i);
   void StepValue(State& s, const Instr& i);
+  void WriteDown(State& s, const Instr& i);
   void ForIter(State& s, const Instr& i);
   void NextNumber(State& s, const Instr& i, const State& done);
   void GetIter(State& s, const Instr& i);
@@ -491,7 +498,7 @@ class Translator final : public Builder {
   void CallNamed(State& s, const Instr& i);
   void CallMethod(State& s, const Instr& i, PyObject* method, const Val& self, const std::vector<Val>& args);
   int TruthOf(const Val& v);
-  std::optional<Val> CallBuiltin(const std::string& name, PyObject* callee, std::vector<Val>& args);
+  std::optional<Val> CallBuiltin(const State& s, const std::string& name, const std::vector<Val>& args);
   Val CallType(const State& s, PyObject* callee, std::vector<Val>& args, bool* known);
   void Inline(State& s, int object, std::vector<Val> args);
   void Extreme(State s, const std::vector<Val>& args, size_t at, Val best, int py_op);
@@ -533,12 +540,17 @@ class Translator final : public Builder {
   bool SpecialAs(int node, DType t) const;
   bool Large(int object) const;
   int Cast(int v, DType from, DType to);
+  Element Cast(Element v, DType from, DType to);
+  Element ElementAt(int address, int offset, DType t, int array);
+  void StoreElement(int address, int offset, Element v, DType t, int array);
+  Element NumberAs(const Val& v, DType t);
+  DType TypeOfBoth(const Val& x, const Val& y);
   int Wrap(int v, DType t);
   void Bad(int condition);
-  int Finite(int v, DType t, bool shown);
-  int EvalAs(int node, const std::vector<int>& at, DType t, bool shown);
+  Element Finite(Element v, DType t, bool shown);
+  Element EvalAs(int node, const std::vector<int>& at, DType t, bool shown);
   int OffsetOf(const Part& p, const std::vector<int>& at, DType t);
-  int Eval(int node, const std::vector<int>& at, bool shown);
+  Element Eval(int node, const std::vector<int>& at, bool shown);
   void ForEach(int count, bool innermost, absl::FunctionRef<void(int)> body);
   void ForAll(const std::vector<int>& sizes, absl::FunctionRef<void(const std::vector<int>&, int)> body);
   int Count(const std::vector<int>& sizes);
@@ -548,16 +560,20 @@ class Translator final : public Builder {
   void Assign(State& s, const Part& to, const Val& value);
   void ArrayBinary(State& s, const Instr& i, const Val& x, const Val& y);
   Vector VectorOf(int node, DType t);
+  Matrix MatrixOf(int node, DType t);
+  Val Packed(int memory, DType t, const std::vector<int>& sizes);
   Val Product(const Val& x, const Val& y, bool dot);
   void WantOrdered(int node);
   Val Sum(const Val& x, const Val& axes);
   std::optional<Val> CallOfNumber(const std::string& name, const Val& x);
   std::optional<Val> CallNumpy(const State& s, const std::string& name, const std::vector<Val>& args);
+  Val MagnitudeOf(const State& s, const Val& x);
   std::optional<Val> CallOfArray(const State& s, const std::string& name, const Val& x);
   std::optional<Val> Reduce(const std::string& name, const Val& x);
   std::optional<Val> ArrayMethod(const State& s, const std::string& name, const Val& self,
                                  const std::vector<Val>& args);
   std::optional<DType> TypeNamed(const Val& v);
+  Val NewOfNumbers(const State& s, const Val& of, const Val* dtype);
   std::optional<Val> NewFilled(const State& s, const std::string& name, const std::vector<Val>& args, const Val* dtype);
 
   FjFrame* frame_;

@@ -30,6 +30,7 @@ enum class Is : uint8_t {
   kComplex,    // a complex number: real and imaginary part, which are of Python; `dtype`: of NumPy, if not kBool
   kEither,     // A float of Python or a numpy.float64: the number as the latter, and whether it is one.
   kTuple,      // Its items are those of the tuple.
+  kLiteral,    // A list that the program writes down for np.array; its items are those of the list.
   kRange,      // Its items are start, stop and step.
   kRangeIter,  // next, step, left; with the step 1 in place of the last where it stops, and in the loop a limit before
                // that
@@ -217,6 +218,12 @@ Val Absolute(Builder& b, const Val& x);
 int Truth(Builder& b, const Val& x);    // Gives a bool.
 int AsIndex(Builder& b, const Val& x);  // Gives an int.
 Val Complex(const Val& re, const Val& im, bool numpy);
+// An element of an array: a number, or the two floats of a complex one.
+struct Element {
+  int value = -1, imag = -1;
+};
+// As NumPy computes with arrays. *good: -1, or a flag that is false where it may tell of something.
+Element ComplexArithmetic(Builder& b, ScalarOp op, Element x, Element y, int* good);
 Val ToComplex(Builder& b, const Val& x, bool numpy);
 Val ComplexBinary(Builder& b, int nb_op, const Val& x, const Val& y);
 Val ComplexAbsolute(Builder& b, const Val& x);
