@@ -502,6 +502,8 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
   if (type == &PyType_Type && nargs == 1 && !kwnames) return TypeOf(s_, args[0]);
   if (type == &PyFloat_Type && total == 1 && nargs == 1)
     if (PyObject* made = FloatOf(args[0]); made || PyErr_Occurred()) return made;
+  if (type == &PyLong_Type && total == 1 && nargs == 1)
+    if (PyObject* made = IntOf(args[0]); made || s_.broken() || PyErr_Occurred()) return made;
   if (type == &PySuper_Type && total == 0) return ImplicitSuper();
   s_.NoteType(type);
   s_.NoteType(Py_TYPE(type));
