@@ -269,7 +269,7 @@ PyObject* CaptureSemantics::CallEx(PyObject* callable, PyObject* args, PyObject*
   if (kwargs) kwargs = s_.Resolve(kwargs);
   if (!callable || !args || s_.broken()) return s_.broken() ? s_.Break(s_.reason().id) : nullptr;
   Ref items;
-  if (PyTuple_CheckExact(args)) {  // its items as they are, outside containers among them
+  if (ReadsAsTuple(args)) {  // its items as they are, outside containers among them
     const Source* source = s_.IsOutside(args) ? s_.SourceOf(args) : nullptr;
     if (source && !s_.NoteLength(args)) return nullptr;
     items = Ref(PyTuple_New(PyTuple_GET_SIZE(args)));
@@ -460,8 +460,10 @@ static std::optional<bool> GoneOver(Session& s, PyTypeObject* type, PyObject** a
   PyObject* viewed = gathers ? DictOfView(*arg) : nullptr;
   PyObject* dict = viewed ? viewed : gathers || type == &PyDict_Type ? *arg : nullptr;
   if (dict && PyDict_CheckExact(dict) && s.IsPrivate(dict) && (!viewed || s.IsFresh(*arg))) return true;  // moved
-  if (!type->tp_iternext || !(PyList_CheckExact(*arg) || PyTuple_CheckExact(*arg)) || !s.IsOutside(*arg)) return {};
-  *arg = s.ItemsOf(*arg, !over);
+  const bool named = gathers && ReadsAsTuple(*arg) && !PyTuple_CheckExact(*arg);
+  if (!(type->tp_iternext || named) || !(PyList_CheckExact(*arg) || ReadsAsTuple(*arg)) || !s.IsOutside(*arg))
+    return {};
+  *arg = s.ItemsOf(*arg, !over && !named);
   return *arg != nullptr;
 }
 

@@ -13,6 +13,7 @@
 #include "capture/proxy.h"
 #include "capture/tape.h"
 #include "capture/tensor_state.h"
+#include "capture/unseen.h"
 #include "graph/arguments.h"
 #include "tensor/import.h"
 
@@ -233,6 +234,7 @@ bool FrameworkCall::AnsweredByValue(PyObject** out) {
   if (asks && alone() && callee_.last() == "item" && !s_.broken() && !PyErr_Occurred() &&
       IsFloat(s_.meta(AsTensor(args_[0])->id).dtype))
     if ((*out = NewItemFloat(s_, args_[0])) || s_.broken()) return true;
+  if (asks && alone() && callee_.last() == "data_ptr") return *out = NewAddress(s_, AsTensor(args_[0])->id), true;
   if (asks && alone() && callee_ == callees::kTensorToList)
     if ((*out = ListOf(s_, args_[0])) || s_.broken()) return true;
   if (refusal == BreakId::kTensorBool)
