@@ -269,7 +269,7 @@ PyObject* CaptureSemantics::CallEx(PyObject* callable, PyObject* args, PyObject*
   if (kwargs) kwargs = s_.Resolve(kwargs);
   if (!callable || !args || s_.broken()) return s_.broken() ? s_.Break(s_.reason().id) : nullptr;
   Ref items;
-  if (PyTuple_CheckExact(args)) {  // its items as they are, outside containers among them
+  if (ReadsAsTuple(args)) {  // its items as they are, outside containers among them
     const Source* source = s_.IsOutside(args) ? s_.SourceOf(args) : nullptr;
     if (source && !s_.NoteLength(args)) return nullptr;
     items = Ref(PyTuple_New(PyTuple_GET_SIZE(args)));
@@ -460,8 +460,10 @@ static std::optional<bool> GoneOver(Session& s, PyTypeObject* type, PyObject** a
   PyObject* viewed = gathers ? DictOfView(*arg) : nullptr;
   PyObject* dict = viewed ? viewed : gathers || type == &PyDict_Type ? *arg : nullptr;
   if (dict && PyDict_CheckExact(dict) && s.IsPrivate(dict) && (!viewed || s.IsFresh(*arg))) return true;  // moved
-  if (!type->tp_iternext || !(PyList_CheckExact(*arg) || PyTuple_CheckExact(*arg)) || !s.IsOutside(*arg)) return {};
-  *arg = s.ItemsOf(*arg, !over);
+  const bool named = gathers && ReadsAsTuple(*arg) && !PyTuple_CheckExact(*arg);
+  if (!(type->tp_iternext || named) || !(PyList_CheckExact(*arg) || ReadsAsTuple(*arg)) || !s.IsOutside(*arg))
+    return {};
+  *arg = s.ItemsOf(*arg, !over && !named);
   return *arg != nullptr;
 }
 
@@ -502,6 +504,8 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
   if (type == &PyType_Type && nargs == 1 && !kwnames) return TypeOf(s_, args[0]);
   if (type == &PyFloat_Type && total == 1 && nargs == 1)
     if (PyObject* made = FloatOf(args[0]); made || PyErr_Occurred()) return made;
+  if (type == &PyLong_Type && total == 1 && nargs == 1)
+    if (PyObject* made = IntOf(args[0]); made || s_.broken() || PyErr_Occurred()) return made;
   if (type == &PySuper_Type && total == 0) return ImplicitSuper();
   s_.NoteType(type);
   s_.NoteType(Py_TYPE(type));

@@ -305,6 +305,13 @@ bool AnswersItself(PyTypeObject* type) {
   return std::any_of(std::begin(names), std::end(names), [&](PyObject* n) { return PythonFunctionIn(type, n); });
 }
 
+bool ReadsAsTuple(PyObject* o) {
+  if (PyTuple_CheckExact(o)) return true;
+  const PyTypeObject *t = Py_TYPE(o), &plain = PyTuple_Type;
+  return PyTuple_Check(o) && !AnswersItself(Py_TYPE(o)) && t->tp_iter == plain.tp_iter &&
+         t->tp_as_mapping->mp_subscript == plain.tp_as_mapping->mp_subscript;
+}
+
 struct DictView {  // This is CPython's own type (Objects/dictobject.c), which not all versions have in their headers.
   PyObject_HEAD PyObject* dict;
 };
@@ -534,14 +541,13 @@ PyObject* Session::ForC(PyObject* o, bool asked_nothing) {
 PyObject* Session::ItemsOf(PyObject* o, bool by_c) {
   if (!(o = Settled(o))) return nullptr;
   Origin* g = Find(o);
-  if (!(PyList_CheckExact(o) || PyTuple_CheckExact(o)) || !g || g->kind != Origin::kOutside || g->real)
-    return ForC(o, !by_c);
+  if (!(PyList_CheckExact(o) || ReadsAsTuple(o)) || !g || g->kind != Origin::kOutside || g->real) return ForC(o, !by_c);
   PyObject* seen = by_c ? ForC(o) : o;
   if (!seen || !NoteLength(o)) return nullptr;
   g = Find(o);
   if (PyObject* known = g->items[by_c]) return known;
   const Source* source = g->source;
-  Ref copy(NewLike(o));
+  Ref copy(PyTuple_Check(o) ? PyTuple_New(PyTuple_GET_SIZE(o)) : PyList_New(PyList_GET_SIZE(o)));
   for (Py_ssize_t i = 0; copy && i < PySequence_Fast_GET_SIZE(o); ++i) {
     PyObject* item = PySequence_Fast_GET_ITEM(seen, i);
     item = by_c ? Py_NewRef(item)  // what is in it is read when the program asks

@@ -8,6 +8,7 @@
 #include "capture/callees.h"
 #include "capture/foreach.h"
 #include "capture/gradients.h"
+#include "capture/numbers/unseen.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
 #include "capture/tensor_state.h"
@@ -233,6 +234,7 @@ bool FrameworkCall::AnsweredByValue(PyObject** out) {
   if (asks && alone() && callee_.last() == "item" && !s_.broken() && !PyErr_Occurred() &&
       IsFloat(s_.meta(AsTensor(args_[0])->id).dtype))
     if ((*out = NewItemFloat(s_, args_[0])) || s_.broken()) return true;
+  if (asks && alone() && callee_.last() == "data_ptr") return *out = NewAddress(s_, AsTensor(args_[0])->id), true;
   if (asks && alone() && callee_ == callees::kTensorToList)
     if ((*out = ListOf(s_, args_[0])) || s_.broken()) return true;
   if (refusal == BreakId::kTensorBool)

@@ -222,7 +222,7 @@ PyObject* CaptureSemantics::GetItem(PyObject* o, PyObject* key) {
   if (PyObject* last = s_.Appended(o, key)) return Py_NewRef(last);
   if (!(o = s_.Settled(o))) return nullptr;
   const Source* s = s_.IsOutside(o) ? s_.SourceOf(o) : nullptr;
-  if (s && (PyList_CheckExact(o) || PyTuple_CheckExact(o)) && (PyLong_CheckExact(key) || IsSymInt(key))) {
+  if (s && (PyList_CheckExact(o) || ReadsAsTuple(o)) && (PyLong_CheckExact(key) || IsSymInt(key))) {
     Ref index(PyNumber_Index(key));
     Py_ssize_t i = index ? PyLong_AsSsize_t(index.get()) : -1, n = PySequence_Fast_GET_SIZE(o);
     if (i == -1 && PyErr_Occurred()) return nullptr;
@@ -609,7 +609,8 @@ int CaptureSemantics::Unpack(PyObject* seq, int before, int after, PyObject** it
   }
   s_.NoteType(Py_TYPE(seq));
   const bool own = (PyTuple_CheckExact(seq) || PyList_CheckExact(seq)) && !s_.IsOutside(seq);  // its items as they are
-  PyObject* c = own ? seq : s_.ForC(seq, !AnswersItself(Py_TYPE(seq)));
+  const bool named = !own && s_.IsOutside(seq) && !PyTuple_CheckExact(seq) && ReadsAsTuple(seq);
+  PyObject* c = own ? seq : named ? s_.ItemsOf(seq) : s_.ForC(seq, !AnswersItself(Py_TYPE(seq)));
   if (!c) return -1;
   if (s_.IsOutside(c) && PyIter_Check(c)) return s_.Break(BreakId::kSideEffect, "an outside iterator is advanced"), -1;
   if (frame::Semantics::Unpack(c, before, after, items) < 0) return -1;

@@ -762,3 +762,35 @@ def test_functions_twice_differentiated_inside(fresh, square):
         torch.testing.assert_close(mine, theirs)
         torch.testing.assert_close(*(torch.autograd.grad(g.sum(), x)[0] for g in (mine, theirs)))
     assert fresh.cache_info(compiled)["breaks"] == 1
+
+
+class Masked(torch.autograd.Function):  # data decides how much of it is computed
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        mask = x <= -0.5
+        x = x.clone()
+        x[mask] = (x * 3)[mask]
+        x[~mask] = (x - 1)[~mask]
+        return x, mask.nonzero().sum()
+
+    @staticmethod
+    def backward(ctx, g, _):
+        return g
+
+
+@pytest.mark.parametrize("tracked", [False, True])
+def test_data_decides_sizes_where_no_gradients_are_wanted(tracked):
+    def f(x):
+        y, n = Masked.apply(x * 2)
+        return y + n
+
+    compiled = framejit.compile(f)
+    for k in range(4):
+        x = torch.randn(5, 4, generator=torch.Generator().manual_seed(k)).requires_grad_(tracked)
+        with torch.no_grad():
+            got, expected = compiled(x), f(x)
+        torch.testing.assert_close(got, expected)
+        assert not got.requires_grad
+    info = framejit.cache_info(compiled)
+    assert info["breaks"] == 0 and info["segments"] <= 2

@@ -497,6 +497,62 @@ bool Unique(Sized& c) {
   return true;
 }
 
+// Sequences of several lengths, packed step by step.
+bool PackPadded(Sized& c) {
+  const Arg *lengths = GivenArg(c.call, 1, {"lengths"}), *first = GivenArg(c.call, 2, {"batch_first"});
+  if (!lengths || !lengths->is(Arg::Kind::kTensor) || !first || !first->is(Arg::Kind::kBool) || c.rank() < 2)
+    return false;
+  const shape::Int steps = c.x->sizes[first->b ? 1 : 0], most = steps * c.x->sizes[first->b ? 0 : 1];
+  auto all = c.Size(0, &most, true), longest = c.make(1, 0, &steps);
+  if (!all || !longest) return false;
+  c.fresh.back().exact = true;
+  shape::Ints sizes = {*all};
+  sizes.insert(sizes.end(), c.x->sizes.begin() + 2, c.x->sizes.end());
+  c.Add(c.x->dtype, std::move(sizes));
+  c.Add(DType::kInt64, {*longest});
+  c.out.metas.back().device = c.operands.at(lengths->t).device;
+  c.AsTuple();
+  return true;
+}
+
+bool PadPacked(Sized& c) {
+  const TensorMeta* counts = c.Array(1, "batch_sizes");
+  const Arg *first = GivenArg(c.call, 2, {"batch_first"}), *steps = GivenArg(c.call, 4, {"total_length"});
+  if (!counts || !first || !first->is(Arg::Kind::kBool) || !steps || !steps->is(Arg::Kind::kInt) || c.rank() < 1 ||
+      (steps->i.is_const() && steps->i.value() < 1))
+    return false;
+  auto batch = c.Size(first->b ? 0 : 1, nullptr, true);
+  if (!batch) return false;
+  shape::Ints sizes = {steps->i, *batch};
+  sizes.insert(sizes.end(), c.x->sizes.begin() + 1, c.x->sizes.end());
+  shape::Ints strides = shape::RowMajor(sizes);
+  if (first->b) std::swap(sizes[0], sizes[1]), std::swap(strides[0], strides[1]);
+  c.Add(c.x->dtype, std::move(sizes), std::move(strides));
+  c.Add(DType::kInt64, {*batch});
+  c.out.metas.back().device = counts->device;
+  c.AsTuple();
+  return true;
+}
+
+// Of a packed sequence: its results are as large as what they are made of.
+bool PackedRnn(Sized& c) {
+  const TensorMeta* counts = c.Array(1, "batch_sizes");
+  if (!counts || counts->dtype != DType::kInt64 || c.call.args.size() != 9 || c.rank() != 2) return false;
+  const std::vector<Arg>& args = c.call.args;
+  const bool dropout = !(args[6].is(Arg::Kind::kFloat) && args[6].f == 0), both = IsTrue(&args[8]);
+  if (dropout && IsTrue(&args[7])) return false;  // it draws
+  std::vector<const TensorMeta*> states;
+  for (const Arg& a : args[2].is(Arg::Kind::kTensor) ? std::vector<Arg>{args[2]} : args[2].items)
+    if (a.is(Arg::Kind::kTensor) && c.operands.at(a.t).sizes.size() == 3) states.push_back(&c.operands[a.t]);
+  if (states.size() != (c.call.callee.last() == "lstm" ? 2 : 1)) return false;
+  c.Add(c.x->dtype, {c.x->sizes[0], states[0]->sizes[2] * (both ? 2 : 1)});
+  for (const TensorMeta* m : states) c.Add(c.x->dtype, m->sizes);
+  const bool grad = std::any_of(c.operands.begin(), c.operands.end(), [](auto& m) { return m.requires_grad; });
+  for (TensorMeta& m : c.out.metas) m.requires_grad = grad;
+  c.AsTuple();
+  return true;
+}
+
 struct SizedRow {
   std::string_view name;  // Callee::last
   bool (*numpy)(Sized&);
@@ -519,6 +575,12 @@ constexpr SizedRow kSized[] = {
     {"_unique2", nullptr, Unique},
     {"unique_consecutive", nullptr, Unique},
     {"_unique", nullptr, Unique},
+    {"_pack_padded_sequence", nullptr, PackPadded},
+    {"_pad_packed_sequence", nullptr, PadPacked},
+    {"lstm", nullptr, PackedRnn},
+    {"gru", nullptr, PackedRnn},
+    {"rnn_tanh", nullptr, PackedRnn},
+    {"rnn_relu", nullptr, PackedRnn},
 };
 
 }  // namespace

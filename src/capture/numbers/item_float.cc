@@ -251,6 +251,39 @@ PyObject* NewItemFloat(Session& s, PyObject* proxy) {
                     {at.get()}));  // it may be written to
 }
 
+PyObject* FloatOfCount(PyObject* number) {
+  if (!IsSymInt(number)) return nullptr;
+  auto* n = reinterpret_cast<SymInt*>(number);
+  Session& s = *n->session;
+  constexpr int64_t kExact = int64_t{1} << 53;  // beyond it Python divides integers with more digits
+  if (&s != Session::Current() || !s.env().AtRun(n->expr) || !s.env().Le(-kExact, n->expr) ||
+      !s.env().Le(n->expr, kExact))
+    return nullptr;
+  static const Callee full("torch.full");
+  static PyObject *const names = Py_BuildValue("(ss)", "dtype", "device"), *const cpu = PyUnicode_FromString("cpu"),
+                         *const dtype = tensor::ResolveCallee("torch.float64");
+  Ref size(s.MarkFresh(PyTuple_New(0)));
+  if (!size || !names || !cpu || !dtype) return nullptr;
+  PyObject* args[] = {size.get(), number, dtype, cpu};
+  return Of(s, s.CallFramework(full, args, 2, names));
+}
+
+// What no integer of 64 bits holds, and what is no number, is zero in the graph. A run that finds such a number ends,
+// and Python raises or goes on.
+PyObject* IntOfItem(PyObject* item) {
+  constexpr double kMost = 0x1p62;
+  static const Callee less("torch.Tensor.lt");
+  Session* s = Live(item);
+  if (!s) return nullptr;
+  Ref size(Made(*s, Callee(kAbs), {As(item)->tensor})), most(PyFloat_FromDouble(kMost)), zero(PyFloat_FromDouble(0));
+  Ref fits(size && most && zero ? Made(*s, less, {size.get(), most.get()}) : nullptr);
+  if (!fits || Truth(*s, Py_NewRef(fits.get()), true) <= 0) return nullptr;
+  Ref number(Made(*s, callees::kWhere, {fits.get(), As(item)->tensor, zero.get()}));
+  Ref whole(number ? Made(*s, callees::kTensorLong, {number.get()}) : nullptr);
+  PyObject* n = whole ? s->data_sizes().ItemOf(AsTensor(whole.get())->id, false) : nullptr;
+  return n || PyErr_Occurred() ? n : Ask(item);
+}
+
 PyObject* ItemFor(Session& s, PyObject* item, const TensorMeta& beside) {
   std::optional<DType> to;
   if (beside.framework != Framework::kTorch) return nullptr;

@@ -101,6 +101,38 @@ std::optional<uint32_t> Numbers::OfInt(shape::Int i) {
   return Computed(op);
 }
 
+// n * (m / 2^k) is exact below 2^53, and a quotient of integers below 2^53 is never rounded to an integer that it is
+// not.
+std::optional<shape::Int> Numbers::Rounded(uint32_t symbol, bool up) {
+  constexpr int64_t kExact = int64_t{1} << 53;
+  constexpr int kMostBits = 30;
+  auto made = [&](int64_t s) {
+    const Known* k = s < 0 ? nullptr : &known_.at(static_cast<uint32_t>(s));
+    return k && !k->source ? &ops_[k->op] : nullptr;
+  };
+  const FloatOp* op = made(symbol);
+  if (op && op->op == 'i') return op->integer;
+  if (!op || (op->op != '*' && op->op != '/')) return {};
+  const bool right = op->op == '*' && op->a < 0;
+  const FloatOp* of = made(right ? op->b : op->a);
+  if (!of || of->op != 'i' || (right ? op->a : op->b) >= 0) return {};
+  double factor = right ? op->x : op->y;
+  shape::Int n = of->integer, by = 1;
+  if (!(factor > 0) || factor >= int64_t{1} << kMostBits || !env_.Le(0, n)) return {};
+  if (op->op == '/') {
+    if (factor != std::floor(factor)) return {};
+    by = static_cast<int64_t>(factor);
+  } else {
+    int bits = 0;
+    while (factor != std::floor(factor) && bits < kMostBits) factor *= 2, ++bits;
+    if (factor != std::floor(factor) || factor >= int64_t{1} << kMostBits) return {};
+    if (!env_.Le(n, kExact / static_cast<int64_t>(factor))) return {};
+    n = n * static_cast<int64_t>(factor);
+    by = int64_t{1} << bits;
+  }
+  return FloorDiv(up ? n + by - 1 : n, by);
+}
+
 double Numbers::Specialize(uint32_t symbol) {
   const Known& f = known_.at(symbol);
   if (f.source) {

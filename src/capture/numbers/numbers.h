@@ -68,8 +68,11 @@ class Numbers {
   // It is never less than `min`; what may be 0 or less says so.
   shape::Int NewInt(const Source* s, int64_t value, std::string name, int64_t min = 1);
   uint32_t NewFloat(const Source* s, PyObject* number, std::string name);
-  std::optional<uint32_t> Computed(FloatOp op);     // A new symbol, computed before a run.
-  std::optional<uint32_t> OfInt(shape::Int i);      // Likewise. Nothing: only the run knows it, or it may not fit.
+  std::optional<uint32_t> Computed(FloatOp op);  // A new symbol, computed before a run.
+  std::optional<uint32_t> OfInt(shape::Int i);   // Likewise. Nothing: only the run knows it, or it may not fit.
+  // The integer below, or above, a float that was computed of an integer in one step; nothing: it is another float, or
+  // its arithmetic may have rounded.
+  std::optional<shape::Int> Rounded(uint32_t symbol, bool up);
   double Specialize(uint32_t symbol);               // The number itself, which is guarded.
   bool Compare(uint32_t symbol, double c, int op);  // The answer is guarded, or checked before a run.
   bool IsFloat(uint32_t symbol) const { return known_.contains(symbol); }

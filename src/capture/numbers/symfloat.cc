@@ -119,7 +119,10 @@ PyTypeObject SymFloatType = {
 
 PyObject* OnFloats(char kind, PyObject* a, PyObject* b, binaryfunc f) {
   PyObject* r = FloatBinary(kind, a, b);
-  return r || PyErr_Occurred() ? r : OnNumbers(a, b, f);
+  if (r || PyErr_Occurred()) return r;
+  Ref x(FloatOfCount(a)), y(PyErr_Occurred() ? nullptr : FloatOfCount(b));
+  if (PyErr_Occurred()) return nullptr;
+  return x || y ? f(x ? x.get() : a, y ? y.get() : b) : OnNumbers(a, b, f);
 }
 
 PyObject* FloatBinary(char kind, PyObject* a, PyObject* b) {
@@ -138,9 +141,29 @@ PyObject* FloatOf(PyObject* number) {
     return s && s == Session::Current() && AsEver(*s, number, "__float__") ? NewItemFloat(*s, number) : nullptr;
   }
   Session* s = IsSymInt(number) ? LiveNumber(number) : nullptr;
-  auto known =
-      s && s->options().dynamic_floats ? s->numbers().OfInt(reinterpret_cast<SymInt*>(number)->expr) : std::nullopt;
-  return known ? NewSymFloat(s, *known) : nullptr;
+  if (!s) return nullptr;
+  auto known = s->options().dynamic_floats ? s->numbers().OfInt(reinterpret_cast<SymInt*>(number)->expr) : std::nullopt;
+  return known ? NewSymFloat(s, *known) : FloatOfCount(number);
+}
+
+PyObject* RoundedToInt(PyObject* number, bool up) {
+  if (IsSymInt(number)) return Py_NewRef(number);
+  Session* s = LiveNumber(number);
+  auto n = s ? s->numbers().Rounded(As(number)->symbol, up) : std::nullopt;
+  return n ? s->SymIntObject(*n) : nullptr;
+}
+
+PyObject* IntOf(PyObject* number) {
+  if (IsSymInt(number) || IsSymFloat(number)) return RoundedToInt(number, false);
+  if (IsItemFloat(number)) return IntOfItem(number);
+  if (!IsTensor(number)) return nullptr;
+  Session* s = AsTensor(number)->session;
+  if (!s || s != Session::Current() || !AsEver(*s, number, "__int__")) return nullptr;
+  const TensorMeta& m = s->meta(AsTensor(number)->id);
+  if (m.framework != Framework::kTorch || IsBool(m.dtype)) return nullptr;
+  if (IsInteger(m.dtype)) return s->data_sizes().ItemOf(AsTensor(number)->id, false);
+  Ref item(IsFloat(m.dtype) ? NewItemFloat(*s, number) : nullptr);
+  return item ? IntOfItem(item.get()) : nullptr;
 }
 
 PyObject* FloatFunction(std::string_view name, PyObject* a) {
@@ -153,6 +176,7 @@ PyObject* FloatFunction(std::string_view name, PyObject* a) {
   Session* s = at == std::end(kFunctions) ? nullptr : LiveNumber(a);
   FloatOp op;
   op.op = 'f';
+  if (name == "floor" || name == "ceil" || name == "trunc") return RoundedToInt(a, name == "ceil");
   if (!s || !s->options().dynamic_floats || !Operand(s, a, &op.a, &op.x)) return nullptr;
   op.function = at->second;
   return s->SymFloatObject(op);
