@@ -7,8 +7,10 @@
 #include "capture/proxy.h"
 #include "capture/rounds.h"
 #include "capture/semantics.h"
+#include "capture/special_calls.h"
 #include "capture/wrappers.h"
 #include "diag/diag.h"
+#include "guard/source.h"
 
 namespace framejit::capture {
 namespace {
@@ -44,6 +46,13 @@ constexpr int kPower = 8, kInPlacePower = 21, kFirstInPlace = 13;
 // Builtin objects with no state, or private ones: C code may work on them.
 bool Container(PyObject* o) {
   return PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o) || PyAnySet_Check(o);
+}
+
+// A tuple, or one of a class (a named tuple) that reads its items as tuples do.
+bool ReadAsTuple(PyObject* o) {
+  static PyObject* const name = Interned("__getitem__");
+  if (PyTuple_CheckExact(o)) return true;
+  return PyTuple_Check(o) && _PyType_Lookup(Py_TYPE(o), name) == _PyType_Lookup(&PyTuple_Type, name);
 }
 
 }  // namespace
@@ -196,6 +205,30 @@ int CaptureSemantics::Contains(PyObject* container, PyObject* value) {
   return PySequence_Contains(c, value);
 }
 
+int CaptureSemantics::IsInstance(PyObject* object, PyObject* type) {
+  RESOLVE_INT(object);
+  RESOLVE_INT(type);
+  PyObject* args[] = {object, type};
+  bool handled;
+  Ref r(Special(*this, s_, "isinstance", args, 2, &handled));
+  return r ? r.get() == Py_True : -1;
+}
+
+PyObject* CaptureSemantics::Length(PyObject* object) {
+  RESOLVE(object);
+  bool handled;
+  return Special(*this, s_, "len", &object, 1, &handled);
+}
+
+int CaptureSemantics::HasTypeFlag(PyObject* object, unsigned long flag) {
+  RESOLVE_INT(object);
+  if (IsTensor(object) || IsWrapper(object)) return 0;
+  s_.NoteType(Py_TYPE(object));
+  if (PyType_HasFeature(Py_TYPE(object), flag)) return 1;
+  // A class that is registered with collections.abc.Mapping or Sequence gets the flag.
+  return Py_TYPE(object)->tp_flags & Py_TPFLAGS_HEAPTYPE && !s_.NoteAbstract() ? -1 : 0;
+}
+
 int CaptureSemantics::Truth(PyObject* a) {
   RESOLVE_INT(a);
   if (IsTensor(a)) return PyObject_IsTrue(a);
@@ -221,7 +254,7 @@ PyObject* CaptureSemantics::GetItem(PyObject* o, PyObject* key) {
   if (PyObject* last = s_.Appended(o, key)) return Py_NewRef(last);
   if (!(o = s_.Settled(o))) return nullptr;
   const Source* s = s_.IsOutside(o) ? s_.SourceOf(o) : nullptr;
-  if (s && (PyList_CheckExact(o) || PyTuple_CheckExact(o)) && (PyLong_CheckExact(key) || IsSymInt(key))) {
+  if (s && (PyList_CheckExact(o) || ReadAsTuple(o)) && (PyLong_CheckExact(key) || IsSymInt(key))) {
     Ref index(PyNumber_Index(key));
     Py_ssize_t i = index ? PyLong_AsSsize_t(index.get()) : -1, n = PySequence_Fast_GET_SIZE(o);
     if (i == -1 && PyErr_Occurred()) return nullptr;
@@ -280,7 +313,8 @@ int CaptureSemantics::SetItem(PyObject* o, PyObject* key, PyObject* value) {
                                                                                          PyUnicode_InternFromString(
                                                                                              "__delitem__");
     PyObject* d = _PyType_Lookup(Py_TYPE(o), value ? setitem_name : delitem_name);
-    if (PyDict_CheckExact(o) && IsPrimitive(key)) {
+    const bool stays = PyDict_CheckExact(o) || (PyODict_CheckExact(o) && !s_.Find(o)->contents_noted);
+    if (stays && (IsPrimitive(key) || guard::IsText(key))) {
       if (!value) {
         bool found;
         Ref old(s_.ReadDictItem(o, s_.SourceOf(o), key, &found));
@@ -307,7 +341,7 @@ int CaptureSemantics::SetItem(PyObject* o, PyObject* key, PyObject* value) {
 PyObject* CaptureSemantics::UpdateDict(PyObject* dict, PyObject* with) {
   PyObject *key, *value;
   for (Py_ssize_t at = 0; PyDict_Next(with, &at, &key, &value);) {
-    if (!IsPrimitive(key)) return s_.Break(BreakId::kSideEffect, "dict.update");
+    if (!IsPrimitive(key) && !guard::IsText(key)) return s_.Break(BreakId::kSideEffect, "dict.update");
     bool found;
     Ref before(s_.ReadDictItem(dict, s_.SourceOf(dict), key, &found));
     if (s_.broken() || PyErr_Occurred()) return nullptr;
@@ -330,6 +364,7 @@ PyObject* CaptureSemantics::Iter(PyObject* o) {
   if (!c) return nullptr;
   if (PyAnySet_Check(c) && !s_.NoteContents(c)) return nullptr;
   Ref made(s_.Adopt(PyObject_GetIter(c)));
+  if (made) s_.NoteViewed(&o, 1, made.get());
   if (made && PySet_CheckExact(c) && s_.IsOutside(o)) s_.Keep(Py_NewRef(made.get()));  // for Session::Defer
   return made.release();
 }
@@ -610,7 +645,8 @@ int CaptureSemantics::Unpack(PyObject* seq, int before, int after, PyObject** it
   }
   s_.NoteType(Py_TYPE(seq));
   const bool own = (PyTuple_CheckExact(seq) || PyList_CheckExact(seq)) && !s_.IsOutside(seq);  // its items as they are
-  PyObject* c = own ? seq : s_.ForC(seq, !AnswersItself(Py_TYPE(seq)));
+  static PyObject* const iter_name = Interned("__iter__");
+  PyObject* c = own || PythonFunctionIn(Py_TYPE(seq), iter_name) ? seq : s_.ItemsOf(seq);
   if (!c) return -1;
   if (s_.IsOutside(c) && PyIter_Check(c)) return s_.Break(BreakId::kSideEffect, "an outside iterator is advanced"), -1;
   if (frame::Semantics::Unpack(c, before, after, items) < 0) return -1;
