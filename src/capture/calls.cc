@@ -497,7 +497,8 @@ static Ref Packed(PyObject* const* args, Py_ssize_t n) {
   return tuple;
 }
 
-PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
+                                     bool plain) {
   auto* o = reinterpret_cast<PyObject*>(type);
   Py_ssize_t total = nargs + KwCount(kwnames);
   s_.SourceOf(o);
@@ -513,7 +514,7 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
                   *init_name = PyUnicode_InternFromString("__init__"),
                   *call_name = PyUnicode_InternFromString("__call__");
   PyObject* meta_call = _PyType_Lookup(Py_TYPE(type), call_name);
-  if (meta_call && PyFunction_Check(meta_call)) {
+  if (!plain && meta_call && PyFunction_Check(meta_call)) {
     Vector with(o, args, total);
     return CallPython(meta_call, with.data(), nargs + 1, kwnames);
   }
@@ -545,7 +546,9 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
           !s_.Pin(v.data()[i]))
         return nullptr;
     }
-    return s_.Adopt(PyObject_Vectorcall(o, v.data(), nargs, kwnames));
+    PyObject* r = PyObject_Vectorcall(o, v.data(), nargs, kwnames);
+    s_.NoteViewed(v.data(), total, r);
+    return s_.Adopt(r);
   }
   if (PyObject* made = LegacyVariable(o, args, nargs, kwnames); made || s_.broken()) return made;
   if (PyObject* scope = ModeScope(s_, type, args, total); scope || PyErr_Occurred()) return scope;

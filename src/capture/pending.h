@@ -11,10 +11,11 @@
 
 namespace framejit::capture {
 
-// A store to an outside dict (instance __dict__, globals, dict) that replays at the segment's exit.
+// A store to an outside dict (instance __dict__, globals, dict), or to a slot of an outside object, that replays at the
+// segment's exit.
 struct PendingStore {
-  Ref dict;
-  Ref key;
+  Ref dict;   // The dict; the object that has the slot.
+  Ref key;    // The slot's descriptor, for one.
   Ref value;  // The item is deleted where it is empty.
 };
 

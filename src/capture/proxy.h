@@ -103,7 +103,8 @@ PyObject* SizeConcat(Session& s, PyObject* a, PyObject* b);
 PyObject* SizeMethod(Session& s, PyObject* size, const char* name, PyObject* const* args, Py_ssize_t nargs);
 std::string_view FrameworkPrefix(Session& s, PyObject* proxy);  // The name of the class of such tensors.
 Callee MethodOf(Session& s, PyObject* proxy, std::string_view name);
-PyObject* PlainTensorClass(bool parameter);          // torch.Tensor or torch.nn.Parameter: borrowed
+PyObject* FlagsType();                       // The class of what stands for numpy.ndarray.flags in a graph: borrowed
+PyObject* PlainTensorClass(bool parameter);  // torch.Tensor or torch.nn.Parameter: borrowed
 PyObject* TensorClass(Session& s, PyObject* proxy);  // torch.Tensor, Parameter, ndarray, np.float64: new reference
 
 }  // namespace framejit::capture

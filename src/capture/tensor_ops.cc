@@ -81,6 +81,13 @@ std::optional<bool> IsLeaf(Session& s, TraceId id) {
   return true;
 }
 
+// array.flags: an object of Python that answers from sizes and strides.
+PyObject* FlagsOf(Session& s, PyObject* array) {
+  PyObject* type = FlagsType();
+  PyObject* args[] = {array, s.meta(AsTensor(array)->id).read_only ? Py_False : Py_True};
+  return type && s.SourceOf(type) ? CurrentSemantics()->Call(type, args, 2, nullptr) : nullptr;
+}
+
 // Attributes that are answered from the metadata. False: not one of them.
 bool MetaAttr(Session& s, PyObject* proxy, const TensorMeta& m, std::string_view n, PyObject** out) {
   bool torch = m.framework == Framework::kTorch;
@@ -99,6 +106,8 @@ bool MetaAttr(Session& s, PyObject* proxy, const TensorMeta& m, std::string_view
       for (auto& e : m.strides) bytes.push_back(e * shape::Int(DTypeSize(m.dtype)));
       return *out = SizeTuple(s, bytes, false), true;
     }
+    const bool array = !m.is_scalar && m.device.kind == DeviceKind::kCpu;
+    if (n == "flags" && array) return *out = FlagsOf(s, proxy), true;
     return false;
   }
   if (n == "device") return *out = DeviceObject(s, m.device), true;
@@ -220,6 +229,11 @@ PyObject* QueryMethod(Session& s, PyObject* proxy, std::string_view n, PyObject*
 }
 
 }  // namespace
+
+PyObject* FlagsType() {
+  static PyObject* const type = FromModule("framejit._functions", "ArrayFlags");
+  return type;
+}
 
 std::string_view FrameworkPrefix(Session& s, PyObject* proxy) {
   const TensorMeta& m = s.meta(AsTensor(proxy)->id);

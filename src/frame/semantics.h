@@ -70,6 +70,11 @@ class Semantics {
   virtual PyObject* LoadBuildClass(PyObject* builtins);
   // Looks `name` up on the type, bound to object (with statements). Null without error: missing.
   virtual PyObject* LoadSpecial(PyObject* object, PyObject* name);
+  // What a match statement asks of its subject: isinstance, len, and a flag of its type (Py_TPFLAGS_MAPPING,
+  // ..._SEQUENCE).
+  virtual int IsInstance(PyObject* object, PyObject* type);
+  virtual PyObject* Length(PyObject* object);
+  virtual int HasTypeFlag(PyObject* object, unsigned long flag);
   // One step of `yield from` / await: *result is what was yielded (1) or the sub-iterator's return value (0).
   virtual int Send(PyObject* iterator, PyObject* value, PyObject** result);
 

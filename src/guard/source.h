@@ -60,7 +60,8 @@ inline PyObject* Step(const Source& s, PyObject* base, PyObject* const* slots, M
   return Step(s.kind, s.index, s.object, base, slots, member);
 }
 PyObject* DictLookup(PyObject* dict, PyObject* key);  // As Step does for kDictItem.
-bool ComparesByIdentity(PyObject* o);                 // has object's own __eq__ and __hash__
+bool IsText(PyObject* o);              // Is it a str, or of a class (StrEnum) that hashes and compares as str does?
+bool ComparesByIdentity(PyObject* o);  // has object's own __eq__ and __hash__
 
 // Text of a value for reports, without running Python code.
 std::string ValueText(PyObject* o);

@@ -1,7 +1,7 @@
 // This file has the object of the framework that is there and of which a capture knows nothing else: the node behind a
 // tensor's grad_fn, the address of its first element. A program may ask whether it is None, and whether two addresses
 // are equal. Whatever else it asks, or does with it, ends the capture.
-#include "capture/unseen.h"
+#include "capture/numbers/unseen.h"
 
 #include <new>
 #include <optional>

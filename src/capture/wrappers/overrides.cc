@@ -1,6 +1,7 @@
 #include "capture/wrappers/overrides.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "capture/callees.h"
 #include "capture/override.h"
@@ -213,7 +214,9 @@ PyObject* AsClass(Session& s, PyObject* proxy, PyTypeObject* type) {
   }
   if (!plain && !OverridesFit(s, type)) return nullptr;
   PyObject* args[] = {proxy, proxy};
+  const auto before = std::exchange(s.modes.overrides_off, true);  // as_subclass asks no class
   Ref alias(s.CallFramework(callees::kTensorViewAs, args, 2, nullptr));
+  s.modes.overrides_off = before;
   if (!alias || plain) return alias.release();
   if (!s.SourceOf(object)) return s.Break(BreakId::kSubclass, "a class that was made here");
   tensor::OverridesOff::seen = true;
