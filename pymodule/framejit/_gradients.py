@@ -36,6 +36,19 @@ def left_behind():
     return types
 
 
+def check_answer(hook, grad, answer):
+    """Raises as torch does where a hook puts something else in the place of a gradient."""
+    import torch
+
+    name = getattr(hook, "__name__", "<unknown>")
+    if not isinstance(answer, torch.Tensor):
+        raise TypeError(f"expected Variable, but hook returned '{type(answer).__name__}'")
+    if answer.type() != grad.type():
+        raise RuntimeError(f"hook '{name}' has changed the type of value (was {grad.type()} got {answer.type()})")
+    if answer.shape != grad.shape:
+        raise RuntimeError(f"hook '{name}' has changed the size of value")
+
+
 def tell_none(hook):
     """Calls a hook of register_multi_grad_hook whose tensor gets no gradient, though its node runs. Where none of its tensors gets one the
     program's function is not called."""

@@ -97,6 +97,9 @@ bool CCall::Identify() {
   auto* t = reinterpret_cast<PyTypeObject*>(self_);  // a builtin classmethod or __new__
   if (!strcmp(name_, "__new__") && nargs_ >= 2 && PyType_Check(args_[1])) {
     if (!IsPureType(t)) return Done(s_.Break(BreakId::kUnknownCall, Describe(callable_)));
+    static PyObject* const destructor = PyUnicode_InternFromString("__del__");
+    if (_PyType_Lookup(reinterpret_cast<PyTypeObject*>(args_[1]), destructor))
+      return Done(s_.Break(BreakId::kSideEffect, "an object with a destructor is made"));
     Ref made(PyObject_Vectorcall(callable_, args_ + 1, nargs_ - 1, kwnames_));
     return Done(made ? s_.MarkFresh(made.release()) : nullptr);
   }

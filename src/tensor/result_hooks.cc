@@ -59,9 +59,12 @@ bool TellNone(PyObject* hooks) {
 Ref Through(PyObject* hooks, Ref grad) {
   Ref all(PyDict_Values(hooks));
   for (Py_ssize_t i = 0; all && i < PyList_GET_SIZE(all.get()); ++i) {
-    Ref other(PyObject_CallOneArg(PyList_GET_ITEM(all.get(), i), grad.get()));
+    PyObject* hook = PyList_GET_ITEM(all.get(), i);
+    Ref other(PyObject_CallOneArg(hook, grad.get()));
     if (!other) return {};
-    if (other.get() != Py_None) grad = std::move(other);
+    if (other.get() == Py_None) continue;
+    if (other.get() != grad.get() && !Ref(Ask("check_answer", hook, grad.get(), other.get()))) return {};
+    grad = std::move(other);
   }
   return all ? grad : Ref();
 }

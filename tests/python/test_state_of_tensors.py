@@ -994,6 +994,29 @@ def test_hooks_are_called_in_the_order_of_the_program(fresh, order):
         assert compiled.cache_info()["breaks"] == 0
 
 
+@pytest.mark.parametrize("answer", [lambda g: g[:2], lambda g: g.double(), lambda g: g[None], lambda g: 3, lambda g: g * 2, lambda g: g])
+def test_a_hook_answers_with_another_gradient(fresh, answer):
+    def f(x):
+        y = x * 2
+        return y, y.sin()
+
+    def tell(run, which):
+        x = torch.ones(3, requires_grad=True)
+        results = run(x)
+        for i in which:
+            results[i].register_hook(answer)
+        try:
+            (results[0] + results[1]).sum().backward()
+        except (RuntimeError, TypeError) as error:
+            return type(error).__name__, str(error)
+        return [round(v, 5) for v in x.grad.tolist()]
+
+    compiled = fresh.compile(f)
+    for which in ((0,), (1,), (0, 1)):
+        assert tell(compiled, which) == tell(f, which), which
+    assert compiled.cache_info()["breaks"] == 0
+
+
 def test_gradients_of_layers_come_in_the_order_of_eager(fresh):
     """Whoever steps an optimizer as soon as a gradient is whole sees the last layer first."""
     model = torch.nn.Sequential(
