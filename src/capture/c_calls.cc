@@ -126,6 +126,9 @@ bool CCall::AnsweredByObject() {
     return Done(sem_.LoadAttr(args_[0], args_[1]));
   if (owner_ == &PyType_Type && !strcmp(name_, "__call__") && PyType_Check(args_[0]))
     return Done(sem_.CallType(reinterpret_cast<PyTypeObject*>(args_[0]), args_ + 1, nargs_ - 1, kwnames_, true));
+  if ((owner_ == &PyMemberDescr_Type || owner_ == &PyGetSetDescr_Type) && !strcmp(name_, "__get__") && nargs_ >= 2 &&
+      PyType_Check(args_[1]) && PyDescr_TYPE(args_[0]) == &PyType_Type)  // type.__dict__["__mro__"].__get__(cls)
+    return Done(sem_.ClassFact(reinterpret_cast<PyTypeObject*>(args_[1]), PyDescr_NAME(args_[0])));
   if (OfType(owner_, CType::kContextVar)) return Done(ContextVarCall(s_, args_[0], name_, args_ + 1, nargs_ - 1));
   if (OfType(owner_, CType::kTorchDevice) && !strcmp(name_, "__enter__")) {
     Ref text(PyObject_Str(args_[0]));

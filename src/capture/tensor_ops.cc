@@ -108,6 +108,12 @@ bool MetaAttr(Session& s, PyObject* proxy, const TensorMeta& m, std::string_view
     }
     const bool array = !m.is_scalar && m.device.kind == DeviceKind::kCpu;
     if (n == "flags" && array) return *out = FlagsOf(s, proxy), true;
+    static PyObject* const device = Interned("device");  // from NumPy 2 on
+    if (n == "device" && array) {
+      Ref type(TensorClass(s, proxy));
+      if (type && _PyType_Lookup(reinterpret_cast<PyTypeObject*>(type.get()), device))
+        return *out = PyUnicode_InternFromString("cpu"), true;
+    }
     return false;
   }
   if (n == "device") return *out = DeviceObject(s, m.device), true;
@@ -388,6 +394,7 @@ PyObject* TensorAttr(Session& s, PyObject* proxy, PyObject* name) {
   PyTypeObject* dt = Py_TYPE(descr);
   if (IsPrimitive(descr)) return Py_NewRef(descr);  // a constant of the class, which the lookup guards
   if (dt == &PyGetSetDescr_Type || PyObject_TypeCheck(descr, &PyProperty_Type)) {
+    if (!strcmp(text, "__dict__")) return s.Break(BreakId::kTensorProtocol, "tensor.__dict__");
     const Callee callee = MethodOf(s, proxy, std::string(text) + ".__get__");
     if (PyObject_TypeCheck(descr, &PyProperty_Type)) {
       if (!surface::HasRow(callee)) return s.Break(BreakId::kTensorProtocol, std::string("tensor.") + text);

@@ -448,3 +448,36 @@ def test_flags_leave_the_graph(fresh):
         flags.writeable = False
         with pytest.raises(ValueError):
             b[0] = 1
+
+
+def test_a_fact_of_a_class_by_its_descriptor(fresh):
+    def f(x):
+        order = type.__dict__["__mro__"].__get__(Derived)
+        return x * len(order), [c.__name__ for c in order]
+
+    alike(fresh, f, tensors())
+
+
+def test_the_dict_of_a_tensor(fresh):
+    def f(x):
+        y = x.as_subclass(Plain)
+        y.label = "a"
+        try:
+            return x * 2, dict(y.__dict__)
+        except AttributeError:
+            return x * 3
+
+    compiled = fresh.compile(f)
+    for i in range(3):
+        same(compiled(torch.ones(2) * i), f(torch.ones(2) * i))
+
+
+def test_the_device_of_an_array(fresh):
+    np = pytest.importorskip("numpy")
+
+    def f(a):
+        return a * 2, hasattr(a, "device"), getattr(a + 1, "device", None)
+
+    told = fresh.explain(f)(np.ones(3))
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+    assert fresh.compile(f)(np.ones(3))[1:] == f(np.ones(3))[1:]
