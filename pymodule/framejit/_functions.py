@@ -234,17 +234,15 @@ def _dense(shape, strides, expected):
 class ArrayFlags:
     """`flags` of a NumPy array that a graph holds. What only the array in memory knows ends the graph."""
 
-    def __init__(self, array, writeable):
+    def __init__(self, array):
         self._array = array
-        self._writeable = writeable
 
     def _end_graph(self, *args):
         return self._array.data
 
     __eq__ = __ne__ = __hash__ = __repr__ = __str__ = __setitem__ = _end_graph
-    farray = owndata = writebackifcopy = num = property(_end_graph, _end_graph)
+    farray = carray = behaved = writeable = owndata = writebackifcopy = num = property(_end_graph, _end_graph)
     aligned = property(lambda self: True, _end_graph)
-    writeable = behaved = property(lambda self: self._writeable, _end_graph)
 
     @property
     def c_contiguous(self):
@@ -257,7 +255,6 @@ class ArrayFlags:
     contiguous, fortran = c_contiguous, f_contiguous
     forc = property(lambda self: self.f_contiguous or self.c_contiguous)
     fnc = property(lambda self: self.f_contiguous and not self.c_contiguous)
-    carray = property(lambda self: self._writeable and self.c_contiguous)
     _NAMES = {"C": "c_contiguous", "F": "f_contiguous", "CONTIGUOUS": "c_contiguous", "A": "aligned", "W": "writeable", "B": "behaved", "O": "owndata",
               "CA": "carray", "FA": "farray", "X": "writebackifcopy"}  # fmt: skip
 

@@ -464,6 +464,10 @@ static std::optional<bool> GoneOver(Session& s, PyTypeObject* type, PyObject** a
   if (!(type->tp_iternext || named) || !(PyList_CheckExact(*arg) || ReadsAsTuple(*arg)) || !s.IsOutside(*arg))
     return {};
   *arg = s.ItemsOf(*arg, !over && !named);
+  if (named && *arg) {  // the tuple of its items is another object
+    *arg = PySequence_List(*arg);
+    if (*arg) s.Keep(*arg);
+  }
   return *arg != nullptr;
 }
 

@@ -253,7 +253,8 @@ bool CustomCall::TakeGradients() {
   return true;
 }
 
-// The call that the trace keeps. Results are numbered from here on: EndCustom makes them in this order.
+// The call that the trace keeps. Results are numbered from here on: EndCustom makes them in this order. The keyword is
+// for EndCustom alone: torch refuses the backward pass where one of these has been written.
 bool CustomCall::Bind(framejit::Call* call) {
   call->callee = kCustomCall;
   call->mode = s_.modes.now;
@@ -261,6 +262,8 @@ bool CustomCall::Bind(framejit::Call* call) {
   if (!s_.ToArg(cls_, &call->args[0])) return false;
   for (Py_ssize_t i = 0; i < nargs_; ++i)
     if (!s_.ToArg(args_[i], &call->args[i + 1])) return false;
+  Ref saved(Attribute(context_.get(), "saved_tensors"));
+  if (!saved || !s_.ToArg(saved.get(), &call->kwargs.emplace_back("saved", Arg::None()).second)) return false;
   std::vector<Arg> structure;
   const auto next = static_cast<TraceId>(s_.trace().tensors.size());
   for (int k : number_) structure.push_back(k < 0 ? Arg::None() : Arg::Tensor(next + static_cast<TraceId>(k)));

@@ -84,8 +84,7 @@ std::optional<bool> IsLeaf(Session& s, TraceId id) {
 // array.flags: an object of Python that answers from sizes and strides.
 PyObject* FlagsOf(Session& s, PyObject* array) {
   PyObject* type = FlagsType();
-  PyObject* args[] = {array, s.meta(AsTensor(array)->id).read_only ? Py_False : Py_True};
-  return type && s.SourceOf(type) ? CurrentSemantics()->Call(type, args, 2, nullptr) : nullptr;
+  return type && s.SourceOf(type) ? CurrentSemantics()->Call(type, &array, 1, nullptr) : nullptr;
 }
 
 // Attributes that are answered from the metadata. False: not one of them.
