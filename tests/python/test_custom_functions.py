@@ -764,7 +764,6 @@ def test_functions_twice_differentiated_inside(fresh, square):
     assert fresh.cache_info(compiled)["breaks"] == 1
 
 
-<<<<<<< HEAD
 class Masked(torch.autograd.Function):  # data decides how much of it is computed
     @staticmethod
     def forward(ctx, x):
@@ -795,7 +794,8 @@ def test_data_decides_sizes_where_no_gradients_are_wanted(tracked):
         assert not got.requires_grad
     info = framejit.cache_info(compiled)
     assert info["breaks"] == 0 and info["segments"] <= 2
-=======
+
+
 class SavesItsResult(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
@@ -843,4 +843,3 @@ def test_what_a_function_saved_must_not_be_written(fresh, function):
     for written in ("nothing", "result", "other", "operand", "nothing"):
         assert tell(compiled, written) == tell(f, written), written
     assert compiled.cache_info()["breaks"] == 0
->>>>>>> soundb
