@@ -149,7 +149,7 @@ struct TensorMeta {  // what the program can ask of a tensor object
 struct Inferred {
   struct Alias {
     int operand = -1;   // whose memory the result shares; -1: its own
-    bool same = false;  // it is that operand, the very object
+    bool same = false;  // It is that operand, the very object.
   };
   std::vector<TensorMeta> metas;
   std::vector<Alias> aliases;  // There is one for each result.

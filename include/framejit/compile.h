@@ -82,7 +82,7 @@ class Host {
   virtual bool Pack(const Buffer& w, const Attrs& attrs, Buffer& out) { return false; }
   // Null: it cannot be told whether that memory changes, so nothing that is made of it may be kept.
   virtual std::unique_ptr<MemoryWatch> WatchMemory(const Buffer& b) { return nullptr; }
-  virtual void SetSymbol(uint32_t symbol, int64_t value) {}  // one that appeared in the run
+  virtual void SetSymbol(uint32_t symbol, int64_t value) {}  // Tells a symbol that appeared in the run.
   virtual int NumThreads() { return 1; }
   // Runs f(begin, end) over a partition of [0, n) on the framework's thread team.
   virtual void ParallelFor(int64_t n, int64_t grain, void (*f)(void* ctx, int64_t begin, int64_t end), void* ctx) {

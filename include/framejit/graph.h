@@ -31,10 +31,10 @@ struct OpInfo {
   const char* type;  // "same", "bool", "attr", "index", "rule"
   const char* attrs;
   const char* accepts;  // The types it takes, as class letters of dtype.h.
-  int cost;             // of one element, in additions
+  int cost;             // Of one element, in additions.
   bool approximate;
   char raises;  // IEEE exceptions: of what operands, see ops.def
-  bool twice;   // its derivative may be differentiated
+  bool twice;   // May its derivative be differentiated?
 };
 const OpInfo& Info(Op op);
 std::optional<Op> ParseOp(std::string_view name);

@@ -73,7 +73,7 @@ class Known {
     const auto at = stands_.find(o);
     return at == stands_.end() ? nullptr : pairs_[at->second].first.get();
   }
-  void Show(PyObject* stand_in, Ref now) {  // from now on it stands for that
+  void Show(PyObject* stand_in, Ref now) {  // From now on it stands for `now`.
     stands_.try_emplace(now.get(), behind_.at(stand_in));
     pairs_[behind_.at(stand_in)].second = std::move(now);
   }

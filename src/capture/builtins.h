@@ -14,7 +14,7 @@ enum class Effect : uint8_t {
   kPure,  // reads its arguments, changes nothing, returns something new, primitive or one of its arguments' parts
   kMutatesSelf,  // changes its first argument, which must be fresh
   kItself,       // the scope of a profiler: it returns itself, and does nothing while no profiler is on
-  kNothing,      // no effect that matters, returns None
+  kNothing,      // It has no effect that matters, and returns None.
   kOutput,       // prints, reads the clock, ...
   kRandom,
   kSpecial,     // It has a handler of its own in calls.cc.

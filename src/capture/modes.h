@@ -99,6 +99,6 @@ bool IsModeScope(PyTypeObject* type);
 PyObject* ContextVarCall(Session& s, PyObject* var, std::string_view method, PyObject* const* args, Py_ssize_t n);
 bool IsCodeOf(PyCodeObject* code, std::string_view package);  // Is this the code of one of the package's functions?
 bool IsCodeOf(PyFrameObject* frame, std::string_view package);
-bool ReadyModes();  // once, at module initialisation
+bool ReadyModes();  // Called once, when the module is made.
 
 }  // namespace framejit::capture

@@ -21,8 +21,8 @@ class Retry {
   Retry(const Retry&) = delete;
   // Takes the pending exception, if the end has one. False: it goes to the program.
   bool Begin(const Segment& segment, diag::RunEnd end);
-  PyObject* Finish(PyObject* result);  // of the call; null with an exception
-  static Retry* Current();             // the innermost of this thread, or null
+  PyObject* Finish(PyObject* result);  // The result of the call, or null with an exception.
+  static Retry* Current();             // The innermost one of this thread, or null.
 
  private:
   static int Trace(PyObject*, PyFrameObject*, int what, PyObject* arg);

@@ -67,7 +67,7 @@ PyObject* NewTensorProxy(Session* s, TraceId id);
 PyObject* NewSymInt(Session* s, shape::Int e);
 PyObject* NewSymFloat(Session* s, uint32_t symbol);
 // Of numbers of which one is a symbol; null without an exception: on the numbers themselves, which are guarded then.
-PyObject* OnFloats(char kind, PyObject* a, PyObject* b, binaryfunc f);  // FloatBinary, or f on the numbers
+PyObject* OnFloats(char kind, PyObject* a, PyObject* b, binaryfunc f);  // As FloatBinary, or `f` of the numbers.
 PyObject* FloatBinary(char kind, PyObject* a, PyObject* b);             // The kinds are FloatOp's.
 PyObject* FloatOf(PyObject* number);                                    // What float(number) gives.
 PyObject* IntOf(PyObject* number);                                      // What int(number) gives.

@@ -12,8 +12,8 @@ enum class Runner : uint8_t {
   kCompiled,  // The compiled graph runs.
   kPair,      // the compiled graph of the forward pass, and one of the backward pass when that is asked for
   kCallable,  // The user's backend runs.
-  kReplay,    // the framework, call by call
-  kPython,    // nobody: the plain function is faster
+  kReplay,    // The framework makes call after call.
+  kPython,    // The plain function is faster, and runs.
 };
 
 struct RunnerQuestion {

@@ -186,7 +186,7 @@ struct Segment {
   bool compiling() const { return pending && pending->finish; }
 
  private:
-  diag::RunEnd TryDrawn(PyObject** slots_in, FjFrame* frame, PyObject** result);  // once what is drawn is there
+  diag::RunEnd TryDrawn(PyObject** slots_in, FjFrame* frame, PyObject** result);  // Called once what is drawn is there.
   [[gnu::cold]] diag::RunEnd TryNoted(PyObject** slots_in, FjFrame* frame, PyObject** result);
   diag::RunEnd TryMeasured(PyObject** slots_in, FjFrame* frame, PyObject** result);
   diag::RunEnd TryTimed(int weight, PyObject** slots_in, FjFrame* frame, PyObject** result);
@@ -235,7 +235,7 @@ struct CodeState {
   unsigned idle = 0;       // calls since it is CPython's, nothing being there to compile; 0: it is not
   bool skip = false;
   uint64_t used = 0;  // When a frame last asked for it.
-  uint64_t told = 0;  // before the call that is explained
+  uint64_t told = 0;  // Those before the call that is explained.
   // Where captures stopped that made no segment: the instruction, and of Compiled::breaks why.
   std::set<std::pair<int, size_t>> stopped;
   // Loops that are not unrolled, by the instruction that their back edges lead to: segments end there.

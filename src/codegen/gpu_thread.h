@@ -53,8 +53,8 @@ class GpuThread {
     Value* active = nullptr;  // Null: always.
     Values outer, red;
     std::vector<Values> values;  // by value number: lanes, or one for all
-    Value* chunk = nullptr;      // row kernels: the vector of the row at which its step begins,
-    int number = 0;              // and which of the step's sites it is
+    Value* chunk = nullptr;      // Of row kernels: the vector of the row at which its step begins.
+    int number = 0;              // Which of the step's sites it is.
   };
 
   virtual Values Scan(int n, const Inst& inst, const Site& site) = 0;

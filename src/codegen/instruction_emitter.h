@@ -190,7 +190,7 @@ class InstructionEmitter {
   std::vector<bool> uniform_;
   bool stream_ = false;                                     // what Streams is stored past the caches
   std::map<std::pair<int, int>, llvm::AllocaInst*> scans_;  // sum so far, by instruction and copy
-  std::vector<Value*> base_, pointer_;                      // by instruction, of this row
+  std::vector<Value*> base_, pointer_;                      // By instruction; those of this row.
   std::vector<Value*> scalar_, splat_;                      // The values of uniform instructions.
 };
 

@@ -56,7 +56,7 @@ void Warn(const std::string& text);            // Is always shown.
 bool EventsOn();  // Costs one or two loads.
 void Event(std::string_view kind, const std::vector<std::pair<std::string_view, std::string>>& fields);
 std::string Quote(std::string_view s);  // a JSON string; bytes that are not UTF-8 become U+FFFD
-std::string Json(double v);             // "null" for what JSON has no number for
+std::string Json(double v);             // Gives "null" for what JSON has no number for.
 inline std::string Json(int64_t v) {
   return std::to_string(v);
 }

@@ -14,7 +14,7 @@ namespace framejit::runtime {
 // What a launch needs beside its arguments, for one tuple of sizes.
 struct Launch {
   void* function = nullptr;
-  unsigned grid = 0, threads = 0;  // a grid of 0: there is nothing to do
+  unsigned grid = 0, threads = 0;  // With a grid of 0 there is nothing to do.
   unsigned shared_bytes = 0;       // shared memory beside what the function declares itself
   bool dependent = false;          // the kernel itself waits for the one before it, and may be started earlier
 };

@@ -23,6 +23,6 @@ struct Preparation {
 
 std::shared_ptr<Executable> MakePrepared(std::shared_ptr<Executable> main, Preparation preparation);
 
-int64_t PreparedBytes();  // what all executables hold now
+int64_t PreparedBytes();  // What all executables hold now.
 
 }  // namespace framejit::runtime

@@ -26,7 +26,7 @@ class Derivatives {
   std::vector<ValueId> KeptFor(TraceId root) const;
   void Keep(TraceId root) { kept_.insert(root); }
   void KeepSurely(TraceId root, const std::vector<ValueId>& by);
-  void NoteCall(const Call& call, bool view);  // to be told once its results exist
+  void NoteCall(const Call& call, bool view);  // Is told once the results exist.
   // A write that gradients do not see, to a tensor that has some; or one that makes an input have some. The framework
   // keeps operands and results of calls for their derivatives, and refuses a backward pass once one of them was
   // written. The graph would give the gradient instead: such programs are left to the framework.

@@ -11,7 +11,7 @@ inline PyObject* Import(const char* name) {
   Ref text(PyUnicode_FromString(name));
   if (!text) return nullptr;
   if (PyObject* known = PyImport_GetModule(text.get()); known || PyErr_Occurred()) return known;
-  Ref whole(Py_BuildValue("(s)", "__name__"));  // not the package that it is in
+  Ref whole(Py_BuildValue("(s)", "__name__"));  // Looks for no module in our own package.
   return whole ? PyImport_ImportModuleLevelObject(text.get(), nullptr, nullptr, whole.get(), 0) : nullptr;
 }
 

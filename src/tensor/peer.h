@@ -13,7 +13,7 @@ class PeerAside {
   PeerAside(const PeerAside&) = delete;
 
  private:
-  Ref callback_;  // what it does with them otherwise
+  Ref callback_;  // What the peer does with them otherwise.
 };
 
 }  // namespace framejit::tensor

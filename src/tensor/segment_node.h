@@ -46,7 +46,7 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   struct Pass {
     Compiled* compiled = nullptr;
     std::vector<Ref> values;
-    std::vector<Ref> grads;  // by input; of stops, by output
+    std::vector<Ref> grads;  // By input. Of stops they are by output.
   };
 
  private:

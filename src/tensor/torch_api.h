@@ -22,7 +22,7 @@ struct ArrayRef {
 struct TensorValue {  // at::Tensor: one pointer, returned through memory
   void* impl = nullptr;
   TensorValue() {}
-  ~TensorValue() {}  // not trivial on purpose; owns nothing
+  ~TensorValue() {}  // It is not trivial on purpose, and owns nothing.
 };
 struct OptionalDevice {  // It is a std::optional<c10::Device>.
   int8_t type = 0, index = 0;

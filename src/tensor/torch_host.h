@@ -89,6 +89,6 @@ void* CudaStream(const TorchApi& t, Device device);
 bool CudaBeginRecording(const TorchApi& t, Device device, void* stream, void** pool);
 void CudaEndRecording(const TorchApi& t, Device device, void* pool);
 uint64_t CudaSettings(const TorchApi& t);
-void TorchCopy(const TorchApi& t, const Buffer& from, const Buffer& to);  // any devices; sizes are `to`'s
+void TorchCopy(const TorchApi& t, const Buffer& from, const Buffer& to);  // Any devices, `to` has the sizes.
 
 }  // namespace framejit::tensor

@@ -38,7 +38,7 @@ class Undo {
     Ref copy;
   };
   std::vector<Written> written_;
-  std::vector<std::pair<Ref, Ref>> generators_;  // each with its state at the beginning
+  std::vector<std::pair<Ref, Ref>> generators_;  // With each, its state at the beginning.
   bool torch_, ok_ = true;
 };
 

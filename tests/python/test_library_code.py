@@ -448,8 +448,8 @@ def ledger(tmp_path, monkeypatch):
     """A library as installed ones lie, in whose code nothing can be compiled: thirty functions, each with a break, the last of which calls back."""
     lines = ["import sys"]
     for i in range(30):
-        lines += [f"def step{i}(table, call):", "    sys._getframe()", f"    table['n'] = table.get('n', 0) + {i}", f"    return step{i + 1}(table, call)"]
-    lines += ["def step30(table, call):", "    sys._getframe()", "    return call(table)"]
+        lines += [f"def step{i}(table, call):", "    sys._current_frames()", f"    table['n'] = table.get('n', 0) + {i}", f"    return step{i + 1}(table, call)"]
+    lines += ["def step30(table, call):", "    sys._current_frames()", "    return call(table)"]
     lines += ["def scaled(x):", "    return (x.sin() * 2 + 1).relu()"]
     folder = tmp_path / "site-packages" / "ledger"
     folder.mkdir(parents=True)
@@ -468,7 +468,7 @@ def test_libraries_in_which_nothing_is_found_are_left_to_python(fresh, ledger):
     def f(x):
         table = {"x": x}
         y = ledger.step0(table, called)
-        sys._getframe()
+        sys._current_frames()
         return ledger.scaled(y), table["n"]
 
     compiled = fresh.compile(f, options={"leave": True})
@@ -488,7 +488,7 @@ def test_libraries_in_which_nothing_is_found_are_left_to_python(fresh, ledger):
 def test_a_library_that_computes_is_captured(fresh, ledger):
     def f(x):
         for _ in range(12):  # a break before each call, so that each begins in the library
-            sys._getframe()
+            sys._current_frames()
             x = ledger.scaled(x)
         return x
 

@@ -13,7 +13,7 @@ namespace framejit::capture {
 
 class Provenance {
  public:
-  void Note(const Graph& g);  // the graph as it was captured
+  void Note(const Graph& g);  // Notes the graph as it was captured.
   void Tell(const std::string& place, const shape::Env& env,
             const Numbers& numbers) const;  // Called once all is asked.
 

@@ -54,7 +54,7 @@ struct Translation {
   std::vector<NameGuard> guards;
   int blocks = 0;             // of the code, without those of loops over elements and of looking for signals
   int cells = 0, rounds = 0;  // how many; the one that counts jumps back
-  bool floats = false;        // of NumPy: its error state matters
+  bool floats = false;        // Floats of NumPy: its error state matters.
   bool apart = false;         // what is written lies in one array alone
   bool makes = false;         // Does the code make arrays?
   bool loops = false;         // some loop is closed without leaving the code

@@ -52,7 +52,7 @@ class Tape {
   Ref DoubleOf(wrapping::Asking& asking, PyObject* wrapper);  // The double of a wrapper from outside.
   void AddLeaf(PyObject* stand_in, PyObject* o);
   PyObject* Take(PyObject* wrapper);  // that torch made: what stands for it. New reference
-  struct Inside {                     // while an operation is captured
+  struct Inside {                     // One is alive while an operation is captured.
     explicit Inside(Tape* t) : tape(t), before(t && std::exchange(t->inside_, true)) {}
     ~Inside() {
       if (tape) tape->inside_ = before;

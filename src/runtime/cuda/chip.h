@@ -6,7 +6,7 @@ namespace framejit::runtime::cuda {
 
 struct Chip {
   int capability = 0;       // Times ten: 90 is sm_90.
-  int multiprocessors = 0;  // the rest is of one of these
+  int multiprocessors = 0;  // What follows is said of one of them.
   int threads = 0;          // The threads that it holds at once.
   int registers = 0;        // Its registers of 32 bits.
   int shared_of_block = 0;  // bytes of shared memory that one block can ask for
