@@ -3,6 +3,7 @@
 import contextlib
 
 from . import functions, measure, models
+from .autotune import autotune
 
 
 def _versus(case, metric, unit, function, arguments, peer, keywords=None, seconds=3.0, keep=0, weights=False):
@@ -207,41 +208,6 @@ def dynamic(peer):
             times = measure.interleaved({name: (lambda c=call: c(**arguments)) for name, call in both.items()})
             name = f"{'tiny BERT' if small else 'BERT-base'} {shape[0]}x{shape[1]}, eager = constant sizes"
             yield measure.record("dynamic", name, "ms", times)
-
-
-def autotune(peer):
-    """Kernels, layers and models in mode="max-autotune", after its measuring: "eager" is the default mode of framejit, measured beside it."""
-    import framejit
-
-    with _no_grad() as torch:
-        nn = torch.nn
-
-        def convolutions(*widths):
-            layers = [[nn.Conv2d(a, b, 3, stride=2, padding=1), nn.BatchNorm2d(b), nn.ReLU(), nn.Conv2d(b, b, 1)] for a, b in zip(widths, widths[1:])]
-            return nn.Sequential(*[layer for block in layers for layer in block]).eval()
-
-        kinds = {
-            "convolutions, 1 picture of 112x112": (convolutions(3, 64, 128, 256, 512), (torch.randn(1, 3, 112, 112),)),
-            "convolutions, 8 pictures of 112x112": (convolutions(3, 64, 128, 256), (torch.randn(8, 3, 112, 112),)),
-            "MLP, 64x512x2048": (nn.Sequential(nn.Linear(512, 2048), nn.GELU(), nn.Linear(2048, 512)), (torch.randn(64, 512),)),
-            "encoder layer, 2x64x256": (nn.TransformerEncoderLayer(256, 4, 512, 0.0, batch_first=True), (torch.randn(2, 64, 256),)),
-            "sums of columns, 200000x16": (lambda x: (x * x + 1).sum(0), (torch.randn(200_000, 16),)),
-            "x*y+1, 16 floats": (functions.multiply_add, (torch.arange(16.0), torch.ones(16))),
-            "sin cos exp tanh sigmoid sqrt, 1M": (functions.chain, (torch.randn(1_000_000),)),
-            "softmax 1024x1024": (functions.softmax, (torch.randn(1024, 1024),)),
-            "RMSNorm 1024x4096": (functions.rms_norm, (torch.randn(1024, 4096), torch.randn(4096))),
-            "gelu+layernorm+residual 1024x1024": (functions.gelu_layernorm_residual, (*torch.randn(2, 1024, 1024), *torch.randn(2, 1024))),
-        }
-        for model_name in models.MODELS:
-            model, inputs = models.build(model_name, small=True)
-            kinds[f"{model_name}, tiny"] = (lambda m=model, given=inputs: m(**given)), ()
-        for name, (function, arguments) in kinds.items():
-            both = {"eager": framejit.compile(function), "framejit": framejit.compile(function, mode="max-autotune")}
-            for call in both.values():
-                for _ in range(80):  # the runs that measure
-                    call(*arguments)
-            times = measure.interleaved({name: (lambda c=call: c(*arguments)) for name, call in both.items()})
-            yield measure.record("autotune", name, "us", times, "eager = default mode")
 
 
 def tracing(peer):

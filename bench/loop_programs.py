@@ -213,31 +213,8 @@ def floyd_warshall(path):
 
 
 # --- tables and scalars ------------------------------------------------------------------------------------------------
-@program(lambda: (0x1021, _rng().integers(0, 256, 600, dtype=np.uint8)))
-def crc16(poly, data):
-    crc = 0xFFFF
-    for b in data:
-        cur = 0xFF & int(b)
-        for _ in range(8):
-            crc = (crc >> 1) ^ poly if (crc & 1) ^ (cur & 1) else crc >> 1
-            cur >>= 1
-    crc = ~crc & 0xFFFF
-    return (crc << 8) & 0xFFFF | (crc >> 8) & 0xFF
-
-
-@program(lambda: (45, _rng().integers(0, 4, 45)))
-def nussinov(n, seq):
-    table = np.zeros((n, n), np.int32)
-    for i in range(n - 1, -1, -1):
-        for j in range(i + 1, n):
-            table[i, j] = max(table[i, j], table[i, j - 1])
-            if i + 1 < n:
-                table[i, j] = max(table[i, j], table[i + 1, j])
-                if i < j - 1:
-                    table[i, j] = max(table[i, j], table[i + 1, j - 1] + (seq[i] + seq[j] == 3))
-            for k in range(i + 1, j):
-                table[i, j] = max(table[i, j], table[i, k] + table[k + 1, j])
-    return table
+program(lambda: (0x1021, _rng().integers(0, 256, 600, dtype=np.uint8)))(scalar_programs.crc16)
+program(lambda: (45, _rng().integers(0, 4, 45)))(scalar_programs.nussinov)
 
 
 @program(lambda: (_rng().integers(0, 26, 200).tolist(), _rng().integers(0, 26, 200).tolist()))

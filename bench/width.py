@@ -3,11 +3,13 @@ torchvision and timm, and the modules of GitHub projects in a checkout of pytorc
 forked child: eager, then compiled twice; results are compared.
 
     python -m bench.width [hf|torchvision|timm|paritybench] [NAME...] [--from-path DIR] [--json FILE] [--limit N] [--seconds S] [--train]
-                          [--every N] [--from K] [--peer]
+                          [--every N] [--from K] [--peer] [--time]
 
 --from-path: the checkout of paritybench.
 --train: in train mode, three steps of SGD and of AdamW, dropout by torch's generator; losses and parameters are compared.
 --peer: beside our counts those of torch.compile (backend "eager"), which breaks if `fullgraph=True` raises.
+
+--time: the time of a call after 20 calls, of eager's.
 
 One row a model: graphs, breaks by id, seconds of the first compiled call, and what was wrong, if anything was. A type that
 eager cannot run from a generic tiny config is named as not built. At the end the causes of breaks, ranked by how many models have them.
@@ -309,7 +311,30 @@ def measure(suite, name):
         problem = differs(got, expected[call], None if call and differs(expected[1], expected[0], None) else reference)
         if problem:
             return {**row, "status": "wrong", "note": f"call {call + 1}: {problem}"}
+    if with_times:
+        row["of_eager"] = of_eager(eager, compiled, inputs)
     return counted({**row, "status": "ok"}, ours, inputs)
+
+
+def of_eager(eager, compiled, inputs, rounds=15):
+    """Seconds of a compiled call after 20 calls, of eager's: minima of interleaved rounds of at least a fifth of a millisecond."""
+    import torch
+
+    sides = [(call, *copy.deepcopy(inputs)) for call in (eager, compiled)]
+    least = [float("inf"), float("inf")]
+    with torch.no_grad():
+        for call, args, kwargs in sides:
+            start = time.perf_counter()
+            for _ in range(20):
+                call(*args, **kwargs)
+            calls = max(1, int(0.0002 / (time.perf_counter() - start) * 20))
+        for _ in range(rounds):
+            for side, (call, args, kwargs) in enumerate(sides):
+                start = time.perf_counter()
+                for _ in range(calls):
+                    call(*args, **kwargs)
+                least[side] = min(least[side], (time.perf_counter() - start) / calls)
+    return round(least[1] / least[0], 3)
 
 
 def differs(got, expected, reference):
@@ -417,7 +442,7 @@ def measure_training(suite, name):
 
 
 row_pipe = -1
-training = with_peer = False
+training = with_peer = with_times = False
 corpus_path, device = "", "cpu"
 
 
@@ -491,10 +516,11 @@ def main():
     parser.add_argument("--every", type=int, default=1, help="only every Nth model")
     parser.add_argument("--from", type=int, default=0, dest="first", help="beginning with this one")
     parser.add_argument("--peer", action="store_true", help="torch.compile's graphs and breaks beside ours")
+    parser.add_argument("--time", action="store_true", help="the time of a call after 20 calls, of eager's (not with --train)")
     parser.add_argument("--device", default="cpu", help="where models and inputs are (default cpu)")
     args = parser.parse_args()
-    global training, with_peer, corpus_path, device
-    training, with_peer, corpus_path, device = args.train, args.peer, args.from_path, args.device
+    global training, with_peer, with_times, corpus_path, device
+    training, with_peer, with_times, corpus_path, device = args.train, args.peer, args.time, args.from_path, args.device
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     import torch
@@ -513,7 +539,7 @@ def main():
     counts, rows = collections.Counter(), []
     for name in (args.names or names(args.suite))[args.first :: args.every][: args.limit]:
         row = isolated(args.suite, name, args.seconds)
-        one = row["status"] == "ok" and row["graphs"] == 1 and not row["breaks"]
+        one = row["status"] == "ok" and row["graphs"] <= 1 and not row["breaks"]  # a module without operations has no graph
         counts[row["status"]] += 1
         counts["one graph"] += one
         peer = row.get("peer")
@@ -523,7 +549,8 @@ def main():
             counts["more breaks than the peer"] += sum(row["breaks"].values()) > peer["breaks"]
         rows.append(row)
         breaks = " ".join(f"{k}x{n}" for k, n in row.get("breaks", {}).items())
-        print(f"{name:32} {row['status']:10} {row.get('graphs', ''):>4} {row.get('first_s', ''):>6} {breaks} {beside} {row.get('note', '')[:150]}", flush=True)
+        counts["slower than eager by more than 3%"] += row.get("of_eager", 0) > 1.03
+        print(f"{name:32} {row['status']:10} {row.get('graphs', ''):>4} {row.get('first_s', ''):>6} {row.get('of_eager', '')} {breaks} {beside} {row.get('note', '')[:150]}", flush=True)
         if args.json:
             with open(args.json, "a") as f:
                 f.write(json.dumps(row) + "\n")

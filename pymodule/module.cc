@@ -3,14 +3,14 @@
 #include <Python.h>
 
 #include "capture/backends.h"
-#include "capture/background.h"
-#include "capture/compiled_function.h"
 #include "capture/estimate.h"
 #include "capture/events.h"
 #include "capture/explain.h"
 #include "capture/graph_object.h"
 #include "capture/meter.h"
 #include "capture/override.h"
+#include "capture/policy/background.h"
+#include "capture/policy/compiled_function.h"
 #include "capture/proxy.h"
 #include "diag/diag.h"
 #include "framejit/compile.h"

@@ -41,7 +41,7 @@ struct Arg {
   };
   Kind kind = Kind::kNone;
   bool b = false;          // kBool; kTensor of an extern: a NumPy scalar, of which the graph has an array
-  double f = 0, imag = 0;  // kFloat, kComplex
+  double f = 0, imag = 0;  // The values of kFloat and kComplex.
   shape::Int i;            // kInt (possibly symbolic), kObject (index)
   std::string s;           // kString; kDType/kLayout/kMemoryFormat/kDevice: the framework's own text ("float32", "cpu")
   TraceId t = 0;           // kTensor
@@ -100,17 +100,17 @@ struct Effects;  // graph/effects.h
 // the function is looked up when its name is first seen.
 class Callee {
  public:
-  Callee() = default;  // none
+  Callee() = default;  // Names no function.
   explicit Callee(std::string_view name);
   Callee& operator=(std::string_view name) { return *this = Callee(name); }
   const std::string& name() const;
   operator const std::string&() const { return name(); }  // NOLINT(google-explicit-constructor): it is its name
-  std::string_view last() const;                          // behind the last dot: "add_"
-  std::string_view space() const;                         // before it: "torch.Tensor"
+  std::string_view last() const;                          // What stands behind the last dot: "add_".
+  std::string_view space() const;                         // What stands before the last dot: "torch.Tensor".
   Framework framework() const;  // whose tensors it takes and makes; CuPy's and SciPy's are NumPy's kind
   bool of_cupy() const;
   const Effects& effects() const;
-  bool Has(uint32_t flags) const;  // any of these flags of its effects
+  bool Has(uint32_t flags) const;  // Has it any of these flags?
   bool empty() const { return !entry_; }
   const void* id() const { return entry_; }
   friend bool operator==(Callee, Callee) = default;
@@ -139,8 +139,8 @@ struct TensorMeta {  // what the program can ask of a tensor object
       strides;  // in elements, exactly the framework's; NumPy's byte strides are divided (others are not captured)
   bool is_scalar = false;  // NumPy: np.float64 and friends, not an array
   bool requires_grad = false;
-  bool is_parameter = false;  // torch.nn.Parameter
-  bool is_inference = false;  // made in inference mode
+  bool is_parameter = false;  // It is a torch.nn.Parameter.
+  bool is_inference = false;  // It was made in inference mode.
   bool read_only = false;     // writes to it are refused: an array without WRITEABLE
   std::string str() const;
 };
@@ -152,7 +152,7 @@ struct Inferred {
     bool same = false;  // it is that operand, the very object
   };
   std::vector<TensorMeta> metas;
-  std::vector<Alias> aliases;  // one a result
+  std::vector<Alias> aliases;  // There is one for each result.
 };
 
 // torch.autocast, for the devices it is modelled on (CPU, CUDA).
@@ -168,7 +168,7 @@ struct Autocast {
 struct ModeState {
   bool grad = true;
   bool inference = false;
-  DType default_float = DType::kFloat32;  // torch.get_default_dtype()
+  DType default_float = DType::kFloat32;  // What torch.get_default_dtype() says.
   Autocast autocast;                      // of calls in a trace: none, the casts are calls of their own
   friend bool operator==(const ModeState&, const ModeState&) = default;
 };
@@ -199,7 +199,7 @@ struct TraceTensor {
 
 struct Trace {
   std::vector<Call> calls;
-  std::vector<TraceTensor> tensors;  // by TraceId
+  std::vector<TraceTensor> tensors;  // Found by TraceId.
   std::vector<TraceId> inputs;
   std::vector<TraceId> outputs;
   struct DataSymbol {  // the size `dim` of `tensor`, which data decides
@@ -208,7 +208,7 @@ struct Trace {
     int dim;
   };
   std::vector<DataSymbol> data_symbols;
-  std::vector<shape::Guard> conditions;  // on these
+  std::vector<shape::Guard> conditions;  // Conditions on these sizes.
   std::string str() const;
 };
 

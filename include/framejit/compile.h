@@ -39,7 +39,7 @@ class Host {
   // them.
   virtual void AllocateOutput(DType dtype, std::span<const int64_t> sizes, std::span<const int64_t> strides,
                               Device device, Buffer* out) = 0;
-  virtual void FreeOutput(Buffer* out) = 0;  // on the failure path
+  virtual void FreeOutput(Buffer* out) = 0;  // Called where a run fails.
   // Runs an `extern` node with the framework. The host takes and gives back framework tensors; results are filled in.
   // Throws ExternError after setting a Python exception. Takes the GIL itself.
   virtual void RunExtern(const Call& call, std::span<const Buffer> operands, std::span<Buffer> results) = 0;
@@ -108,22 +108,22 @@ enum class GpuGraphs : uint8_t { kNever, kAuto, kAlways };  // CUDA graphs: wher
 struct CompileOptions {
   std::string cpu;  // "", "avx2", "avx512": "" detects
   bool fuse = true;
-  int verify = 0;     // after every pass
+  int verify = 0;     // Is the graph verified after every pass?
   int64_t fuel = -1;  // number of pass applications before passes stop (bisecting)
   std::vector<std::string> disabled_passes;
   bool deterministic = false;
   bool tune = false;  // measure other forms of the graph on its runs (mode="max-autotune")
   GpuGraphs gpu_graphs = GpuGraphs::kNever;
-  int traps = kBadIndex;  // Status bits that end a run
+  int traps = kBadIndex;  // The Status bits that end a run.
   // By input: a weight, which is expected to stay as it is from run to run. What is made of weights alone (packed
   // forms, folded normalisations) is made once and again when the host says that one has changed.
   std::vector<bool> weights;
 };
 
 struct CompileStats {
-  int kernels = 0;           // kernels this executable uses
-  int kernels_compiled = 0;  // made for it
-  int kernels_reused = 0;    // found in the cache
+  int kernels = 0;           // Kernels that this executable uses.
+  int kernels_compiled = 0;  // Those of them that were compiled for it.
+  int kernels_reused = 0;    // Those that the cache had.
   int library_calls = 0;
   int externs = 0;
   int interpreted = 0;  // nodes run by the reference semantics, because code generation cannot do them
@@ -141,7 +141,9 @@ class Executable {
                    std::span<Buffer> outputs) = 0;
   virtual const CompileStats& stats() const = 0;
   virtual int64_t ScratchBytes(std::span<const int64_t> symbols) const = 0;
-  virtual std::string str() const = 0;  // the plan, one step a line
+  virtual std::string str() const = 0;  // The plan, one step in each line.
+  // False while runs try out several forms of the graph (CompileOptions::tune): their times say nothing of later ones.
+  virtual bool settled() const { return true; }
 };
 
 std::shared_ptr<Executable> Compile(const Graph& g, const CompileOptions& options = {});

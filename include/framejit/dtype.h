@@ -78,7 +78,7 @@ constexpr bool IsBool(DType t) {
 }
 constexpr bool IsInteger(DType t) {
   return DTypeClass(t) == 'i' || DTypeClass(t) == 'u';
-}  // bool excluded
+}  // Bool is none of them.
 
 std::optional<DType> ParseDType(std::string_view name);
 

@@ -30,7 +30,7 @@ struct OpInfo {
   char kind;         // P R V C I M X W, see ops.def
   const char* type;  // "same", "bool", "attr", "index", "rule"
   const char* attrs;
-  const char* accepts;  // class letters of dtype.h
+  const char* accepts;  // The types it takes, as class letters of dtype.h.
   int cost;             // of one element, in additions
   bool approximate;
   char raises;  // IEEE exceptions: of what operands, see ops.def
@@ -170,7 +170,7 @@ class Builder {
   ValueId SymConstant(shape::Int value, DType dtype, shape::Ints shape = {});
   ValueId Iota(DType dtype, shape::Ints shape, int axis);
   ValueId Cast(ValueId v, DType dtype);
-  ValueId Broadcast(ValueId v, const shape::Ints& shape);  // NumPy alignment (trailing)
+  ValueId Broadcast(ValueId v, const shape::Ints& shape);  // Aligns dimensions as NumPy does, from the last one.
   ValueId BroadcastInDim(ValueId v, const shape::Ints& shape, std::vector<int64_t> axes);
   ValueId Reshape(ValueId v, shape::Ints shape);
   ValueId Permute(ValueId v, std::vector<int64_t> perm);
@@ -178,7 +178,7 @@ class Builder {
   ValueId Reduce(Op op, ValueId v, std::vector<int64_t> axes, bool keepdims, std::optional<DType> dtype = {});
   ValueId Unary(Op op, ValueId a) { return Add(op, {a}); }
   ValueId Binary(Op op, ValueId a, ValueId b);     // broadcasts shapes; dtypes must agree
-  ValueId Where(ValueId c, ValueId a, ValueId b);  // broadcasts shapes
+  ValueId Where(ValueId c, ValueId a, ValueId b);  // Broadcasts the shapes.
   // The value of the call; with several results the `result` nodes follow it: ids returned + 1, returned + 2, ...
   ValueId Extern(std::shared_ptr<const Call> call, std::vector<ValueId> operands, std::vector<TensorType> results,
                  std::vector<shape::Ints> strides);

@@ -25,7 +25,7 @@ class Int {
 
   bool is_const() const;
   std::optional<int64_t> as_const() const;
-  int64_t value() const;  // requires is_const()
+  int64_t value() const;  // Asked only where is_const().
   std::optional<uint32_t> as_symbol() const;
 
   // Value under symbol_values[id] for every symbol id that occurs. Division by zero yields 0.
@@ -37,7 +37,7 @@ class Int {
   // Calls f(id) for every symbol that occurs, possibly more than once.
   void ForEachSymbol(const std::function<void(uint32_t)>& f) const;
   std::string str() const;                            // "4", "s0", "(s0*12 + 3)", "(s0 // 2)"
-  static std::optional<Int> Parse(std::string_view);  // inverse of str()
+  static std::optional<Int> Parse(std::string_view);  // Reads what str() writes.
 
   friend bool operator==(Int a, Int b) { return a.node_ == b.node_; }
   const Node* node() const { return node_; }
@@ -55,8 +55,8 @@ Int operator*(Int a, Int b);
 inline Int operator-(Int a) {
   return Int(0) - a;
 }
-Int FloorDiv(Int a, Int b);  // Python's //; simplifies exact division
-Int Mod(Int a, Int b);       // Python's %
+Int FloorDiv(Int a, Int b);  // As Python's //. An exact division is simplified.
+Int Mod(Int a, Int b);       // As Python's %.
 Int Min(Int a, Int b);
 Int Max(Int a, Int b);
 inline Int CeilDiv(Int a, Int b) {
@@ -82,7 +82,7 @@ enum class Cmp : uint8_t { kEq, kNe, kLt, kLe };
 
 struct SymbolInfo {
   std::string name;  // where it came from, e.g. "L['x'].size(0)"
-  int64_t hint = 0;  // value seen while capturing
+  int64_t hint = 0;  // The value that the capture saw.
   int64_t min = 0;
   int64_t max = INT64_MAX;
   SymbolKind kind = SymbolKind::kInput;

@@ -1,5 +1,5 @@
 """Collectives of torch.distributed in captured programs. Each is an operator, which runs as often as the program says, in its order, and is one step
-of the graph (src/capture/collectives.cc). What an operator is given says all: a group by its name, what is reduced by a number of `_OPS`."""
+of the graph (src/capture/wrappers/collectives.cc). What an operator is given says all: a group by its name, what is reduced by a number of `_OPS`."""
 
 import inspect
 

@@ -218,3 +218,48 @@ def special_gelu(dtype):
     x = torch.tensor([float("inf"), -0.0] * 8, dtype=dtype, device="cpu")
     infinite, zero = torch.nn.functional.gelu(x)[:2].tolist()
     return infinite != infinite, str(zero) == "0.0"
+
+
+def _dense(shape, strides, expected):
+    """Do the elements lie one after the other, in the order of these axes?"""
+    if 0 in shape:
+        return True
+    for size, stride in zip(shape, strides):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+class ArrayFlags:
+    """`flags` of a NumPy array that a graph holds. What only the array in memory knows ends the graph."""
+
+    def __init__(self, array):
+        self._array = array
+
+    def _end_graph(self, *args):
+        return self._array.data
+
+    __eq__ = __ne__ = __hash__ = __repr__ = __str__ = __setitem__ = _end_graph
+    farray = carray = behaved = writeable = owndata = writebackifcopy = num = property(_end_graph, _end_graph)
+    aligned = property(lambda self: True, _end_graph)
+
+    @property
+    def c_contiguous(self):
+        return _dense(self._array.shape[::-1], self._array.strides[::-1], self._array.itemsize)
+
+    @property
+    def f_contiguous(self):
+        return _dense(self._array.shape, self._array.strides, self._array.itemsize)
+
+    contiguous, fortran = c_contiguous, f_contiguous
+    forc = property(lambda self: self.f_contiguous or self.c_contiguous)
+    fnc = property(lambda self: self.f_contiguous and not self.c_contiguous)
+    _NAMES = {"C": "c_contiguous", "F": "f_contiguous", "CONTIGUOUS": "c_contiguous", "A": "aligned", "W": "writeable", "B": "behaved", "O": "owndata",
+              "CA": "carray", "FA": "farray", "X": "writebackifcopy"}  # fmt: skip
+
+    def __getitem__(self, name):
+        known = self._NAMES.get(name, name.lower())
+        if name == name.upper() and not known.startswith("_") and hasattr(ArrayFlags, known):
+            return getattr(self, known)
+        raise KeyError("Unknown flag")

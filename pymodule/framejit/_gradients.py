@@ -36,6 +36,19 @@ def left_behind():
     return types
 
 
+def check_answer(hook, grad, answer):
+    """Raises as torch does where a hook puts something else in the place of a gradient."""
+    import torch
+
+    name = getattr(hook, "__name__", "<unknown>")
+    if not isinstance(answer, torch.Tensor):
+        raise TypeError(f"expected Variable, but hook returned '{type(answer).__name__}'")
+    if answer.type() != grad.type():
+        raise RuntimeError(f"hook '{name}' has changed the type of value (was {grad.type()} got {answer.type()})")
+    if answer.shape != grad.shape:
+        raise RuntimeError(f"hook '{name}' has changed the size of value")
+
+
 def tell_none(hook):
     """Calls a hook of register_multi_grad_hook whose tensor gets no gradient, though its node runs. Where none of its tensors gets one the
     program's function is not called."""
@@ -51,6 +64,22 @@ def tell_none(hook):
         hook(None)
     finally:
         cell.cell_contents = function
+
+
+class _WithoutNone:
+    """A hook that is called with gradients only. counts: it is one of register_multi_grad_hook, which waits for as many calls as nodes run."""
+
+    def __init__(self, hook, counts):
+        self.hook, self.counts = hook, counts
+
+    def __call__(self, grad):
+        if grad is not None:
+            return self.hook(grad)
+        return tell_none(self.hook) if self.counts else None
+
+
+def without_none(hook, counts):
+    return hook if isinstance(hook, _WithoutNone) else _WithoutNone(hook, counts)
 
 
 def keep(tensor, grad):

@@ -2,16 +2,34 @@
 called them ends early and its frame is run again: what they did is noted, and the calls that come again are answered from that."""
 
 import functools
-from _thread import _local  # not threading, as in _gradients
+from _thread import _local, allocate_lock  # not threading, as in _gradients
 
 
 class _State(_local):
     def __init__(self):
         self.running = []  # the runs under way on this thread, the innermost last; None: a kernel, whose own calls are its own
         self.answers = []  # calls that come again
+        self.watching = False
 
 
 _state = _State()
+
+# Kernels that torch.library.Library.impl was given are in torch's dispatcher alone. Their operators are noted where they are called:
+# while a thread is in a run, or waits for calls that come again, the objects in torch.ops call through here.
+_objects = {}  # such objects, by identity: (object, what it calls, what it calls while it is watched)
+_watching = 0  # threads
+_lock = allocate_lock()
+
+
+def _watch(on):
+    global _watching
+    if _state.watching == on or not (_objects or _state.watching):
+        return
+    with _lock:
+        _state.watching = on
+        _watching += 1 if on else -1
+        for op, plain, noted in _objects.values():
+            op._op = noted if _watching else plain
 
 
 class _Run:
@@ -24,18 +42,27 @@ class _Call:
 
     def __init__(self, kernel):
         self.kernel, self.result, self.error, self.traceback, self.written = kernel, None, None, None, ()
+        self.same = None  # for each result the number of the written argument that it is, or None
+
+    def returned(self, result, written, copies):
+        results = result if isinstance(result, tuple) else (result,)
+        self.same = [next((i for i, t in enumerate(written) if t is r), None) for r in results]
+        self.result = _copies(result) if copies else result
 
     def again(self, written):
         for to, value in zip(written, self.written):
             to.copy_(value)
         if self.error is not None:
             raise self.error.with_traceback(self.traceback)
-        return self.result
+        if isinstance(self.result, tuple):
+            return tuple(r if i is None else written[i] for r, i in zip(self.result, self.same))
+        return self.result if self.same[0] is None else written[self.same[0]]
 
 
 def begin(copies):
     """A run begins that calls operators."""
     _state.running.append(_Run(copies))
+    _watch(True)
 
 
 def end(again):
@@ -43,12 +70,14 @@ def end(again):
     run = _state.running.pop()
     if again:
         _state.answers[:0] = run.calls
+    _watch(bool(_state.running or _state.answers))
     return bool(_state.answers)
 
 
 def drop():
     """Whoever would have made them has ended."""
     _state.answers.clear()
+    _watch(bool(_state.running))
 
 
 def _copies(value):
@@ -79,7 +108,7 @@ def _noted(name, function, writes):
         running.append(None)
         try:
             result = function(*args, **kwargs)
-            call.result = _copies(result) if run.copies else result
+            call.returned(result, written, run.copies)
             return result
         except BaseException as error:
             call.error, call.traceback = error, error.__traceback__.tb_next
@@ -92,21 +121,39 @@ def _noted(name, function, writes):
     return kernel
 
 
-def has_python_kernel(op):
-    """Was this operator, or the one overload of this packet, made by torch.library.custom_op? Its kernels are noted from now on."""
+def _kernels_in_python(name):
+    """Has torch's dispatcher kernels of this operator that are functions of Python, and do something?"""
     import torch
 
-    name = op._schema.name if isinstance(op, torch._ops.OpOverload) else op._qualified_op_name
-    defined = torch._library.custom_ops.OPDEFS.get(name)
-    if defined is None:
+    for line in torch._C._dispatch_dump(name).splitlines():
+        key = line.partition(":")[0]
+        if ".py:" in line and line.endswith(":: (none) [ boxed ]") and not key.startswith(("Meta", "Autograd", "CompositeImplicitAutograd", "Functionalize")):
+            return True
+    return False
+
+
+def has_python_kernel(op):
+    """Is a kernel of this operator, or of the one overload of this packet, a function of Python? They are noted from now on."""
+    import torch
+
+    packet = op._overloadpacket if isinstance(op, torch._ops.OpOverload) else op
+    if isinstance(op, torch._ops.OpOverloadPacket):
+        if len(op.overloads()) != 1:
+            return False
+        op = getattr(op, op.overloads()[0])
+    defined = torch._library.custom_ops.OPDEFS.get(op._schema.name)
+    if defined is None and (op.namespace in ("aten", "prim", "prims") or id(packet) not in _objects and not _kernels_in_python(op.name())):
         return False
-    arguments = defined._opoverload._schema.arguments
-    places = [(i, a.name) for i, a in enumerate(arguments) if a.alias_info and a.alias_info.is_write]
+    places = [(i, a.name) for i, a in enumerate(op._schema.arguments) if a.alias_info and a.alias_info.is_write]
 
     def writes(args, kwargs):
         return [args[i] if i < len(args) else kwargs.get(name) for i, name in places]
 
-    for device, function in defined._backend_fns.items():
+    if defined is None:
+        for called in (op, packet):
+            if id(called) not in _objects:
+                _objects[id(called)] = called, called._op, _noted(op.name(), called._op, writes)
+    for device, function in defined._backend_fns.items() if defined else ():
         if not getattr(function, "noted", False):
-            defined._backend_fns[device] = _noted((name, device), function, writes)
+            defined._backend_fns[device] = _noted((op._schema.name, device), function, writes)
     return True

@@ -1,4 +1,4 @@
-"""What torch hands to the `__torch_function__` of a class of tensors. torch itself is asked, with stand-ins that tell (src/capture/overrides.cc)."""
+"""What torch hands to the `__torch_function__` of a class of tensors. torch itself is asked, with stand-ins that tell (src/capture/wrappers/overrides.cc)."""
 
 import torch
 

@@ -1,6 +1,6 @@
 """Gradients that torch itself leads through what is captured: of wrappers (tensors of a class with a `__torch_dispatch__`), which their class
 computes. While such a function is captured, torch makes its calls on stand-ins for plain tensors and on wrappers around them, and notes what
-derivatives need; what reaches the plain tensors is the graph (src/capture/tape.h). The backward pass is another function, captured when it first runs:
+derivatives need; what reaches the plain tensors is the graph (src/capture/wrappers/tape.h). The backward pass is another function, captured when it first runs:
 torch goes through what it noted, on stand-ins for what the first pass kept."""
 
 import threading

@@ -1,5 +1,5 @@
 """Operations on wrappers, tensors of a class with a `__torch_dispatch__`. torch itself makes the calls on stand-ins, and what would reach the
-classes is captured (src/capture/wrappers.cc)."""
+classes is captured (src/capture/wrappers/wrappers.cc)."""
 
 import dataclasses
 import enum

@@ -94,8 +94,8 @@ std::vector<ValueId> ChooseSaved(const Joint& j, const std::vector<bool>& passin
 std::vector<bool> ReadOutputs(const Joint& j, const std::vector<std::vector<ValueId>>& kept);
 
 struct SavedValue {
-  int input = -1;   // it is this input of the forward graph,
-  int output = -1;  // or this output
+  int input = -1;   // It is this input of the forward graph, or -1.
+  int output = -1;  // It is this output of the forward graph, or -1.
 };
 // The original graph with the saved values as further outputs, where they are none already; `where` says of each saved
 // value which one it is.
@@ -114,13 +114,13 @@ Graph BackwardGraph(const Joint& j, const std::vector<ValueId>& saved, std::vect
 // What goes into and out of parts is numbered: first the inputs of the whole backward graph, then what parts make.
 struct BackwardPart {
   Graph graph;
-  std::vector<int> inputs;   // numbers as above
-  std::vector<int> outputs;  // numbers as above
+  std::vector<int> inputs;   // The numbers of what goes into it.
+  std::vector<int> outputs;  // The numbers of what comes out of it.
 };
 struct BackwardParts {
   std::vector<BackwardPart> parts;
   std::vector<int> grads;  // for each input of the program: the number of its gradient, or -1
-  int count = 0;           // how many numbers there are
+  int count = 0;           // How many numbers there are.
 };
 // part[i] is the part that computes the gradient of input i. The first `num_saved` inputs of the backward graph are the
 // saved values, the others are tangents.

@@ -2,6 +2,7 @@
 
 #include "autodiff/tape.h"
 #include "diag/diag.h"
+#include "graph/effects.h"
 #include "graph/rewrite.h"
 
 namespace framejit::autodiff {
@@ -60,15 +61,6 @@ std::string LineOf(const Node& n) {
 
 Rule RuleOf(const Node& n) {
   return n.derivative ? NamedRule(n.derivative->rule) : PrimitiveRule(n.op);
-}
-
-// Calls that rules make and that the framework can differentiate in its turn: it has a formula for its own derivatives.
-bool HasFormula(const Callee& callee) {
-  static const Callee kKnown[] = {Callee("torch.ops.aten.convolution_backward"),
-                                  Callee("torch.ops.aten.embedding_dense_backward"), Callee("framejit._gradients.take"),
-                                  Callee("framejit._gradients.gather")};
-  return callee.name().starts_with("framejit.vjp(") ||
-         std::find(std::begin(kKnown), std::end(kKnown), callee) != std::end(kKnown);
 }
 
 }  // namespace
@@ -131,7 +123,7 @@ void Propagate(Tape& tape, ValueId end, const Passage& passage) {
     const bool once = passage.twice && !HoldsTwice(n);
     for (size_t i = before; passage.twice && i < g.nodes.size(); ++i) {
       Node& made = b.graph().nodes[i];
-      if (once || (made.op == Op::kExtern && !(tape.zeros && HasFormula(made.attrs.call->callee))))
+      if (once || (made.op == Op::kExtern && !(tape.zeros && made.attrs.call->callee.Has(kDerivedAgain))))
         made.derivative = std::make_shared<const Derivative>(Derivative{"once", made.operands, {}, {}});
     }
   }

@@ -384,14 +384,27 @@ Graph ForwardGraph(const Joint& j, const std::vector<ValueId>& saved, std::vecto
   return out;
 }
 
-// How the framework's formulas would leave this gradient in memory, as far as views go: what is computed lies row by
-// row.
-static shape::Ints LaidBy(const Graph& g, ValueId v) {
+// Is every element in a place of its own, row by row but for dimensions of size 1?
+static bool IsDense(const TensorType& type, const shape::Ints& laid) {
+  return IsRowMajor(type.shape, laid) && std::find(laid.begin(), laid.end(), shape::Int(0)) == laid.end();
+}
+
+// How the framework's formulas would leave this gradient in memory, as far as views and sums go: what is computed
+// otherwise lies row by row. A sum is added up in what came first, if that has memory for all of its elements, and no
+// other.
+static shape::Ints LeftBy(const Graph& g, ValueId v, int sums = 8) {  // sums: of sums, that are looked into
   const Node& n = g.node(v);
   if (!n.strides.empty()) return n.strides;
+  for (size_t i = 0; n.op == Op::kAdd && sums && i < n.operands.size(); ++i) {
+    ValueId whole = n.operands[i];  // whose memory it is
+    while (Info(g.node(whole).op).kind == 'V') whole = g.node(whole).operands[0];
+    if (g.node(whole).type.numel() != n.type.numel()) continue;
+    shape::Ints laid = LeftBy(g, n.operands[i], sums - 1);
+    if (laid.size() == n.type.shape.size() && IsDense(n.type, laid)) return laid;
+  }
   if (Info(n.op).kind == 'V') {
     const TensorType& from = g.node(n.operands[0]).type;
-    if (auto layout = ViewLayout(n, from, {LaidBy(g, n.operands[0])})) return layout->strides;
+    if (auto layout = ViewLayout(n, from, {LeftBy(g, n.operands[0], sums)})) return layout->strides;
   }
   return RowMajor(n.type.shape);
 }
@@ -402,12 +415,9 @@ static shape::Ints OnesOf(const Graph& g, ValueId leaf, ValueId gradient) {
   const TensorType& type = g.node(leaf).type;
   if (type.rank() < 2 || std::find(type.shape.begin(), type.shape.end(), shape::Int(1)) == type.shape.end()) return {};
   const shape::Ints& own = g.node(leaf).strides;
-  shape::Ints laid = LaidBy(g, gradient);
+  shape::Ints laid = LeftBy(g, gradient);
   if (!own.empty() && !IsRowMajor(type.shape, own)) return {};
-  bool kept = IsRowMajor(type.shape, laid);
-  for (size_t d = 0; kept && d < laid.size(); ++d) kept = !(laid[d] == shape::Int(0));
-  if (!kept) return own;
-  return laid;
+  return IsDense(type, laid) ? laid : own;
 }
 
 Graph BackwardGraph(const Joint& j, const std::vector<ValueId>& saved, std::vector<GradSource>* grads) {

@@ -51,7 +51,7 @@ std::vector<bool> Reached(const Graph& g, const std::vector<bool>& wanted);
 std::vector<bool> ReachedFrom(const Graph& g, std::vector<bool> values);
 // What Propagate is told and tells.
 struct Passage {
-  std::vector<ValueId>* origin = nullptr;  // as in Joint
+  std::vector<ValueId>* origin = nullptr;  // As Joint::origin.
   std::vector<bool>* passed = nullptr;     // for each node: did its rule run?
   std::vector<ValueId> stops = {};         // values from which no gradient goes on
   bool twice = false;                      // the program may differentiate the gradients: some rules must not be used
@@ -61,7 +61,7 @@ struct Passage {
 void Propagate(Tape& tape, ValueId end, const Passage& passage);
 using Rule = void (*)(At& t);
 Rule PrimitiveRule(Op op);                // null: the primitive has no derivative
-Rule NamedRule(const std::string& name);  // as a Derivative names it
+Rule NamedRule(const std::string& name);  // The rule that a Derivative names.
 // Is what the rule makes of smooth operands a formula whose own derivative is right everywhere?
 bool HoldsTwice(const Node& n);
 std::vector<std::string> RuleNames();

@@ -29,7 +29,7 @@ struct Instr {
 struct Handler {
   int start, end;  // units covered: [start, end)
   int target;
-  int depth;  // stack depth to pop to
+  int depth;  // The depth down to which the stack is popped.
   bool push_lasti;
 };
 
@@ -64,7 +64,7 @@ Location LocationOf(PyCodeObject* code, int unit);
 // What differs between versions in the meaning of the vocabulary.
 extern const bool
     kNullAfterCallable;        // 3.13: callable, NULL or self, arguments; before: NULL or method, callable or self
-extern const int kEndForPops;  // values END_FOR removes
+extern const int kEndForPops;  // How many values END_FOR removes.
 extern const bool
     kPollsBeforeJump;  // 3.13: JUMP_BACKWARD serves signals before it jumps, earlier versions at the target
 extern const bool kSendKeepsIterator;  // from 3.12 END_SEND removes it

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "capture/builtins.h"
-#include "capture/tape.h"
+#include "capture/wrappers/tape.h"
 #include "tensor/import.h"
 
 namespace framejit::capture::wrapping {

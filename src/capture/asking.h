@@ -9,7 +9,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "capture/override.h"
-#include "capture/wrappers.h"
+#include "capture/wrappers/wrappers.h"
 
 namespace framejit::capture::wrapping {
 

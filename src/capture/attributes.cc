@@ -1,6 +1,9 @@
 // This is the attribute protocol: CPython's own lookup order (data descriptor, instance dict, class attribute,
 // __getattr__), with a guard for every place that was looked at. Python-level hooks (__getattribute__, properties,
 // descriptors) are called, so they are captured like any other function.
+#include <Python.h>
+#include <structmember.h>
+
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -9,9 +12,9 @@
 #include "capture/callees.h"
 #include "capture/proxy.h"
 #include "capture/semantics.h"
-#include "capture/tape.h"
 #include "capture/tensor_state.h"
-#include "capture/wrappers.h"
+#include "capture/wrappers/tape.h"
+#include "capture/wrappers/wrappers.h"
 #include "guard/versions.h"
 
 namespace framejit::capture {
@@ -22,6 +25,13 @@ bool IsMemberDescr(PyObject* d) {
 }
 bool IsGetSetDescr(PyObject* d) {
   return Py_IS_TYPE(d, &PyGetSetDescr_Type);
+}
+
+// An attribute of a class with __slots__.
+bool IsSlot(PyObject* d) {
+  if (!IsMemberDescr(d) || !(PyDescr_TYPE(d)->tp_flags & Py_TPFLAGS_HEAPTYPE)) return false;
+  const PyMemberDef* member = reinterpret_cast<PyMemberDescrObject*>(d)->d_member;
+  return member->type == T_OBJECT_EX && !(member->flags & READONLY);
 }
 
 // Reading them needs no guard: the object is private, or what they say is fixed by a guard on its identity or value.
@@ -228,8 +238,13 @@ PyObject* CaptureSemantics::FindAttr(PyObject* object, PyObject* name, bool* mis
       s_.SourceOf(reinterpret_cast<PyObject*>(type));
       return reinterpret_cast<PyObject*>(type);
     }
+    if (PyObject* stored = nullptr; const int waits = IsMemberDescr(d) ? s_.pending().Find(object, d, &stored) : 0) {
+      if (waits > 0 && !stored) *missing = true;
+      return waits > 0 ? Py_XNewRef(stored) : nullptr;
+    }
     if (IsMemberDescr(d) && s && !tensor::DTypeOf(object)) {  // dtypes never change
       const Source* member = s_.guards().Child(SourceKind::kMember, s, 0, name);
+      if (IsSlot(d) && !s_.Reads(object, d, s)) return nullptr;
       Ref v(PyObject_GenericGetAttr(object, name));
       if (!v) s_.guards().Absent(member);
       return v ? s_.FromOutside(v.get(), member, true) : nullptr;
@@ -439,6 +454,36 @@ PyObject* CaptureSemantics::SuperAttr(PyObject* super, PyObject* name) {
   return r ? s_.Adopt(r) : nullptr;
 }
 
+// Captured functions have frames like any others, but for those of torch's that capture leaves out.
+PyObject* CaptureSemantics::FrameAbove(PyFrameObject* frame, long up) {
+  Ref at = Borrow(reinterpret_cast<PyObject*>(frame));
+  for (; up > 0; --up) {
+    auto* here = reinterpret_cast<PyFrameObject*>(at.get());
+    Ref back(reinterpret_cast<PyObject*>(PyFrame_GetBack(here)));
+    const bool hidden = std::any_of(s_.hidden_calls.begin(), s_.hidden_calls.end(), [&](const Session::HiddenCall& c) {
+      return reinterpret_cast<PyObject*>(c.caller) == back.get();
+    });
+    if (here == s_.root_frame || !back || hidden) return s_.Break(BreakId::kUnknownCall, "sys._getframe");
+    at = std::move(back);
+  }
+  if (IsCodeOf(reinterpret_cast<PyFrameObject*>(at.get()), "framejit"))
+    return s_.Break(BreakId::kUnknownCall, "sys._getframe");
+  return s_.MarkFresh(at.release());
+}
+
+// What of a frame of this capture does not change, and where in its code it is.
+PyObject* CaptureSemantics::FrameAttr(PyObject* o, PyObject* name) {
+  auto* frame = reinterpret_cast<PyFrameObject*>(o);
+  const std::string_view text = PyUnicode_AsUTF8(name);
+  if (text == "f_code") return reinterpret_cast<PyObject*>(PyFrame_GetCode(frame));
+  if (text == "f_lineno") return PyLong_FromLong(PyFrame_GetLineNumber(frame));
+  if (text == "f_back") return FrameAbove(frame, 1);
+  if (text != "f_globals")
+    return s_.Break(BreakId::kUnknownCall, std::string("attribute ") + std::string(text) + " of a frame");
+  Ref globals(PyFrame_GetGlobals(frame));
+  return s_.FromOutside(globals.get(), s_.guards().Const(globals.get()));
+}
+
 // An attribute that tensors had once: False, with a warning.
 PyObject* CaptureSemantics::Volatile(PyObject* tensor, PyObject* name) {
   static PyObject* const text = PyUnicode_FromString("volatile was removed (Variable.volatile is always False)");
@@ -480,6 +525,7 @@ PyObject* CaptureSemantics::LoadAttr(PyObject* o, PyObject* name) {
     if (found || s_.broken() || PyErr_Occurred()) return r;
   }
   if (IsSymInt(o) || IsSymFloat(o)) return PyObject_GetAttr(o, name);
+  if (PyFrame_Check(o) && s_.IsFresh(o)) return FrameAttr(o, name);
   if (PyModule_CheckExact(o)) return ModuleAttr(o, name);
   if (PyType_Check(o)) return TypeAttr(reinterpret_cast<PyTypeObject*>(o), name);
   if (PyFunction_Check(o)) return FunctionAttr(o, name);
@@ -549,6 +595,20 @@ PyObject* CaptureSemantics::LoadAttr(PyObject* o, PyObject* name) {
   return Call(fallback, args, 2, nullptr);
 }
 
+// The slot `d` of an outside object: it is written at the exit.
+int CaptureSemantics::StoreSlot(PyObject* o, PyObject* name, PyObject* d, PyObject* value) {
+  if (s_.InLookup() || !s_.SourceOf(o)) return s_.Break(BreakId::kSideEffect, "a slot of an outside object"), -1;
+  if (!value) {
+    bool missing;
+    Ref old(FindAttr(o, name, &missing));
+    if (!old) return s_.broken() || PyErr_Occurred() ? -1 : (NoAttribute(o, name), -1);
+  }
+  Ref descriptor(s_.FromOutside(d, s_.guards().Const(d)));
+  if (!descriptor) return -1;
+  s_.pending().Store(o, d, value);
+  return 0;
+}
+
 int CaptureSemantics::GenericSetAttr(PyObject* o, PyObject* name, PyObject* value) {
   PyTypeObject* type = Py_TYPE(o);
   s_.NoteType(type);
@@ -569,6 +629,7 @@ int CaptureSemantics::GenericSetAttr(PyObject* o, PyObject* name, PyObject* valu
     return r ? 0 : -1;
   }
   if (s_.IsPrivate(o)) return PyObject_GenericSetAttr(o, name, value);
+  if (d && IsSlot(d)) return StoreSlot(o, name, d, value);
   if (d && Py_TYPE(d)->tp_descr_set) return s_.Break(BreakId::kSideEffect, "a slot of an outside object"), -1;
   const Source* ds;
   PyObject* dict = InstanceDict(o, &ds);
@@ -598,6 +659,14 @@ int CaptureSemantics::StoreTensorAttr(PyObject* o, PyObject* name, PyObject* val
   if (const char* text = plain ? PyUnicode_AsUTF8(name) : nullptr)
     if (const std::optional<bool> set = SetOfTensor(s_, o, text, value)) return *set ? 0 : -1;
   if (s_.broken() || PyErr_Occurred()) return -1;
+  if (plain && descr && PyObject_TypeCheck(descr, &PyProperty_Type)) {  // of a subclass
+    Ref setter(PyObject_GetAttrString(descr, value ? "fset" : "fdel"));
+    if (setter && PyFunction_Check(setter.get()) && s_.SourceOf(setter.get())) {
+      PyObject* args[] = {o, value};
+      return Ref(Call(setter.get(), args, value ? 2 : 1, nullptr)) ? 0 : -1;
+    }
+    PyErr_Clear();
+  }
   if (s_.meta(id).framework != Framework::kTorch || (descr && Py_TYPE(descr)->tp_descr_set) ||
       (hook && PyFunction_Check(hook)) || s_.lowering().IsHidden(id))
     return refuse();

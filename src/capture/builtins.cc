@@ -8,8 +8,8 @@
 
 #include "capture/modes.h"
 #include "capture/override.h"
-#include "capture/overrides.h"
 #include "capture/types.h"
+#include "capture/wrappers/overrides.h"
 #include "guard/versions.h"
 #include "tensor/import.h"
 

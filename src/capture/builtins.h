@@ -51,6 +51,8 @@ inline bool GoesOver(PyObject* o) {
 }
 // The C type whose memory layout an instance of `t` has: `t` itself, or the base that its class statements began with.
 PyTypeObject* LayoutOf(PyTypeObject* t);
+// A tuple or a named tuple: its class answers for its items as tuple does.
+bool ReadsAsTuple(PyObject* o);
 // May instances of this C type be made during capture (their constructor only looks at its arguments)?
 bool IsPureType(PyTypeObject* type);
 

@@ -1,5 +1,7 @@
 // This file has the calls of C functions: they run for real when a table (builtins.h) says what they may do.
+#include <algorithm>
 #include <optional>
+#include <vector>
 
 #include "capture/arg_vector.h"
 #include "capture/builtins.h"
@@ -9,7 +11,8 @@
 #include "capture/proxy.h"
 #include "capture/semantics.h"
 #include "capture/special_calls.h"
-#include "capture/wrappers.h"
+#include "capture/wrappers/wrappers.h"
+#include "guard/source.h"
 
 namespace framejit::capture {
 namespace {
@@ -52,6 +55,8 @@ class CCall {
   PyObject* Mutate();
   PyObject* OfNumber();
   bool MovesItemsOf(PyObject* o) const;
+  bool AsksForClass() const;
+  bool PickledByValue() const;
   PyObject* Pure(Py_ssize_t first);  // reads its arguments from `first` on, takes in those before
   PyObject* Invoke();
   bool MayRead();  // false (Break): no guard covers what it would read
@@ -92,6 +97,9 @@ bool CCall::Identify() {
   auto* t = reinterpret_cast<PyTypeObject*>(self_);  // a builtin classmethod or __new__
   if (!strcmp(name_, "__new__") && nargs_ >= 2 && PyType_Check(args_[1])) {
     if (!IsPureType(t)) return Done(s_.Break(BreakId::kUnknownCall, Describe(callable_)));
+    static PyObject* const destructor = PyUnicode_InternFromString("__del__");
+    if (_PyType_Lookup(reinterpret_cast<PyTypeObject*>(args_[1]), destructor))
+      return Done(s_.Break(BreakId::kSideEffect, "an object with a destructor is made"));
     Ref made(PyObject_Vectorcall(callable_, args_ + 1, nargs_ - 1, kwnames_));
     return Done(made ? s_.MarkFresh(made.release()) : nullptr);
   }
@@ -117,7 +125,10 @@ bool CCall::AnsweredByObject() {
   if (owner_ == &PyModule_Type && !strcmp(name_, "__getattribute__") && nargs_ == 2)
     return Done(sem_.LoadAttr(args_[0], args_[1]));
   if (owner_ == &PyType_Type && !strcmp(name_, "__call__") && PyType_Check(args_[0]))
-    return Done(sem_.CallType(reinterpret_cast<PyTypeObject*>(args_[0]), args_ + 1, nargs_ - 1, kwnames_));
+    return Done(sem_.CallType(reinterpret_cast<PyTypeObject*>(args_[0]), args_ + 1, nargs_ - 1, kwnames_, true));
+  if ((owner_ == &PyMemberDescr_Type || owner_ == &PyGetSetDescr_Type) && !strcmp(name_, "__get__") && nargs_ >= 2 &&
+      PyType_Check(args_[1]) && PyDescr_TYPE(args_[0]) == &PyType_Type)  // type.__dict__["__mro__"].__get__(cls)
+    return Done(sem_.ClassFact(reinterpret_cast<PyTypeObject*>(args_[1]), PyDescr_NAME(args_[0])));
   if (OfType(owner_, CType::kContextVar)) return Done(ContextVarCall(s_, args_[0], name_, args_ + 1, nargs_ - 1));
   if (OfType(owner_, CType::kTorchDevice) && !strcmp(name_, "__enter__")) {
     Ref text(PyObject_Str(args_[0]));
@@ -140,7 +151,7 @@ bool CCall::AnsweredByDict() {
   if (PyDict_Check(args_[0]) && s_.IsOutside(args_[0]) && (owner_ == &PyDict_Type) &&
       (!strcmp(name_, "get") || !strcmp(name_, "__getitem__") || !strcmp(name_, "__contains__") ||
        ((!strcmp(name_, "pop") || !strcmp(name_, "setdefault")) && !kwnames_ && PyDict_CheckExact(args_[0]) &&
-        IsPrimitive(args_[1]))) &&
+        (IsPrimitive(args_[1]) || guard::IsText(args_[1])))) &&
       nargs_ >= 2 && nargs_ <= 3 && s_.GuardsKey(args_[0], args_[1])) {
     const bool pops = !strcmp(name_, "pop"), sets = !strcmp(name_, "setdefault");
     bool found;
@@ -174,6 +185,14 @@ bool CCall::AnsweredByName() {
   if (effect_ == Effect::kPure && !owner_ && nargs_ == 2 && !kwnames_ && !strcmp(name_, "_abc_instancecheck") &&
       (PyTuple_CheckExact(args_[1]) || PyList_CheckExact(args_[1]) || PyDict_CheckExact(args_[1])))
     return Done(PyObject_Vectorcall(callable_, args_, nargs_, nullptr));  // of its class alone
+  if (!owner_ && !self_ && !strcmp(name_, "dumps") && Describe(callable_) == "_pickle.dumps" && nargs_ == total_)
+    return PickledByValue() &&
+           Done(sem_.ForC(args_, total_) ? s_.Adopt(PyObject_Vectorcall(callable_, args_, nargs_, nullptr)) : nullptr);
+  if (!owner_ && !self_ && !strcmp(name_, "_getframe") && total_ <= 1 && Describe(callable_) == "sys._getframe") {
+    PyFrameObject* frame = PyEval_GetFrame();
+    const long up = !total_ ? 0 : PyLong_CheckExact(args_[0]) ? PyLong_AsLong(args_[0]) : -1;
+    return Done(frame && up >= 0 ? sem_.FrameAbove(frame, up) : s_.Break(BreakId::kUnknownCall, "sys._getframe"));
+  }
   if (effect_ == Effect::kPure && !owner_ && total_ == 1 && !strcmp(name_, "hash") && PyCFunction_Check(args_[0]))
     return Done(PyObject_Vectorcall(callable_, args_, 1, nullptr));  // where it lies
   if (!owner_ && total_ == 1 && !strcmp(name_, "abs") && IsWrapper(args_[0]))
@@ -218,6 +237,38 @@ PyObject* CCall::OfNumber() {
   return FloatFunction(name_, number);
 }
 
+// Is what pickle makes of the arguments decided by their values? It writes an object that it meets again as a
+// reference, so no two strings may be equal.
+bool CCall::PickledByValue() const {
+  std::vector<PyObject*> texts;
+  auto flat = [&](PyObject* o) {
+    if (IsSymInt(o) || IsSymFloat(o) || PyCode_Check(o) || !IsPrimitive(o)) return false;
+    if (!PyUnicode_CheckExact(o) && !PyBytes_CheckExact(o)) return true;
+    for (PyObject* known : texts)
+      if (PyObject_RichCompareBool(known, o, Py_EQ)) return false;
+    texts.push_back(o);
+    return true;
+  };
+  if (nargs_ < 1 || !std::all_of(args_ + 1, args_ + nargs_, flat)) return false;
+  PyObject* o = args_[0];
+  if (flat(o)) return true;
+  PyObject *key, *value;
+  if (PyDict_CheckExact(o)) {
+    for (Py_ssize_t at = 0; PyDict_Next(o, &at, &key, &value);)
+      if (!flat(key) || !flat(value)) return false;
+    return !s_.pending().Has(o);
+  }
+  if (!PyTuple_CheckExact(o) && !PyList_CheckExact(o)) return false;
+  return std::all_of(PySequence_Fast_ITEMS(o), PySequence_Fast_ITEMS(o) + PySequence_Fast_GET_SIZE(o), flat);
+}
+
+// Does it ask for the class of its argument, and for nothing else?
+bool CCall::AsksForClass() const {
+  const std::string_view name = name_;
+  return owner_ ? owner_ == &PyType_Type && name == "__instancecheck__"
+                : name == "callable" || name == "_abc_instancecheck";
+}
+
 // A dict made here of which this method takes out or puts elsewhere what is in it, and does not look into that.
 bool CCall::MovesItemsOf(PyObject* o) const {
   static constexpr std::string_view kMoving = " get __getitem__ __contains__ __len__ copy update ";
@@ -238,7 +289,7 @@ PyObject* CCall::Pure(Py_ssize_t first) {
       (!strcmp(name_, "items") || !strcmp(name_, "values") || !strcmp(name_, "keys")))
     return s_.Adopt(PyObject_CallMethod(args_[0], name_, nullptr));
   // What a container takes in is asked nothing, and neither is a dict that is read.
-  const Py_ssize_t asked_nothing = first ? total_ : owner_ && PyDict_Check(args_[0]);
+  const Py_ssize_t asked_nothing = first || AsksForClass() ? total_ : owner_ && PyDict_Check(args_[0]);
   for (Py_ssize_t i = first; i < total_; ++i)
     if (!MovesItemsOf(args_[i]) && !sem_.ForC(args_ + i, 1, asked_nothing > i - first)) return nullptr;
   if (const Compares what = WhatCompares(owner_, name_); what != Compares::kNone)
@@ -250,6 +301,7 @@ PyObject* CCall::Pure(Py_ssize_t first) {
     Py_DECREF(r);
     return s_.Break(s_.reason().id);
   }
+  s_.NoteViewed(args_, total_, r);
   if (r == Py_False && !owner_ && !strncmp(name_, "_abc_", 5) && !s_.NoteAbstract()) return nullptr;
   return s_.Adopt(r);
 }

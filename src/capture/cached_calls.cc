@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "capture/builtins.h"
-#include "capture/number_slots.h"
+#include "capture/numbers/number_slots.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
 #include "capture/special_calls.h"

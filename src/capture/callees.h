@@ -24,8 +24,7 @@ inline bool IsArrayMethod(Callee c) {
 }
 
 // Parts of torch that capture uses, or whose calls it treats in a way of its own, by their module.
-inline constexpr const char *kModules = "torch.nn.modules.module", *kCheckpoint = "torch.utils.checkpoint",
-                            *kFunctorch = "torch._functorch.eager_transforms",
+inline constexpr const char *kCheckpoint = "torch.utils.checkpoint", *kFunctorch = "torch._functorch.eager_transforms",
                             *kHigherOrder = "torch._dynamo._trace_wrapped_higher_order_op", *kDynamo = "torch._dynamo.";
 // What a call of a module runs before its forward.
 inline constexpr const char *kModuleWrappedCall = "Module._wrapped_call_impl", *kModuleCall = "Module._call_impl";

@@ -8,18 +8,18 @@
 #include "capture/aten_calls.h"
 #include "capture/builtins.h"
 #include "capture/callees.h"
-#include "capture/collectives.h"
-#include "capture/compiled_function.h"
 #include "capture/foreach.h"
 #include "capture/modes.h"
 #include "capture/override.h"
-#include "capture/overrides.h"
+#include "capture/policy/compiled_function.h"
+#include "capture/policy/skipped.h"
 #include "capture/proxy.h"
 #include "capture/semantics.h"
-#include "capture/skipped.h"
 #include "capture/special_calls.h"
-#include "capture/tape.h"
-#include "capture/wrappers.h"
+#include "capture/wrappers/collectives.h"
+#include "capture/wrappers/overrides.h"
+#include "capture/wrappers/tape.h"
+#include "capture/wrappers/wrappers.h"
 #include "guard/versions.h"
 #include "tensor/import.h"
 
@@ -269,7 +269,7 @@ PyObject* CaptureSemantics::CallEx(PyObject* callable, PyObject* args, PyObject*
   if (kwargs) kwargs = s_.Resolve(kwargs);
   if (!callable || !args || s_.broken()) return s_.broken() ? s_.Break(s_.reason().id) : nullptr;
   Ref items;
-  if (PyTuple_CheckExact(args)) {  // its items as they are, outside containers among them
+  if (ReadsAsTuple(args)) {  // its items as they are, outside containers among them
     const Source* source = s_.IsOutside(args) ? s_.SourceOf(args) : nullptr;
     if (source && !s_.NoteLength(args)) return nullptr;
     items = Ref(PyTuple_New(PyTuple_GET_SIZE(args)));
@@ -460,8 +460,14 @@ static std::optional<bool> GoneOver(Session& s, PyTypeObject* type, PyObject** a
   PyObject* viewed = gathers ? DictOfView(*arg) : nullptr;
   PyObject* dict = viewed ? viewed : gathers || type == &PyDict_Type ? *arg : nullptr;
   if (dict && PyDict_CheckExact(dict) && s.IsPrivate(dict) && (!viewed || s.IsFresh(*arg))) return true;  // moved
-  if (!type->tp_iternext || !(PyList_CheckExact(*arg) || PyTuple_CheckExact(*arg)) || !s.IsOutside(*arg)) return {};
-  *arg = s.ItemsOf(*arg, !over);
+  const bool named = gathers && ReadsAsTuple(*arg) && !PyTuple_CheckExact(*arg);
+  if (!(type->tp_iternext || named) || !(PyList_CheckExact(*arg) || ReadsAsTuple(*arg)) || !s.IsOutside(*arg))
+    return {};
+  *arg = s.ItemsOf(*arg, !over && !named);
+  if (named && *arg) {  // the tuple of its items is another object
+    *arg = PySequence_List(*arg);
+    if (*arg) s.Keep(*arg);
+  }
   return *arg != nullptr;
 }
 
@@ -495,13 +501,16 @@ static Ref Packed(PyObject* const* args, Py_ssize_t n) {
   return tuple;
 }
 
-PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
+                                     bool plain) {
   auto* o = reinterpret_cast<PyObject*>(type);
   Py_ssize_t total = nargs + KwCount(kwnames);
   s_.SourceOf(o);
   if (type == &PyType_Type && nargs == 1 && !kwnames) return TypeOf(s_, args[0]);
   if (type == &PyFloat_Type && total == 1 && nargs == 1)
     if (PyObject* made = FloatOf(args[0]); made || PyErr_Occurred()) return made;
+  if (type == &PyLong_Type && total == 1 && nargs == 1)
+    if (PyObject* made = IntOf(args[0]); made || s_.broken() || PyErr_Occurred()) return made;
   if (type == &PySuper_Type && total == 0) return ImplicitSuper();
   s_.NoteType(type);
   s_.NoteType(Py_TYPE(type));
@@ -509,7 +518,7 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
                   *init_name = PyUnicode_InternFromString("__init__"),
                   *call_name = PyUnicode_InternFromString("__call__");
   PyObject* meta_call = _PyType_Lookup(Py_TYPE(type), call_name);
-  if (meta_call && PyFunction_Check(meta_call)) {
+  if (!plain && meta_call && PyFunction_Check(meta_call)) {
     Vector with(o, args, total);
     return CallPython(meta_call, with.data(), nargs + 1, kwnames);
   }
@@ -541,7 +550,9 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
           !s_.Pin(v.data()[i]))
         return nullptr;
     }
-    return s_.Adopt(PyObject_Vectorcall(o, v.data(), nargs, kwnames));
+    PyObject* r = PyObject_Vectorcall(o, v.data(), nargs, kwnames);
+    s_.NoteViewed(v.data(), total, r);
+    return s_.Adopt(r);
   }
   if (PyObject* made = LegacyVariable(o, args, nargs, kwnames); made || s_.broken()) return made;
   if (PyObject* scope = ModeScope(s_, type, args, total); scope || PyErr_Occurred()) return scope;

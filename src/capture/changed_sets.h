@@ -19,7 +19,7 @@ class AsItWas {
 
  private:
   Session& s_;
-  PyObject* set_ = nullptr;  // null: no call waits for it
+  PyObject* set_ = nullptr;  // Null where no call waits for it.
 };
 
 }  // namespace framejit::capture

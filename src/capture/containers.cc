@@ -7,7 +7,7 @@
 #include "capture/builtins.h"
 #include "capture/proxy.h"
 #include "capture/session.h"
-#include "capture/wrappers.h"
+#include "capture/wrappers/wrappers.h"
 #include "guard/source.h"
 #include "guard/versions.h"
 
@@ -119,8 +119,9 @@ void Session::SeparateWrites() {
     return eq != 0;
   };
   for (auto& st : pending_.stores()) {
+    const bool dict = PyDict_Check(st.dict.get());
     for (auto& r : reads_)
-      if (PyDict_Check(r.container) && (!r.key || same(r.key, st.key.get())))
+      if (dict ? PyDict_Check(r.container) && (!r.key || same(r.key, st.key.get())) : r.key == st.key.get())
         apart(st.dict.get(), r.container, r.source, r.typed);
     for (auto& other : pending_.stores())
       if (same(other.key.get(), st.key.get())) apart(st.dict.get(), other.dict.get(), SourceOf(other.dict.get()));
@@ -303,6 +304,13 @@ bool AnswersItself(PyTypeObject* type) {
                                     Interned("__contains__"), Interned("__eq__"),   Interned("__bool__"),
                                     Interned("__or__"),       Interned("__ror__"),  Interned("keys")};
   return std::any_of(std::begin(names), std::end(names), [&](PyObject* n) { return PythonFunctionIn(type, n); });
+}
+
+bool ReadsAsTuple(PyObject* o) {
+  if (PyTuple_CheckExact(o)) return true;
+  const PyTypeObject *t = Py_TYPE(o), &plain = PyTuple_Type;
+  return PyTuple_Check(o) && !AnswersItself(Py_TYPE(o)) && t->tp_iter == plain.tp_iter &&
+         t->tp_as_mapping->mp_subscript == plain.tp_as_mapping->mp_subscript;
 }
 
 struct DictView {  // This is CPython's own type (Objects/dictobject.c), which not all versions have in their headers.
@@ -534,14 +542,15 @@ PyObject* Session::ForC(PyObject* o, bool asked_nothing) {
 PyObject* Session::ItemsOf(PyObject* o, bool by_c) {
   if (!(o = Settled(o))) return nullptr;
   Origin* g = Find(o);
-  if (!(PyList_CheckExact(o) || PyTuple_CheckExact(o)) || !g || g->kind != Origin::kOutside || g->real)
+  if (!(PyList_CheckExact(o) || (by_c ? PyTuple_CheckExact(o) : ReadsAsTuple(o))) || !g ||
+      g->kind != Origin::kOutside || g->real)
     return ForC(o, !by_c);
   PyObject* seen = by_c ? ForC(o) : o;
   if (!seen || !NoteLength(o)) return nullptr;
   g = Find(o);
   if (PyObject* known = g->items[by_c]) return known;
   const Source* source = g->source;
-  Ref copy(NewLike(o));
+  Ref copy(PyTuple_Check(o) ? PyTuple_New(PyTuple_GET_SIZE(o)) : PyList_New(PyList_GET_SIZE(o)));
   for (Py_ssize_t i = 0; copy && i < PySequence_Fast_GET_SIZE(o); ++i) {
     PyObject* item = PySequence_Fast_GET_ITEM(seen, i);
     item = by_c ? Py_NewRef(item)  // what is in it is read when the program asks
@@ -572,6 +581,12 @@ Ref Session::AsKey(PyObject* key) {
     guards_->Is(input_sources_[input], input_tensors_[input]);
     return Borrow(input_tensors_[input]);
   }
+  if (!PyUnicode_CheckExact(key) && guard::IsText(key)) {  // It is found as the string that it is.
+    if (const Source* s = SourceOf(key); s && IsOutside(key)) guards_->Is(s, key);
+    PyObject* text = PyUnicode_FromObject(key);
+    if (text) PyUnicode_InternInPlace(&text);
+    return Ref(text);
+  }
   if (IsSymInt(key)) return Ref(PyLong_FromLongLong(env_.Specialize(reinterpret_cast<SymInt*>(key)->expr)));
   if (IsSymFloat(key)) return Ref(PyFloat_FromDouble(numbers_->Specialize(reinterpret_cast<SymFloat*>(key)->symbol)));
   return Borrow(key);
@@ -600,7 +615,7 @@ PyObject* Session::ReadDictItem(PyObject* dict, const Source* s, PyObject* asked
 bool Session::GuardsKey(PyObject* dict, PyObject* key) {
   const bool tensor = IsTensor(key) && trace_.tensors[AsTensor(key)->id].input >= 0 &&
                       meta(AsTensor(key)->id).framework == Framework::kTorch && !vmap.open();
-  if (!tensor && !IsPrimitive(key) &&
+  if (!tensor && !IsPrimitive(key) && !guard::IsText(key) &&
       (!guard::ComparesByIdentity(key) || !SourceOf(key) || Find(key)->kind != Origin::kConst))
     return false;
   const Ref number = AsKey(key);
@@ -631,6 +646,17 @@ const Source* Session::InnerDict(PyObject* dict, const Source* s, PyObject* key,
   return item;
 }
 
+void Session::NoteViewed(PyObject* const* given, Py_ssize_t n, PyObject* made) {
+  if (!made || IsPrimitive(made) || IsTensor(made) || PyTuple_CheckExact(made) || PyList_CheckExact(made) ||
+      PyDict_CheckExact(made) || PySet_CheckExact(made))
+    return;
+  for (Py_ssize_t i = 0; i < n; ++i)
+    if (Origin* g = PyDict_Check(given[i]) ? Find(given[i]) : nullptr) {
+      if (g->real) g = Find(g->real);
+      if (g) g->viewed = true;
+    }
+}
+
 int Session::WriteDictItem(PyObject* dict, PyObject* key, PyObject* value) {
   if (InLookup()) return Break(BreakId::kSideEffect, "a dict is written to while objects are looked up"), -1;
   Origin* g = Find(dict);
@@ -638,8 +664,11 @@ int Session::WriteDictItem(PyObject* dict, PyObject* key, PyObject* value) {
   if (!real && PyErr_Occurred()) return -1;
   // It was read as a whole: what looks at it since then looks at a copy of ours, if that has tensors.
   const bool replaces = value && real && g && g->shadow && g->shadow != dict;
-  if (g && g->contents_noted && !replaces)
-    return Break(BreakId::kSideEffect, "an item of a dict that was read as a whole"), -1;
+  if (g && g->contents_noted && !replaces) {
+    if (g->viewed || PyODict_Check(dict))
+      return Break(BreakId::kSideEffect, "an item of a dict that was read as a whole"), -1;
+    g->shadow = nullptr;  // whoever reads it from now on gets another copy
+  }
   if (replaces && PyDict_SetItem(g->shadow, key, value) < 0) return -1;
   Origin* was = real ? Find(real) : nullptr;
   if (was && was->proxy && was->proxy == value && pending_.Has(dict)) {  // put back

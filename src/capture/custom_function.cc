@@ -7,7 +7,7 @@
 #include "capture/proxy.h"
 #include "capture/reach.h"
 #include "capture/semantics.h"
-#include "capture/tape.h"
+#include "capture/wrappers/tape.h"
 
 namespace framejit::capture {
 namespace {
@@ -32,20 +32,22 @@ const Parts& TorchParts() {
   return parts;
 }
 
+// `custom`: what happens is part of a call that the trace will keep as one.
 class GradOff {
  public:
-  explicit GradOff(Session& s) : s_(s), before_(s.modes.now) {
+  GradOff(Session& s, bool custom) : s_(s), custom_(custom), before_(s.modes.now) {
     s.modes.now.grad = false;
-    ++s.in_custom;
+    s.in_custom += custom;
   }
   ~GradOff() {
     s_.modes.now = before_;
-    --s_.in_custom;
+    s_.in_custom -= custom_;
   }
   GradOff(const GradOff&) = delete;
 
  private:
   Session& s_;
+  const bool custom_;
   const ModeState before_;
 };
 
@@ -126,7 +128,7 @@ bool CustomCall::Forward() {
   roots.push_back(forward_.get());
   before_ = ReachFrom(s_, roots);
   s_.lowering().BeginCustom(&custom_);
-  GradOff off(s_);
+  GradOff off(s_, tracked_);
   std::vector<PyObject*> all(args_, args_ + nargs_);
   if (set_up_.get() == TorchParts().setup) {
     all.insert(all.begin(), context_.get());
@@ -145,7 +147,7 @@ bool CustomCall::Forward() {
 // Without gradients an argument that is returned is another object with its memory: a view, or detached.
 bool CustomCall::AsResult(PyObject** output) {
   if (std::find(args_, args_ + nargs_, *output) == args_ + nargs_) return true;
-  GradOff off(s_);
+  GradOff off(s_, tracked_);
   PyObject* both[] = {*output, *output};
   const bool wants = s_.meta(AsTensor(*output)->id).requires_grad;
   held_.emplace_back(wants ? s_.CallFramework(callees::kTensorDetach, both, 1, nullptr)
@@ -213,7 +215,7 @@ bool CustomCall::MayRunLater(PyObject* backward) {
 bool CustomCall::Backward(PyObject* backward) {
   tangents_ = s_.lowering().Tangents(&custom_, differentiable_);
   custom_.outputs.insert(custom_.outputs.end(), others_.begin(), others_.end());
-  GradOff off(s_);
+  GradOff off(s_, tracked_);
   std::vector<PyObject*> given = {context_.get()};
   for (size_t i = 0; i < outputs_.size(); ++i) {
     const bool other = number_[i] >= static_cast<int>(tangents_.size());  // the backward gets zeros for it
@@ -251,7 +253,8 @@ bool CustomCall::TakeGradients() {
   return true;
 }
 
-// The call that the trace keeps. Results are numbered from here on: EndCustom makes them in this order.
+// The call that the trace keeps. Results are numbered from here on: EndCustom makes them in this order. The keyword is
+// for EndCustom alone: torch refuses the backward pass where one of these has been written.
 bool CustomCall::Bind(framejit::Call* call) {
   call->callee = kCustomCall;
   call->mode = s_.modes.now;
@@ -259,6 +262,8 @@ bool CustomCall::Bind(framejit::Call* call) {
   if (!s_.ToArg(cls_, &call->args[0])) return false;
   for (Py_ssize_t i = 0; i < nargs_; ++i)
     if (!s_.ToArg(args_[i], &call->args[i + 1])) return false;
+  Ref saved(Attribute(context_.get(), "saved_tensors"));
+  if (!saved || !s_.ToArg(saved.get(), &call->kwargs.emplace_back("saved", Arg::None()).second)) return false;
   std::vector<Arg> structure;
   const auto next = static_cast<TraceId>(s_.trace().tensors.size());
   for (int k : number_) structure.push_back(k < 0 ? Arg::None() : Arg::Tensor(next + static_cast<TraceId>(k)));

@@ -2,9 +2,9 @@
 
 #include <utility>
 
-#include "capture/compiled_function.h"
 #include "capture/outcomes.h"
-#include "capture/policy.h"
+#include "capture/policy/compiled_function.h"
+#include "capture/policy/policy.h"
 #include "diag/diag.h"
 #include "graph/hints.h"
 

@@ -17,14 +17,14 @@ void RecompileEvent(FjFrame* frame, size_t entries, const std::string& guard);
 void RunsEvent(Segment& segment);       // how often it ran since the last such event
 void PythonEvents(Compiled& compiled);  // what ran in Python since the last such events
 void StepEvent(const runtime::StepTime& time);
-void MemoryEvent();  // of the process
+void MemoryEvent();  // Tells of the memory of the process.
 // Calls of the function, or rounds of a loop in it, are left to Python; seconds that one takes.
 void LeftEvent(const Compiled& compiled, const std::string& why, double ours, double python);
 // None of too many versions is for this frame: told at the first, second, fourth ... time.
 void MissEvent(FjFrame* frame, const Segment& last, int times);
 // A run that was not done.
 void OutcomeEvent(const Segment& segment, diag::RunEnd end, const std::string& why);
-// Arrays as JSON text (capture/provenance.h).
+// Arrays as JSON text (capture/numbers/provenance.h).
 void ProvenanceEvent(const std::string& place, const std::string& symbols, const std::string& expressions,
                      const std::string& guards);
 void FallbackEvent(const Segment& segment, const std::string& reason);

@@ -8,8 +8,8 @@
 #include "capture/builtins.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
-#include "capture/tape.h"
-#include "capture/wrappers.h"
+#include "capture/wrappers/tape.h"
+#include "capture/wrappers/wrappers.h"
 #include "guard/versions.h"
 #include "tensor/import.h"
 
@@ -278,6 +278,14 @@ std::optional<int> Recipe::AddValue(PyObject* o) {
     return AddCall(reinterpret_cast<PyObject*>(t), args.release());
   };
   if (IsSymbolicSize(o)) return call_with_items();
+  if (reinterpret_cast<PyObject*>(t) == FlagsType()) {  // the array's own
+    static PyObject* const make = [] {
+      Ref module(tensor::Import("operator"));
+      return module ? PyObject_CallMethod(module.get(), "attrgetter", "s", "flags") : nullptr;
+    }();
+    Ref array(PyObject_GetAttrString(o, "_array")), args(array ? PyTuple_Pack(1, array.get()) : nullptr);
+    return make ? AddCall(make, args.release()) : -1;
+  }
   if (FactsOf(t).Has(TypeFacts::kStays) || t == &PyRange_Type || t == &PyProperty_Type || s_->IsNumpyNumber(o) ||
       IsConstantKind(o)) {
     RecipeNode n{RecipeNode::kConst};  // immutable
@@ -578,8 +586,11 @@ RunEnd Exit::Take(PyObject** inputs, PyObject** out, const int64_t* symbols, siz
 bool Exit::Effects(const std::vector<Ref>& values) {
   for (const Store& st : stores) {
     PyObject* d = values[st.dict].get();
-    int bad = st.value >= 0 ? PyDict_SetItem(d, values[st.key].get(), values[st.value].get())
-                            : PyDict_DelItem(d, values[st.key].get());
+    PyObject *key = values[st.key].get(), *value = st.value < 0 ? nullptr : values[st.value].get();
+    int bad = !PyDict_Check(d)    ? Py_TYPE(key)->tp_descr_set(key, d, value)
+              : !PyODict_Check(d) ? value ? PyDict_SetItem(d, key, value) : PyDict_DelItem(d, key)
+              : value ? PyODict_SetItem(d, key, value)
+                                  : PyODict_DelItem(d, key);
     if (bad < 0) return false;
   }
   for (Call& c : calls) {

@@ -34,8 +34,8 @@ struct RecipeNode {
     kReduce,    // children: callable, args tuple, [state]
   } kind;
   Ref object;                 // kConst; kBound: the descriptor; kFunction: a function to copy; kInstance: the type
-  int index = 0;              // kInput, kOutput, kItem
-  shape::Int expr;            // kSym, kSymFloat
+  int index = 0;              // Of kInput, kOutput and kItem.
+  shape::Int expr;            // Of kSym and kSymFloat.
   std::vector<int> children;  // kInstance: the descriptors of slots, each with its value
   int dict = -1;              // kInstance: node of its __dict__, -1 none
   int items = -1;             // kInstance of a dict/list/tuple subclass: node of its contents
@@ -99,7 +99,7 @@ struct Exit {
   std::vector<std::pair<int, int>> slots;  // (slot, node), node -1: empty
   std::vector<int> stack;
   struct Store {
-    int dict, key, value;  // value -1: delete
+    int dict, key, value;  // The value is -1 where the key is deleted.
   };
   std::vector<Store> stores;
   struct Call {

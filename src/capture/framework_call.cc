@@ -8,11 +8,12 @@
 #include "capture/callees.h"
 #include "capture/foreach.h"
 #include "capture/gradients.h"
+#include "capture/numbers/unseen.h"
 #include "capture/override.h"
-#include "capture/overrides.h"
 #include "capture/proxy.h"
-#include "capture/tape.h"
 #include "capture/tensor_state.h"
+#include "capture/wrappers/overrides.h"
+#include "capture/wrappers/tape.h"
 #include "graph/arguments.h"
 #include "tensor/import.h"
 
@@ -112,8 +113,7 @@ PyObject* TorchIndex(Session& s, PyObject* key, bool alone = true) {
 }
 
 // Some versions of torch.equal take the same memory for equal, whatever is in it.
-bool LooksAtElements(const TensorMeta& m) {
-  if (!IsFloat(m.dtype) && !IsComplex(m.dtype)) return true;  // they are equal to themselves
+bool LooksAtSameMemory() {
   static const bool looks = [] {
     SuspendScope off;
     Ref torch(tensor::Import("torch"));
@@ -123,7 +123,15 @@ bool LooksAtElements(const TensorMeta& m) {
     PyErr_Clear();
     return equal.get() == Py_False;
   }();
-  return looks && m.device.kind == DeviceKind::kCpu;
+  return looks;
+}
+
+bool EqualsItself(const TensorMeta& m) {  // whatever is in it
+  return (!IsFloat(m.dtype) && !IsComplex(m.dtype)) || (m.device.kind == DeviceKind::kCpu && !LooksAtSameMemory());
+}
+bool LooksAtElements(const TensorMeta& m) {
+  if (!IsFloat(m.dtype) && !IsComplex(m.dtype)) return true;
+  return m.device.kind == DeviceKind::kCpu && LooksAtSameMemory();
 }
 
 // torch.equal and torch.allclose ask for all elements of a comparison. Null without an error: it is neither, or its
@@ -131,7 +139,11 @@ bool LooksAtElements(const TensorMeta& m) {
 PyObject* Comparison(Session& s, Callee callee, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   const bool equal = callee == callees::kEqual || callee == callees::kTensorEqual;
   const bool close = callee == callees::kAllClose || callee == callees::kTensorAllClose;
-  if (!(equal || close) || nargs < 2 || !IsTensor(args[0]) || !IsTensor(args[1]) || s.depth == 0) return nullptr;
+  if (!(equal || close) || nargs < 2 || !IsTensor(args[0]) || !IsTensor(args[1])) return nullptr;
+  if (equal && !kwnames && AsTensor(args[0])->id == AsTensor(args[1])->id &&
+      EqualsItself(s.meta(AsTensor(args[0])->id)))
+    return Py_NewRef(Py_True);
+  if (s.depth == 0) return nullptr;
   const TraceTensor &a = s.trace().tensors[AsTensor(args[0])->id], &b = s.trace().tensors[AsTensor(args[1])->id];
   if (equal) {
     if ((a.base == b.base || (a.input >= 0 && b.input >= 0)) && !LooksAtElements(a.meta)) return nullptr;
@@ -233,6 +245,7 @@ bool FrameworkCall::AnsweredByValue(PyObject** out) {
   if (asks && alone() && callee_.last() == "item" && !s_.broken() && !PyErr_Occurred() &&
       IsFloat(s_.meta(AsTensor(args_[0])->id).dtype))
     if ((*out = NewItemFloat(s_, args_[0])) || s_.broken()) return true;
+  if (asks && alone() && callee_.last() == "data_ptr") return *out = NewAddress(s_, AsTensor(args_[0])->id), true;
   if (asks && alone() && callee_ == callees::kTensorToList)
     if ((*out = ListOf(s_, args_[0])) || s_.broken()) return true;
   if (refusal == BreakId::kTensorBool)

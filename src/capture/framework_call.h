@@ -27,11 +27,11 @@ class FrameworkCall {
   void NameDTypes();
   void PlaceOnDefaultDevice();
   void NumberDevices();
-  void Locate();   // the user's line
+  void Locate();   // Notes the user's line.
   bool Allowed();  // by the framework's switches, and beside the libraries that were used
   // Puts the call into the trace and the graph.
   PyObject* Apply();
-  void ApplyOrFix();  // throws Decline
+  void ApplyOrFix();  // Throws Decline.
   bool Applied();
 
   bool alone() const { return nargs_ == 1 && !kwnames_ && IsTensorAt(0); }

@@ -7,7 +7,7 @@
 #include "capture/callees.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
-#include "capture/tape.h"
+#include "capture/wrappers/tape.h"
 #include "surface/rows.h"
 #include "tensor/overrides.h"
 

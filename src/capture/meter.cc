@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "capture/events.h"
-#include "capture/policy.h"
+#include "capture/policy/policy.h"
 #include "diag/diag.h"
 #include "runtime/step_times.h"
 

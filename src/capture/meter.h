@@ -42,7 +42,7 @@ class RunClock {  // The clock of one run of a segment that the event stream kno
   RunClock(Segment& segment, int weight);
   ~RunClock();
   RunClock(const RunClock&) = delete;
-  void Done();  // it has counted
+  void Done();  // Says that the run counts.
 
  private:
   Segment& segment_;

@@ -5,8 +5,9 @@
 
 #include "capture/callees.h"
 #include "capture/gradients.h"
+#include "capture/policy/skipped.h"
+#include "capture/proxy.h"
 #include "capture/session.h"
-#include "capture/skipped.h"
 #include "runtime/cuda/driver.h"
 
 namespace framejit::capture {
@@ -97,6 +98,13 @@ Answered LeaveAutocast(Session& s, Callee callee, PyObject* const*, Py_ssize_t) 
   return PyLong_FromLong(--s.modes.autocast_depth);
 }
 
+// A tensor of a level of functorch that has ended gives what is in it. There is none where no level was open at the
+// entry.
+Answered UnwrapDead(Session& s, Callee, PyObject* const* args, Py_ssize_t n) {
+  if (n != 1 || !IsTensor(args[0]) || s.vmap.open()) return {};
+  return Py_NewRef(args[0]);
+}
+
 constexpr StateFunction kModes[] = {
     {"is_grad_enabled", IsGradEnabled},
     {"is_inference_mode_enabled", IsInferenceModeEnabled},
@@ -114,6 +122,7 @@ constexpr StateFunction kModes[] = {
     {"clear_autocast_cache", ClearAutocastCache},
     {"autocast_increment_nesting", EnterAutocast},
     {"autocast_decrement_nesting", LeaveAutocast},
+    {"unwrap_if_dead", UnwrapDead},
 };
 
 const StateFunction* FindState(std::string_view name) {

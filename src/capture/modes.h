@@ -58,7 +58,8 @@ class NumpyErrors {
   bool Note(Session& s);  // Asked before such a call. It is false after a Break: the state is another, or sees more.
   bool Noted() const;     // Was a call made in the state of now?
   int traps() const;      // The traps of the calls made, or those of now if none was.
-  PyObject* Call(Session& s, PyObject* var, std::string_view method, PyObject* const* args, Py_ssize_t n);  // not get()
+  PyObject* Call(Session& s, PyObject* var, std::string_view method, PyObject* const* args,
+                 Py_ssize_t n);  // Any method but get().
   void Leave();
   bool entered() const { return entry_ >= 0; }    // Has the program set a state?
   bool open() const { return !before_.empty(); }  // Is a state of the program's set now?

@@ -74,10 +74,9 @@ struct Plumbing {
   int wrapped_at = 0, call_at = 0;  // units of the calls in them
 };
 
-// Gives what is in a class's namespace. It is null with an error set where there is no such class.
-Ref SpaceOf(PyObject* module, const char* name) {
-  Ref type(module ? PyObject_GetAttrString(module, name) : nullptr);
-  Ref view(type ? PyObject_GetAttrString(type.get(), "__dict__") : nullptr);
+// Gives what is in a class's namespace. It is null with an error set where it fails, or there is no class.
+Ref SpaceOf(PyObject* type) {
+  Ref view(type ? PyObject_GetAttrString(type, "__dict__") : nullptr);
   Ref space(view ? PyDict_New() : nullptr);
   return space && PyDict_Update(space.get(), view.get()) == 0 ? std::move(space) : Ref();
 }
@@ -89,8 +88,9 @@ const Plumbing& Known() {
   looked = true;
   SuspendScope off;
   Ref module(tensor::Import("framejit._plumbing"));
-  Ref ours = SpaceOf(module.get(), "Module");
-  Ref theirs = ours ? SpaceOf(PyDict_GetItemString(PyImport_GetModuleDict(), callees::kModules), "Module") : Ref();
+  Ref type(module ? PyObject_GetAttrString(module.get(), "Module") : nullptr);
+  Ref ours = SpaceOf(type.get());
+  Ref theirs = ours ? SpaceOf(reinterpret_cast<PyObject*>(tensor::ModuleType())) : Ref();
   if (!ours) return Report("framejit._plumbing: " + tensor::TakeErrorText()), known;
   if (!theirs) return PyErr_Clear(), known;
   auto check = [&](const char* name, bool whole, Ref* out, int* at) {

@@ -15,8 +15,8 @@ PyCodeObject* NamedCode(PyCodeObject* code, PyObject* self);
 PyCodeObject* NamedCode(FjFrame* frame);
 // The line of an instruction of the code; where the code is not named itself, the first one of what is.
 int NamedLine(PyCodeObject* code, PyObject* self, int instruction);
-int NamedLine(FjFrame* frame);  // of its next instruction
+int NamedLine(FjFrame* frame);  // The line of the frame's next instruction.
 
-std::string PlaceName(PyCodeObject* code);  // function@file:line
+std::string PlaceName(PyCodeObject* code);  // Written as function@file:line.
 
 }  // namespace framejit::capture

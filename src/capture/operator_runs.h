@@ -15,9 +15,9 @@ class OperatorRun {
   // of this thread has ended.
   void End(bool again, Retry* within);
 
-  static void Adopt(Retry* r);    // which begins
-  static void Dropped(Retry* r);  // which has ended
-  static bool Waits();            // are there answers that no Retry has adopted?
+  static void Adopt(Retry* r);    // Called when `r` begins.
+  static void Dropped(Retry* r);  // Called when `r` has ended.
+  static bool Waits();            // Are there answers that no Retry has adopted?
 
  private:
   bool open_;

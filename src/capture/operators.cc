@@ -1,14 +1,17 @@
 // Operators, items, iteration, building of containers, names. Each rule: resolve the operands, take the guards that
 // follow from looking at them, let tensors go to the session, and otherwise let CPython do it on private objects.
+#include "absl/functional/function_ref.h"
 #include "capture/builtins.h"
 #include "capture/changed_sets.h"
-#include "capture/generators.h"
 #include "capture/identity.h"
+#include "capture/policy/generators.h"
+#include "capture/policy/rounds.h"
 #include "capture/proxy.h"
-#include "capture/rounds.h"
 #include "capture/semantics.h"
-#include "capture/wrappers.h"
+#include "capture/special_calls.h"
+#include "capture/wrappers/wrappers.h"
 #include "diag/diag.h"
+#include "guard/source.h"
 
 namespace framejit::capture {
 namespace {
@@ -196,6 +199,30 @@ int CaptureSemantics::Contains(PyObject* container, PyObject* value) {
   return PySequence_Contains(c, value);
 }
 
+int CaptureSemantics::IsInstance(PyObject* object, PyObject* type) {
+  RESOLVE_INT(object);
+  RESOLVE_INT(type);
+  PyObject* args[] = {object, type};
+  bool handled;
+  Ref r(Special(*this, s_, "isinstance", args, 2, &handled));
+  return r ? r.get() == Py_True : -1;
+}
+
+PyObject* CaptureSemantics::Length(PyObject* object) {
+  RESOLVE(object);
+  bool handled;
+  return Special(*this, s_, "len", &object, 1, &handled);
+}
+
+int CaptureSemantics::HasTypeFlag(PyObject* object, unsigned long flag) {
+  RESOLVE_INT(object);
+  if (IsTensor(object) || IsWrapper(object)) return 0;
+  s_.NoteType(Py_TYPE(object));
+  if (PyType_HasFeature(Py_TYPE(object), flag)) return 1;
+  // A class that is registered with collections.abc.Mapping or Sequence gets the flag.
+  return Py_TYPE(object)->tp_flags & Py_TPFLAGS_HEAPTYPE && !s_.NoteAbstract() ? -1 : 0;
+}
+
 int CaptureSemantics::Truth(PyObject* a) {
   RESOLVE_INT(a);
   if (IsTensor(a)) return PyObject_IsTrue(a);
@@ -221,7 +248,7 @@ PyObject* CaptureSemantics::GetItem(PyObject* o, PyObject* key) {
   if (PyObject* last = s_.Appended(o, key)) return Py_NewRef(last);
   if (!(o = s_.Settled(o))) return nullptr;
   const Source* s = s_.IsOutside(o) ? s_.SourceOf(o) : nullptr;
-  if (s && (PyList_CheckExact(o) || PyTuple_CheckExact(o)) && (PyLong_CheckExact(key) || IsSymInt(key))) {
+  if (s && (PyList_CheckExact(o) || ReadsAsTuple(o)) && (PyLong_CheckExact(key) || IsSymInt(key))) {
     Ref index(PyNumber_Index(key));
     Py_ssize_t i = index ? PyLong_AsSsize_t(index.get()) : -1, n = PySequence_Fast_GET_SIZE(o);
     if (i == -1 && PyErr_Occurred()) return nullptr;
@@ -280,7 +307,8 @@ int CaptureSemantics::SetItem(PyObject* o, PyObject* key, PyObject* value) {
                                                                                          PyUnicode_InternFromString(
                                                                                              "__delitem__");
     PyObject* d = _PyType_Lookup(Py_TYPE(o), value ? setitem_name : delitem_name);
-    if (PyDict_CheckExact(o) && IsPrimitive(key)) {
+    const bool stays = PyDict_CheckExact(o) || (PyODict_CheckExact(o) && !s_.Find(o)->contents_noted);
+    if (stays && (IsPrimitive(key) || guard::IsText(key))) {
       if (!value) {
         bool found;
         Ref old(s_.ReadDictItem(o, s_.SourceOf(o), key, &found));
@@ -307,7 +335,7 @@ int CaptureSemantics::SetItem(PyObject* o, PyObject* key, PyObject* value) {
 PyObject* CaptureSemantics::UpdateDict(PyObject* dict, PyObject* with) {
   PyObject *key, *value;
   for (Py_ssize_t at = 0; PyDict_Next(with, &at, &key, &value);) {
-    if (!IsPrimitive(key)) return s_.Break(BreakId::kSideEffect, "dict.update");
+    if (!IsPrimitive(key) && !guard::IsText(key)) return s_.Break(BreakId::kSideEffect, "dict.update");
     bool found;
     Ref before(s_.ReadDictItem(dict, s_.SourceOf(dict), key, &found));
     if (s_.broken() || PyErr_Occurred()) return nullptr;
@@ -330,6 +358,7 @@ PyObject* CaptureSemantics::Iter(PyObject* o) {
   if (!c) return nullptr;
   if (PyAnySet_Check(c) && !s_.NoteContents(c)) return nullptr;
   Ref made(s_.Adopt(PyObject_GetIter(c)));
+  if (made) s_.NoteViewed(&o, 1, made.get());
   if (made && PySet_CheckExact(c) && s_.IsOutside(o)) s_.Keep(Py_NewRef(made.get()));  // for Session::Defer
   return made.release();
 }
@@ -550,15 +579,19 @@ int CaptureSemantics::ListAppend(PyObject* list, PyObject* v) {
   RESOLVE_INT(v);
   return PyList_Append(list, v);
 }
-int CaptureSemantics::ListExtend(PyObject* list, PyObject* iterable) {
-  TARGET(list);
-  Ref it(Iter(iterable));
+// Gives each item to `add`. It is -1 after a Break or an exception.
+static int ForEach(CaptureSemantics& s, PyObject* iterable, absl::FunctionRef<bool(PyObject*)> add) {
+  Ref it(s.Iter(iterable));
   if (!it) return -1;
   for (;;) {
-    Ref x(Next(it.get()));
+    Ref x(s.Next(it.get()));
     if (!x) return PyErr_Occurred() ? -1 : 0;
-    if (PyList_Append(list, x.get()) < 0) return -1;
+    if (!add(x.get())) return -1;
   }
+}
+int CaptureSemantics::ListExtend(PyObject* list, PyObject* iterable) {
+  TARGET(list);
+  return ForEach(*this, iterable, [&](PyObject* x) { return PyList_Append(list, x) == 0; });
 }
 int CaptureSemantics::SetAdd(PyObject* set, PyObject* v) {
   TARGET(set);
@@ -567,13 +600,7 @@ int CaptureSemantics::SetAdd(PyObject* set, PyObject* v) {
 }
 int CaptureSemantics::SetUpdate(PyObject* set, PyObject* iterable) {
   TARGET(set);
-  Ref it(Iter(iterable));
-  if (!it) return -1;
-  for (;;) {
-    Ref x(Next(it.get()));
-    if (!x) return PyErr_Occurred() ? -1 : 0;
-    if (!s_.Pin(x.get()) || PySet_Add(set, x.get()) < 0) return -1;
-  }
+  return ForEach(*this, iterable, [&](PyObject* x) { return s_.Pin(x) && PySet_Add(set, x) == 0; });
 }
 int CaptureSemantics::MapAdd(PyObject* dict, PyObject* k, PyObject* v) {
   TARGET(dict);
@@ -610,7 +637,8 @@ int CaptureSemantics::Unpack(PyObject* seq, int before, int after, PyObject** it
   }
   s_.NoteType(Py_TYPE(seq));
   const bool own = (PyTuple_CheckExact(seq) || PyList_CheckExact(seq)) && !s_.IsOutside(seq);  // its items as they are
-  PyObject* c = own ? seq : s_.ForC(seq, !AnswersItself(Py_TYPE(seq)));
+  static PyObject* const iter_name = Interned("__iter__");
+  PyObject* c = own || PythonFunctionIn(Py_TYPE(seq), iter_name) ? seq : s_.ItemsOf(seq);
   if (!c) return -1;
   if (s_.IsOutside(c) && PyIter_Check(c)) return s_.Break(BreakId::kSideEffect, "an outside iterator is advanced"), -1;
   if (frame::Semantics::Unpack(c, before, after, items) < 0) return -1;

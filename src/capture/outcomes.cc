@@ -5,7 +5,7 @@
 #include "capture/events.h"
 #include "capture/operator_runs.h"
 #include "capture/override.h"
-#include "capture/policy.h"
+#include "capture/policy/policy.h"
 #include "diag/diag.h"
 #include "tensor/import.h"
 

@@ -17,6 +17,7 @@ void PendingEffects::Clear() {
 bool PendingEffects::MayDrop() const {
   return !calls_.empty() || !cells_.empty() || !lists_.empty() ||
          std::any_of(stores_.begin(), stores_.end(), [](const PendingStore& st) {
+           if (!PyDict_Check(st.dict.get())) return true;
            PyObject* old = PyDict_GetItemWithError(st.dict.get(), st.key.get());
            if (!old) PyErr_Clear();
            return old && !IsPrimitive(old);

@@ -11,10 +11,11 @@
 
 namespace framejit::capture {
 
-// A store to an outside dict (instance __dict__, globals, dict) that replays at the segment's exit.
+// A store to an outside dict (instance __dict__, globals, dict), or to a slot of an outside object, that replays at the
+// segment's exit.
 struct PendingStore {
-  Ref dict;
-  Ref key;
+  Ref dict;   // The dict; the object that has the slot.
+  Ref key;    // The slot's descriptor, for one.
   Ref value;  // The item is deleted where it is empty.
 };
 
@@ -28,7 +29,7 @@ struct PendingCall {
 // A store to a variable of an enclosing function, likewise. Its last one counts.
 struct PendingCell {
   Ref cell;
-  Ref value;  // empty: delete
+  Ref value;  // Empty where the variable is deleted.
 };
 
 // A call that a functools.lru_cache answered, by its name there.
@@ -77,7 +78,7 @@ class PendingEffects {
   // --- cells
   const std::vector<PendingCell>& cells() const { return cells_; }
   const PendingCell* Cell(PyObject* cell) const;
-  void WriteCell(PyObject* cell, PyObject* value);  // value null: delete
+  void WriteCell(PyObject* cell, PyObject* value);  // A null value deletes the variable.
 
   // --- lists for which a private one stands
   const std::vector<PyObject*>& lists() const { return lists_; }  // The lists from outside that private ones stand for.

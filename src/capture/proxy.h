@@ -69,11 +69,15 @@ PyObject* NewSymFloat(Session* s, uint32_t symbol);
 // Of numbers of which one is a symbol; null without an exception: on the numbers themselves, which are guarded then.
 PyObject* OnFloats(char kind, PyObject* a, PyObject* b, binaryfunc f);  // FloatBinary, or f on the numbers
 PyObject* FloatBinary(char kind, PyObject* a, PyObject* b);             // The kinds are FloatOp's.
-PyObject* FloatOf(PyObject* number);                                    // float(number)
-PyObject* FloatFunction(std::string_view name, PyObject* argument);     // of the module `math`
+PyObject* FloatOf(PyObject* number);                                    // What float(number) gives.
+PyObject* IntOf(PyObject* number);                                      // What int(number) gives.
+PyObject* RoundedToInt(PyObject* number, bool up);                   // math.floor or math.ceil; of no negative number
+PyObject* FloatFunction(std::string_view name, PyObject* argument);  // Calls a function of the module `math`.
 // The float that the one element of a tensor is (item_float.cc); null without an error: it cannot be held so.
 PyObject* NewItemFloat(Session& s, PyObject* proxy);
-TraceId TensorOfItem(PyObject* item);  // The tensor of one float64 that the number is held in.
+PyObject* FloatOfCount(PyObject* number);  // likewise, of an integer that only the run knows
+PyObject* IntOfItem(PyObject* item);       // int(item), a number that data decides
+TraceId TensorOfItem(PyObject* item);      // The tensor of one float64 that the number is held in.
 // What stands for it in an operation with that tensor, a tensor; null without an error: nothing does.
 PyObject* ItemFor(Session& s, PyObject* item, const TensorMeta& beside);
 // The tensor of such a number where the floats of that tensor hold it; null: they may not, or an exception.
@@ -99,7 +103,8 @@ PyObject* SizeConcat(Session& s, PyObject* a, PyObject* b);
 PyObject* SizeMethod(Session& s, PyObject* size, const char* name, PyObject* const* args, Py_ssize_t nargs);
 std::string_view FrameworkPrefix(Session& s, PyObject* proxy);  // The name of the class of such tensors.
 Callee MethodOf(Session& s, PyObject* proxy, std::string_view name);
-PyObject* PlainTensorClass(bool parameter);          // torch.Tensor or torch.nn.Parameter: borrowed
+PyObject* FlagsType();                       // The class of what stands for numpy.ndarray.flags in a graph: borrowed
+PyObject* PlainTensorClass(bool parameter);  // torch.Tensor or torch.nn.Parameter: borrowed
 PyObject* TensorClass(Session& s, PyObject* proxy);  // torch.Tensor, Parameter, ndarray, np.float64: new reference
 
 }  // namespace framejit::capture

@@ -4,7 +4,7 @@
 
 #include "capture/backends.h"
 #include "capture/estimate.h"
-#include "capture/leave.h"
+#include "capture/policy/leave.h"
 #include "capture/training.h"
 #include "framejit/compile.h"
 

@@ -9,9 +9,9 @@
 namespace framejit::capture {
 
 enum class Runner : uint8_t {
-  kCompiled,  // the compiled graph
+  kCompiled,  // The compiled graph runs.
   kPair,      // the compiled graph of the forward pass, and one of the backward pass when that is asked for
-  kCallable,  // the user's backend
+  kCallable,  // The user's backend runs.
   kReplay,    // the framework, call by call
   kPython,    // nobody: the plain function is faster
 };

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "capture/backends.h"
-#include "capture/background.h"
-#include "capture/barren.h"
 #include "capture/exit.h"
+#include "capture/policy/background.h"
+#include "capture/policy/barren.h"
 #include "capture/segment_check.h"
 #include "codegen/packed_text.h"
 #include "diag/outcome.h"
@@ -23,7 +23,7 @@
 
 namespace framejit::capture {
 
-class Timing;     // capture/timing.h
+class Timing;     // capture/policy/timing.h
 class CodeLoops;  // capture/scalar/loops.h
 
 // What is left of a captured graph once it is compiled.
@@ -105,8 +105,8 @@ struct Tally {
   int64_t runs_told_of = 0;  // Of `runs`, those that the event stream was told of.
   double seconds = 0;        // of the others, as far as `timed`
   int64_t timed = 0;
-  double in_steps = 0;       // of `seconds`
-  runtime::Sampler sampler;  // of runs that were whole calls
+  double in_steps = 0;       // The part of `seconds` that steps took.
+  runtime::Sampler sampler;  // Samples runs that were whole calls.
   int64_t missed_guards = 0;
 };
 
@@ -156,16 +156,16 @@ struct Segment {
   Tally tally;
   int64_t op_count = 0;
   std::vector<size_t> ends;    // Why it goes no further: indices into Compiled::breaks.
-  Cause cause;                 // of the first of these
+  Cause cause;                 // What ended the first of these captures.
   int64_t registrations = -1;  // of abstract classes, that it is good for; -1: any number
   Assumed assumed;
   diag::Leave left = diag::Leave::kNone;  // a whole function that its framework runs as fast by itself
   std::shared_ptr<diag::Outcomes> outcomes;
-  mutable bool looked_at = false;               // a run that the framework refused: did Python raise, too?
-  std::string place;                            // PlaceName
+  mutable bool looked_at = false;  // The framework refused a run: was it looked at whether Python raises, too?
+  std::string place;               // As PlaceName writes it.
   std::string WhyMissed(FjFrame* frame) const;  // Why its guards failed the last time.
   Ref code;
-  int advance = 0;         // The numbers that it takes from its loop's iterator (capture/rounds.h).
+  int advance = 0;         // The numbers that it takes from its loop's iterator (capture/policy/rounds.h).
   int begins = 0;          // The unit of its first instruction.
   bool has_event = false;  // Was its capture told to the event stream?
   int line = 0;
@@ -192,7 +192,7 @@ struct Segment {
   diag::RunEnd TryTimed(int weight, PyObject** slots_in, FjFrame* frame, PyObject** result);
   diag::RunEnd TryOnce(PyObject** slots_in, FjFrame* frame, PyObject** result);
   bool Publish();  // what was compiled in the background, once it is there; false: a bug of ours, raised (strict)
-  diag::RunEnd Run(PyObject* const* inputs, int64_t* symbols, PyObject** out);  // as Try
+  diag::RunEnd Run(PyObject* const* inputs, int64_t* symbols, PyObject** out);  // Called by Try.
   diag::RunEnd RunOnce(PyObject* const* inputs, int64_t* symbols, PyObject** out);
   [[gnu::cold]] diag::RunEnd RunChecked(PyObject* const* inputs, int64_t* symbols, PyObject** out);
   const char* RangeName();
@@ -201,27 +201,27 @@ struct Segment {
 
 struct Place {  // What is known of one offset of an instruction and one depth of the stack.
   std::vector<std::unique_ptr<Segment>> segments;
-  // Several rounds of the loop whose back edges lead to `loop` are captured from here (capture/rounds.h). Such a place
-  // lies in CodeState::places beside that of one round, by the complement of the depth.
+  // Several rounds of the loop whose back edges lead to `loop` are captured from here (capture/policy/rounds.h). Such a
+  // place lies in CodeState::places beside that of one round, by the complement of the depth.
   int rounds = 1, loop = -1;
   int seen = 0;             // rounds in a row that none of its segments was there for
   bool one_by_one = false;  // No segment of several rounds will be made.
   long step = 0;            // The step of the range that the loop goes through.
   long skip = 0;            // nothing to capture here: step this many instructions before asking again
-  Cause cause;              // of that
+  Cause cause;              // What ended that capture.
   int revised = 0;          // captures that were made because a cause was outdated; those in vain count twice
   static constexpr int kMostRevised = 4;
   int misses = 0;
   int wasted = 0;  // Versions with a guard on an object that died after one run.
   bool give_up = false;
   static constexpr int kUseless = 128;  // misses after which what ran once is dropped
-  unsigned lost = 0;                    // calls in a row that none of too many versions was for
+  unsigned lost = 0;                    // The calls in a row for which none of too many versions was right.
   unsigned passed = 0, told = 0;        // frames that no segment took up here; before the call that is explained
   std::vector<std::pair<std::string, int>> dynamic_dims;
   std::vector<std::string> dynamic_ints;
   bool checkpoints_in_python = false;  // their gradients have no compiled form, and a replay would keep everything
   bool derivatives_in_python = false;  // The graph cannot hold the derivatives that the program takes.
-  bool needs_tape = false;             // A capture from here has asked for a tape (capture/tape.h).
+  bool needs_tape = false;             // A capture from here has asked for a tape (capture/wrappers/tape.h).
   bool fixed_sizes = false;  // those of tensors stay numbers, though they change: gradients have no kernels for others
 };
 

@@ -2,7 +2,7 @@
 
 #include "capture/graph_object.h"
 #include "capture/override.h"
-#include "capture/policy.h"
+#include "capture/policy/policy.h"
 #include "diag/diag.h"
 #include "tensor/import.h"
 

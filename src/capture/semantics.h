@@ -2,7 +2,7 @@
 // operations go to the session, writes outside are kept or break, the rest is CPython itself on private objects.
 #pragma once
 
-#include "capture/loops.h"
+#include "capture/policy/loops.h"
 #include "capture/session.h"
 
 namespace framejit::capture {
@@ -56,6 +56,9 @@ class CaptureSemantics : public frame::Semantics {
   PyObject* LoadSuperAttr(PyObject* super, PyObject* cls, PyObject* self, PyObject* name) override;
   PyObject* LoadBuildClass(PyObject* builtins) override;
   PyObject* LoadSpecial(PyObject* object, PyObject* name) override;
+  int IsInstance(PyObject* object, PyObject* type) override;
+  PyObject* Length(PyObject* object) override;
+  int HasTypeFlag(PyObject* object, unsigned long flag) override;
   bool Before(FjFrame* frame, int index) override;
   bool MayHandle() override { return !s_.broken(); }
   bool MayHandOver(FjFrame* frame, int index) override;
@@ -95,6 +98,7 @@ class CaptureSemantics : public frame::Semantics {
   PyObject* MissingItem(PyObject* dict, PyObject* key);
   PyObject* OwnCell(PyObject* cell);
   int StoreTensorAttr(PyObject* tensor, PyObject* name, PyObject* value);
+  int StoreSlot(PyObject* o, PyObject* name, PyObject* descriptor, PyObject* value);
   // Output that the segment's exit makes (effects.cc). Null without an error: it must be made at its place.
   PyObject* Output(PyObject* function, const char* name, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   PyObject* Print(PyObject* function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
@@ -113,7 +117,9 @@ class CaptureSemantics : public frame::Semantics {
   PyObject* CallCheckpoint(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   // Null without an error: to be called as any other.
   PyObject* CallHigherOrder(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
-  PyObject* CallType(PyTypeObject* type, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
+  // plain: by type.__call__ itself, whatever the metaclass has.
+  PyObject* CallType(PyTypeObject* type, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
+                     bool plain = false);
   PyObject* Volatile(PyObject* tensor, PyObject* name);
   PyObject* LegacyVariable(PyObject* type, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   PyObject* CallC(PyObject* callable, PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
@@ -127,6 +133,8 @@ class CaptureSemantics : public frame::Semantics {
   PyObject* ClassFact(PyTypeObject* type, PyObject* name);
   bool NoteText(PyObject* o);  // str, repr or format is asked of it. False on Break
   PyObject* SuperAttr(PyObject* super, PyObject* name);
+  PyObject* FrameAbove(PyFrameObject* frame, long up);  // Among the frames of this capture.
+  PyObject* FrameAttr(PyObject* frame, PyObject* name);
   PyObject* FunctionAttr(PyObject* function, PyObject* name);
   PyObject* ClassValue(PyObject* descriptor, PyObject* object, PyTypeObject* type);
   PyObject* InstanceDict(PyObject* object, const Source** source);

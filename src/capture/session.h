@@ -18,16 +18,16 @@
 #include <unordered_set>
 #include <vector>
 
-#include "capture/data_sizes.h"
-#include "capture/draws.h"
-#include "capture/guess.h"
 #include "capture/modes.h"
-#include "capture/numbers.h"
+#include "capture/numbers/data_sizes.h"
+#include "capture/numbers/draws.h"
+#include "capture/numbers/guess.h"
+#include "capture/numbers/numbers.h"
 #include "capture/origins.h"
 #include "capture/pending.h"
 #include "capture/ref.h"
 #include "capture/types.h"
-#include "capture/vmap.h"
+#include "capture/vmap/vmap.h"
 #include "diag/diag.h"
 #include "frame/semantics.h"
 #include "framejit/call.h"
@@ -47,13 +47,13 @@ bool IsPrimitive(PyObject* o);  // compared and guarded by value: int, float, bo
 struct CaptureOptions {
   int dynamic = -1;                                       // 1: every size a symbol; 0: none, marked ones neither
   std::vector<std::pair<std::string, int>> dynamic_dims;  // (source text of the tensor, dim) learned from misses
-  std::vector<std::string> dynamic_ints;                  // source text of Python ints and floats, likewise
+  std::vector<std::string> dynamic_ints;                  // The source text of Python's ints and floats, likewise.
   bool dynamic_floats = true;
   long stop_after = -1;              // outermost instructions to run; -1: as far as possible
   bool settles = true;               // a list that grows may be read behind that, which guards its length
   bool compiling = true;             // what torch.compiler.is_compiling() answers
-  std::shared_ptr<Guesses> guesses;  // null: none are made
-  bool whole = false;                // fullgraph=True
+  std::shared_ptr<Guesses> guesses;  // Null: nothing is guessed.
+  bool whole = false;                // Is it fullgraph=True?
   bool derivatives = true;           // torch.func.grad, torch.autograd.grad are modelled
   bool checkpoints = true;           // torch.utils.checkpoint is modelled
   std::vector<Cached>* cached;       // what captures of this call have really put into caches, each of them once
@@ -151,7 +151,7 @@ class Session {
   // declined: instead of a Break, null and true there, if the framework must make this call itself.
   PyObject* CallFramework(Callee callee, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
                           bool* declined = nullptr);
-  bool ToArg(PyObject* o, Arg* out);  // false on Break
+  bool ToArg(PyObject* o, Arg* out);  // It is false after a Break.
   PyObject* FromArg(const Arg& a);
   PyObject* SymIntObject(shape::Int e);  // An int if it is constant, else a SymInt.
   PyObject* SymFloatObject(FloatOp op);  // a new one of these; null without an error: only as a number
@@ -165,6 +165,8 @@ class Session {
   // Reads an item of an outside dict that is a dict itself and stays in our hands: where it is (guarded: of its exact
   // type; empty, if that is asked). Null without an error: it is absent (guarded), *found is false; or it must be read
   // as any other item, *found is true. Only while no store to `dict` is pending.
+  // C code was given these and made `made` of them, which may go on to read them (a view, an iterator).
+  void NoteViewed(PyObject* const* given, Py_ssize_t n, PyObject* made);
   const Source* InnerDict(PyObject* dict, const Source* s, PyObject* key, bool empty, PyObject** inner, bool* found);
   int WriteDictItem(PyObject* dict, PyObject* key, PyObject* value);  // It waits for the exit. Null deletes.
   // A method that changes an outside list, set or deque, needs nothing from it and cannot fail. True: it is kept for
@@ -271,7 +273,7 @@ class Session {
       size_t operator()(const Instruction& p) const { return reinterpret_cast<size_t>(p.code) / 16 * 31 + p.at; }
     };
   };
-  mutable std::unordered_map<Instruction, guard::Line, Instruction::Hash> lines_;  // answers of Where()
+  mutable std::unordered_map<Instruction, guard::Line, Instruction::Hash> lines_;  // What Where() has answered.
   mutable std::vector<Ref> lines_kept_;
   PyObject* TensorInput(PyObject* o, const Source* s, tensor::Class c);
   bool NoteQuiet(PyObject* o, const Source* s);

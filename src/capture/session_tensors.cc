@@ -5,10 +5,10 @@
 #include <span>
 
 #include "capture/override.h"
-#include "capture/overrides.h"
+#include "capture/policy/rounds.h"
 #include "capture/proxy.h"
-#include "capture/rounds.h"
 #include "capture/session.h"
+#include "capture/wrappers/overrides.h"
 #include "guard/versions.h"
 #include "tensor/import.h"
 #include "tensor/overrides.h"

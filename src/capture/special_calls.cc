@@ -7,7 +7,7 @@
 #include "capture/modes.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
-#include "capture/wrappers.h"
+#include "capture/wrappers/wrappers.h"
 #include "guard/source.h"
 #include "guard/versions.h"
 #include "tensor/no_collection.h"

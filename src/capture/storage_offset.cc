@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "capture/override.h"
-#include "capture/wrappers.h"
+#include "capture/wrappers/wrappers.h"
 
 namespace framejit::capture {
 namespace {

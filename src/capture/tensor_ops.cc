@@ -6,9 +6,9 @@
 #include "capture/callees.h"
 #include "capture/gradients.h"
 #include "capture/override.h"
-#include "capture/overrides.h"
 #include "capture/proxy.h"
 #include "capture/session.h"
+#include "capture/wrappers/overrides.h"
 #include "tensor/overrides.h"
 
 namespace framejit::capture {
@@ -81,6 +81,12 @@ std::optional<bool> IsLeaf(Session& s, TraceId id) {
   return true;
 }
 
+// array.flags: an object of Python that answers from sizes and strides.
+PyObject* FlagsOf(Session& s, PyObject* array) {
+  PyObject* type = FlagsType();
+  return type && s.SourceOf(type) ? CurrentSemantics()->Call(type, &array, 1, nullptr) : nullptr;
+}
+
 // Attributes that are answered from the metadata. False: not one of them.
 bool MetaAttr(Session& s, PyObject* proxy, const TensorMeta& m, std::string_view n, PyObject** out) {
   bool torch = m.framework == Framework::kTorch;
@@ -98,6 +104,14 @@ bool MetaAttr(Session& s, PyObject* proxy, const TensorMeta& m, std::string_view
       shape::Ints bytes;
       for (auto& e : m.strides) bytes.push_back(e * shape::Int(DTypeSize(m.dtype)));
       return *out = SizeTuple(s, bytes, false), true;
+    }
+    const bool array = !m.is_scalar && m.device.kind == DeviceKind::kCpu;
+    if (n == "flags" && array) return *out = FlagsOf(s, proxy), true;
+    static PyObject* const device = Interned("device");  // from NumPy 2 on
+    if (n == "device" && array) {
+      Ref type(TensorClass(s, proxy));
+      if (type && _PyType_Lookup(reinterpret_cast<PyTypeObject*>(type.get()), device))
+        return *out = PyUnicode_InternFromString("cpu"), true;
     }
     return false;
   }
@@ -220,6 +234,11 @@ PyObject* QueryMethod(Session& s, PyObject* proxy, std::string_view n, PyObject*
 }
 
 }  // namespace
+
+PyObject* FlagsType() {
+  static PyObject* const type = FromModule("framejit._functions", "ArrayFlags");
+  return type;
+}
 
 std::string_view FrameworkPrefix(Session& s, PyObject* proxy) {
   const TensorMeta& m = s.meta(AsTensor(proxy)->id);
@@ -374,6 +393,7 @@ PyObject* TensorAttr(Session& s, PyObject* proxy, PyObject* name) {
   PyTypeObject* dt = Py_TYPE(descr);
   if (IsPrimitive(descr)) return Py_NewRef(descr);  // a constant of the class, which the lookup guards
   if (dt == &PyGetSetDescr_Type || PyObject_TypeCheck(descr, &PyProperty_Type)) {
+    if (!strcmp(text, "__dict__")) return s.Break(BreakId::kTensorProtocol, "tensor.__dict__");
     const Callee callee = MethodOf(s, proxy, std::string(text) + ".__get__");
     if (PyObject_TypeCheck(descr, &PyProperty_Type)) {
       if (!surface::HasRow(callee)) return s.Break(BreakId::kTensorProtocol, std::string("tensor.") + text);

@@ -6,8 +6,8 @@
 #include "capture/callees.h"
 #include "capture/gradients.h"
 #include "capture/override.h"
-#include "capture/overrides.h"
 #include "capture/proxy.h"
+#include "capture/wrappers/overrides.h"
 #include "tensor/import.h"
 #include "tensor/overrides.h"
 

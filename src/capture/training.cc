@@ -6,7 +6,7 @@
 
 #include "capture/callees.h"
 #include "capture/estimate.h"
-#include "capture/guess.h"
+#include "capture/numbers/guess.h"
 #include "capture/override.h"
 #include "diag/diag.h"
 #include "graph/arguments.h"
@@ -331,6 +331,38 @@ void CheckStanding(const Trace& trace, const std::vector<tensor::OutputPlan>& pl
   }
 }
 
+// When the program made its results, and when the framework has the gradients of its inputs: a node runs as soon as all
+// have that read its result, the one that was made last before the others.
+void NoteOrder(const Trace& t, tensor::Training* training) {
+  std::vector<int> made(t.tensors.size(), -1), read(t.tensors.size(), -1), place(t.tensors.size());
+  for (size_t i = 0; i < t.calls.size(); ++i) {
+    const Call& c = t.calls[i];
+    std::vector<TraceId> operands;
+    EachTensor(c, [&](TraceId id) { operands.push_back(id); });
+    // Its node is addmm's, which begins with what is added.
+    if (c.callee.effects().batch == Batch::kLinear) std::rotate(operands.begin(), operands.end() - 1, operands.end());
+    bool derived = false;
+    for (TraceId id : c.results) {
+      derived |= t.tensors[id].meta.requires_grad;
+      if (std::find(operands.begin(), operands.end(), id) == operands.end()) made[id] = static_cast<int>(i);
+    }
+    if (ChangesFirst(c.callee) && !operands.empty()) made[operands[0]] = static_cast<int>(i);
+    if (!c.mode.grad || (!derived && !ChangesFirst(c.callee))) continue;
+    for (size_t k = 0; k < operands.size(); ++k) {
+      if (read[operands[k]] >= 0) continue;
+      read[operands[k]] = static_cast<int>(i);
+      place[operands[k]] = static_cast<int>(k);
+    }
+  }
+  for (TraceId id : t.outputs) training->made.push_back(made[id]);
+  for (size_t i = 0; i < training->wanted.size(); ++i)
+    if (training->wanted[i]) training->edges.push_back(static_cast<int>(i));
+  std::stable_sort(training->edges.begin(), training->edges.end(), [&](int a, int b) {
+    const TraceId x = t.inputs[a], y = t.inputs[b];
+    return read[x] != read[y] ? read[x] > read[y] : place[x] < place[y];
+  });
+}
+
 // What the hook asks of the graph: who depends on whom, and what is copied because it is written.
 void NoteDependences(const Graph& g, const std::set<int>& written, tensor::Training* t) {
   t->num_symbols = g.symbols.size();
@@ -392,6 +424,7 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tens
     return f(ctx);
   };
   NoteDependences(graph, written, &t);
+  NoteOrder(replay, &t);
   t.keepers = KeepersOf(replay, t.wanted);
   t.before.resize(t.wanted.size());
   for (int i : written) {

@@ -40,7 +40,7 @@ enum class CType : uint8_t {
 struct TypeFacts {
   enum Flag : uint16_t {
     kValue = 1u << 0,     // immutable: guarded by value where it is found
-    kConstant = 1u << 1,  // guarded by identity
+    kConstant = 1u << 1,  // It is guarded by identity.
     kPlain = 1u << 2,  // its attributes are facts about the object: reading them has no effect, and asks nothing else
     kPureMethods = 1u << 3,  // every method reads its arguments and changes nothing
     kDraws = 1u << 4,        // its methods draw random numbers
@@ -63,7 +63,7 @@ inline bool OfType(PyObject* o, CType type) {
 }
 
 bool IsValue(PyObject* o);         // an immutable object of a C type (torch.device, range, slice, ...)
-bool IsPlainData(PyObject* o);     // TypeFacts::kPlain
+bool IsPlainData(PyObject* o);     // Has its type TypeFacts::kPlain?
 bool IsConstantKind(PyObject* o);  // constant by identity: type, function, module, builtin, dtype, ...
 
 }  // namespace framejit::capture

@@ -26,7 +26,7 @@ struct CompiledKernel final : runtime::KernelCode {
   loop::Kernel kernel;
   int64_t block = 0;  // elements of the inner axis in one row; 0: all
   int64_t code_bytes = 0;
-  std::shared_ptr<const void> code;  // keeps fn alive
+  std::shared_ptr<const void> code;  // Keeps `fn` alive.
 };
 
 struct CodegenUnsupported : std::runtime_error {

@@ -43,10 +43,10 @@ class OpEmitter {
   llvm::Value* Bool(Op op, std::span<llvm::Value* const> v);
   llvm::Value* Divide(Op op, DType t, llvm::Value* a, llvm::Value* b);
   llvm::Value* Result16(Op op, DType t, llvm::Value* v);
-  bool IsRounded(llvm::Value* v, DType t) const;  // as far as it shows
+  bool IsRounded(llvm::Value* v, DType t) const;  // As far as the instructions show it.
   // What `t` holds of an f32, as one. any_nan: it may be a nan that did not come from 16 bits.
   llvm::Value* Round16(llvm::Value* v, DType t, bool any_nan = false);
-  llvm::Value* Narrow(llvm::Value* f32);  // to bf16 bits
+  llvm::Value* Narrow(llvm::Value* f32);  // Gives the bits of bfloat16.
   llvm::Value* Like(llvm::Value* v, int64_t c) const;
   llvm::Value* Like(llvm::Value* v, double c) const;
 

@@ -62,13 +62,13 @@ class GpuHeld : public GpuThread {
   }
 
  private:
-  int BytesOfVectors(int n) const {  // one of every thread
+  int BytesOfVectors(int n) const {  // One vector of every thread.
     return s_.threads * vector_ * DTypeSize(k_.buffers[k_.insts[n].buffer].dtype);
   }
   // Of access `a` of the thread's vector.
   Value* At(int n, const Words& w, const Site& site, int a) {
     const int bytes = w.per_access * w.size;
-    Value* before = b_.CreateUDiv(site.chunk, I(RowThreads()));  // vectors
+    Value* before = b_.CreateUDiv(site.chunk, I(RowThreads()));  // How many vectors lie before it.
     Value* at = Add(Mul(thread_, I(bytes)), Mul(before, I(BytesOfVectors(n))));
     at = Add(at, I(from_[number_[n]] + site.number * BytesOfVectors(n) + a * s_.threads * bytes));
     return b_.CreateGEP(b_.getInt8Ty(), memory_, Wide(at));

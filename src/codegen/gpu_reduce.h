@@ -17,11 +17,11 @@ class GpuReducer : public GpuHeld {
   struct State {
     int inst;
     Op op;
-    DType type;  // of the accumulator
+    DType type;  // The type of the accumulator.
     bool arg;
     Values value, position;                              // in registers: by lane in a column kernel, else one
     std::vector<llvm::AllocaInst*> lost;                 // of float sums in a loop: what rounding has taken (Kahan)
-    std::vector<llvm::AllocaInst*> slot, position_slot;  // while a loop runs
+    std::vector<llvm::AllocaInst*> slot, position_slot;  // Where the values lie while a loop runs.
   };
   int StateLanes() const { return k_.column ? vector_ : 1; }
 
@@ -58,7 +58,7 @@ class GpuReducer : public GpuHeld {
       s.position_slot.clear();
     }
   }
-  using Pair = std::pair<Value*, Value*>;  // value, position
+  using Pair = std::pair<Value*, Value*>;  // The value and its position.
   Pair Combine(const State& s, Pair a, Pair b) {
     if (!s.arg) return {ops_.Combine(s.op, s.type, a.first, b.first), nullptr};
     Value* wins = ops_.Better(s.op, s.type, a.first, a.second, b.first, b.second);
@@ -347,8 +347,8 @@ class GpuReducer : public GpuHeld {
     }
   }
 
-  bool begun_ = true;                         // all blocks of the cluster
-  llvm::GlobalVariable* barriers_ = nullptr;  // of a cluster's rounds
+  bool begun_ = true;                         // Have all blocks of the cluster begun?
+  llvm::GlobalVariable* barriers_ = nullptr;  // Those of a cluster's rounds.
   int rounds_ = 0, next_round_ = 0;
 };
 

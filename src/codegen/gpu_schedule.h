@@ -29,7 +29,7 @@ struct GpuSchedule {
   int unroll = 1;
   int row_threads = 32;    // threads of a block that share a row
   bool ahead = false;      // loops ask for the next step's vectors while they compute one
-  int cluster = 1;         // blocks that share a row
+  int cluster = 1;         // How many blocks share a row.
   bool dependent = false;  // it waits by itself for the kernel before it, and may be launched before that has ended
   bool resident = false;
   int held = 0;          // bytes of shared memory for a block's part of the row
@@ -43,7 +43,7 @@ struct GpuSchedule {
   std::vector<bool> staged;           // for tile: does an instruction's access go through shared memory?
   std::vector<bool> wide_access;      // for each instruction: is it one access of `vector` elements?
   std::vector<shape::Int> multiples;  // sizes that must be multiples of `vector` when the kernel is launched
-  std::vector<uint32_t> alignment;    // for each buffer, in bytes
+  std::vector<uint32_t> alignment;    // For each buffer, in bytes.
 
   // Elements from one row of a tile in shared memory to the next, such that few accesses meet in a bank.
   static int Pitch(int tile) { return tile + 3; }

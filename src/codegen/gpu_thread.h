@@ -49,8 +49,8 @@ class GpuThread {
   virtual ~GpuThread() = default;
   // Of the layouts: a scan's values at a site; does the access go through shared memory? Is the row held there?
   struct Site {
-    Value* i = nullptr;       // inner index of lane 0
-    Value* active = nullptr;  // null: always
+    Value* i = nullptr;       // The inner index of lane 0.
+    Value* active = nullptr;  // Null: always.
     Values outer, red;
     std::vector<Values> values;  // by value number: lanes, or one for all
     Value* chunk = nullptr;      // row kernels: the vector of the row at which its step begins,
@@ -156,7 +156,7 @@ class GpuThread {
     for (Int e : extents) v = Mul(v, IntOf(e));
     return v;
   }
-  Value* NumVectors() {  // of the inner axis
+  Value* NumVectors() {  // How many vectors the inner axis has.
     if (k_.inner.is_const()) return I((k_.inner.value() + vector_ - 1) / vector_);
     Value* n = IntOf(k_.inner);
     return vector_ == 1 ? n : b_.CreateUDiv(Add(n, I(vector_ - 1)), I(vector_));

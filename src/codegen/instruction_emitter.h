@@ -23,7 +23,7 @@ using loop::Kernel;
 using loop::Stage;
 using shape::Int;
 
-constexpr int64_t kLine = 64;  // bytes of a cache line
+constexpr int64_t kLine = 64;  // The bytes of a cache line.
 
 inline bool IsZero(Int v) {
   return v == Int(0);
@@ -45,7 +45,7 @@ class InstructionEmitter {
 
   struct Copy {  // one of the `unroll` bodies that run side by side
     int number = 0;
-    Value* i = nullptr;     // inner index of lane 0
+    Value* i = nullptr;     // The inner index of lane 0.
     Value* mask = nullptr;  // lanes that exist; null: all
     Value* valid = nullptr;
     std::vector<Value*> values;
@@ -191,7 +191,7 @@ class InstructionEmitter {
   bool stream_ = false;                                     // what Streams is stored past the caches
   std::map<std::pair<int, int>, llvm::AllocaInst*> scans_;  // sum so far, by instruction and copy
   std::vector<Value*> base_, pointer_;                      // by instruction, of this row
-  std::vector<Value*> scalar_, splat_;                      // uniform instructions
+  std::vector<Value*> scalar_, splat_;                      // The values of uniform instructions.
 };
 
 }  // namespace framejit::codegen

@@ -8,6 +8,7 @@
 #include <llvm/Analysis/BlockFrequencyInfo.h>
 #include <llvm/Analysis/BranchProbabilityInfo.h>
 #include <llvm/Analysis/DemandedBits.h>
+#include <llvm/Analysis/IVUsers.h>
 #include <llvm/Analysis/LoopAccessAnalysis.h>
 #include <llvm/Analysis/MemoryDependenceAnalysis.h>
 #include <llvm/Analysis/MemorySSA.h>
@@ -21,6 +22,7 @@
 #include <llvm/Analysis/TypeBasedAliasAnalysis.h>
 #include <llvm/IR/Dominators.h>
 #include <llvm/IR/IRBuilder.h>
+#include <llvm/IR/IntrinsicsX86.h>
 #include <llvm/IR/MDBuilder.h>
 #include <llvm/IR/PassManager.h>
 #include <llvm/IR/Verifier.h>
@@ -32,22 +34,27 @@
 #include <llvm/Transforms/Scalar/LICM.h>
 #include <llvm/Transforms/Scalar/LoopPassManager.h>
 #include <llvm/Transforms/Scalar/LoopRotation.h>
+#include <llvm/Transforms/Scalar/LoopStrengthReduce.h>
 #include <llvm/Transforms/Scalar/LoopUnrollPass.h>
 #include <llvm/Transforms/Scalar/SROA.h>
 #include <llvm/Transforms/Scalar/SimpleLoopUnswitch.h>
 #include <llvm/Transforms/Scalar/SimplifyCFG.h>
 #include <llvm/Transforms/Utils/Cloning.h>
+#include <llvm/Transforms/Utils/Local.h>
 #include <llvm/Transforms/Utils/LoopUtils.h>
+#include <llvm/Transforms/Utils/UnrollLoop.h>
 #include <llvm/Transforms/Vectorize/LoopVectorize.h>
 
 #include <atomic>
 #include <map>
 
+#include "codegen/carried_elements.h"
 #include "codegen/codegen.h"
 #include "codegen/late_checks.h"
 #include "codegen/machine.h"
 #include "codegen/scalar_ranges.h"
 #include "codegen/selects.h"
+#include "codegen/sunk_counters.h"
 #include "codegen/versioned_loops.h"
 
 namespace framejit::codegen {
@@ -154,6 +161,7 @@ class Emitter {
     const ScalarType t = i.type;
     auto* load = b_.CreateLoad(t == ScalarType::kBool ? b_.getInt64Ty() : Type(t), Cell(i.imm));
     load->setMetadata(llvm::LLVMContext::MD_tbaa, cell_);
+    load->setMetadata(llvm::LLVMContext::MD_noundef, llvm::MDNode::get(m_.getContext(), {}));
     if (i.natural) load->setMetadata(llvm::LLVMContext::MD_range, i.small ? small_ : natural_);
     return t == ScalarType::kBool ? b_.CreateTrunc(load, b_.getInt1Ty()) : load;
   }
@@ -215,6 +223,23 @@ class Emitter {
     both->addIncoming(usual, here);
     both->addIncoming(v, from);
     return both;
+  }
+
+  // x86 answers with the least of all ints where the number has no place among them.
+  Value* Truncated(const ScalarInst& i) {
+    Value* x = values_[i.a];
+#if defined(__x86_64__)
+    Value* lanes =
+        b_.CreateInsertElement(llvm::PoisonValue::get(llvm::FixedVectorType::get(b_.getDoubleTy(), 2)), x, uint64_t{0});
+    Value* v = b_.CreateIntrinsic(b_.getInt64Ty(), llvm::Intrinsic::x86_sse2_cvttsd2si64, {lanes});
+    ExitIf(b_.CreateICmpEQ(v, b_.getInt64(std::numeric_limits<int64_t>::min())), i.exit);
+    return v;
+#else
+    constexpr double kMost = 4.0e18;
+    Value* size = b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, x);
+    ExitIf(b_.CreateFCmpUGE(size, llvm::ConstantFP::get(b_.getDoubleTy(), kMost)), i.exit);
+    return b_.CreateFPToSI(x, b_.getInt64Ty());
+#endif
   }
 
   Value* Index(const ScalarInst& i) {
@@ -387,7 +412,6 @@ class Emitter {
       case ScalarOp::kIntToF32: return b_.CreateSIToFP(x, b_.getFloatTy());
       case ScalarOp::kF32ToF64: return b_.CreateFPExt(x, b_.getDoubleTy());
       case ScalarOp::kF64ToF32: return b_.CreateFPTrunc(x, b_.getFloatTy());
-      case ScalarOp::kF64ToInt: return b_.CreateFPToSI(x, b_.getInt64Ty());
       case ScalarOp::kBoolToInt: return b_.CreateZExt(x, b_.getInt64Ty());
       default: throw std::runtime_error("scalar code: unknown instruction");
     }
@@ -422,6 +446,7 @@ class Emitter {
       case ScalarOp::kFloorMod: return FloorDivision(i);
       case ScalarOp::kNext: return b_.CreateNSWAdd(values_[i.a], b_.getInt64(1));
       case ScalarOp::kFinite: return Finite(values_[i.a]);
+      case ScalarOp::kF64ToInt: return Truncated(i);
       case ScalarOp::kWrap: return Wrap(i);
       case ScalarOp::kAt: return b_.CreateGEP(b_.getInt8Ty(), values_[i.a], values_[i.b]);
       case ScalarOp::kLoad: return Load(i);
@@ -491,6 +516,60 @@ struct OneVectorPass : llvm::PassInfoMixin<OneVectorPass> {
   }
 };
 
+// Loops that run as a rule, and that are neither vectorised nor the rest of such a one.
+bool Runs(const llvm::Loop& loop) {
+  return loop.isInnermost() && !llvm::findStringMetadataForLoop(&loop, "llvm.loop.isvectorized");
+}
+
+// Counters and products of counters become one addition in each round.
+struct StrengthReducePass : llvm::PassInfoMixin<StrengthReducePass> {
+  llvm::PreservedAnalyses run(llvm::Loop& loop, llvm::LoopAnalysisManager& lam,
+                              llvm::LoopStandardAnalysisResults& known, llvm::LPMUpdater& updater) {
+    return Runs(loop) ? llvm::LoopStrengthReducePass().run(loop, lam, known, updater) : llvm::PreservedAnalyses::all();
+  }
+};
+
+// What was taken for granted has told all it can: its conditions would count as work of loops.
+struct DropAssumesPass : llvm::PassInfoMixin<DropAssumesPass> {
+  llvm::PreservedAnalyses run(llvm::Function& f, llvm::FunctionAnalysisManager&) {
+    for (llvm::BasicBlock& block : f)
+      for (llvm::Instruction& i : llvm::make_early_inc_range(block)) {
+        auto* assume = llvm::dyn_cast<llvm::AssumeInst>(&i);
+        if (!assume) continue;
+        Value* condition = assume->getArgOperand(0);
+        assume->eraseFromParent();
+        llvm::RecursivelyDeleteTriviallyDeadInstructions(condition);
+      }
+    return llvm::PreservedAnalyses::none();
+  }
+};
+
+// Small loops whose number of rounds is known before the first go through four at once.
+struct SeveralRoundsPass : llvm::PassInfoMixin<SeveralRoundsPass> {
+  llvm::PreservedAnalyses run(llvm::Function& f, llvm::FunctionAnalysisManager& fam) {
+    constexpr unsigned kAtOnce = 4, kMost = 24;  // rounds, instructions
+    auto& li = fam.getResult<llvm::LoopAnalysis>(f);
+    auto& se = fam.getResult<llvm::ScalarEvolutionAnalysis>(f);
+    auto& dt = fam.getResult<llvm::DominatorTreeAnalysis>(f);
+    auto& tti = fam.getResult<llvm::TargetIRAnalysis>(f);
+    bool changed = false;
+    for (llvm::Loop* loop : li.getLoopsInPreorder()) {
+      if (!Runs(*loop) || !loop->isLoopSimplifyForm() || loop->getExitingBlock() != loop->getLoopLatch()) continue;
+      unsigned size = 0;
+      for (llvm::BasicBlock* block : loop->blocks()) size += block->size();
+      if (size > kMost || llvm::isa<llvm::SCEVCouldNotCompute>(se.getBackedgeTakenCount(loop))) continue;
+      llvm::formLCSSA(*loop, dt, &li, &se);
+      llvm::UnrollLoopOptions how{};
+      how.Count = kAtOnce;
+      how.Runtime = how.AllowExpensiveTripCount = true;
+      changed |= llvm::UnrollLoop(loop, how, &li, &se, &dt, &fam.getResult<llvm::AssumptionAnalysis>(f), &tti,
+                                  &fam.getResult<llvm::OptimizationRemarkEmitterAnalysis>(f),
+                                  /*PreserveLCSSA=*/true) != llvm::LoopUnrollResult::Unmodified;
+    }
+    return changed ? llvm::PreservedAnalyses::none() : llvm::PreservedAnalyses::all();
+  }
+};
+
 // The analyses that the passes below ask for, and no others: LLVM's registry of all of them would link all of them.
 void Optimize(llvm::Module& m, llvm::TargetMachine& machine) {
   llvm::LoopAnalysisManager lam;
@@ -529,6 +608,7 @@ void Optimize(llvm::Module& m, llvm::TargetMachine& machine) {
   fam.registerPass([&] { return llvm::LoopAnalysisManagerFunctionProxy(lam); });
   lam.registerPass([&] { return llvm::FunctionAnalysisManagerLoopProxy(fam); });
   lam.registerPass([&] { return llvm::ShouldRunExtraSimpleLoopUnswitch(); });
+  lam.registerPass([&] { return llvm::IVUsersAnalysis(); });
   mam.registerPass([&] { return llvm::FunctionAnalysisManagerModuleProxy(fam); });
   llvm::FunctionPassManager fpm;
   fpm.addPass(llvm::SROAPass(llvm::SROAOptions::ModifyCFG));
@@ -539,14 +619,15 @@ void Optimize(llvm::Module& m, llvm::TargetMachine& machine) {
   loops.addPass(llvm::LoopRotatePass());
   loops.addPass(llvm::LICMPass(llvm::LICMOptions()));
   fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(loops), /*UseMemorySSA=*/true));
-  llvm::LoopPassManager counted, unrolled, inner, again, late;
+  llvm::LoopPassManager counted, inner, again, late;
   counted.addPass(llvm::SimpleLoopUnswitchPass(/*NonTrivial=*/false, /*Trivial=*/true));
   counted.addPass(llvm::IndVarSimplifyPass());
-  unrolled.addPass(llvm::LoopFullUnrollPass());
   fpm.addPass(llvm::EarlyCSEPass(true));
   fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(counted)));
   fpm.addPass(VersionLoopsPass());
-  fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(unrolled)));
+  // Whole loops alone: a first round that stands before its loop costs more than flags that become true in it.
+  fpm.addPass(llvm::LoopUnrollPass(
+      llvm::LoopUnrollOptions().setPartial(false).setRuntime(false).setPeeling(false).setUpperBound(true)));
   fpm.addPass(llvm::EarlyCSEPass(true));
   inner.addPass(llvm::LICMPass(llvm::LICMOptions()));
   fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(inner), /*UseMemorySSA=*/true));
@@ -556,8 +637,10 @@ void Optimize(llvm::Module& m, llvm::TargetMachine& machine) {
   fpm.addPass(llvm::GVNPass());
   again.addPass(llvm::LICMPass(llvm::LICMOptions()));
   fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(again), /*UseMemorySSA=*/true));
+  fpm.addPass(CarriedElementsPass());
   fpm.addPass(ExpandModuloPass());
   fpm.addPass(LateChecksPass());
+  fpm.addPass(HoistChecksPass());
   // What all ways of a branch end with stands behind them once: then ways that only choose a number are no branches.
   fpm.addPass(llvm::SimplifyCFGPass(llvm::SimplifyCFGOptions().hoistCommonInsts(true).sinkCommonInsts(true)));
   fpm.addPass(SelectsPass());
@@ -570,6 +653,12 @@ void Optimize(llvm::Module& m, llvm::TargetMachine& machine) {
   fpm.addPass(llvm::LoopVectorizePass());
   fpm.addPass(llvm::InstCombinePass());
   fpm.addPass(llvm::SimplifyCFGPass());
+  fpm.addPass(DropAssumesPass());
+  fpm.addPass(SunkCountersPass());
+  fpm.addPass(SeveralRoundsPass());
+  llvm::LoopPassManager reduced;
+  reduced.addPass(StrengthReducePass());
+  fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(reduced)));
   llvm::Function* modulo = Modulo(m);
   for (llvm::Function& f : m)
     if (!f.isDeclaration() && &f != modulo) fpm.run(f, fam);

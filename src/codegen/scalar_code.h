@@ -16,16 +16,16 @@ inline constexpr int64_t kSmallNumber = int64_t{1} << 60;
 // Code must be left before it has gone round so often: ints that grow slowly are not looked at in each round.
 inline constexpr int64_t kMostRounds = int64_t{1} << 43;
 
-enum class ScalarType : uint8_t { kBool, kInt, kF32, kF64, kPtr };  // kInt has 64 bits
+enum class ScalarType : uint8_t { kBool, kInt, kF32, kF64, kPtr };  // An int has 64 bits.
 
 // Of instructions `a`, `b`, `c` are values. Those with an exit leave the code where their condition holds.
 enum class ScalarOp : uint8_t {
-  kConst,    // imm, or number
+  kConst,    // The constant imm or number.
   kInput,    // the cell imm, which nothing writes: read once, before all else
-  kCell,     // the cell imm
-  kAddress,  // of the cell imm
-  kGet,      // the variable imm
-  kSet,      // the variable imm becomes a
+  kCell,     // The cell imm.
+  kAddress,  // The address of the cell imm.
+  kGet,      // The variable imm.
+  kSet,      // The variable imm becomes a.
   kAdd,
   kSub,
   kMul,
@@ -37,7 +37,7 @@ enum class ScalarOp : uint8_t {
   kFloor,  // kAdd, kSub, kMul of ints wrap; kDiv of floats
   kAddOver,
   kSubOver,
-  kMulOver,  // of ints; overflow: exit
+  kMulOver,  // These three are of ints. Overflow: exit.
   kNext,     // a + 1, which is no overflow
   kIndex,    // a, or a + b if a is negative; not in [0, b): exit
   kDivTrunc,
@@ -56,12 +56,12 @@ enum class ScalarOp : uint8_t {
   kGt,
   kGe,      // signed; of floats ordered, but for kNe
   kBelow,   // a is not negative and less than b, which is not negative
-  kSelect,  // a ? b : c
+  kSelect,  // Gives b if a is true, else c.
   kIntToF64,
   kIntToF32,
   kF32ToF64,
   kF64ToF32,
-  kF64ToInt,
+  kF64ToInt,  // towards 0; no int of 64 bits: exit
   kBoolToInt,
   kFinite,       // a is neither infinite nor not-a-number
   kWrap,         // the int a as `dtype` holds its lowest bits
@@ -69,13 +69,13 @@ enum class ScalarOp : uint8_t {
   kLoad,         // the element `dtype`, or the address, that lies b bytes behind a
   kStore,        // that element becomes c, which fits
   kCall,         // the function at address imm of `args`; returns `type`
-  kAssume,       // a is true
-  kExitIf,       // a: exit
+  kAssume,       // The compiler may take it that a is true.
+  kExitIf,       // If a is true: exit.
   kNewSpecial,   // one of the specials imm is: exit, as NumPy tells of that
   kExitAtBreak,  // the word at the address a has one of the bits number: exit
   kJump,         // ends a block: to the block imm
   kBranch,       // if a to the block imm, else to the block other
-  kExit,         // the exit `exit`
+  kExit,         // Takes the exit `exit`.
 };
 
 struct ScalarInst {
@@ -86,19 +86,19 @@ struct ScalarInst {
   int64_t imm = 0;
   double number = 0;
   DType dtype = DType::kInt64;
-  int id = -1;            // of the value
-  bool natural = false;   // of a cell: never negative
+  int id = -1;            // The number of its value.
+  bool natural = false;   // Of a cell: it is never negative.
   bool small = false;     // of a cell: from -kSmallNumber to kSmallNumber
   int parallel = 0;       // of loads, stores and the jump back: of this loop, whose rounds do not meet in memory
   int array = -1;         // of loads and stores: in which array; those are apart if the code says so
-  std::vector<int> args;  // of a call
+  std::vector<int> args;  // The arguments of a call.
 };
 
 // Results that may be infinite or not-a-number where what they were made of was not. If the last ones are finite, all
 // are.
 struct ScalarSpecials {
   struct Made {
-    int value, a, b;  // of a and b (or -1)
+    int value, a, b;  // The value was made of a and b (or -1).
   };
   std::vector<Made> all;
   std::vector<int> last;
@@ -115,7 +115,7 @@ struct ScalarCode {
   std::vector<std::vector<ScalarInst>> blocks;  // each ends with a jump, a branch or an exit
   std::vector<ScalarExit> exits;
   std::vector<ScalarSpecials> specials;
-  std::vector<int> entries;  // blocks
+  std::vector<int> entries;  // The blocks at which it is entered.
   int num_values = 0;
   bool apart = false;  // no element of an array that is written lies in another array
 };

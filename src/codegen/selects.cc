@@ -6,15 +6,19 @@
 #include <llvm/Analysis/ValueTracking.h>
 #include <llvm/IR/Dominators.h>
 #include <llvm/IR/IRBuilder.h>
+#include <llvm/IR/IntrinsicInst.h>
+#include <llvm/IR/MDBuilder.h>
 #include <llvm/IR/PatternMatch.h>
 #include <llvm/Transforms/Utils/BasicBlockUtils.h>
+
+#include <optional>
 
 #include "codegen/versioned_loops.h"
 
 namespace framejit::codegen {
 namespace {
 
-using namespace llvm::PatternMatch;
+using namespace llvm::PatternMatch;  // NOLINT(google-build-using-namespace): the words of its patterns
 using llvm::BasicBlock;
 using llvm::Value;
 
@@ -86,6 +90,86 @@ Value* Chosen(llvm::IRBuilder<>& b, Value* condition, Value* yes, Value* no) {
   return b.CreateSelect(condition, yes, no);
 }
 
+// A way from a branch on which numbers are computed, and looked at: where a check fails the loop is left.
+struct CheckedWay {
+  llvm::SmallVector<BasicBlock*, 4> blocks;
+  BasicBlock* to = nullptr;
+  size_t computed = 0, checks = 0;
+};
+
+std::optional<CheckedWay> OnlyChecks(BasicBlock* first, BasicBlock* from, const llvm::Loop& loop) {
+  CheckedWay way;
+  way.to = first;
+  for (BasicBlock* before = from; way.to->getSinglePredecessor() == before; before = way.blocks.back()) {
+    if (way.to == loop.getHeader() || !loop.contains(way.to) || way.blocks.size() > kMostComputed) return {};
+    way.blocks.push_back(way.to);
+    for (const llvm::Instruction& i : *way.to) {
+      if (i.isTerminator() || llvm::isa<llvm::AssumeInst>(i)) continue;
+      if (!i.getType()->isIntOrIntVectorTy() && !i.getType()->isStructTy()) return {};
+      if (llvm::isa<llvm::PHINode>(i) || i.mayReadOrWriteMemory() || !llvm::isSafeToSpeculativelyExecute(&i)) return {};
+      ++way.computed;
+    }
+    const auto* end = llvm::dyn_cast<llvm::BranchInst>(way.to->getTerminator());
+    if (!end) return {};
+    if (end->isUnconditional()) {
+      way.to = end->getSuccessor(0);
+      continue;
+    }
+    const std::optional<bool> usual = UsualWay(*end);
+    if (!usual || loop.contains(end->getSuccessor(*usual))) return {};
+    ++way.checks;
+    way.to = end->getSuccessor(!*usual);
+  }
+  return way;
+}
+
+// Where both ways of a branch only compute and check, what they check is asked before the branch, together with which
+// way it takes: nothing is left on the ways then but numbers, one of which is chosen. (Neither way is known to be the
+// usual one, so the branch may depend on data that nobody foresees.)
+bool HoistChecks(llvm::BranchInst& branch, const llvm::Loop& loop, llvm::DominatorTree& dt, llvm::LoopInfo& li) {
+  BasicBlock* from = branch.getParent();
+  std::optional<CheckedWay> ways[2];
+  for (unsigned k = 0; k < 2; ++k)
+    if (!(ways[k] = OnlyChecks(branch.getSuccessor(k), from, loop))) return false;
+  BasicBlock* to = ways[0]->to;
+  if (branch.getSuccessor(0) == branch.getSuccessor(1) || to != ways[1]->to || to == loop.getHeader() ||
+      !loop.contains(to) || ways[0]->checks + ways[1]->checks == 0 ||
+      ways[0]->computed + ways[1]->computed > 2 * kMostComputed ||
+      std::distance(to->phis().begin(), to->phis().end()) > kMostChosen)
+    return false;
+  llvm::IRBuilder<> b(&branch);
+  llvm::Instruction* end = &branch;
+  for (unsigned k = 0; k < 2; ++k)
+    for (BasicBlock* block : ways[k]->blocks) {
+      for (llvm::Instruction& i : llvm::make_early_inc_range(*block)) {
+        if (llvm::isa<llvm::AssumeInst>(i)) {
+          i.eraseFromParent();
+        } else if (!i.isTerminator()) {
+          i.moveBefore(end);
+        }
+      }
+      auto* check = llvm::cast<llvm::BranchInst>(block->getTerminator());
+      if (check->isUnconditional()) continue;
+      const bool usual = *UsualWay(*check);
+      BasicBlock *exit = check->getSuccessor(usual), *on = check->getSuccessor(!usual), *here = end->getParent();
+      b.SetInsertPoint(end);
+      Value* taken = k == 0 ? branch.getCondition() : b.CreateNot(branch.getCondition());
+      Value* fails = usual ? b.CreateNot(check->getCondition()) : check->getCondition();
+      Value* leaves = b.CreateLogicalAnd(taken, fails, "checked.first");
+      BasicBlock* next = llvm::SplitBlock(here, end, &dt, &li);
+      llvm::Instruction* jump = here->getTerminator();
+      b.SetInsertPoint(jump);
+      b.CreateCondBr(leaves, exit, next, llvm::MDBuilder(b.getContext()).createBranchWeights(1, 1 << 16));
+      jump->eraseFromParent();
+      for (llvm::PHINode& phi : exit->phis()) phi.addIncoming(phi.getIncomingValueForBlock(block), here);
+      exit->removePredecessor(block, /*KeepOneInputPHIs=*/true);
+      b.SetInsertPoint(check);
+      b.CreateBr(on);
+      check->eraseFromParent();
+    }
+  return true;
+}
+
 bool Choose(llvm::BranchInst& branch, const llvm::Loop& loop) {
   BasicBlock *from = branch.getParent(), *to = Meet(branch);
   if (!to || to == loop.getHeader() || !loop.contains(to)) return false;
@@ -116,6 +200,24 @@ bool Choose(llvm::BranchInst& branch, const llvm::Loop& loop) {
 }
 
 }  // namespace
+
+llvm::PreservedAnalyses HoistChecksPass::run(llvm::Function& f, llvm::FunctionAnalysisManager& fam) {
+  auto& li = fam.getResult<llvm::LoopAnalysis>(f);
+  auto& dt = fam.getResult<llvm::DominatorTreeAnalysis>(f);
+  bool changed = false;
+  for (llvm::Loop* loop : li.getLoopsInPreorder()) {
+    if (!loop->isInnermost() || llvm::findStringMetadataForLoop(loop, "llvm.loop.isvectorized")) continue;
+    const llvm::SmallVector<BasicBlock*, 16> blocks(loop->blocks());
+    for (BasicBlock* block : blocks) {
+      auto* branch = llvm::dyn_cast<llvm::BranchInst>(block->getTerminator());
+      if (branch && branch->isConditional() && !UsualWay(*branch) && HoistChecks(*branch, *loop, dt, li)) {
+        changed = true;
+        dt.recalculate(f);
+      }
+    }
+  }
+  return changed ? llvm::PreservedAnalyses::none() : llvm::PreservedAnalyses::all();
+}
 
 llvm::PreservedAnalyses SelectsPass::run(llvm::Function& f, llvm::FunctionAnalysisManager& fam) {
   auto& li = fam.getResult<llvm::LoopAnalysis>(f);

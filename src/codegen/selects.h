@@ -6,6 +6,12 @@
 
 namespace framejit::codegen {
 
+// Checks that stand on one way of a branch are made before it, where nothing but them and arithmetic stands there: LLVM
+// makes a select of what is left.
+struct HoistChecksPass : llvm::PassInfoMixin<HoistChecksPass> {
+  llvm::PreservedAnalyses run(llvm::Function& f, llvm::FunctionAnalysisManager& fam);
+};
+
 struct SelectsPass : llvm::PassInfoMixin<SelectsPass> {
   llvm::PreservedAnalyses run(llvm::Function& f, llvm::FunctionAnalysisManager& fam);
 };

@@ -3,9 +3,10 @@
 // The forms are the graph as it is compiled by default, and without each pass that changes it: other layouts of
 // convolutions, products in place of them, unpacked weights, other cuts of reductions, no fusion. Runs take turns until
 // every form was timed a few times; a form that is clearly slower leaves at once. The default stays unless another one
-// is clearly faster, and it runs wherever sizes are not those that were timed. So a graph never becomes slower for
-// good. What measuring costs is bounded: no more forms are made once making them took kMostMaking seconds, and each is
-// run at most kWarm + kTimed times. The verdict is kept for the process and, in diag::CacheFolder(), for later ones.
+// is clearly faster, and is so again when the two alone take turns. It runs wherever sizes are not those that were
+// timed. So a graph never becomes slower for good. What measuring costs is bounded: no more forms are made once making
+// them took kMostMaking seconds, and none runs more than kWarm + kTimed + kConfirmed times. The verdict is kept for the
+// process and, in diag::CacheFolder(), for later ones.
 #pragma once
 
 #include <functional>

@@ -80,11 +80,7 @@ class Planner {
       const int storage = NewStorage(Storage::Kind::kInput, i);
       plan_.inputs.push_back(NewValue(g_.inputs[i], storage, true));
     }
-    for (const Node& n : g_.nodes) {
-      if (n.op != Op::kTake && n.op != Op::kGather) continue;
-      const Int size = g_.nodes[n.operands[0]].type.shape[n.attrs.axes[0]];
-      if (!size.is_const() || size.value() == 0) plan_.tables.push_back({size, g_.nodes[n.operands[1]].type.numel()});
-    }
+    NoteNothings();
     LayoutsForDirectWrites(g_, grouping_, uses_, layouts_);
     AssignOutputs();
     for (const Group& group : grouping_.groups) {
@@ -107,6 +103,20 @@ class Planner {
   }
 
  private:
+  void NoteNothings() {
+    std::vector<bool> raises(g_.nodes.size());  // or what it is made of
+    for (ValueId v = 0; v < g_.nodes.size(); ++v) {
+      const Node& n = g_.nodes[v];
+      raises[v] = MayRaise(g_, v);
+      for (ValueId o : n.operands) raises[v] = raises[v] || raises[o];
+      const bool indexes = n.op == Op::kTake || n.op == Op::kGather;
+      if (!indexes && !(n.op == Op::kBroadcast && (plan_.traps & ~kBadIndex) && raises[v])) continue;
+      const Int size = indexes ? g_.nodes[n.operands[0]].type.shape[n.attrs.axes[0]] : n.type.numel();
+      if (size.is_const() && size.value() != 0) continue;
+      plan_.nothings.push_back({size, g_.nodes[n.operands[indexes]].type.numel(), indexes ? kBadIndex : kInvalid});
+    }
+  }
+
   int NewStorage(Storage::Kind kind, int index = -1) {
     Storage s;
     s.kind = kind;

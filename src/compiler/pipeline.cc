@@ -103,7 +103,6 @@ std::shared_ptr<Executable> Compile(const Graph& graph, const CompileOptions& op
   const Graph& last = unit.regions ? unit.regions->graph : g;
   pass::FuseOptions fuse;
   fuse.fuse = options.fuse && !pm.Disabled(kFuse);
-  fuse.costs = target.costs();
   fuse.boundaries = diag::Enabled(diag::Channel::fusion_);
   pass::Grouping grouping;
   if (!pass::RunPass(pm, kFuse, g, [&](Graph&) { grouping = pass::Fuse(last, fuse); }))

@@ -63,7 +63,7 @@ class Target {
   // device_kernel. Throws codegen::CodegenUnsupported for what it cannot do: then the kernel is cut into smaller ones.
   virtual void Emit(const loop::Kernel& kernel, Device device, const CompileOptions& options, runtime::Step* step,
                     bool* reused) const = 0;
-  virtual std::shared_ptr<const runtime::Machine> machine(Device device) const { return nullptr; }  // null: the CPU's
+  virtual std::shared_ptr<const runtime::Machine> machine(Device device) const { return nullptr; }  // Null: the CPU's.
 };
 
 const Target* TargetFor(DeviceKind kind);  // null: framejit makes no code for such devices

@@ -31,7 +31,7 @@ std::vector<BreakInfo> AllBreaks();
 // end_column <= column: the range goes on to a later line, or (both 0) is unknown.
 struct Break {
   BreakId id;
-  std::string detail;  // appended to the message
+  std::string detail;  // Is appended to the message.
   std::string file, function;
   int line = 0, column = 0, end_column = 0, first_line = 0;  // first_line: where the segment began (0: no graph ended)
 };
@@ -50,10 +50,10 @@ enum class Channel : uint8_t {
 };
 bool Enabled(Channel c);                       // one or two loads: may stand on a hot path
 void Log(Channel c, const std::string& text);  // to stderr or the event stream, if enabled
-void Warn(const std::string& text);            // always shown
+void Warn(const std::string& text);            // Is always shown.
 
 // FRAMEJIT_EVENTS: one JSON object a line. kind: see docs/events.md. Values are JSON text already (use Quote and Json).
-bool EventsOn();  // one or two loads
+bool EventsOn();  // Costs one or two loads.
 void Event(std::string_view kind, const std::vector<std::pair<std::string_view, std::string>>& fields);
 std::string Quote(std::string_view s);  // a JSON string; bytes that are not UTF-8 become U+FFFD
 std::string Json(double v);             // "null" for what JSON has no number for
@@ -69,16 +69,16 @@ inline std::string Json(uint64_t v) {
 inline std::string Json(bool v) {
   return v ? "true" : "false";
 }
-std::string JsonStrings(const std::vector<std::string>& v);  // an array of strings
+std::string JsonStrings(const std::vector<std::string>& v);  // Gives an array of strings.
 
 // Options: one table (options.def) binds config field, environment variable, type, default, valid values, help.
 // The environment is read once, on the first use; SetOption overrides it.
 std::string GetOption(std::string_view field);  // current text value; throws std::out_of_range
-int64_t OptionInt(std::string_view field);      // 'b' and 'i' options
+int64_t OptionInt(std::string_view field);      // Of options of the kinds 'b' and 'i'.
 bool OptionOn(std::string_view field);
 void SetOption(std::string_view field, std::string_view value);  // throws std::invalid_argument naming the valid ones
 std::string NormalOption(std::string_view field,
-                         std::string_view value);  // the text that would be set; throws likewise
+                         std::string_view value);  // The text that would be set. Throws likewise.
 // While alive, GetOption on this thread gives these values (field, normal form): options of one compiled function.
 // Logs, events and what threads share are not read under it.
 class OptionScope {

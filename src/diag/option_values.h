@@ -7,7 +7,7 @@
 
 namespace framejit::diag {
 
-std::vector<std::string> OptionList(std::string_view field);      // its current items
-void AllowValue(std::string_view field, std::string_view value);  // one more that is valid
+std::vector<std::string> OptionList(std::string_view field);      // The items that it has now.
+void AllowValue(std::string_view field, std::string_view value);  // One more value is valid.
 
 }  // namespace framejit::diag

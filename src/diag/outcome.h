@@ -88,7 +88,7 @@ FRAMEJIT_FAMILY(RunBy, FRAMEJIT_RUNNERS)
 struct Outcomes {
   CaptureEndCounts capture{};
   CompileEndCounts compile{};
-  RunEndCounts run{};  // but for the first two
+  RunEndCounts run{};  // The first two are not counted here.
   RunByCounts by{};
   void Add(CaptureEnd e) { ++capture[static_cast<size_t>(e)]; }
   void Add(CompileEnd e) { ++compile[static_cast<size_t>(e)]; }

@@ -15,8 +15,8 @@ using bytecode::Op;
 
 enum class Flow : uint8_t {
   kNext,
-  kJump,      // to Instr::target
-  kReturn,    // Activation::result is set
+  kJump,      // Goes on at Instr::target.
+  kReturn,    // Activation::result is set.
   kHandOver,  // CPython shall run this instruction
   kError,     // exception set (none: kHandOver)
   kReraise,   // exception set that already has its traceback entry here

@@ -10,7 +10,7 @@ namespace framejit::frame {
 
 // What to do at an instruction boundary of an intercepted frame.
 enum class Action {
-  kStep,      // run the next instruction concretely, then ask again
+  kStep,      // Runs the next instruction as it is, then asks again.
   kAgain,     // the policy changed the frame (ran a compiled segment, moved fj_next): ask again at the new place
   kReturn,    // the policy ran to the function's return: *result is the value
   kRaise,     // a Python exception is set, raised by the instruction at fj_next: look for a handler here

@@ -123,6 +123,16 @@ PyObject* Semantics::Compare(PyObject* a, PyObject* b, int op) {
 int Semantics::Is(PyObject* a, PyObject* b) {
   return a == b;
 }
+int Semantics::IsInstance(PyObject* object, PyObject* type) {
+  return PyObject_IsInstance(object, type);
+}
+PyObject* Semantics::Length(PyObject* object) {
+  const Py_ssize_t length = PyObject_Size(object);
+  return length < 0 ? nullptr : PyLong_FromSsize_t(length);
+}
+int Semantics::HasTypeFlag(PyObject* object, unsigned long flag) {
+  return PyType_HasFeature(Py_TYPE(object), flag);
+}
 int Semantics::Contains(PyObject* container, PyObject* value) {
   return PySequence_Contains(container, value);
 }

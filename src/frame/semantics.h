@@ -31,7 +31,7 @@ class Semantics {
   virtual PyObject* LoadCell(PyObject* cell);  // Null without an error means that it is empty.
   virtual int StoreCell(PyObject* cell, PyObject* value /*null: delete*/);
   virtual PyObject* Binary(int nb_op, PyObject* a, PyObject* b);  // NB_ADD ... NB_INPLACE_XOR (opcode.h)
-  virtual PyObject* Unary(int kind, PyObject* a);                 // '-', '+', '~'
+  virtual PyObject* Unary(int kind, PyObject* a);                 // The kind is '-', '+' or '~'.
   virtual PyObject* Compare(PyObject* a, PyObject* b, int op);    // Py_LT ...
   virtual int Is(PyObject* a, PyObject* b);
   virtual bool Raises(PyObject*) { return true; }   // `raise` of this exception, which notes where. False: an exception
@@ -70,6 +70,11 @@ class Semantics {
   virtual PyObject* LoadBuildClass(PyObject* builtins);
   // Looks `name` up on the type, bound to object (with statements). Null without error: missing.
   virtual PyObject* LoadSpecial(PyObject* object, PyObject* name);
+  // What a match statement asks of its subject: isinstance, len, and a flag of its type (Py_TPFLAGS_MAPPING,
+  // ..._SEQUENCE).
+  virtual int IsInstance(PyObject* object, PyObject* type);
+  virtual PyObject* Length(PyObject* object);
+  virtual int HasTypeFlag(PyObject* object, unsigned long flag);
   // One step of `yield from` / await: *result is what was yielded (1) or the sub-iterator's return value (0).
   virtual int Send(PyObject* iterator, PyObject* value, PyObject** result);
 

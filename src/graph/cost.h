@@ -13,7 +13,7 @@ struct GraphCost {
   // Arithmetic operations: two for each multiplication and addition of a product, one for each element of what is
   // computed element by element (what only moves or converts data does none), and of what a reduction goes through.
   double flops = 0;
-  int64_t input_bytes = 0, output_bytes = 0;  // what is an input, too, is no output
+  int64_t input_bytes = 0, output_bytes = 0;  // What is an input, too, is no output.
   std::vector<std::string> unknown;           // calls of the framework, whose operations nobody counts
 };
 

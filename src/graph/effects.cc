@@ -54,7 +54,8 @@ constexpr Row kTorch[] = {
     {"t", {.batch = Batch::kTransposed}},
     {"unflatten", {.batch = Batch::kUnflatten}},
     {"zero_", {.batch = Batch::kFill}},
-    {"_unique bincount count_of one_hot unique_dim", {.flags = kSizedByData}},
+    {"_pack_padded_sequence _pad_packed_sequence _unique bincount count_of one_hot unique_dim",
+     {.flags = kSizedByData}},
     {"bitwise_not bool detach elu int invert isfinite isinf isnan logical_not long pos positive selu short",
      {.batch = Batch::kUnary}},
     {"abs absolute acosh asinh atan atanh ceil cos deg2rad digamma erf erfc floor frac gelu hardsigmoid hardswish "
@@ -141,6 +142,9 @@ constexpr Row kTorch[] = {
     {"embedding", {.flags = kKeepsNoOperand | kKeepsNoResult | kMayRenormalise, .batch = Batch::kLeadingSecond}},
     {"embedding_bag", {.flags = kMayRenormalise | kTrustsLastOffset}},
     {"torch.max_pool1d", {.flags = kDenseWhenBare}},
+    {"framejit._gradients.gather", {.flags = kKeepsNoOperand | kKeepsNoResult | kDerivedAgain, .keeps = kFirst}},
+    {"framejit._gradients.take", {.flags = kDerivedAgain, .keeps = kFirst}},
+    {"torch.ops.aten.convolution_backward torch.ops.aten.embedding_dense_backward", {.flags = kDerivedAgain}},
     {"gather", {.flags = kKeepsNoOperand | kKeepsNoResult, .keeps = kFirst}},
     {"__setitem__", {.flags = kKeepsNoResult | kTakesSequences, .batch = Batch::kStore}},
     {"batch_norm instance_norm", {.flags = kKeepsNoResult | kWritesInSilence}},
@@ -183,10 +187,11 @@ constexpr Row kTorch[] = {
     {"grid_sampler", {.cpu = CastRule::kFloat32, .cuda = CastRule::kPromote}},
     {"binary_cross_entropy", {.cpu = CastRule::kFloat32, .cuda = CastRule::kRefused}},
     {"_native_multi_head_attention _scaled_dot_product_flash_attention bilinear corrcoef cov fractional_max_pool2d "
-     "fractional_max_pool3d gru gru_cell inner istft linalg_cond linalg_lstsq linalg_matrix_exp "
-     "linalg_matrix_power linalg_matrix_rank lstm lstm_cell matrix_exp matrix_power mkldnn_rnn_layer "
-     "multi_head_attention_forward rnn_relu rnn_relu_cell rnn_tanh rnn_tanh_cell stft",
+     "fractional_max_pool3d gru_cell inner istft linalg_cond linalg_lstsq linalg_matrix_exp "
+     "linalg_matrix_power linalg_matrix_rank lstm_cell matrix_exp matrix_power mkldnn_rnn_layer "
+     "multi_head_attention_forward rnn_relu_cell rnn_tanh_cell stft",
      {.cpu = CastRule::kRefused, .cuda = CastRule::kRefused}},
+    {"gru lstm rnn_relu rnn_tanh", {.flags = kSizedByData, .cpu = CastRule::kRefused, .cuda = CastRule::kRefused}},
     {"linalg_pinv linalg_solve linalg_solve_ex linalg_tensorinv linalg_tensorsolve pinverse",
      {.keeps = kResult, .cpu = CastRule::kRefused, .cuda = CastRule::kRefused}},
     {"pow", {.cuda = CastRule::kFloat32, .batch = Batch::kPointwise}},
@@ -265,6 +270,7 @@ constexpr Row kTorch[] = {
      "torch.xpu.graphs.is_current_stream_capturing",
      {.answer = Answer::kNo}},
     {"torch._C._get_tracing_state torch._C._log_api_usage_once", {.answer = Answer::kNothing}},
+    {"framejit.vjp(*", {.flags = kDerivedAgain}},
     {"*batch_norm*", {.flags = kWritesInSilence}},
 };
 
@@ -453,7 +459,8 @@ std::string Effects::str() const {
                                            "takes_factor",
                                            "trusts_last_offset",
                                            "may_renormalise",
-                                           "dense_when_bare"};
+                                           "dense_when_bare",
+                                           "derived_again"};
   static constexpr const char* kKept[] = {"first",         "second",       "third",   "result",
                                           "second_result", "third_result", "if_alone"};
   static constexpr const char* kCasts[] = {"", "lower", "float32", "promote", "refused"};

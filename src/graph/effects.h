@@ -39,7 +39,7 @@ enum EffectFlags : uint32_t {
   kOneOfSeveral = 1u << 16,  // a view made at once with others (or not called a view): not to be written with gradients
   // --- its name, which says it of any function
   kInPlace = 1u << 17,         // add_, __iadd__: returns its first argument, changed
-  kReflected = 1u << 18,       // __radd__
+  kReflected = 1u << 18,       // Is of the form __radd__.
   kBatchesInPlace = 1u << 19,  // torch.vmap goes through the in-place form as through the other
   // --- its kernel
   kTrustsIntegers = 1u << 20,    // places in memory that the caller gives, which no kernel of some version checks
@@ -51,7 +51,8 @@ enum EffectFlags : uint32_t {
   kTakesHeldNumber = 1u << 23,  // as its last operand, as it would take the tensor itself
   kTakesFactor = 1u << 24,      // by keyword (alpha, value): the framework reads it, and refuses what does not fit
   // --- its derivative again
-  kShapesAlone = 1u << 21,  // does not depend on what the floats are
+  kShapesAlone = 1u << 21,   // does not depend on what the floats are
+  kDerivedAgain = 1u << 28,  // It is part of a derivative, and the framework has a formula for its own.
   kLinear = kShapesAlone | kKeepsNoOperand | kKeepsNoResult,
 };
 
@@ -60,14 +61,14 @@ enum EffectFlags : uint32_t {
 // inside are refused, or stand with what comes of it.
 enum class CastRule : uint8_t {
   kNone,
-  kLower,    // to the region's type
-  kFloat32,  // to float32
-  kPromote,  // to the widest type among them
-  kRefused,  // an error, or decided call by call inside the framework's kernel
+  kLower,    // Are cast to the region's type.
+  kFloat32,  // Are cast to float32.
+  kPromote,  // Are cast to the widest type among them.
+  kRefused,  // It is an error, or the framework's kernel decides call by call.
 };
 
 // How torch.vmap goes through a function: the hidden dimension is that of the samples. Each rule has its code in
-// capture/vmap_rules.cc, and its text names it in what the table prints.
+// capture/vmap/vmap_rules.cc, and its text names it in what the table prints.
 // clang-format off: a table
 #define FRAMEJIT_BATCH_RULES(X)                                                                                     \
   X(kNone, "")                 /* no rule of ours: one call of torch.vmap of that function alone */                 \

@@ -45,7 +45,7 @@ class Rewriter {
     return static_cast<ValueId>(nodes_.size() - 1);
   }
   void SetStrides(ValueId now, shape::Ints strides) { nodes_[now].strides = std::move(strides); }
-  void SetDerivative(ValueId now, Derivative d) {  // in new numbers
+  void SetDerivative(ValueId now, Derivative d) {  // Its operands have new numbers.
     nodes_[now].derivative = std::make_shared<const Derivative>(std::move(d));
   }
   void Set(ValueId old, ValueId now) { map_[old] = now; }

@@ -10,7 +10,7 @@ namespace framejit::text {
 
 std::string Quote(std::string_view s);    // "a\n\"b\""
 std::string FloatText(double v);          // shortest that reads back to the same bits; always looks like a float
-std::string ScalarText(const Scalar& s);  // true, 3, 0.5
+std::string ScalarText(const Scalar& s);  // Such as true, 3 and 0.5.
 
 class Reader {
  public:

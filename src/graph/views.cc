@@ -94,4 +94,13 @@ std::optional<Layout> ViewLayout(const Node& n, const TensorType& operand, const
   }
 }
 
+Layout LaidBy(const Graph& g, ValueId v) {
+  const Node& n = g.node(v);
+  if (Info(n.op).kind == 'V') {
+    if (auto layout = ViewLayout(n, g.node(n.operands[0]).type, LaidBy(g, n.operands[0]))) return *std::move(layout);
+    return {RowMajor(n.type.shape), 0};
+  }
+  return {n.strides.empty() ? RowMajor(n.type.shape) : n.strides, 0};
+}
+
 }  // namespace framejit

@@ -23,4 +23,9 @@ bool SameStrides(std::span<const shape::Int> sizes, std::span<const shape::Int> 
 // needs a copy, pad, cat) or if they would be negative (flip: library calls do not take them).
 std::optional<Layout> ViewLayout(const Node& n, const TensorType& operand, const Layout& from);
 
+// How a value lies if no view is copied: a chain of views reads what it is made of, which lies as it promises
+// (Node::strides) or row by row. What no strides express is made row by row. What a view itself promises does not
+// count: it says how the value lies once something copies it, as it does for an output.
+Layout LaidBy(const Graph& g, ValueId v);
+
 }  // namespace framejit

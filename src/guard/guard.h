@@ -115,7 +115,7 @@ struct TensorExpect {
   TensorMeta meta;       // symbolic sizes/strides mean: bind or compare
   uint64_t key_set = 0;  // torch: dispatch key set; 0 for NumPy
   bool quiet = false;    // of a subclass that torch treats as a plain tensor; another row says which
-  bool wrapper = false;  // of a class with a __torch_dispatch__, likewise
+  bool wrapper = false;  // Likewise, is its class one with a __torch_dispatch__?
 };
 
 using Line = std::shared_ptr<const std::string>;  // "file:line", or null: rows of one line share the text
@@ -129,7 +129,7 @@ struct Row {
   int64_t number = 0;
   std::shared_ptr<const TensorExpect> tensor;  // kTensor
   std::shared_ptr<const shape::Guard> shape;   // kShape
-  Line where;                                  // user's line that caused it
+  Line where;                                  // The user's line that caused it.
   PyObject* name = nullptr;                    // kTypeVersion: the attribute (a str), or null
   bool here = false;                           // `where` is asked of the builder's SetWhere, if the row is a new one
 };
@@ -144,8 +144,9 @@ class GuardBuilder {
   ~GuardBuilder();
   const Source* Slot(int index);
   const Source* Const(PyObject* object);
-  const Source* Child(SourceKind kind, const Source* base, int index = 0, PyObject* object = nullptr);  // interned
-  void Add(Row row);  // duplicates are dropped
+  const Source* Child(SourceKind kind, const Source* base, int index = 0,
+                      PyObject* object = nullptr);  // Equal sources are one object.
+  void Add(Row row);                                // A row that is there already is dropped.
   void SetWhere(std::function<Line()> where);
   void Is(const Source* s, PyObject* o) {
     Row r{Kind::kIs, s};

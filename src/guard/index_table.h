@@ -44,7 +44,7 @@ class IndexTable {
       slots_[at] = s;
     }
   }
-  std::vector<Slot> slots_;  // a power of two of them
+  std::vector<Slot> slots_;  // There is a power of two of them.
   size_t used_ = 0;
 };
 

@@ -29,7 +29,7 @@ struct TensorTest {
   int rank = 0;
   uint64_t key_set = 0;
   bool requires_grad = false;
-  bool Same(const TensorTest& o) const {  // of tests without symbols
+  bool Same(const TensorTest& o) const {  // Compares tests without symbols.
     return klass == o.klass && dtype == o.dtype && device == o.device && rank == o.rank && key_set == o.key_set &&
            requires_grad == o.requires_grad && expected == o.expected && !symbolic_mask && !o.symbolic_mask;
   }
@@ -39,7 +39,7 @@ struct TensorTest {
     bool binds = false;     // the symbol occurs here first, and takes the value
     shape::Int expression;  // for kExpression: compared once all symbols are bound
   };
-  std::vector<int64_t> expected;              // sizes, then strides; meaningless where symbolic
+  std::vector<int64_t> expected;              // Sizes, then strides. Those that are symbols mean nothing here.
   std::vector<std::pair<int, Dim>> symbolic;  // with their places in `expected`
   uint64_t symbolic_mask = 0;
 };
@@ -56,7 +56,8 @@ struct TypeTest {
     std::vector<std::pair<Ref, Ref>> items;
   };
   std::shared_ptr<const std::vector<Level>> all;  // null: only `attributes` matter
-  bool Holds(PyTypeObject* t) { return (tag && t->tp_version_tag == tag) || HoldsStill(t); }  // `t` is `type`
+  // The type of `t` is `type`.
+  bool Holds(PyTypeObject* t) { return (tag && t->tp_version_tag == tag) || HoldsStill(t); }
 
  private:
   bool HoldsStill(PyTypeObject* t);
@@ -64,7 +65,7 @@ struct TypeTest {
 
 struct FunctionTest {
   Ref code, globals;
-  Ref defaults, kwdefaults;                  // may be null
+  Ref defaults, kwdefaults;                  // May be null.
   std::vector<std::pair<Ref, Ref>> kwitems;  // the items of kwdefaults, in order
   DictTag tag;
   bool disabled;
@@ -107,14 +108,14 @@ struct Node {
 };
 
 struct Lookup {
-  uint32_t source;      // number in the pool
+  uint32_t source;      // Its number in the pool.
   int32_t node;         // -1: it has covered tests alone
   int32_t first, last;  // covered tests, shared like those of nodes
 };
 
 struct Group {
   DictTag tag;
-  int32_t first = 0, last = 0;            // lookups
+  int32_t first = 0, last = 0;            // The lookups that belong to it.
   int32_t keys_first = 0, keys_last = 0;  // the tests of kind kKeys of the dict itself
 };
 
@@ -146,7 +147,7 @@ class Program final : public GuardSet {
 
   std::shared_ptr<SourcePool> pool;
   std::vector<Node> nodes;
-  std::vector<const Source*> sources;  // by node
+  std::vector<const Source*> sources;  // The source of each node.
   std::vector<Test> tests;
   std::vector<Line> where;  // by test: the user's line that caused it; where lines differ, tests are not shared
   const Source& SourceOf(const Lookup& l) const { return pool->sources()[l.source]; }
@@ -156,7 +157,7 @@ class Program final : public GuardSet {
   std::vector<TypeTest> types;
   std::vector<std::unique_ptr<FunctionTest>> functions;
   std::vector<SetTest> sets;
-  std::vector<MemberCache> members;  // of nodes of this kind
+  std::vector<MemberCache> members;  // Of nodes of this kind.
   std::vector<Relation> relations;
   struct Written {
     int32_t node;
@@ -164,9 +165,9 @@ class Program final : public GuardSet {
     Line where;
   };
   std::vector<Written> apart;     // kApart
-  std::vector<int32_t> distinct;  // kDistinct: nodes
+  std::vector<int32_t> distinct;  // The nodes of a kDistinct.
   std::vector<shape::Guard> shape_guards;
-  std::vector<int32_t> inputs;  // nodes
+  std::vector<int32_t> inputs;  // The nodes that are inputs.
   std::vector<shape::SymbolInfo> symbol_info;
   std::optional<tensor::TorchState> torch_state;
   Line torch_state_where;
@@ -185,7 +186,7 @@ class Program final : public GuardSet {
   bool Apart();
   bool Distinct();
   bool busy_ = false;
-  std::vector<Extent> extents_;  // of one check
+  std::vector<Extent> extents_;  // Those of one check.
   std::vector<PyObject*> objects_;
 };
 
@@ -193,7 +194,7 @@ class Program final : public GuardSet {
 bool EqualValues(PyObject* found, PyObject* expected);
 bool EqualSet(PyObject* found, const SetTest& t);
 bool KeysMatch(PyObject* container, PyObject* keys /*tuple*/);  // dict order; a set's iteration order
-bool OrderedKeysMatch(PyObject* odict, PyObject* keys);         // OrderedDict's own order
+bool OrderedKeysMatch(PyObject* odict, PyObject* keys);         // In the order that an OrderedDict keeps.
 Py_ssize_t LengthOf(PyObject* o);                               // -1: not a container kLength knows
 bool BindSymbol(const shape::SymbolInfo& info, bool binds, int64_t value, int64_t* slot);
 

@@ -65,10 +65,17 @@ PyObject* DictLookup(PyObject* dict, PyObject* key) {
   bool foreign = false;
   while (PyDict_Next(dict, &at, &found, &value)) {
     if (EqualValues(found, key)) return value;
+    if (PyUnicode_CheckExact(key) && IsText(found) && PyUnicode_Compare(found, key) == 0) return value;
     foreign = foreign || (Py_TYPE(found)->tp_flags & Py_TPFLAGS_HEAPTYPE && !ComparesByIdentity(found));
   }
   // One of those may say that it is equal. Neither absent nor anything that is expected there:
   return foreign && ComparesByIdentity(key) ? Py_NotImplemented : nullptr;
+}
+
+bool IsText(PyObject* o) {
+  PyTypeObject* t = Py_TYPE(o);
+  return PyUnicode_Check(o) && t->tp_hash == PyUnicode_Type.tp_hash &&
+         t->tp_richcompare == PyUnicode_Type.tp_richcompare;
 }
 
 bool ComparesByIdentity(PyObject* o) {

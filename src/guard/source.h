@@ -20,7 +20,7 @@ class Expected {
   bool Is(PyObject* o) const {
     return o == object_ && (!weak_ || reinterpret_cast<PyWeakReference*>(ref_.get())->wr_object == o);
   }
-  PyObject* get() const { return !weak_ || Is(object_) ? object_ : nullptr; }  // borrowed, null: dead
+  PyObject* get() const { return !weak_ || Is(object_) ? object_ : nullptr; }  // Borrowed. Null: the object is dead.
   bool dead() const { return weak_ && !Is(object_); }
   PyObject* held() const { return ref_.get(); }  // the object or its weak reference
   bool weak() const { return weak_; }
@@ -49,7 +49,7 @@ class SourcePool {
 struct MemberCache {
   uint32_t tag = 0;
   Py_ssize_t offset = 0;
-  bool object_or_none = false;  // reads null as None
+  bool object_or_none = false;  // Null is read as None.
 };
 
 // From base (null: led nowhere) to what a source of this kind, index and object names. Borrowed: something reachable
@@ -59,8 +59,9 @@ PyObject* Step(SourceKind kind, int index, PyObject* object, PyObject* base, PyO
 inline PyObject* Step(const Source& s, PyObject* base, PyObject* const* slots, MemberCache* member) {
   return Step(s.kind, s.index, s.object, base, slots, member);
 }
-PyObject* DictLookup(PyObject* dict, PyObject* key);  // as Step for kDictItem
-bool ComparesByIdentity(PyObject* o);                 // has object's own __eq__ and __hash__
+PyObject* DictLookup(PyObject* dict, PyObject* key);  // As Step does for kDictItem.
+bool IsText(PyObject* o);              // Is it a str, or of a class (StrEnum) that hashes and compares as str does?
+bool ComparesByIdentity(PyObject* o);  // has object's own __eq__ and __hash__
 
 // Text of a value for reports, without running Python code.
 std::string ValueText(PyObject* o);

@@ -51,7 +51,7 @@ class DictTag {
   // d: a dict. To be called before the lookups that it vouches for, so that a change during them is seen. May decline
   // (then Fresh stays false): a dict that changes between any two checks is not worth watching.
   void Stamp(PyObject* d);
-  void Invalidate();  // the lookups did not hold
+  void Invalidate();  // Called where the lookups did not hold.
   void Clear();
 
  private:

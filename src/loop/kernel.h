@@ -38,10 +38,10 @@ struct Index {
 
 enum class IKind : uint8_t {
   kOp,        // a pointwise graph op on operands
-  kConst,     // scalar
+  kConst,     // The constant `scalar`.
   kSym,       // value of a size expression, as dtype
   kIota,      // the number `index` evaluates to, as dtype
-  kLoad,      // buffers[buffer][index]
+  kLoad,      // Reads buffers[buffer][index].
   kLoadAt,    // indirect: buffers[buffer][index + sum(operand_k * stride_k)], operands i64 and in range (take, gather)
   kStore,     // buffers[buffer][index] = operand 0
   kReduce,    // combine operand 0 over the red and inner axes with `op`; argmax, argmin: operand 1 is its i64 position
@@ -56,7 +56,7 @@ struct Inst {
   DType dtype = DType::kFloat32;  // of the result; 16-bit floats are f32 in registers
   std::vector<int> operands;      // instruction numbers (kernel-wide); earlier stages' only if row scalars
   Scalar scalar;
-  Int sym;          // kSym; kInBounds: bound
+  Int sym;          // Of kSym; of kInBounds it is the bound.
   int buffer = -1;  // Numbers from buffers.size() on are scratch rows.
   Index index;
   Ints strides;        // kLoadAt: stride of each indirect operand
@@ -74,7 +74,7 @@ struct BufferArg {
 };
 
 struct Kernel {
-  Ints outer;  // extents; may be empty
+  Ints outer;  // The extents of the outer loops; there may be none.
   Ints red;    // sequential reduction axes inside a row
   Int inner = 1;
   bool column = false;
@@ -107,7 +107,6 @@ using framejit::Layout;
 struct Costs {
   bool keeps_rows = true;  // a kernel may keep a row of what a later loop of it needs again; else it computes it again
   int64_t lanes = 8;       // elements of a row that are computed at once
-  double launch_bytes = 4096;                                    // memory traffic that takes as long as one more step
   int64_t streamed_bytes = std::numeric_limits<int64_t>::max();  // what writes so much need not leave it in a cache
 };
 

@@ -94,7 +94,7 @@ class Space {
   static void AddTo(Lin& a, const Lin& b, Int times);
 
  private:
-  int Local(ValueId v) const {  // -1: not here
+  int Local(ValueId v) const {  // Is -1 where the value is not here.
     const auto at = std::lower_bound(local_.begin(), local_.end(), std::pair{v, -1});
     return at != local_.end() && at->first == v ? at->second : -1;
   }
@@ -134,7 +134,7 @@ class Space {
   bool single_;
   int num_members_ = 0;
   std::vector<std::pair<ValueId, int>> local_;  // sorted; a graph may have thousands of nodes beside these
-  std::vector<ValueId> values_;                 // by local number: members first, then outside operands
+  std::vector<ValueId> values_;                 // By local number: the members first, then operands from outside.
   ValueId seed_ = kNoValue;
   uint64_t seed_reduced_ = 0;                // The seed's dimensions that are reduced.
   std::vector<std::vector<Int>> factors_;    // The factors of each of its dimensions, outermost first.

@@ -1,6 +1,6 @@
 // Fusion as a greedy priority queue over (producer group, consumer group) pairs. The gain of a merge is the memory
-// traffic it saves (values that need no buffer any more, operands read once instead of twice) plus a launch. Merging
-// needs
+// traffic it saves: values that need no buffer any more, operands read once instead of twice. The launch that it saves
+// is the same for all. Merging needs
 //   - no path from producer to consumer through a third group (the merged step could not be ordered), and
 //   - loop::CanFuse: one kernel can compute the union.
 // Groups are kept in a topological order all the time, so that the path search only looks at the groups between the
@@ -184,7 +184,7 @@ class Fuser {
   }
 
   double Gain(const Unit& a, const Unit& b, const std::vector<ValueId>& merged) const {
-    double gain = options_.costs.launch_bytes;
+    double gain = 0;
     for (ValueId v : a.nodes) {
       if (!ReadBy(v, b.nodes)) continue;
       gain += Bytes(v);

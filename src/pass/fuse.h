@@ -43,7 +43,7 @@ struct Boundary {
 struct Grouping {
   std::vector<Group> groups;                  // in an order in which they can run
   std::vector<Boundary> boundaries;           // if FuseOptions asks for them
-  std::vector<std::optional<Alias>> aliases;  // for each value
+  std::vector<std::optional<Alias>> aliases;  // There is one for each value.
   std::vector<loop::Layout> layouts;          // for each value that is an input, stored or an alias
   // For each write: the part of the input that is written (store_regions.h). Empty: all inputs are written whole.
   std::vector<std::optional<loop::Layout>> regions;
@@ -52,7 +52,6 @@ struct Grouping {
 struct FuseOptions {
   bool fuse = true;         // false: every node is a group
   int max_nodes = 80;       // that one kernel may have: its code and the time to compile it grow with them
-  loop::Costs costs;        // the costs on the device that most values are on
   bool boundaries = false;  // say why groups stayed apart
 };
 

@@ -47,7 +47,7 @@ ValueId NanToNum(Builder& b, ValueId x, double nan, double posinf, double neginf
 ValueId LogAddExp(Builder& b, ValueId x, ValueId y);
 ValueId Lerp(Builder& b, ValueId start, ValueId end, ValueId weight);
 ValueId DivTrunc(Builder& b, ValueId x, ValueId y);  // rounded towards zero, floats and integers
-ValueId OneHot(Builder& b, ValueId index, shape::Int classes, DType dtype);  // a new last dim
+ValueId OneHot(Builder& b, ValueId index, shape::Int classes, DType dtype);  // The classes are a new last dimension.
 ValueId TriangleMask(Builder& b, shape::Ints shape, shape::Int diagonal);    // bool: column <= row + diagonal
 ValueId Tril(Builder& b, ValueId x, shape::Int diagonal);
 ValueId Triu(Builder& b, ValueId x, shape::Int diagonal);
@@ -58,7 +58,7 @@ ValueId Sum(Builder& b, ValueId x, const Axes& axes, bool keep, DType result);  
 ValueId Mean(Builder& b, ValueId x, const Axes& axes, bool keep);
 struct Moments {
   ValueId variance, mean;
-};  // in the compute type
+};  // All of them have the type that is computed in.
 // equals: equal numbers have the variance 0, though their mean may be rounded.
 Moments VarMean(Builder& b, ValueId x, const Axes& axes, double correction, bool keep, bool equals = false);
 ValueId Root(Builder& b, ValueId variance);  // sqrt whose derivative at 0 is 0: standard deviations
@@ -70,7 +70,8 @@ ValueId NormL2(Builder& b, ValueId x, const Axes& axes, bool keep);
 // --- neural networks (nn.cc). weight, bias: kNone if absent.
 ValueId LayerNorm(Builder& b, ValueId x, int trailing_dims, ValueId weight, ValueId bias, double eps);
 ValueId RmsNorm(Builder& b, ValueId x, int trailing_dims, ValueId weight, double eps);
-ValueId GroupNorm(Builder& b, ValueId x, shape::Int groups, ValueId weight, ValueId bias, double eps);  // [N, C, ...]
+ValueId GroupNorm(Builder& b, ValueId x, shape::Int groups, ValueId weight, ValueId bias,
+                  double eps);  // The shape of x is [N, C, ...].
 ValueId BatchNormEval(Builder& b, ValueId x, ValueId mean, ValueId variance, ValueId weight, ValueId bias, double eps);
 // The same with the statistics of x itself, which are differentiated, too.
 ValueId BatchNormTrain(Builder& b, ValueId x, ValueId mean, ValueId variance, ValueId weight, ValueId bias, double eps);

@@ -20,11 +20,11 @@ inline constexpr size_t kResultFrom = size_t{256} << 10, kResultTo = size_t{256}
 // not be touched, and are gone when they are given back.
 enum class Poison : unsigned char { kFresh = 0xff, kOver = 0xfb };
 bool PoisonOption();
-inline bool Poisons() {  // asked in every run
+inline bool Poisons() {  // Asked in every run.
   static const bool on = PoisonOption();
   return on;
 }
-void Fill(void* data, size_t bytes, Poison pattern);  // nothing without the option
+void Fill(void* data, size_t bytes, Poison pattern);  // Does nothing without the option.
 
 Block AllocateBlock(size_t bytes);  // 64-byte aligned, not of the pool. Throws std::bad_alloc.
 void FreeBlock(Block b);
@@ -37,7 +37,7 @@ class ArenaPool {
   static ArenaPool& Get();
   void AddUser();
   void RemoveUser();
-  Block Acquire(size_t bytes);  // throws std::bad_alloc
+  Block Acquire(size_t bytes);  // Throws std::bad_alloc.
   void Release(Block b);
   // For a result of kResultFrom to kResultTo bytes; given back from any thread, by its address alone.
   void* AcquireResult(size_t bytes);
@@ -49,7 +49,7 @@ class ArenaPool {
     Untouched();
     ~Untouched();
   };
-  bool IsUntouched(void* data);  // was this result made so?
+  bool IsUntouched(void* data);  // Was this result made so?
   size_t idle_bytes();
   uint64_t mapped() const;  // how often the system was asked for memory that is used again
 

@@ -37,7 +37,7 @@ struct PlanIndex {
   std::vector<bool> zero_outputs;   // for each output: does its first step write zeros alone?
   // Pairs of the first step that writes an output, and the output; without those of framework calls.
   std::vector<std::pair<int, int>> outputs_by_step;
-  std::vector<int> input_storage;  // for each input
+  std::vector<int> input_storage;  // There is one for each input.
   StepLists release_after;         // framework results that nothing reads behind the step
   StepLists inputs_after;          // inputs that nothing reads behind the step
   bool has_externs = false;
@@ -61,7 +61,7 @@ struct Context {
   void SetDeviceScratch(const Plan& plan, std::byte* base);
 
   std::shared_ptr<const Instance> instance;
-  std::vector<Buffer> buffers;  // for each value
+  std::vector<Buffer> buffers;  // There is one for each value.
   std::vector<void*> pointers;  // the arguments of the kernels of all steps
   std::vector<void*> params;
   struct Patch {
@@ -77,9 +77,9 @@ struct Context {
 
   // For a storage that a framework call fills.
   struct External {
-    Buffer buffer;              // as the host gave it
+    Buffer buffer;              // The buffer as the host gave it.
     std::byte* copy = nullptr;  // is read in its place if its layout or device does not fit
-    Block block;                // the memory of the copy
+    Block block;                // The memory of the copy.
     Buffer device_copy;         // the memory of the copy on another device, which the host allocated
     bool live = false;          // the buffer must be given back to the host
     bool output_allocated = false;

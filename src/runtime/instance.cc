@@ -79,8 +79,8 @@ Instance::Instance(const Plan& plan, std::span<const int64_t> symbol_values)
   steps.reserve(plan.steps.size());
   const auto put = [&](const Ints& list) { return numbers.data() + at.find(std::span<const Int>(list))->second; };
 
-  for (const Plan::Table& t : plan.tables) {
-    bad_index = bad_index || (t.size.Eval(symbols) == 0 && t.looked_up.Eval(symbols) != 0);
+  for (const Plan::Nothing& n : plan.nothings) {
+    if (n.size.Eval(symbols) == 0 && n.of.Eval(symbols) != 0) status |= n.status;
   }
 
   storage_bytes.assign(plan.storages.size(), 0);

@@ -23,24 +23,24 @@ struct Instance {
   cuda::StreamGraphs* GraphsOn(const cuda::Driver& driver, int device, uint64_t stream_id) const;
 
   struct ValueInfo {
-    const int64_t* sizes = nullptr;  // point into `numbers`
+    const int64_t* sizes = nullptr;  // Both point into `numbers`.
     const int64_t* strides = nullptr;
     int64_t offset_bytes = 0;
     int64_t numel = 0;
   };
   struct StepInfo {
-    const int64_t* symbols = nullptr;  // of a kernel
+    const int64_t* symbols = nullptr;  // The symbols of a kernel.
     int64_t rows = 0;
     int64_t grain = 0;  // rows that one thread takes at least; 0: a second thread does not pay
     Launch launch;
   };
 
-  bool bad_index = false;  // it must not run: indices go along an axis of size 0
+  int status = 0;  // not 0: it must not run, but end with this (Plan::Nothing)
   std::vector<int64_t> symbols;
   std::vector<int64_t> numbers;
   std::vector<ValueInfo> values;
   std::vector<StepInfo> steps;
-  std::vector<int64_t> storage_bytes, scratch_offset;  // for each storage
+  std::vector<int64_t> storage_bytes, scratch_offset;  // There is one for each storage.
   int64_t scratch_bytes = 0, device_scratch_bytes = 0;
 
  private:

@@ -38,6 +38,9 @@ class PiecesExecutable : public Executable, public Estimated {
       if (part.run) most = std::max(most, part.run->ScratchBytes(symbols));
     return most;
   }
+  bool settled() const override {
+    return std::ranges::all_of(p_.parts, [](const Pieces::Part& part) { return !part.run || part.run->settled(); });
+  }
   void AddCost(std::span<const int64_t> symbols, PlanCost* cost) const override {
     for (const Pieces::Part& part : p_.parts) {
       if (part.run) runtime::AddCost(*part.run, symbols, cost);

@@ -30,15 +30,15 @@ struct Pieces {
   struct Part {
     std::shared_ptr<Executable> run;  // takes all symbols as scalar inputs; null: the part is calls alone
     std::vector<int> inputs, outputs;
-    std::vector<Call> calls;  // made after `run`
+    std::vector<Call> calls;  // They are made after `run`.
     std::vector<Symbol> symbols;
     std::vector<shape::Guard> conditions;
   };
   size_t num_inputs = 0;
-  std::vector<Graph::SymbolSource> sources;  // for each symbol
+  std::vector<Graph::SymbolSource> sources;  // There is one for each symbol.
   std::vector<Value> values;
   std::vector<Part> parts;
-  std::vector<int> outputs;  // numbers of values
+  std::vector<int> outputs;  // The numbers of values.
 };
 
 std::shared_ptr<Executable> MakePieces(Pieces p);

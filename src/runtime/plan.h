@@ -34,7 +34,7 @@ struct Value {
   Device device;
   Ints sizes, strides;  // strides and offset are in elements
   Int offset;
-  ValueId node = kNoValue;  // of the graph, for messages
+  ValueId node = kNoValue;  // The node of the graph, for messages.
   bool whole = false;       // it is what the storage was made for, so the framework's handle of the storage fits
 };
 
@@ -43,7 +43,7 @@ class KernelCode {
  public:
   virtual ~KernelCode() = default;
   virtual int64_t rows(const int64_t* symbols) const = 0;          // the size of the parallel space
-  virtual int64_t work_per_row(const int64_t* symbols) const = 0;  // elements * instructions
+  virtual int64_t work_per_row(const int64_t* symbols) const = 0;  // Elements times instructions.
   // How many elements of an argument are a line and how many a row: lines are cut into rows, whose elements lie in
   // order.
   virtual std::pair<int64_t, int64_t> line_and_row(const int64_t* symbols) const = 0;
@@ -70,7 +70,7 @@ struct Step {
   std::string name;
   // --- kernels
   KernelFn fn = nullptr;
-  std::shared_ptr<const KernelCode> code;  // of fn
+  std::shared_ptr<const KernelCode> code;  // The code that `fn` is in.
   std::vector<Int> symbols;                // the values of the kernel's symbols
   // It writes nothing but zeros, and many: fresh memory of the system is that already.
   bool zeros = false;
@@ -106,12 +106,13 @@ struct Plan {
   };
   std::vector<Commit> commits;
   std::vector<Graph::SymbolSource> symbol_sources;
-  // An axis that indices go along: its size, and how many elements are looked up. A run that looks up some in an axis
-  // of size 0 has no result.
-  struct Table {
-    Int size, looked_up;
+  // A run with `of` elements, not none, where `size` is 0 ends with this status: it looks elements up in an axis of
+  // size 0, or what may raise is read by nothing but what has no elements, so that no kernel computes it.
+  struct Nothing {
+    Int size, of;
+    int status;
   };
-  std::vector<Table> tables;
+  std::vector<Nothing> nothings;
   int traps = 0;  // bits of Status that steps may raise and that end the run
   // The number of steps that run before the status is looked at. The steps behind them raise none or are rehearsed, and
   // so they may write inputs.

@@ -15,7 +15,7 @@ struct Preparation {
   };
   std::shared_ptr<Executable> make;  // takes the weights; its outputs are the last inputs of the main executable
   std::vector<int> sources;          // which inputs of the program those weights are
-  std::vector<Value> values;         // for each output of `make`
+  std::vector<Value> values;         // There is one for each output of `make`.
   // Makes an executable of the whole graph that keeps nothing, for weights that change so often that keeping does not
   // pay.
   std::function<std::shared_ptr<Executable>()> plain;

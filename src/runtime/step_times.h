@@ -23,7 +23,7 @@ struct StepTime {
 
 // A profiler that shows what runs. It is told when a step begins and ends, while it looks at some run.
 struct StepListener {
-  std::atomic<int> open{0};  // how many runs it looks at
+  std::atomic<int> open{0};  // How many runs are looked at now.
   void* (*begin)(const char* name) = nullptr;
   void (*end)(void* begun) = nullptr;
 };
@@ -65,7 +65,7 @@ class Sampler {
     return timed ? static_cast<int>(since) : 0;
   }
   void Took(int weight, double seconds);  // the run that stood for so many
-  void Back(int weight) {                 // it was none
+  void Back(int weight) {                 // Called where it was none.
     since_.store(since_.load(std::memory_order_relaxed) + static_cast<uint32_t>(weight) - 1, std::memory_order_relaxed);
   }
 

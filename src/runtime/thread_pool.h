@@ -9,7 +9,7 @@ namespace framejit::runtime {
 class ThreadPool {
  public:
   static ThreadPool& Get();
-  int num_threads() const;      // the caller included
+  int num_threads() const;      // The caller is one of them.
   void set_num_threads(int n);  // takes effect with the next region
   // f over pieces of [0, n) of at least `grain`; the caller takes part. f must not throw. Runs everything in the caller
   // when another region is in progress (nested, or from another thread).

@@ -28,7 +28,7 @@ struct Node {
   std::vector<Int> args;  // kFloorDiv, kMod: {a, b}; kMin, kMax: two or more in Compare order
   Poly terms;             // kSum
   size_t hash = 0;        // set by the interner, like the next
-  uint32_t steps = 0;     // see Steps()
+  uint32_t steps = 0;     // What Steps() says.
 };
 
 struct Interner {

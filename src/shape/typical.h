@@ -9,7 +9,7 @@ namespace framejit::shape {
 
 // The sizes that answers in this thread rested on since the last call of this.
 Ints TakenForGranted();
-void TakeForGranted(Int size);  // one more of them
+void TakeForGranted(Int size);  // Adds one more size.
 
 // While alive, questions of this thread record nothing: what cannot be proven is answered by the hints.
 class Trial {
@@ -17,7 +17,7 @@ class Trial {
   Trial();
   ~Trial();
   Trial(const Trial&) = delete;
-  bool proven() const;  // all answers so far were
+  bool proven() const;  // Were all answers so far proven?
 };
 
 }  // namespace framejit::shape

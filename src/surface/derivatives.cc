@@ -16,6 +16,11 @@ std::vector<ValueId> Derivatives::KeptFor(TraceId root) const {
   return at == surely_kept_.end() ? std::vector<ValueId>() : at->second;
 }
 
+void Derivatives::KeepSurely(TraceId root, const std::vector<ValueId>& by) {
+  std::vector<ValueId>& all = surely_kept_[root];
+  all.insert(all.end(), by.begin(), by.end());
+}
+
 // What the framework's derivative surely keeps.
 void Derivatives::KeepSurely(const Call& call, const std::set<TraceId>& written) {
   bool all = true;
@@ -27,10 +32,7 @@ void Derivatives::KeepSurely(const Call& call, const std::set<TraceId>& written)
   const bool none = call.callee.effects().keeps & kIfAlone && (tensors > 1 || call.results.size() > 1);
   std::vector<ValueId> made;
   for (TraceId t : call.results) made.push_back(objects_.Value(t));
-  const auto keep = [&](TraceId root) {
-    std::vector<ValueId>& by = surely_kept_[root];
-    by.insert(by.end(), made.begin(), made.end());
-  };
+  const auto keep = [&](TraceId root) { KeepSurely(root, made); };
   for (size_t i = 0; i < call.results.size(); ++i) {
     const TraceId t = call.results[i];
     const bool keeps = !none && framejit::Keeps(call.callee, kResult, i);

@@ -25,17 +25,18 @@ class Derivatives {
   bool MayKeep(TraceId root) const { return kept_.contains(root); }
   std::vector<ValueId> KeptFor(TraceId root) const;
   void Keep(TraceId root) { kept_.insert(root); }
+  void KeepSurely(TraceId root, const std::vector<ValueId>& by);
   void NoteCall(const Call& call, bool view);  // to be told once its results exist
   // A write that gradients do not see, to a tensor that has some; or one that makes an input have some. The framework
   // keeps operands and results of calls for their derivatives, and refuses a backward pass once one of them was
   // written. The graph would give the gradient instead: such programs are left to the framework.
   void NoteWrite(TraceId t, bool grad);
-  void CheckWritable(TraceId root) const;  // throws Decline
+  void CheckWritable(TraceId root) const;  // Throws Decline.
 
   // --- derivatives inside of the program
   bool differentiates() const { return differentiates_; }
   bool IsLeaf(TraceId root) const { return leaves_.contains(root); }
-  void AddLeaf(TraceId leaf, TraceId of);  // both are roots
+  void AddLeaf(TraceId leaf, TraceId of);  // Both are roots.
   // Inside of a function that is differentiated: tensors that were there before must not be written. 0: they may again.
   void Captured(size_t tensors) { captured_ = tensors; }
   // Values whose derivative was taken without retain_graph: it cannot be taken again.

@@ -6,8 +6,8 @@
 namespace framejit::surface {
 
 struct LibraryGelu {
-  bool infinity_is_nan = false;   // gelu(inf)
-  bool no_negative_zero = false;  // gelu(-0.0) is 0.0
+  bool infinity_is_nan = false;   // Is gelu(inf) not a number?
+  bool no_negative_zero = false;  // Is gelu(-0.0) 0.0, without the sign?
 };
 // How it is asked; nothing is special before this is called.
 void AskLibraryGelu(LibraryGelu (*ask)(DType));

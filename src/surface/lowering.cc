@@ -255,6 +255,28 @@ bool Lowering::Impl::TryRows(Call& call, bool computable, bool foreign) {
   return false;
 }
 
+void Lowering::Impl::RefuseShared(const Call& call, TraceId target, bool apart) {
+  if (call.callee.framework() != Framework::kTorch) return;
+  int targets = 0;
+  EachTensor(call, [&](TraceId t) {
+    targets += t == target;
+    const bool other = t != target && objects[t].root == objects[target].root;
+    if ((other && !objects.Disjoint(objects.Whole(t), objects.Whole(target))) || (apart && targets > 1))
+      throw Decline("an operand shares memory with the target of an in-place operation");
+  });
+}
+
+// The same of a write into a part of the first argument. What is stored where it lies is what `y[k] += 1` ends with.
+void Lowering::Impl::RefuseShared(const Call& call, const Overwrite& written) {
+  if (call.callee.framework() != Framework::kTorch || !written.region) return;
+  for (size_t i = 1; i < call.args.size(); ++i)
+    EachTensor(call.args[i], [&](TraceId t) {
+      if (objects[t].root != objects[written.id].root || objects.Disjoint(objects.Whole(t), *written.region)) return;
+      if (written.by_index || !objects.Same(objects.Whole(t), *written.region))
+        throw Decline("what is stored shares memory with where it is stored");
+    });
+}
+
 // A tensor of its own is a value of its own where gradients tell one from the other: the sum of a single number.
 ValueId Lowering::Impl::Distinct(const Call& call, ValueId made) {
   bool operand = false;
@@ -278,7 +300,7 @@ void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs, Fr
     if (m.is_scalar) throw NotThisRow{};
     if (out.kind != Out::kSame || out.of != target) {
       CheckWritable(target, call.mode);
-      RefuseShared(call, target);
+      RefuseShared(call, target, row.flags & kApart);
       if (t.rank() != static_cast<int>(m.sizes.size())) throw Decline("result does not fit the in-place target");
       for (int d = 0; d < t.rank(); ++d) {
         if (!env().Eq(t.shape[d], m.sizes[d])) throw Decline("result does not fit the in-place target");
@@ -296,8 +318,11 @@ void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs, Fr
   for (const Out& out : outs.items) {
     if (out.kind == Out::kView && meta(out.of).is_scalar) throw NotThisRow{};  // NumPy scalars have no views
   }
-  for (const auto& [id, value] : outs.writes) CheckWritable(id, call.mode);
-  for (const auto& [id, value] : outs.writes) {
+  for (const Overwrite& w : outs.writes) {
+    CheckWritable(w.id, call.mode);
+    RefuseShared(call, w);
+  }
+  for (const auto& [id, value, region, by_index] : outs.writes) {
     bool tracked = grad && outs.writes_differentiable && IsFloat(meta(id).dtype);
     if (outs.writes_differentiable) derivatives.NoteWrite(id, tracked);
     objects.Write(id, value);

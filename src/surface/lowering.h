@@ -80,13 +80,9 @@ struct Lowering::Impl {
   }
 
   // torch refuses operands that overlap the target in part: it knows where they lie.
-  void RefuseShared(const Call& call, TraceId target) {
-    if (call.callee.framework() != Framework::kTorch) return;
-    EachTensor(call, [&](TraceId t) {
-      if (t != target && objects[t].root == objects[target].root && !objects.Disjoint(t, target))
-        throw Decline("an operand shares memory with the target of an in-place operation");
-    });
-  }
+  // apart: nor may an operand be the target itself.
+  void RefuseShared(const Call& call, TraceId target, bool apart);
+  void RefuseShared(const Call& call, const Overwrite& written);
 
   void Apply(Call& call);
   void Cast(Call& call);

@@ -8,6 +8,7 @@
 //                               %8 = %3, with the derivative "custom": of x it is %7, with the gradient in place of %4
 //
 // What depends on a stand-in never runs: differentiation copies it (src/autodiff/custom.cc).
+#include "graph/arguments.h"
 #include "graph/raises.h"
 #include "surface/lowering.h"
 
@@ -44,6 +45,8 @@ std::vector<TraceId> Lowering::EndCustom(Custom* c, Call call, const std::vector
                                          const std::vector<std::optional<TraceId>>& grads) {
   Impl& s = *impl_;
   Graph& g = s.builder.graph();
+  Call saved;  // what it gave to save_for_backward
+  saved.kwargs.swap(call.kwargs);
   std::vector<bool> stand_ins;
   for (size_t v = c->nodes; v < g.nodes.size(); ++v) {
     if (g.nodes[v].op != Op::kExtern || !Draws(g.nodes[v].attrs.call->callee)) continue;
@@ -100,6 +103,15 @@ std::vector<TraceId> Lowering::EndCustom(Custom* c, Call call, const std::vector
   }
   for (const auto& t : inputs)
     if (t) s.derivatives.Keep(s.objects[*t].root);
+  std::vector<ValueId> by;
+  for (TraceId t : made) by.push_back(s.objects.Value(t));
+  EachTensor(saved, [&](TraceId t) {
+    const auto at = std::find(c->outputs.begin(), c->outputs.end(), t);
+    if (at != c->outputs.end())
+      s.derivatives.KeepSurely(made[at - c->outputs.begin()], by);
+    else if (t < c->tensors)
+      s.derivatives.KeepSurely(s.objects[t].root, by);
+  });
   // In the order of what the call returns.
   if (call.result.is(Arg::Kind::kTensor)) call.results = {call.result.t};
   for (const Arg& a : call.result.items)

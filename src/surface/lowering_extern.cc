@@ -173,7 +173,7 @@ void Lowering::Impl::Extern(Call& call, bool model) {
     if (call.args.empty() || !call.args[0].is(Arg::Kind::kTensor)) throw Decline("in-place call without a target");
     target = call.args[0].t;
     CheckWritable(*target, call.mode);
-    RefuseShared(call, *target);
+    RefuseShared(call, *target, true);
   }
   std::vector<TraceId> ids;
   Number(*request, [&](TraceId t) -> const TensorMeta& { return meta(t); }, &ids);

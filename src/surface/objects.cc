@@ -99,16 +99,6 @@ ValueId Copied(Graph& g, ValueId v, shape::Ints strides) {
   return static_cast<ValueId>(g.nodes.size() - 1);
 }
 
-// How a chain of views lies in the memory of what it is made of; what no strides express is made row by row.
-Layout LaidBy(const Graph& g, ValueId v) {
-  const Node& n = g.nodes[v];
-  if (Info(n.op).kind == 'V') {
-    if (auto layout = ViewLayout(n, g.nodes[n.operands[0]].type, LaidBy(g, n.operands[0]))) return *layout;
-    return {RowMajor(n.type.shape), 0};
-  }
-  return {n.strides.empty() ? RowMajor(n.type.shape) : n.strides, 0};
-}
-
 }  // namespace
 
 ValueId RowByRow(Graph& g, ValueId v) {
@@ -170,13 +160,22 @@ void Objects::Truncate(size_t tensors) {
   versions_.resize(tensors);
 }
 
-std::optional<Int> Objects::OffsetOf(TraceId t) {
-  Int offset = 0;
-  for (const TraceId root = all_[t].root; t != root; t = all_[t].parent) {
-    if (!all_[t].view.offset || meta(t).dtype != meta(root).dtype) return {};
-    offset = offset + *all_[t].view.offset;
-  }
-  return offset;
+std::optional<Int> Objects::Between(const Region& a, const Region& b) {
+  std::vector<TraceId> above = {a.of};
+  while (above.back() != all_[above.back()].root) above.push_back(all_[above.back()].parent);
+  TraceId common = b.of;
+  while (std::find(above.begin(), above.end(), common) == above.end()) common = all_[common].parent;
+  const auto behind = [&](const Region& r) -> std::optional<Int> {
+    Int offset = r.offset;
+    for (TraceId t = r.of; t != common; t = all_[t].parent) {
+      if (!all_[t].view.offset || DTypeSize(meta(t).dtype) != DTypeSize(meta(common).dtype)) return {};
+      offset = offset + *all_[t].view.offset;
+    }
+    return offset;
+  };
+  const std::optional<Int> at_a = behind(a), at_b = behind(b);
+  if (!at_a || !at_b) return {};
+  return *at_b - *at_a;
 }
 
 namespace {
@@ -203,30 +202,82 @@ bool AddUp(std::span<const Term> terms, int64_t rest, int* steps) {
   return false;
 }
 
+// The same with sizes that are symbols.
+struct SymbolicTerm {
+  Int stride, least, most;
+};
+
+// a < b, by algebra or by a guard that holds now.
+bool Below(shape::Env& env, Int a, Int b) {
+  if (env.AtRun(a) || env.AtRun(b)) return env.Prove(shape::Cmp::kLt, a, b).value_or(false);
+  return env.Hint(a) < env.Hint(b) && env.Lt(a, b);
+}
+
+// Can the terms not add up to `rest`? Of the largest stride no multiple, or one alone, is as near to `rest` as the
+// others reach.
+bool CannotAddUp(shape::Env& env, std::span<const SymbolicTerm> terms, Int rest) {
+  Int low = 0, high = 0;  // of all behind the first
+  for (const SymbolicTerm& t : terms.subspan(std::min<size_t>(terms.size(), 1))) {
+    low = low + t.stride * t.least;
+    high = high + t.stride * t.most;
+  }
+  if (terms.empty()) return Below(env, 0, rest) || Below(env, rest, 0);
+  const SymbolicTerm& t = terms[0];
+  const Int from = rest - high, to = rest - low;
+  if (Below(env, t.stride * t.most, from) || Below(env, to, t.stride * t.least)) return true;
+  const int64_t stride = env.Hint(t.stride), least = env.Hint(from);
+  const int64_t k = least / stride + (least % stride > 0);  // the first multiple that is not below `from`
+  if (!Below(env, Int(k - 1) * t.stride, from)) return false;
+  if (Below(env, to, Int(k) * t.stride)) return true;
+  return Below(env, to, Int(k + 1) * t.stride) && CannotAddUp(env, terms.subspan(1), rest - Int(k) * t.stride);
+}
+
 }  // namespace
 
-bool Objects::Disjoint(TraceId a, TraceId b) {
+bool Objects::Disjoint(const Region& a, const Region& b) {
   constexpr int64_t kAny = int64_t{1} << 30;
   constexpr int kSteps = 256;
-  const std::optional<Int> at_a = OffsetOf(a), at_b = OffsetOf(b);
-  if (!at_a || !at_b || !(*at_b - *at_a).is_const()) return false;
-  std::vector<Term> terms;  // how far elements of b begin behind those of a
-  for (const TraceId t : {a, b}) {
-    const TensorMeta& m = meta(t);
-    for (size_t d = 0; d < m.sizes.size(); ++d) {
-      if (!m.strides[d].is_const() || m.strides[d].value() < 0) return false;
-      const int64_t stride = m.strides[d].value(), last = m.sizes[d].is_const() ? m.sizes[d].value() - 1 : kAny;
-      if (last < 0) return true;
-      if (!last || !stride) continue;
-      if (stride > kAny) return false;
-      auto known = std::find_if(terms.begin(), terms.end(), [&](const Term& x) { return x.stride == stride; });
+  shape::Env& env = builder_.env();
+  const std::optional<Int> between = Between(a, b);
+  if (!between) return false;
+  std::vector<SymbolicTerm> terms;  // how far elements of b begin behind those of a
+  for (const Region* r : {&a, &b}) {
+    for (size_t d = 0; d < r->sizes.size(); ++d) {
+      const Int stride = r->strides[d], last = r->sizes[d] - Int(1);
+      if (last.is_const() && last.value() < 0) return true;
+      if (last == Int(0) || stride == Int(0)) continue;
+      if (env.Hint(stride) <= 0 || env.Hint(stride) > kAny || !Below(env, 0, stride)) return false;
+      auto known = std::find_if(terms.begin(), terms.end(), [&](const auto& x) { return x.stride == stride; });
       if (known == terms.end()) known = terms.insert(terms.end(), {stride, 0, 0});
-      (t == a ? known->most : known->least) += t == a ? last : -last;
+      Int& end = r == &a ? known->most : known->least;
+      end = r == &a ? end + last : end - last;
     }
   }
-  std::sort(terms.begin(), terms.end(), [](const Term& x, const Term& y) { return x.stride > y.stride; });
+  std::sort(terms.begin(), terms.end(),
+            [&](const auto& x, const auto& y) { return env.Hint(x.stride) > env.Hint(y.stride); });
+  std::vector<Term> constant;
+  for (const SymbolicTerm& t : terms)
+    if (t.stride.is_const() && t.least.is_const() && t.most.is_const())
+      constant.push_back({t.stride.value(), t.least.value(), t.most.value()});
+  if (constant.size() < terms.size() || !between->is_const()) return CannotAddUp(env, terms, *between);
   int steps = kSteps;
-  return !AddUp(terms, (*at_b - *at_a).value(), &steps);
+  return !AddUp(constant, between->value(), &steps);
+}
+
+bool Objects::Same(const Region& a, const Region& b) {
+  const shape::Env& env = builder_.env();
+  const auto equal = [&](Int x, Int y) { return env.Prove(shape::Cmp::kEq, x, y).value_or(false); };
+  const auto axes = [](const Region& r) {  // sizes and strides of those that have more than one place
+    std::vector<std::pair<Int, Int>> found;
+    for (size_t d = 0; d < r.sizes.size(); ++d)
+      if (r.sizes[d] != Int(1)) found.emplace_back(r.sizes[d], r.strides[d]);
+    return found;
+  };
+  const std::optional<Int> between = Between(a, b);
+  const auto of_a = axes(a), of_b = axes(b);
+  return between && equal(*between, 0) &&
+         std::equal(of_a.begin(), of_a.end(), of_b.begin(), of_b.end(),
+                    [&](const auto& x, const auto& y) { return equal(x.first, y.first) && equal(x.second, y.second); });
 }
 
 }  // namespace framejit::surface

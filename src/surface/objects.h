@@ -48,7 +48,9 @@ class Objects {
 
   TraceId New(TensorMeta meta, ValueId value);
   void BecomeView(TraceId t, TraceId of);  // by the call that is being made
-  bool Disjoint(TraceId a, TraceId b);     // Have two views of one root no element in common, whatever symbols are?
+  Region Whole(TraceId t) { return {t, 0, meta(t).sizes, meta(t).strides}; }
+  bool Disjoint(const Region& a, const Region& b);  // Have parts of one root no element in common? May guard sizes.
+  bool Same(const Region& a, const Region& b);      // Are they one, element for element?
   ValueId Value(TraceId t);
   Operand Read(TraceId t);
   void Write(TraceId t, ValueId value);
@@ -68,7 +70,8 @@ class Objects {
   void Truncate(size_t tensors);  // forgets the tensors behind the first `tensors`
 
  private:
-  std::optional<shape::Int> OffsetOf(TraceId t);  // behind its root, in elements
+  // How far b begins behind a, in elements; nothing: it is not known.
+  std::optional<shape::Int> Between(const Region& a, const Region& b);
   void Set(TraceId t, ValueId value, int version);
   void Place(TraceId t, ValueId value);
   struct Undo {
@@ -79,10 +82,10 @@ class Objects {
 
   Trace& trace_;
   Builder& builder_;
-  std::vector<Object> all_;    // for each TraceId
-  std::vector<int> versions_;  // for each TraceId that is a root
+  std::vector<Object> all_;    // There is one for each TraceId.
+  std::vector<int> versions_;  // There is one for each TraceId that is a root.
   std::vector<Undo> journal_;
-  std::set<ValueId> claimed_;  // nodes that are an output of the graph already
+  std::set<ValueId> claimed_;  // The nodes that are an output of the graph already.
   std::string unusable_;
 };
 

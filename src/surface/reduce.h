@@ -5,7 +5,7 @@
 
 namespace framejit::surface {
 
-DType SumType(const Scope& s, DType t);  // of a sum or product over t
+DType SumType(const Scope& s, DType t);  // The type of a sum or product over `t`.
 // Declines when an axis is empty: the frameworks refuse extremes of nothing.
 void RefuseEmpty(Scope& s, ValueId x, const std::vector<int64_t>& axes);
 // Declines where fewer numbers are reduced than a variance with this correction needs: the frameworks warn.

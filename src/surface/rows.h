@@ -58,12 +58,28 @@ struct Out {
   bool of_copy = false;  // for kFresh: it is a reshaped view of a copy of the first operand, which owns the memory
 };
 
+// Where elements of a tensor lie: behind the first element of `of`, counted in elements of it.
+struct Region {
+  TraceId of = 0;
+  shape::Int offset;
+  shape::Ints sizes, strides;
+};
+
+// A tensor that is written besides, its new value, and, where the framework looks whether operands meet it, what of
+// the tensor is written.
+struct Overwrite {
+  TraceId id;
+  ValueId value;
+  std::optional<Region> region = {};
+  bool by_index = false;  // at places that only the run knows: no operand may meet it, not even as a whole
+};
+
 struct Outs {
   std::vector<Out> items;
-  Arg::Kind structure = Arg::Kind::kTensor;         // kTensor (items[0] is the result), kTuple, kList or kNone
-  std::string type_name;                            // the class of a tuple, if it has one: "torch.return_types.max"
-  std::shared_ptr<Call> recorded;                   // what the trace keeps in place of the call as it was made
-  std::vector<std::pair<TraceId, ValueId>> writes;  // tensors that are written besides, with their new values
+  Arg::Kind structure = Arg::Kind::kTensor;  // kTensor (items[0] is the result), kTuple, kList or kNone
+  std::string type_name;                     // the class of a tuple, if it has one: "torch.return_types.max"
+  std::shared_ptr<Call> recorded;            // what the trace keeps in place of the call as it was made
+  std::vector<Overwrite> writes;
   bool writes_differentiable = true;
   Outs() = default;
   Outs(Out one) { items.push_back(std::move(one)); }   // NOLINT: lowerings return one result
@@ -114,11 +130,11 @@ class Scope {
   bool has(int i) const { return i < static_cast<int>(args_.size()) && !args_[i].is_none(); }
   const Arg& arg(int i) const { return args_[i]; }
   Operand tensor(int i) const { return Read(args_[i]); }
-  Operand Read(const Arg& a) const;  // of a tensor or a number
+  Operand Read(const Arg& a) const;  // Reads a tensor or a number.
   std::vector<Operand> tensors(int i) const;
   shape::Int integer(int i) const { return args_[i].i; }
   bool flag(int i) const { return args_[i].b; }
-  double number(int i) const;  // any Python number
+  double number(int i) const;  // Takes any number of Python.
   std::optional<DType> dtype(int i) const;
   shape::Ints ints(int i) const;
   int Dim(const shape::Int& d, int rank) const;  // the axis that a Python index means; declines if it is out of range
@@ -149,7 +165,8 @@ using LowerFn = Outs (*)(Scope&);
 enum RowFlags : uint32_t {
   kNoGrad = 1,        // results never require gradients
   kEmptyLike = 4,     // for Elementwise: torch's kernel writes into an empty_like of its first operand
-  kAnyFramework = 8,  // takes tensors of the other framework, too
+  kAnyFramework = 8,  // It takes tensors of the other framework, too.
+  kApart = 16,        // In place: the target may not be an operand besides.
   kAnyDType = 2,      // takes complex and other dtypes that the primitives do not compute with, as views do
 };
 

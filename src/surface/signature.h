@@ -25,7 +25,7 @@ enum class ArgType : uint8_t {
   kFactor,  // a number, or a tensor that holds one
   kInt,
   kIntList,
-  kInts,  // not one int alone
+  kInts,  // A single int is not taken.
   kBool,
   kFloat,
   kString,
@@ -39,7 +39,7 @@ enum class ArgType : uint8_t {
 struct Param {
   std::string name;
   ArgType type = ArgType::kAny;
-  bool optional = false;  // None is a value
+  bool optional = false;  // May it be None?
   bool variadic = false;
   bool keyword_only = false;
   bool has_default = false;

@@ -77,7 +77,7 @@ class Lowering {
   void BeginCheckpoint();
   void EndCheckpoint();
   using Range = std::pair<size_t, size_t>;         // the first node of the graph, and the one behind the last
-  const std::vector<Range>& checkpointed() const;  // in order
+  const std::vector<Range>& checkpointed() const;  // In the order in which they were made.
   // The values for whose derivatives the framework surely keeps the memory of t.
   std::vector<ValueId> KeptFor(TraceId t) const;
   bool MayBeKept(TraceId t) const;  // may a derivative of the framework's keep the memory of t?

@@ -289,7 +289,7 @@ Outs SetItem(Scope& s) {
     const bool number = value.is_tensor() && value.meta->is_scalar && !IsComplex(value.meta->dtype);
     ValueId whole = idx.view.Replaced(number ? s.b.Broadcast(Element(s, value, t), sizes) : Stored(s, value, t, sizes));
     if (shape::Product(sizes) == shape::Product(x.meta->sizes)) whole = Overwriting(s, x, whole);
-    outs.writes.push_back({x.id, whole});
+    outs.writes.push_back({x.id, whole, idx.view.region()});
     return outs;
   }
   const auto& [axis, mask] = idx.tensors[0];
@@ -302,10 +302,10 @@ Outs SetItem(Scope& s) {
     }
     ValueId chosen = s.b.BroadcastInDim(mask.value, sizes, axes);
     ValueId replaced = s.b.Where(chosen, Stored(s, value, t, sizes), idx.view.value());
-    outs.writes.push_back({x.id, idx.view.Replaced(replaced)});
+    outs.writes.push_back({x.id, idx.view.Replaced(replaced), idx.view.region(), true});
     return outs;
   }
-  outs.writes.push_back({x.id, IndexPut(s, x, idx, s.arg(1), value)});
+  outs.writes.push_back({x.id, IndexPut(s, x, idx, s.arg(1), value), idx.view.region(), true});
   return outs;
 }
 
@@ -428,7 +428,7 @@ constexpr Row kRows[] = {
     {"oO:getitem", "(Tensor input, Any key)", &GetItem},
     {"oO:setitem", "(Tensor input, Any key, Operand value)", &SetItem},
     {"tm:index_select", "(Tensor input, int dim, Tensor index)", &IndexSelect},
-    {"tmI:index_copy", "(Tensor input, int dim, Tensor index, Tensor source)", &IndexCopy},
+    {"tmI:index_copy", "(Tensor input, int dim, Tensor index, Tensor source)", &IndexCopy, Op::kInput, kApart},
     {"tm:gather", "(Tensor input, int dim, Tensor index, *, bool sparse_grad=False)", &Gather},
     {"tm:masked_fill", "(Tensor input, Tensor mask, Operand value)", &MaskedFill},
     {"I:masked_fill", "(Tensor input, Tensor mask, Operand value)", &MaskedFillInPlace},

@@ -76,7 +76,7 @@ Outs TransposeLast(Scope& s) {  // t() and T up to rank 2; mT, adjoint from rank
   bool matrix = s.row.op == Op::kMatMul;
   if (matrix && x.rank() == 0) Scope::Skip();
   if (matrix && x.rank() < 2) Scope::Fail("mT needs a matrix");
-  if (!matrix && s.torch() && x.rank() > 2) Scope::Skip();
+  if (!matrix && s.torch() && x.rank() != 2 && x.rank() != 0) Scope::Skip();  // torch warns of T, and t() is asked
   if (!s.torch() && !matrix) {
     std::vector<int64_t> perm;
     for (int d = x.rank(); d-- > 0;) perm.push_back(d);

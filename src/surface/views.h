@@ -12,8 +12,8 @@ class ViewChain {
 
   void Reshape(const shape::Ints& sizes, shape::Ints strides);
   void Permute(const std::vector<int64_t>& perm);
-  void Slice(int axis, shape::Int start, shape::Int length, shape::Int step);  // step > 0
-  void Flip(int axis);                                                         // NumPy's negative steps
+  void Slice(int axis, shape::Int start, shape::Int length, shape::Int step);  // The step is greater than 0.
+  void Flip(int axis);                                                         // What NumPy's negative steps do.
   void Select(int axis, shape::Int index);                                     // index in range, not negative
   void Unsqueeze(int axis, shape::Int stride);
   void Squeeze(int axis);
@@ -25,7 +25,8 @@ class ViewChain {
   int rank() const { return static_cast<int>(meta_.sizes.size()); }
   ValueId value() const { return value_; }
 
-  Out Done() const;                       // the view as a result
+  Region region() const { return {parent_, offset_, meta_.sizes, meta_.strides}; }
+  Out Done() const;                       // The view as a result.
   ValueId Replaced(ValueId fresh) const;  // the parent with the viewed region replaced
 
  private:
@@ -45,7 +46,8 @@ struct SliceBounds {
   bool flip = false;
 };
 SliceBounds NormalizeSlice(Scope& s, const Arg& slice, const shape::Int& size);
-shape::Int NormalizeIndex(Scope& s, const shape::Int& index, const shape::Int& size);  // declines when out of range
+shape::Int NormalizeIndex(Scope& s, const shape::Int& index,
+                          const shape::Int& size);  // Declines where it is out of range.
 // What a tensor of indices means: negative ones count from the end.
 ValueId WrapIndex(Scope& s, ValueId index, const shape::Int& size);
 // Sizes with one -1 filled in; declines when the counts differ.

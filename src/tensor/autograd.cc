@@ -46,8 +46,7 @@ PyObject* SegmentHook::Link(PyObject* head, int part, PyObject* link, PyObject* 
   if (!s->outputs || !s->saved || !s->opaque) return nullptr;
   std::vector<PyObject*> call = {state.get()};
   if (link) call.push_back(link);
-  for (size_t i = 0; i < t_.wanted.size(); ++i)
-    if (t_.wanted[i] && t_.part[i] == part) call.push_back(inputs[i]);
+  for (int i : edges_[part]) call.push_back(inputs[i]);
   Ref result(PyObject_Vectorcall(ApplyNode(), call.data(), call.size(), nullptr));
   return result ? Py_NewRef(PyTuple_GET_ITEM(result.get(), 0)) : nullptr;
 }
@@ -135,8 +134,7 @@ int SegmentHook::Attach(PyObject* const* inputs, PyObject** made, const int64_t*
     if (!link) return -1;
   }
   if (link) args.push_back(link.get());
-  for (size_t i = 0; i < num_inputs; ++i)
-    if (t_.wanted[i] && t_.part[i] == 0) args.push_back(inputs[i]);
+  for (int i : edges_[0]) args.push_back(inputs[i]);
   Ref result(PyObject_Vectorcall(apply, args.data() + 1, (args.size() - 1) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
   if (!result) return -1;
   if (!PyTuple_Check(result.get()) || PyTuple_GET_SIZE(result.get()) != static_cast<Py_ssize_t>(n)) {

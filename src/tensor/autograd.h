@@ -30,7 +30,7 @@ struct Training {
   std::vector<bool> versioned;  // autodiff::ReadOutputs, for whatever backward pass
   struct Backward {
     autodiff::BackwardParts parts;
-    std::vector<std::shared_ptr<Executable>> executables;  // one for each part
+    std::vector<std::shared_ptr<Executable>> executables;  // There is one for each part.
     std::vector<int> tangents;                             // the outputs whose gradients it takes, in order
     std::vector<bool> read;                                // autodiff::ReadOutputs, for these tangents
     std::vector<int> part;                                 // for each gradient: the part that computes it
@@ -62,7 +62,10 @@ struct Training {
   std::vector<std::vector<bool>> needed;   // for each output: the inputs that its value depends on
   std::vector<std::vector<bool>> made_of;  // for each output: the outputs that it is computed from
   std::vector<ValueId> seen;               // for each output: its node in the graph (autodiff::SeenOutputs)
-  std::vector<bool> called;                // for each output: is it the result of a framework call?
+  // The framework runs first the node of what was made last, and the node of a leaf as soon as its gradient is whole.
+  std::vector<int> made;     // for each output: the call that made it what it is
+  std::vector<int> edges;    // the wanted inputs, in the order in which the framework has their gradients
+  std::vector<bool> called;  // for each output: is it the result of a framework call?
   std::vector<bool>
       stands;  // by output: what others are made of in a replay may be another tensor than the replay's own
   size_t num_symbols = 0;

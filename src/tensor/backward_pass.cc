@@ -303,6 +303,10 @@ int SegmentHook::Go(CallState* s, int number, Pass* pass) {
 
 // Gives what the node of this part returns. The rest of the pass is kept for the next one's.
 PyObject* SegmentHook::Answer(CallState* head, int part, Pass pass, int64_t number) {
+  for (size_t i = 0; head->inputs && i < t_.wanted.size(); ++i) {
+    const bool none = t_.wanted[i] && t_.part[i] == part && !pass.grads[i];
+    if (none && KeepNoneFromHooks(PyTuple_GET_ITEM(head->inputs, i)) < 0) return nullptr;
+  }
   std::vector<PyObject*> all = {Py_NewRef(Py_None)};
   if (part + 1 < num_parts()) {
     if (!link_) link_ = Ref(HiddenScalar("zeros", t_.device));
@@ -310,8 +314,7 @@ PyObject* SegmentHook::Answer(CallState* head, int part, Pass pass, int64_t numb
     if (!link) return Py_DECREF(all[0]), nullptr;
     all.push_back(link);
   }
-  for (size_t i = 0; i < t_.wanted.size(); ++i)
-    if (t_.wanted[i] && t_.part[i] == part) all.push_back(pass.grads[i] ? pass.grads[i].release() : Py_NewRef(Py_None));
+  for (int i : edges_[part]) all.push_back(pass.grads[i] ? pass.grads[i].release() : Py_NewRef(Py_None));
   if (part + 1 < num_parts()) {
     constexpr size_t kMost = 64;  // passes that asked for a part of the gradients only are never heard of again
     if (head->passes->size() == kMost) head->passes->erase(head->passes->begin());

@@ -54,11 +54,11 @@ class CallStep {
   } fn_ = {};
   Ref callable_;
   Ref kwnames_;
-  std::vector<Hole> args_;  // positional arguments, then the values of keywords
+  std::vector<Hole> args_;  // The positional arguments, then the values of keywords.
   size_t positional_ = 0;
-  bool simple_result_ = false;  // one tensor
+  bool simple_result_ = false;  // Is the result one tensor?
   Arg result_;
-  std::vector<int> result_slots_;  // in order of Call::results
+  std::vector<int> result_slots_;  // In the order of Call::results.
 };
 
 // Sets grad and inference mode when they differ from the current ones; puts back what was at the start.

@@ -13,7 +13,7 @@ enum class Library : uint8_t { kMkl, kOneDnn, kPacked };
 struct ProductShape {
   int64_t batch, m, n, k;
   uint32_t layout = 0;  // which operands are transposed, whether there is a bias: they change the answer
-  enum class Packed : uint8_t { kNo, kCouldBe, kIs } packed = Packed::kNo;  // the second operand
+  enum class Packed : uint8_t { kNo, kCouldBe, kIs } packed = Packed::kNo;  // Is the second operand packed?
 };
 
 // A product to measure with. It may be smaller than the one that the choice is for.
@@ -22,8 +22,8 @@ struct Probe {
   // The error of the last run, as a sum of squares. A library must not be further from the exact result than MKL by a
   // larger factor than results may be further from it than eager's.
   std::function<double(int64_t m)> error;
-  int64_t m;                           // rows
-  double flops;                        // for one row
+  int64_t m;                           // The rows of one batch.
+  double flops;                        // The operations of one row.
   std::function<void()> cool = [] {};  // called before each timed run: takes the operands out of the caches
 };
 

@@ -25,10 +25,10 @@ const CupyApi* BindCupy();
 inline const CupyApi* Cupy() {
   return bound_cupy ? bound_cupy : BindCupy();
 }
-const char* CupyVerdict();  // for doctor
+const char* CupyVerdict();  // What `doctor` says.
 
 struct CupyFields {
-  const std::vector<intptr_t>*shape, *strides;  // strides in bytes
+  const std::vector<intptr_t>*shape, *strides;  // The strides are in bytes.
   PyObject* dtype;
   char* address;
   int device;

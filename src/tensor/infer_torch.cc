@@ -149,12 +149,12 @@ PyObject* NoteWarning(PyObject* self, PyObject* message) {
 }
 PyMethodDef note_warning = {"_showwarnmsg", NoteWarning, METH_O, nullptr};
 
-// For its life, warnings of this thread are counted and not shown, whatever the filters say, and none counts as shown:
-// an op that warns must run for real, each time. Nothing that the user could see is touched (warnings.catch_warnings
-// would make the interpreter forget which warnings were shown).
+// For its life, warnings of this thread are kept and not shown, whatever the filters say. `always`: none counts as
+// shown, since an op that warns each time must run for real. Nothing that the user could see is touched
+// (warnings.catch_warnings would make the interpreter forget which warnings were shown).
 class Listening {
  public:
-  explicit Listening(const TorchApi& t) : t_(t) {
+  explicit Listening(const TorchApi& t, bool always_warns = true) : t_(t) {
     Ref module(PyImport_ImportModule("warnings"));
     heard_ = Ref(PyList_New(0));
     static PyObject* always = Py_BuildValue("[(sOOOi)]", "always", Py_None, PyExc_Warning, Py_None, 0);
@@ -167,7 +167,7 @@ class Listening {
     Exchange(0, always);
     Exchange(1, show.get());
     Ref before(PyObject_CallMethod(t.c_module, "_get_warnAlways", nullptr));
-    if (before && before.get() == Py_False) once_ = Always(true);
+    if (always_warns && before && before.get() == Py_False) once_ = Always(true);
     PyErr_Clear();
   }
   ~Listening() {
@@ -178,6 +178,7 @@ class Listening {
   }
   Listening(const Listening&) = delete;
   bool heard() const { return PyList_GET_SIZE(heard_.get()) > 0; }
+  const Ref& messages() const { return heard_; }
 
  private:
   void Exchange(int i, PyObject* value) {
@@ -430,6 +431,46 @@ static bool WritesBySchema(const std::string& callee) {
   return writes.get() == Py_True;
 }
 
+// May a warning be shown here without an exception of the user's filters?
+bool MayWarn(const TorchApi& t) {
+  Ref always(PyObject_CallMethod(t.c_module, "_get_warnAlways", nullptr)), module(PyImport_ImportModule("warnings"));
+  Ref filters(module ? PyObject_GetAttrString(module.get(), "filters") : nullptr);
+  bool may = always.get() == Py_False && filters && PyList_Check(filters.get());
+  for (Py_ssize_t i = 0; may && i < PyList_GET_SIZE(filters.get()); ++i) {
+    PyObject* filter = PyList_GET_ITEM(filters.get(), i);
+    PyObject* action = PyTuple_Check(filter) && PyTuple_GET_SIZE(filter) ? PyTuple_GET_ITEM(filter, 0) : nullptr;
+    may = action && PyUnicode_Check(action) && PyUnicode_CompareWithASCIIString(action, "error");
+  }
+  PyErr_Clear();
+  return may;
+}
+
+// A call that warned was asked for. Is that a warning that torch gives once in a process? If nobody has seen it yet, it
+// is given now, in the line of the program that makes the call.
+bool WarnsOnce(const TorchApi& t, Call& call, const std::vector<PyObject*>& constants, Inference* in) {
+  if (!MayWarn(t)) return false;
+  const Way way = in->on_meta ? Way::kMeta : Way::kReal;
+  Ref messages;
+  {
+    Listening first(t, false);
+    if (Try(t, call, constants, way, in) != Verdict::kDone) return false;
+    if (!first.heard()) return true;
+    messages = first.messages();
+  }
+  {
+    Listening second(t, false);
+    if (Try(t, call, constants, way, in) != Verdict::kDone || second.heard()) return false;
+  }
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(messages.get()); ++i) {
+    PyObject* one = PyList_GET_ITEM(messages.get(), i);
+    Ref category(PyObject_GetAttrString(one, "category")), message(PyObject_GetAttrString(one, "message"));
+    Ref text(message ? PyObject_Str(message.get()) : nullptr);
+    if (text && category) PyErr_WarnEx(category.get(), PyUnicode_AsUTF8(text.get()), 1);
+    PyErr_Clear();
+  }
+  return true;
+}
+
 // The kernel that torch takes in the run is not the one that answers here.
 static bool LiesDense(const Call& call, const Inference& in) {
   return call.callee.Has(kDenseWhenBare) && !in.requires_grad && in.device.kind == DeviceKind::kCpu &&
@@ -451,7 +492,7 @@ bool InferTorch(const TorchApi& t, Call& call, const std::vector<PyObject*>& con
       in->device = m.device, found = true;  // a 0-d CPU tensor may stand beside a GPU tensor
   }
   if (foreign && in->requires_grad) return in->Fail("its gradient is code of its own, which a graph would run twice");
-  Listening listening(t);
+  std::optional<Listening> listening(std::in_place, t);
   Verdict v = Verdict::kTryMeta;
   // Bare operators may take sizes on trust, also those of stand-ins that do not fit each other. A user's operators may
   // do anything.
@@ -468,8 +509,10 @@ bool InferTorch(const TorchApi& t, Call& call, const std::vector<PyObject*>& con
       v = Try(t, call, constants, Way::kReal, in);
     }
   }
+  const bool heard = v == Verdict::kDone && listening->heard();
+  listening.reset();
+  if (heard && (foreign || !WarnsOnce(t, call, constants, in))) return in->Fail("warns");
   if (v == Verdict::kDone && LiesDense(call, *in)) in->results[0].strides = shape::RowMajor(in->results[0].sizes);
-  if (v == Verdict::kDone && listening.heard()) return in->Fail("warns");
   if (v == Verdict::kDone && in->draws && !Draws(call.callee)) return in->Fail("draws random numbers");
   return v == Verdict::kDone;
 }

@@ -311,6 +311,10 @@ Class Classify(PyObject* o) {
 bool TorchLoaded() {
   return Torch() != nullptr;
 }
+PyTypeObject* ModuleType() {
+  const TorchApi* t = Torch();
+  return t ? t->nn_module : nullptr;
+}
 bool NumpyLoaded() {
   return Numpy() != nullptr;
 }

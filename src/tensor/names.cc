@@ -26,7 +26,7 @@ namespace {
   X("torch.backends.cudnn") X("torch.functional") X("torch.compiler") X("torch.jit") X("torch.overrides")          \
   X("torch.random") X("torch.cuda") X("torch.autograd") X("torch._C._nn") X("torch._C._linalg") X("torch._C._fft") \
   X("torch._C._special") X("torch._C._VariableFunctionsClass") X("torch._C") X("torch._C._functions")                   \
-  X("torch._C.TensorBase") X("torch._C._functorch")
+  X("torch._C.TensorBase") X("torch._C._functorch") X("torch._C._sparse")
 #define FRAMEJIT_NUMPY_NAMESPACES(X)                                                                  \
   X("numpy.ndarray") X("numpy") X("numpy.linalg") X("numpy.fft") X("numpy.random") X("numpy.generic") \
   X("numpy.float64") X("numpy.float32") X("numpy.int64") X("numpy.bool_") X("numpy.lib.stride_tricks") X("scipy.special")     \

@@ -18,7 +18,7 @@ class NoCollection {
 
  private:
   friend class CollectionAsBefore;
-  static inline bool paused_ = false;  // the GIL is held
+  static inline bool paused_ = false;  // Read and written with the GIL held.
   const int was_;
 };
 

@@ -30,8 +30,8 @@ struct NumpyApi {
   PyTypeObject* array = nullptr;
   PyTypeObject* generic = nullptr;             // numpy.generic
   PyTypeObject* descr_types[kNumDTypes] = {};  // metatypes differ by dtype in newer versions; type(np.dtype(x))
-  PyObject* descr[kNumDTypes] = {};            // native dtype objects
-  PyTypeObject* scalar[kNumDTypes] = {};       // np.float64, ...
+  PyObject* descr[kNumDTypes] = {};            // The objects of native types.
+  PyTypeObject* scalar[kNumDTypes] = {};       // The types np.float64 and the like.
   PyObject* (*new_from_descr)(PyTypeObject*, PyObject* descr, int, const intptr_t*, const intptr_t*, void*, int,
                               PyObject*) = nullptr;
   int (*set_base)(PyObject* array, PyObject* stolen) = nullptr;

@@ -6,7 +6,7 @@
 
 namespace framejit::tensor {
 
-Ref OwnReference(PyObject* o, PyObject* callback = nullptr);  // null: an exception
-bool HasWeakReferences(PyObject* o);                          // that are not ours
+Ref OwnReference(PyObject* o, PyObject* callback = nullptr);  // Null with an exception.
+bool HasWeakReferences(PyObject* o);                          // Are there some that are not ours?
 
 }  // namespace framejit::tensor

@@ -10,7 +10,7 @@ namespace framejit::tensor {
 inline bool ProfilerOn() {
   if (!bound_torch) return false;
   constexpr unsigned kRuns = 64;
-  static unsigned runs = 0;  // the GIL is held
+  static unsigned runs = 0;  // Read and written with the GIL held.
   static bool everywhere = false;
   if (runs++ % kRuns == 0) everywhere = bound_torch->observed_everywhere && bound_torch->observed_everywhere();
   return everywhere || (bound_torch->observed && bound_torch->observed());
@@ -25,7 +25,7 @@ inline void EndRange(void* range) {
   if (range) bound_torch->end_range(range);
 }
 
-class ProfilerRange {  // while alive; the steps of what runs in it are shown, too
+class ProfilerRange {  // While one is alive, the steps of what runs in it are shown, too.
  public:
   explicit ProfilerRange(const char* name) : handle_(BeginRange(name)) { ++runtime::step_listener.open; }
   ~ProfilerRange() {

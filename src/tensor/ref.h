@@ -61,7 +61,7 @@ class Imported {
 
  private:
   const char* name_;
-  Py_ssize_t looked_at_ = -1;  // how many there were
+  Py_ssize_t looked_at_ = -1;  // How many there were when they were last looked at.
 };
 
 // Text of the pending Python exception, which is cleared.

@@ -59,9 +59,12 @@ bool TellNone(PyObject* hooks) {
 Ref Through(PyObject* hooks, Ref grad) {
   Ref all(PyDict_Values(hooks));
   for (Py_ssize_t i = 0; all && i < PyList_GET_SIZE(all.get()); ++i) {
-    Ref other(PyObject_CallOneArg(PyList_GET_ITEM(all.get(), i), grad.get()));
+    PyObject* hook = PyList_GET_ITEM(all.get(), i);
+    Ref other(PyObject_CallOneArg(hook, grad.get()));
     if (!other) return {};
-    if (other.get() != Py_None) grad = std::move(other);
+    if (other.get() == Py_None) continue;
+    if (other.get() != grad.get() && !Ref(Ask("check_answer", hook, grad.get(), other.get()))) return {};
+    grad = std::move(other);
   }
   return all ? grad : Ref();
 }
@@ -129,6 +132,20 @@ Ref Retaining(const CallState::Inner& result, CallState* head) {
 
 }  // namespace
 
+int KeepNoneFromHooks(PyObject* input) {
+  Ref hooks(PyObject_GetAttrString(input, "_backward_hooks"));
+  if (!hooks) return -1;
+  if (!PyDict_Check(hooks.get())) return 0;
+  Ref items(PyMapping_Items(hooks.get()));
+  for (Py_ssize_t i = 0; items && i < PyList_GET_SIZE(items.get()); ++i) {
+    PyObject* key = PyTuple_GET_ITEM(PyList_GET_ITEM(items.get(), i), 0);
+    PyObject* hook = PyTuple_GET_ITEM(PyList_GET_ITEM(items.get(), i), 1);
+    Ref kept(Ask("without_none", hook, CountsNodes(hook) ? Py_True : Py_False));
+    if (!kept || PyObject_SetItem(hooks.get(), key, kept.get()) < 0) return -1;
+  }
+  return items ? 0 : -1;
+}
+
 bool SegmentHook::HasInner(size_t output) const {
   return std::any_of(t_.made_of.begin(), t_.made_of.end(), [&](auto& of) { return of[output]; });
 }
@@ -150,20 +167,28 @@ int SegmentHook::AddHooks(CallState* s, long i, PyObject* hooks, PyObject* own) 
 }
 
 // What arrives from outside at results of which others were made: their hooks are called here, unless a gradient comes
-// from those others, too. These are the stops.
+// from those others, too. Then all of them are stops, so that their hooks are called one after the other.
 int SegmentHook::Inner(CallState* s, const std::vector<bool>& tangents, std::vector<Ref>* grads,
                        std::vector<bool>* stops) {
+  std::vector<int> hooked;
+  bool inner = false;
   for (auto& [i, inner_result] : *s->retained) {
     if (!HasInner(i)) continue;
     auto at = s->hooks->find(i);
-    PyObject* hooks = at == s->hooks->end() || !PyDict_Size(at->second.get()) ? nullptr : at->second.get();
-    if (!hooks && !Retaining(inner_result, s)) continue;
-    bool inner = false;
+    if ((at == s->hooks->end() || !PyDict_Size(at->second.get())) && !Retaining(inner_result, s)) continue;
+    hooked.push_back(i);
     for (size_t k = 0; k < tangents.size(); ++k) inner |= tangents[k] && t_.made_of[k][i];
-    if (inner) {
-      stops->resize(tangents.size());
-      (*stops)[i] = true;
-    } else if (Ref& grad = (*grads)[i]; hooks && grad) {
+  }
+  if (inner) {
+    stops->resize(tangents.size());
+    for (int i : hooked) (*stops)[i] = true;
+    return 0;
+  }
+  std::stable_sort(hooked.begin(), hooked.end(), [&](int a, int b) { return t_.made[a] > t_.made[b]; });
+  for (int i : hooked) {
+    auto at = s->hooks->find(i);
+    PyObject* hooks = at == s->hooks->end() || !PyDict_Size(at->second.get()) ? nullptr : at->second.get();
+    if (Ref& grad = (*grads)[i]; hooks && grad) {
       Ref given = grad;
       grad = Through(hooks, grad);
       if (!grad || Retain(s, i, grad.get(), given.get()) < 0) return -1;

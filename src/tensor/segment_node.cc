@@ -1,7 +1,11 @@
 #include "tensor/segment_node.h"
 
+#include <algorithm>
+#include <queue>
+
 #include "tensor/call_step.h"
 #include "tensor/overrides.h"
+#include "tensor/own_reference.h"
 #include "tensor/torch_api.h"
 
 namespace framejit::tensor {
@@ -15,6 +19,7 @@ void Dealloc(PyObject* o) {
   delete s->spent;
   delete s->passes;
   delete s->hooks;
+  delete s->hung;
   delete s->retained;
   delete s->routed;
   for (PyObject** p :
@@ -26,12 +31,17 @@ int Traverse(PyObject* o, visitproc visit, void* arg) {
   auto* s = reinterpret_cast<CallState*>(o);
   for (PyObject* p : {s->head, s->inputs, s->outputs, s->saved, s->opaque}) Py_VISIT(p);
   for (auto& [i, dict] : *s->hooks) Py_VISIT(dict.get());
+  for (auto& [i, hung] : *s->hung) {
+    Py_VISIT(hung.weak.get());
+    Py_VISIT(hung.own.get());
+  }
   return 0;
 }
 int Clear(PyObject* o) {
   auto* s = reinterpret_cast<CallState*>(o);
   for (PyObject** p : {&s->head, &s->inputs, &s->outputs, &s->saved, &s->opaque}) Py_CLEAR(*p);
   s->hooks->clear();
+  s->hung->clear();
   return 0;
 }
 
@@ -94,23 +104,32 @@ PyObject* BackwardOf(PyObject*, PyObject* const* args, Py_ssize_t n) {  // (ctx,
   return gradients;
 }
 
+// torch's own _register_hook_dict: `node` calls the hooks in `own` for the gradient of its result `tensor`, behind
+// those that it calls already. A new reference, or null with the exception set.
+PyObject* CallForGradient(PyObject* node, PyObject* tensor, PyObject* own) {
+  static PyObject* base = ResolveCallee("torch._C._FunctionBase._register_hook_dict");
+  Ref hooks(base ? PyObject_GetAttr(tensor, Interned(kHooks)) : nullptr);
+  if (!hooks || PyObject_SetAttr(tensor, Interned(kHooks), own) < 0) return nullptr;
+  PyObject* args[] = {node, tensor};
+  Ref result(PyObject_Vectorcall(base, args, 2, nullptr));
+  return PyObject_SetAttr(tensor, Interned(kHooks), hooks.get()) < 0 ? nullptr : result.release();
+}
+
 // Of a result's node, from torch's Tensor.register_hook: the hooks are called by us, if a gradient arrives.
 PyObject* RegisterHooks(PyObject*, PyObject* const* args, Py_ssize_t n) {  // (node, tensor)
-  static PyObject* base = ResolveCallee("torch._C._FunctionBase._register_hook_dict");
-  static PyObject* name = PyUnicode_InternFromString("_backward_hooks");
-  if (n != 2 || !base) return PyErr_Format(PyExc_SystemError, "framejit: hooks of something else");
-  Ref state(PyObject_GetAttr(args[0], Interned(kState))), hooks(PyObject_GetAttr(args[1], name)), own(PyDict_New());
+  if (n != 2) return PyErr_Format(PyExc_SystemError, "framejit: hooks of something else");
+  Ref state(PyObject_GetAttr(args[0], Interned(kState))), hooks(PyObject_GetAttr(args[1], Interned(kHooks)));
+  Ref own(PyDict_New());
   CallState* s = state ? StateOf(state.get()) : nullptr;
   if (!s || !hooks || !own) return nullptr;
   auto* head = s->head ? reinterpret_cast<CallState*>(s->head) : s;
-  if ((s->head && s->part >= 0) || !PyDict_Check(hooks.get())) return PyObject_Vectorcall(base, args, n, nullptr);
+  if ((s->head && s->part >= 0) || !PyDict_Check(hooks.get())) return CallForGradient(args[0], args[1], hooks.get());
   Ref number(s->part < 0 ? PyLong_FromLong(-1 - s->part) : PyObject_GetAttrString(args[1], "output_nr"));
   const long output = number ? PyLong_AsLong(number.get()) : -1;
-  if (output < 0 || (*s->hook)->AddHooks(head, output, hooks.get(), own.get()) < 0 ||
-      PyObject_SetAttr(args[1], name, own.get()) < 0)
-    return nullptr;
-  Ref result(PyObject_Vectorcall(base, args, n, nullptr));
-  return PyObject_SetAttr(args[1], name, hooks.get()) < 0 ? nullptr : result.release();
+  if (output < 0 || (*s->hook)->AddHooks(head, output, hooks.get(), own.get()) < 0) return nullptr;
+  Ref result(CallForGradient(args[0], args[1], own.get()));
+  if (result && s == head && (*s->hook)->PutInOrder(s, args[0], output, args[1], own.get()) < 0) return nullptr;
+  return result.release();
 }
 
 PyMethodDef hooks_def = {"_register_hook_dict",
@@ -122,6 +141,45 @@ PyMethodDef backward_def = {"backward", reinterpret_cast<PyCFunction>(reinterpre
                             METH_FASTCALL, nullptr};
 
 }  // namespace
+
+SegmentHook::SegmentHook(Training t) : t_(std::move(t)), edges_(num_parts()) {
+  // The engine's queue takes nodes of leaves before all others, and those among them in the order of a heap in which
+  // all are equal.
+  for (size_t part = 0; part < edges_.size(); ++part) {
+    std::vector<int> all;
+    for (int i : t_.edges)
+      if (t_.part.empty() || t_.part[i] == static_cast<int>(part)) all.push_back(i);
+    auto equal = [](size_t, size_t) { return false; };
+    std::priority_queue<size_t, std::vector<size_t>, decltype(equal)> queue(equal);
+    for (size_t place = 0; place < all.size(); ++place) queue.push(place);
+    edges_[part].resize(all.size());
+    for (int i : all) {
+      edges_[part][queue.top()] = i;
+      queue.pop();
+    }
+  }
+}
+
+int SegmentHook::PutInOrder(CallState* s, PyObject* node, long output, PyObject* tensor, PyObject* own) {
+  std::vector<int> before;
+  for (auto& [i, hung] : *s->hung)
+    if (t_.made[i] < t_.made[output]) before.push_back(i);
+  std::stable_sort(before.begin(), before.end(), [&](int a, int b) { return t_.made[a] > t_.made[b]; });
+  for (int i : before) {
+    CallState::Hung& hung = s->hung->at(i);
+    Ref other(PyObject_CallNoArgs(hung.weak.get()));
+    if (!other) return -1;
+    if (other.get() == Py_None) continue;  // its hooks stay where they are
+    Ref again(PyDict_Copy(hung.own.get())), done(again ? CallForGradient(node, other.get(), again.get()) : nullptr);
+    if (!done) return -1;
+    PyDict_Clear(hung.own.get());
+    hung.own = std::move(again);
+  }
+  Ref weak = OwnReference(tensor);
+  if (!weak) return -1;
+  s->hung->insert_or_assign(static_cast<int>(output), CallState::Hung{std::move(weak), Ref::Borrow(own)});
+  return 0;
+}
 
 PyObject* Interned(const char* text) {
   static std::map<const char*, PyObject*> names;
@@ -140,6 +198,7 @@ CallState* NewState(const std::shared_ptr<SegmentHook>& hook, int part, PyObject
   s->freed = false;
   s->passes = nullptr;
   s->hooks = new std::map<int, Ref>();
+  s->hung = new std::map<int, CallState::Hung>();
   s->retained = new std::map<int, CallState::Inner>();
   s->routed = new std::map<int64_t, std::vector<bool>>();
   s->part = part;

@@ -17,25 +17,27 @@ struct CallState;
 
 class SegmentHook : public OutputHook, public std::enable_shared_from_this<SegmentHook> {
  public:
-  explicit SegmentHook(Training t) : t_(std::move(t)) {}
+  explicit SegmentHook(Training t);
   PyObject* Before(PyObject* const* inputs) override;
   int Attach(PyObject* const* inputs, PyObject** made, const int64_t* symbols, PyObject* before) override;
   auto quietly() const { return t_.quietly; }
   PyObject* Backward(CallState* s, PyObject* ctx, PyObject* const* grads, Py_ssize_t n);
   int AddHooks(CallState* s, long output, PyObject* hooks, PyObject* own);
+  // The result `tensor` of this node has got the hooks in `own`: those of results made before it come behind them.
+  int PutInOrder(CallState* s, PyObject* node, long output, PyObject* tensor, PyObject* own);
 
   struct Part {
-    std::vector<int> inputs, outputs;  // numbers
-    std::vector<int> last, done;       // that no later part reads: inputs, and gradients that it hands on
-    std::vector<std::pair<TensorType, shape::Ints>> types;  // of the inputs, with strides
+    std::vector<int> inputs, outputs;  // The numbers of values.
+    std::vector<int> last, done;       // What no later part reads: inputs, and gradients that it hands on.
+    std::vector<std::pair<TensorType, shape::Ints>> types;  // The types of its inputs, with strides.
     std::unique_ptr<GraphRunner> runner;
   };
   struct Compiled {
-    std::vector<int> grads;     // by input: number, or -1
-    std::vector<int> tangents;  // of outputs
-    std::vector<bool> read;     // by output
-    std::vector<int> part;      // by gradient
-    int count = 0;              // of numbers
+    std::vector<int> grads;     // By input: the number of its gradient, or -1.
+    std::vector<int> tangents;  // The numbers of the tangents of outputs.
+    std::vector<bool> read;     // By output: does the backward pass read it?
+    std::vector<int> part;      // By gradient: the part that makes it.
+    int count = 0;              // How many numbers there are.
     bool spends = false;        // every gradient comes through one operation that reads what was saved
     std::vector<Part> parts;
   };
@@ -50,7 +52,7 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
  private:
   int num_parts() const { return t_.part.empty() ? 1 : *std::max_element(t_.part.begin(), t_.part.end()) + 1; }
   Compiled* For(const std::vector<bool>& tangents, const std::vector<bool>& stops = {});
-  bool HasInner(size_t output) const;  // others are made of it
+  bool HasInner(size_t output) const;  // Are others made of this output?
   std::vector<int> InnerOf(size_t output) const;
   Ref Route(PyObject* head, size_t output, PyObject* own, PyObject* on_segment, PyObject* const* made);
   PyObject* Routed(CallState* head, size_t output, PyObject* ctx, PyObject* grad);
@@ -93,7 +95,8 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   PyObject* Link(PyObject* state, int part, PyObject* link, PyObject* const* inputs);
 
   Training t_;
-  Ref link_;  // the gradient of every hidden scalar
+  std::vector<std::vector<int>> edges_;  // by part: the inputs of its node, in the order of its edges
+  Ref link_;                             // the gradient of every hidden scalar
   std::mutex mu_;
   std::map<std::vector<bool>, Compiled> compiled_;
 };
@@ -103,26 +106,30 @@ struct CallState {
   PyObject_HEAD std::shared_ptr<SegmentHook>* hook;
   std::vector<int64_t>* symbols;
   std::vector<bool>* spent;                      // by keeper: a backward pass has freed what it kept
-  bool freed;                                    // such a pass there was
+  bool freed;                                    // Has there been such a pass?
   std::map<int64_t, SegmentHook::Pass>* passes;  // on their way through the nodes, by torch's number of the pass
   std::map<int, Ref>* hooks;  // by output of which others are made: its dict of hooks, called with what they give it
   struct Inner {
     Ref weak;
-    int64_t version;  // then
+    int64_t version;  // Its version when the call was made.
   };
   std::map<int, Inner>* retained;  // likewise, and of those that their own derivatives read: a weak reference to it
+  struct Hung {
+    Ref weak, own;
+  };
+  std::map<int, Hung>* hung;  // by output: a weak reference to it and the dict that torch's node calls for its hooks
   // Passes in which what results give each other comes from outside (Routed). Where they are differentiated, by
   // output: its own tensor stands for it in replays.
   std::map<int64_t, std::vector<bool>>* routed;
   int part;             // of the backward pass: this node's; -1 - i: this node routes the gradient of output i
   PyObject* head;       // the state of the node that runs first (null: this one), which holds all the rest
-  PyObject* inputs;     // tuple: for a backward pass that is differentiated
-  PyObject* versions;   // tuple: theirs, then
-  PyObject* drawn;      // the generators as they were then: a list of (generator, state), or null
+  PyObject* inputs;     // A tuple, for a backward pass that is differentiated.
+  PyObject* versions;   // A tuple: the versions of these inputs when the call was made.
+  PyObject* drawn;      // The generators when the call was made: a list of (generator, state), or null.
   PyObject* versioned;  // tuple: (tensor without memory, version) of each, sharing its version
-  PyObject* outputs;    // tuple: on their way through `apply`
-  PyObject* saved;      // tuple, likewise
-  PyObject* opaque;     // tuple, likewise: outputs without gradients
+  PyObject* outputs;    // A tuple: the outputs, on their way through `apply`.
+  PyObject* saved;      // A tuple: what is saved, on the same way.
+  PyObject* opaque;     // A tuple: outputs without gradients, on the same way.
 };
 
 // A new reference that the collector does not track yet. head: null for the first part's.
@@ -137,12 +144,15 @@ Ref NodeOfLeaf(PyObject* leaf);
 // Of the CPU and of this device: a new list of (generator, state). SetGenerators goes back to it.
 PyObject* Generators(Device device);
 int SetGenerators(PyObject* states);
+// The framework calls the hooks of an input also where the segment's node has no gradient for it, with None: from now
+// on they are called with gradients only. -1: an exception.
+int KeepNoneFromHooks(PyObject* input);
 PyObject* ApplyNode();                 // `apply` of the class, bound; borrowed
-PyObject* Interned(const char* text);  // for ever, by the address of the text; borrowed
+PyObject* Interned(const char* text);  // Kept for ever, by the address of the text; borrowed.
 
 inline constexpr const char *kSave = "to_save", *kState = "_segment", *kSaved = "saved_tensors",
                             *kMaterialize = "materialize_grads", *kClear = "maybe_clear_saved_tensors",
-                            *kOpaque = "non_differentiable", *kVersion = "_version";
+                            *kOpaque = "non_differentiable", *kVersion = "_version", *kHooks = "_backward_hooks";
 inline constexpr const char* kModified =
     "one of the variables needed for gradient computation has been modified by an inplace operation";
 inline constexpr const char* kFreed =

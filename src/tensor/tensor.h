@@ -43,7 +43,9 @@ inline bool IsParameter(Class c) {
 inline bool IsPlainTorch(Class c) {  // torch computes with it as with a torch.Tensor
   return c >= Class::kTorch && c <= Class::kQuietParameter;
 }
-bool TorchLoaded();  // torch has been imported by the user and the shim answered
+// The user has imported torch, and what we use of it was found there.
+bool TorchLoaded();
+PyTypeObject* ModuleType();  // torch.nn.Module, borrowed; null where torch is not loaded.
 bool NumpyLoaded();
 
 inline constexpr uint64_t kReadOnly = 1;  // NumPy's "key set": 0, or this for an array that cannot be written
@@ -53,7 +55,7 @@ struct Meta {
   Device device;
   int rank = 0;
   int64_t sizes[16];
-  int64_t strides[16];  // strides in elements
+  int64_t strides[16];  // In elements.
   void* data = nullptr;
   void* handle = nullptr;  // as in Buffer: torch's TensorImpl*, NumPy's PyObject*; borrowed
   uint64_t key_set = 0;
@@ -61,10 +63,10 @@ struct Meta {
   bool has_grad_fn = false;
   bool is_inference = false;
   int64_t nbytes_extent = 0;  // bytes from data to one past the last element reached (negative strides: see low)
-  char* low = nullptr;        // lowest address touched
+  char* low = nullptr;        // The lowest address that is touched.
 };
 bool ReadMeta(PyObject* o, Meta* out, const char** why = nullptr);
-bool HasHistory(PyObject* o);    // an operation with gradients made it; also if that cannot be known
+bool HasHistory(PyObject* o);    // Has an operation with gradients made it? True also where that cannot be known.
 bool RequiresGrad(PyObject* o);  // false for what is no torch tensor
 // Only what a guard compares (has_grad_fn is not filled); false if not a plain tensor. Hot: called per input per call.
 // A forward-mode tangent is not looked for: ReadTorchState tells that a dual level is open, and capture declines then.
@@ -85,8 +87,8 @@ std::string DescribeTorchState(const TorchState&);
 const std::string& CaptureObstacle();
 // Does this thread have default hooks for tensors that autograd saves (torch.autograd.graph.saved_tensors_hooks)?
 bool SavedTensorHooks();
-ModeState ReadMode();            // grad, inference
-ModeState ReadModeForCapture();  // all of it
+ModeState ReadMode();            // Reads whether gradients and inference mode are on.
+ModeState ReadModeForCapture();  // Reads all of it.
 std::string DefaultDevice();     // that a mode has set for this thread, as torch writes it; empty: none
 // While alive, autocast is off on this thread: what runs has its casts written out.
 class AutocastOff {
@@ -147,7 +149,7 @@ class GraphRunner {
   // Lets go of each input when it was read for the last time.
   virtual RunEnd RunTaking(std::vector<Ref>* inputs, int64_t* symbols, PyObject** outputs) = 0;
 };
-struct OutputPlan {  // how trace output i is made
+struct OutputPlan {  // Says how an output of the trace is made.
   enum Kind { kGraphOutput, kInput, kReplay } kind;
   int index = 0;  // graph output / graph input; kReplay: graph output of the base, or ~input
   std::vector<int>
@@ -155,10 +157,10 @@ struct OutputPlan {  // how trace output i is made
 };
 // What a run must show before it counts: no autograd node is made and no input is written until it has.
 struct RunCheck {
-  std::vector<int> outputs;  // of the trace
+  std::vector<int> outputs;  // The outputs of the trace that are checked.
   // Told each of them, by its place in the list. Anything but kOk, with the exception: the run counts for nothing.
   std::function<RunEnd(size_t which, PyObject* value)> accept;
-  std::vector<std::pair<int, int>> writes;  // input <- graph output
+  std::vector<std::pair<int, int>> writes;  // Pairs of an input and the graph output that is written to it.
 };
 // Throws std::runtime_error, as MakeTraceRunner. Calls exe->Run without the GIL if that pays.
 std::unique_ptr<GraphRunner> MakeGraphRunner(std::shared_ptr<Executable> exe, const Graph& graph, const Trace& trace,
@@ -167,7 +169,7 @@ std::unique_ptr<GraphRunner> MakeGraphRunner(std::shared_ptr<Executable> exe, co
 
 // Why it is not known what a call returns.
 struct Refusal {
-  bool symbolic = false;  // sizes are no numbers
+  bool symbolic = false;  // Are there sizes that are no numbers?
   std::string text;
 };
 
@@ -191,8 +193,8 @@ Host& NumpyHost();
 // callee name <-> object. "torch.Tensor.add_" -> the method descriptor; new reference or null.
 PyObject* ResolveCallee(const std::string& name);
 // Name of a framework callable (torch builtin, Tensor method, numpy ufunc/function), "" if it is none.
-Callee CalleeOf(PyObject* callable);     // none: it has no name
-bool HasCalleeName(PyObject* callable);  // cheaper
+Callee CalleeOf(PyObject* callable);     // Empty where it has no name.
+bool HasCalleeName(PyObject* callable);  // The same question without the name, which is cheaper.
 bool IsTorchOperator(PyObject* o);       // torch.ops.aten.add and the like, which torch makes once
 
 // The self-test's verdict per fast path, for doctor.

@@ -313,9 +313,10 @@ bool Bind(TorchApi& t) {
   t.c_module = Attr(t.module, "_C");
   Ref nn(Attr(t.module, "nn")), autograd(Attr(t.module, "autograd"));
   t.parameter = reinterpret_cast<PyTypeObject*>(Attr(nn.get(), "Parameter"));
+  t.nn_module = reinterpret_cast<PyTypeObject*>(Attr(nn.get(), "Module"));
   t.disabled_function = Attr(t.c_module, "_disabled_torch_function_impl");
   Ref forward_ad(Attr(autograd.get(), "forward_ad"));
-  if (!t.tensor || !t.c_module || !t.parameter || !forward_ad) return false;  // still being imported
+  if (!t.tensor || !t.c_module || !t.parameter || !t.nn_module || !forward_ad) return false;  // still being imported
   t.forward_ad = Py_NewRef(PyModule_GetDict(forward_ad.get()));
 
   void* cpu = Library("libtorch_cpu.so");

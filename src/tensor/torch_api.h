@@ -18,13 +18,13 @@ namespace framejit::tensor {
 struct ArrayRef {
   const int64_t* data;
   size_t size;
-};  // c10::IntArrayRef
+};  // It is a c10::IntArrayRef.
 struct TensorValue {  // at::Tensor: one pointer, returned through memory
   void* impl = nullptr;
   TensorValue() {}
   ~TensorValue() {}  // not trivial on purpose; owns nothing
 };
-struct OptionalDevice {  // std::optional<c10::Device>
+struct OptionalDevice {  // It is a std::optional<c10::Device>.
   int8_t type = 0, index = 0;
   bool given = false;
 };
@@ -207,6 +207,7 @@ struct TorchApi {
 #undef X
   PyTypeObject* tensor = nullptr;         // torch.Tensor
   PyTypeObject* parameter = nullptr;      // torch.nn.Parameter
+  PyTypeObject* nn_module = nullptr;      // torch.nn.Module
   PyObject* disabled_function = nullptr;  // what __torch_function__ of Parameter is
   PyObject* module = nullptr;             // torch
   PyObject* c_module = nullptr;           // torch._C
@@ -254,7 +255,7 @@ inline TorchDims DimsOf(const TorchApi& t, Impl impl) {
 
 // Steals the implementation reference; new tensor object.
 PyObject* WrapTorch(const TorchApi& t, Impl impl);
-void ReleaseImpl(const TorchApi& t, Impl impl);  // drops one reference
+void ReleaseImpl(const TorchApi& t, Impl impl);  // Drops one reference.
 // Takes the reference out of a handle the shim has returned.
 Impl TakeHandle(const TorchApi& t, Handle h);
 // This thread's words: local dispatch keys (included, excluded; raw) and autograd state. Null where not to be had.

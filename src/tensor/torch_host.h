@@ -25,7 +25,7 @@ class TempTensor {
   ~TempTensor() {
     if (owned_) ReleaseImpl(t_, impl_);
   }
-  TempTensor(const TempTensor&) = delete;  // elided on return
+  TempTensor(const TempTensor&) = delete;  // It is elided on return.
   Handle handle() { return &impl_; }
   bool ok() const { return impl_ != nullptr; }
 
@@ -47,7 +47,7 @@ class Handles {  // that a shim has returned, dropped at the end
   Handles(const Handles&) = delete;
   Handle* operator[](size_t i) { return &handles_[i]; }
   Handle Take(int i) { return std::exchange(handles_[i], nullptr); }
-  bool Count(int n) { return count_ = n, true; }  // how many are results
+  bool Count(int n) { return count_ = n, true; }  // Says how many of them are results.
   int count() const { return count_; }
 
  private:

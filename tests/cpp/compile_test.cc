@@ -2,6 +2,7 @@
 #include <thread>
 
 #include "compile_fixture.h"
+#include "compiler/target.h"
 #include "runtime/prepared.h"
 
 namespace framejit {
@@ -563,6 +564,10 @@ TEST(Compile, LargeWorkRunsInParallel) {
   host.threads = 2;
   Check(*exe, host, f.g, {RandomF32({512, 1024}, 1)});
   EXPECT_EQ(host.parallel_regions, 1);
+}
+
+TEST(Compile, LargeResultsAreStreamedHoweverLargeTheCacheIs) {  // others share a server's cache
+  EXPECT_LE(compiler::CpuTarget().costs().streamed_bytes, int64_t{32} << 20);
 }
 
 TEST(Compile, LargeReductionsAreSplit) {

@@ -45,6 +45,16 @@ TEST(Callee, KnowsItsFramework) {
   EXPECT_FALSE(Callee("numpy.exp").of_cupy());
 }
 
+TEST(Effects, DerivativesOfDerivatives) {
+  for (const char* name :
+       {"framejit.vjp(torch.nn.functional.batch_norm)", "framejit.vjp(torch.max_pool2d)", "framejit._gradients.take",
+        "framejit._gradients.gather", "torch.ops.aten.convolution_backward", "torch.ops.aten.embedding_dense_backward"})
+    EXPECT_TRUE(Callee(name).Has(kDerivedAgain)) << name;
+  for (const char* name : {"torch.take", "torch.gather", "framejit._gradients.attention_backward"})
+    EXPECT_FALSE(Callee(name).Has(kDerivedAgain)) << name;
+  EXPECT_TRUE(Callee("framejit._gradients.gather").Has(kKeepsNoOperand));
+}
+
 TEST(Effects, FormsOfOneOperation) {
   for (const char* name : {"torch.add", "torch.Tensor.add_", "torch.Tensor.__add__", "torch.Tensor.__radd__",
                            "torch.Tensor.__iadd__", "torch.ops.aten.add"})

@@ -762,3 +762,85 @@ def test_functions_twice_differentiated_inside(fresh, square):
         torch.testing.assert_close(mine, theirs)
         torch.testing.assert_close(*(torch.autograd.grad(g.sum(), x)[0] for g in (mine, theirs)))
     assert fresh.cache_info(compiled)["breaks"] == 1
+
+
+<<<<<<< HEAD
+class Masked(torch.autograd.Function):  # data decides how much of it is computed
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        mask = x <= -0.5
+        x = x.clone()
+        x[mask] = (x * 3)[mask]
+        x[~mask] = (x - 1)[~mask]
+        return x, mask.nonzero().sum()
+
+    @staticmethod
+    def backward(ctx, g, _):
+        return g
+
+
+@pytest.mark.parametrize("tracked", [False, True])
+def test_data_decides_sizes_where_no_gradients_are_wanted(tracked):
+    def f(x):
+        y, n = Masked.apply(x * 2)
+        return y + n
+
+    compiled = framejit.compile(f)
+    for k in range(4):
+        x = torch.randn(5, 4, generator=torch.Generator().manual_seed(k)).requires_grad_(tracked)
+        with torch.no_grad():
+            got, expected = compiled(x), f(x)
+        torch.testing.assert_close(got, expected)
+        assert not got.requires_grad
+    info = framejit.cache_info(compiled)
+    assert info["breaks"] == 0 and info["segments"] <= 2
+=======
+class SavesItsResult(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = x.exp()
+        ctx.save_for_backward(y)
+        return y, x * 2
+
+    @staticmethod
+    def backward(ctx, g, h):
+        return g * ctx.saved_tensors[0] + h * 2
+
+
+class SavesItsOperand(SavesItsResult):  # which its backward only takes out
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * 2, x + 1
+
+    @staticmethod
+    def backward(ctx, g, h):
+        (x,) = ctx.saved_tensors
+        return g * 2 + h
+
+
+@pytest.mark.parametrize("function", [SavesItsResult, SavesItsOperand])
+def test_what_a_function_saved_must_not_be_written(fresh, function):
+    """Torch refuses the backward pass then, whatever our derivative reads."""
+
+    def f(x):
+        return function.apply(x)
+
+    def tell(run, written):
+        w = torch.arange(3.0).requires_grad_()
+        x = w * 1
+        results = run(x)
+        with torch.no_grad():
+            {"result": results[0], "other": results[1], "operand": x, "nothing": torch.ones(3)}[written].add_(1)
+        try:
+            (results[0] + results[1]).sum().backward()
+        except RuntimeError as error:
+            return str(error)[:80]
+        return w.grad.tolist()
+
+    compiled = fresh.compile(f)
+    for written in ("nothing", "result", "other", "operand", "nothing"):
+        assert tell(compiled, written) == tell(f, written), written
+    assert compiled.cache_info()["breaks"] == 0
+>>>>>>> soundb

@@ -669,3 +669,33 @@ def test_a_second_pass_is_refused_where_something_was_freed(fresh, name):
                     assert (x is None) == (y is None) and (x is None or torch.allclose(x, y)), (how, wanted, passes)
     assert refused or name in ("nothing", "views")
     assert fresh.cache_info(compiled)["segments"] == 1
+
+
+@pytest.mark.parametrize("leaf", (True, False))
+@pytest.mark.parametrize("late", (True, False))
+@pytest.mark.parametrize("by", ((0,), (1,), (0, 1)))
+def test_hooks_of_inputs_see_gradients_only(fresh, leaf, late, by):
+    """One node stands for all results, and torch runs those of all inputs behind it: the hooks of what gets no gradient are not called."""
+
+    def f(x, w):
+        return x.sin(), w.cos()
+
+    def seen(g):
+        told = []
+        x, w = (torch.ones(3, dtype=torch.float64).requires_grad_() for _ in range(2))
+        x, w = (x, w) if leaf else (x * 2, w * 2)
+        for _ in range(2):  # hooks that were told once are told again
+            handles = []
+            results = g(x, w) if late else None
+            for t in (x, w):
+                handles.append(t.register_hook(lambda g, n=len(handles): told.append((n, g.tolist())) or g * 2))
+            results = results or g(x, w)
+            for _ in range(2):
+                grads = torch.autograd.grad(sum(results[k].sum() for k in by), (x, w), allow_unused=True, retain_graph=True)
+                told.append([None if t is None else t.tolist() for t in grads])
+            handles[0].remove()
+        return sorted(told, key=str)  # one node has no order among its inputs
+
+    compiled = fresh.compile(f)
+    assert seen(compiled) == seen(f)
+    assert compiled.cache_info()["breaks"] == 0

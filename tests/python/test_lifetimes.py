@@ -193,3 +193,39 @@ def test_what_is_seen_to_die_dies_in_its_place(f, fresh):
     for _ in range(3):
         assert outcome(compiled) == outcome(f)
     assert fresh.explain(f)(np.ones(3), []).graph_count >= 1
+
+
+def test_what_a_capture_makes_in_vain_is_not_destroyed(fresh, monkeypatch):
+    """A `__new__` that makes an object with a destructor and then does what no graph holds (tqdm's): the program makes it, and destroys it."""
+    died, unraisable = [], []
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+
+    class Bar:
+        def __new__(cls, *args):
+            made = object.__new__(cls)
+            made.lock = cls.get_lock()
+            return made
+
+        @classmethod
+        def get_lock(cls):
+            return open(os.devnull).close()
+
+        def __init__(self, x):
+            self.x = x
+
+        def __del__(self):
+            died.append(self.close())
+
+        def close(self):
+            return float(np.asarray(self.x).sum())
+
+    def f(x):
+        bar = Bar(x)
+        return x * 2, bar.close()
+
+    compiled = fresh.compile(f)
+    for n in range(4):
+        x = np.full(3, float(n))
+        assert str(compiled(x)) == str((x * 2, 3.0 * n)) and died == [3.0 * n]
+        died.clear()
+    assert not unraisable, unraisable[0]

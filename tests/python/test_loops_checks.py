@@ -430,6 +430,8 @@ def test_kinds_that_change_in_the_middle_of_a_chunk(at):
         ("sieve", ".slow:"),
         ("nussinov", ".slow:"),
         ("with_helpers", "double 6.250000e-02, double"),
+        ("audio_filter", "%carried = phi double"),
+        ("collatz", "%checked.first = "),
         ("floyd_warshall_scalar", "x double>"),
         ("add_scaled", "x double>"),
         ("clipped_halves", "x double>"),

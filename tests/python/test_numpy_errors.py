@@ -518,3 +518,30 @@ def test_the_smallest_integer_divided_by_minus_one(fresh, np, dtype):
             assert got == expected and str(result) == str(eager)
             assert any("overflow" in w for w in expected) == (least < 0)
         assert fresh.cache_info(compiled)["segments"]
+
+
+def test_what_only_something_empty_reads_is_told_of(fresh, np):
+    """Where a size that changes is 0, a kernel of it computes nothing, also not the number that it would spread."""
+
+    def divided(b, d, n):
+        b[: b.size - n] += b[-2] // d
+        return b
+
+    def root(b, d, n):
+        return b[:n] + np.sqrt(b[-2] - 5 - d)
+
+    def rows(b, d, n):
+        return b[:n, None] + np.log(b[-3:] - 10 - d)
+
+    for f in (divided, root, rows):
+        compiled = fresh.compile(f)
+        for n in (5, 6, 7, 30, 0, 1, 0, 30):
+            for d in (2.0, 0.0):
+                for number in (0.0, 100.0):
+                    b = [np.arange(30, dtype=np.float32) for _ in range(2)]
+                    for x in b:
+                        x[-3:] = number
+                    expected, eager = told(f, b[0], d, n)
+                    got, result = told(compiled, b[1], d, n)
+                    assert got == expected and np.array_equal(result, eager, equal_nan=True), (f.__name__, n, d, number)
+        assert fresh.cache_info(compiled)["outcomes"]["run"]["graph"] >= 4

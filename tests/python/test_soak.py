@@ -1,6 +1,7 @@
 """Long runs. Eight threads call and compile all kinds of programs, at sizes that change; results are compared with eager,
 memory is watched. A million calls, two thousand compilations: the same memory at the end. FRAMEJIT_SOAK_SECONDS: how long; FRAMEJIT_SOAK_SEED: other programs."""
 
+import contextvars
 import gc
 import os
 import random
@@ -84,8 +85,29 @@ def executed(x):
     return scope["z"]
 
 
+def trained(x):
+    w = torch.full((8, 3), 0.1, requires_grad=True)
+    y = (x @ w).tanh()
+    y.register_hook(lambda g: g * 2)
+    y.square().mean().backward()
+    return w.grad, y.detach()
+
+
+def caught(x):
+    try:
+        with torch.no_grad(), np.errstate(divide="raise"):
+            return x * float(np.float64(1) / np.float64(x.shape[0] % 3)), torch.is_grad_enabled()
+    except FloatingPointError:
+        return x.cosh(), torch.is_grad_enabled()
+
+
+def own_number(x):
+    return x * mine.number + seen.get()
+
+
+mine, seen = threading.local(), contextvars.ContextVar("seen")
 PROGRAMS = [
-    attention, normed, with_gradient, selected, broken, in_place, looked_up, arrays, masked_array, raises, executed,
+    attention, normed, with_gradient, selected, broken, in_place, looked_up, arrays, masked_array, raises, executed, trained, caught, own_number,
 ]  # fmt: skip
 
 
@@ -119,6 +141,8 @@ def test_soak(fresh):
     def work(number):
         rng = random.Random(SEED * THREADS + number)
         generator = torch.Generator().manual_seed(SEED * THREADS + number)
+        mine.number = number + 0.5
+        seen.set(number * 3)
         while time.time() < end and not differences:
             f = rng.choice(PROGRAMS)
             own = rng.random() < 0.02  # a function that nobody has compiled before
@@ -141,7 +165,7 @@ def test_soak(fresh):
         time.sleep(min(5, SECONDS / 20))
         gc.collect()
         sizes.append(resident())
-    print(f"{sum(calls)} calls, resident megabytes: {sizes[:: max(1, len(sizes) // 20)]}")
+    print(f"{sum(calls)} calls, resident megabytes: {sizes[:: max(1, len(sizes) // 30)]}")
     assert not differences, differences[0]
     assert min(calls) > 0
     assert max(sizes[-3:]) - sizes[len(sizes) // 2] < MEGABYTES, sizes

@@ -89,6 +89,9 @@ ONES = {
     "sum": (lambda x: x.sum(0), (1, 4)),
     "squeeze": (lambda x: x.squeeze(1) * 2, (4, 1, 3)),
     "cat": (lambda x: torch.cat([x, x], 1) * 2, (2, 1)),
+    "cat of rows": (lambda x: torch.cat([x, x], 1) * 2, (1, 4)),
+    "spread and turned": (lambda x: x.transpose(0, 1) * x.sum(), (1, 4)),
+    "turned twice": (lambda x: (x.t().reshape(-1) * 2).sum() + (x.transpose(0, 1) * x.sum()).sum(), (4, 1)),
 }
 
 

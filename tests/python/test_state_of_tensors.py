@@ -948,6 +948,98 @@ def test_a_stale_view_whose_node_was_read(fresh):
         assert tell(ran_outside) == tell(outside)
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
+def test_hooks_are_called_in_the_order_of_the_program(fresh, order):
+    """What was made last comes first, whatever was registered first, and a hook for any of several comes with that."""
+
+    def apart(x, w, v):
+        return x * w, x * v, x + 1
+
+    def one_of_another(x, w, v):
+        a = x * w
+        b = a * v
+        return a, b, b * x
+
+    def mixed(x, w, v):
+        a = x * w
+        c = x + 1
+        return c, a * v, a
+
+    def in_place(x, w, v):
+        a, b = x * w, x * v
+        return a.mul_(3), b, x + 1
+
+    def at_once(x, w, v):
+        a = x * v
+        return (*(x * w).tensor_split(2), a)
+
+    def tell(run, of, one_node):
+        told, tensors = [], [torch.full((4,), n, requires_grad=True) for n in (1.0, 2.0, 3.0)]
+        results = run(*tensors)
+        of = results if of == "results" else tensors
+        for i in sorted(order) if one_node else order:
+            of[i].register_hook(lambda g, i=i: told.append((i, g.tolist())))
+        torch.autograd.graph.register_multi_grad_hook(of, lambda g: told.append(g.tolist()), mode="any")
+        of[0].register_hook(lambda g: told.append("again"))
+        handle = of[1].register_hook(lambda g: told.append("never"))
+        handle.remove()
+        sum((i + 1) * r.sum() for i, r in enumerate(results)).backward()
+        return told, [t.grad.tolist() for t in tensors]
+
+    for f in (apart, one_of_another, mixed, in_place, at_once):
+        compiled = fresh.compile(f)
+        for of in ("results", "inputs"):
+            for _ in range(2):
+                assert tell(compiled, of, f is at_once) == tell(f, of, f is at_once), (f.__name__, of)
+        assert compiled.cache_info()["breaks"] == 0
+
+
+@pytest.mark.parametrize("answer", [lambda g: g[:2], lambda g: g.double(), lambda g: g[None], lambda g: 3, lambda g: g * 2, lambda g: g])
+def test_a_hook_answers_with_another_gradient(fresh, answer):
+    def f(x):
+        y = x * 2
+        return y, y.sin()
+
+    def tell(run, which):
+        x = torch.ones(3, requires_grad=True)
+        results = run(x)
+        for i in which:
+            results[i].register_hook(answer)
+        try:
+            (results[0] + results[1]).sum().backward()
+        except (RuntimeError, TypeError) as error:
+            return type(error).__name__, str(error)
+        return [round(v, 5) for v in x.grad.tolist()]
+
+    compiled = fresh.compile(f)
+    for which in ((0,), (1,), (0, 1)):
+        assert tell(compiled, which) == tell(f, which), which
+    assert compiled.cache_info()["breaks"] == 0
+
+
+def test_gradients_of_layers_come_in_the_order_of_eager(fresh):
+    """Whoever steps an optimizer as soon as a gradient is whole sees the last layer first."""
+    model = torch.nn.Sequential(
+        torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 8, bias=False), torch.nn.LayerNorm(8), torch.nn.Linear(8, 8), torch.nn.Linear(8, 3)
+    )  # fmt: skip
+    told = []
+    for name, p in model.named_parameters():
+        p.register_hook(lambda g, name=name: told.append(name))
+        p.register_post_accumulate_grad_hook(lambda p, name=name: told.append(f"{name} is there"))
+
+    def tell(run):
+        told.clear()
+        run(torch.ones(5, 4)).sum().backward()
+        return list(told)
+
+    want = tell(model)
+    assert want[0] == "5.bias" and len(want) == 18
+    compiled = fresh.compile(model)
+    for _ in range(2):
+        assert tell(compiled) == want
+    assert fresh.cache_info(compiled)["breaks"] == 0
+
+
 @pytest.mark.parametrize("which", [(0,), (1,), (2,), (0, 2), (1, 2), (0, 1, 2)])
 def test_hooks_of_several_results_that_count_nodes(fresh, which):
     """torch.autograd.graph.register_multi_grad_hook waits for as many gradients as nodes run; results of one graph hang on one."""

@@ -369,11 +369,38 @@ def guessed(x, log):
     return inner(x) + 1
 
 
+def raw_told(x, name):
+    calls.append((name, float(x.sum())))
+    if fails.get(name):
+        raise ValueError(name)
+    return x + 1
+
+
+def raw_told_(x, name):
+    calls.append((name, x.stride()))
+    x.add_(1)
+    if fails.get(name):
+        raise ValueError(name)
+    return x
+
+
+library.define("told(Tensor x, str name) -> Tensor")
+library.impl("told", raw_told, "CPU")
+library.impl("told", lambda x, name: torch.empty_like(x), "Meta")
+library.define("told_(Tensor(a!) x, str name) -> Tensor(a!)")
+library.impl("told_", raw_told_, "CPU")
+library.impl("told_", lambda x, name: x, "Meta")
+RAW = torch.ops.framejit_test_raw
+
+
 @pytest.mark.parametrize("f", [straight, caught, called, looked_up, guessed])
-@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("grad", [False, True, "given to Library.impl", "the overload"])
 @pytest.mark.parametrize("whole", [False, True])
-def test_an_operator_that_raises_is_called_once(f, grad, whole):
+def test_an_operator_that_raises_is_called_once(f, grad, whole, monkeypatch):
     seen_by = []
+    if isinstance(grad, str):  # such kernels have no gradients
+        monkeypatch.setitem(globals(), "told", RAW.told.default if grad == "the overload" else RAW.told)
+        grad = False
     if whole and f in (caught, called, guessed, looked_up):
         whole = False
     for g in (f, framejit.compile(f, fullgraph=whole)):
@@ -424,11 +451,27 @@ def test_what_was_done_in_a_run_that_failed_answers_no_later_call():
         assert told(torch.full((3,), 50.0), "free").tolist() == [51.0] * 3 and calls == [("free", 150.0)]
 
 
+def test_operators_are_as_they_were_where_nothing_runs():
+    """Kernels of torch.library.Library.impl are noted where their operators are called, while a compiled function runs."""
+    before, captured = vars(RAW.told)["_op"], framejit.compile(lambda x: RAW.told(x, "a"))
+    for name in ("", "", "a", ""):
+        fails.clear()
+        fails[name] = True
+        calls.clear()
+        try:
+            assert captured(torch.ones(3)).tolist() == [2.0] * 3
+        except ValueError:
+            assert name
+        assert calls == [("a", 3.0)] and vars(RAW.told)["_op"] is before
+    assert captured.cache_info()["breaks"] == 0
+
+
 @pytest.mark.parametrize("view", [False, True])
-def test_an_operator_that_writes_once(view):
+@pytest.mark.parametrize("told_", [told_, RAW.told_])
+def test_an_operator_that_writes_once(view, told_):
     def f(x):
-        told_(x, "w")
-        return x * 2
+        y = told_(x, "w")
+        return x * 2 if y is None else y * 2
 
     compiled = framejit.compile(f)
     for k in range(4):

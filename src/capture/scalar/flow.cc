@@ -25,6 +25,12 @@ State Translator::Entry() {
     if (o && IsLazy(o)) o = reinterpret_cast<Lazy*>(o)->value;
     if (o && PyCell_Check(o)) o = PyCell_GET(o);
     Val v = Describe(slots[i] && IsLazy(slots[i]) && !PyCell_Check(o ? o : Py_None) ? slots[i] : o, out_.objects);
+    if (v.is == Is::kInt && v.small && changed_[i] < 0 && o && PyLong_CheckExact(o))
+      v.natural = PyLong_AsLongLong(o) >= 0;
+    if (const auto merged = merged_.find({from_, i});
+        merged != merged_.end() && merged->second.is == Is::kEither && live[i] &&
+        (v.is == Is::kFloat || (v.is == Is::kNumpy && v.dtype == DType::kFloat64)))
+      v = Either(NewNumpy(DType::kFloat64, -1), New(Is::kBool, -1));
     f.locals[i] = Receive(v, out_.locals, i, i);
     out_.locals.back().live = live[i];
   }
@@ -81,6 +87,7 @@ Val Translator::Receive(Val v, std::vector<Slot>& slots, int slot, int position)
                     .small = natural || x.small});
   });
   UnitSteps(v);
+  if (v.is == Is::kInt) v.natural = false;  // the value's range tells
   slots.push_back(std::move(s));
   return v;
 }
@@ -130,7 +137,7 @@ Val Translator::Constant(PyObject* o) {
 static bool OneObject(const Val& a, const Val& b) {
   if (a.is != b.is || a.dtype != b.dtype) return false;
   if (a.scalar()) return a.value >= 0 || b.value >= 0 ? a.value == b.value : a.home >= 0 && a.home == b.home;
-  return (a.is == Is::kTuple || a.is == Is::kComplex) &&
+  return (a.is == Is::kTuple || a.is == Is::kComplex || a.is == Is::kEither) &&
          std::equal(a.items.begin(), a.items.end(), b.items.begin(), b.items.end(), OneObject);
 }
 
@@ -185,6 +192,7 @@ void Translator::GoTo(State s, bool round) {
   Frame& outer = s.frames[0];
   ComputeAll(s);
   if (s.frames.size() == 1 && !loop_.Holds(outer.pc)) return Leave(s, "", true);
+  if (s.frames.size() == 1 && heads_.contains(outer.pc)) MergeKinds(outer, round);
   for (Frame& f : s.frames)  // all states behind this block are alike
     for (Val& v : f.stack) s.frames.size() == 1 ? Copied(v) : Hold(v);
   Settle();
@@ -217,6 +225,87 @@ void Translator::GoTo(State s, bool round) {
   work_.push_back({it->second, std::move(s), round});
 }
 
+// Where a loop begins with a float of Python that its rounds make one of NumPy (`s = 0.0`, then `s += x[i]`), or with a
+// name that is bound in its rounds alone, the code would be made twice, and the first round would be none of the
+// loop's. What comes to a loop's head is noted, and the next translation makes one kind of it: a float of either kind,
+// for which all that is usual comes out alike, or, of a name whose value nobody asks for there, whatever its rounds
+// leave in it.
+void Translator::MergeKinds(Frame& f, bool round) {
+  const auto [at, made] = live_.try_emplace(f.pc);
+  if (made) at->second = LiveAt(*f.code, f.pc, f.nlocals());
+  for (int i = 0; i < f.nlocals(); ++i) {
+    Val& v = f.locals[i];
+    if (changed_[i] < 0) continue;
+    const bool unbound = v.is == Is::kNull && !at->second[i];
+    Val kind = v.is == Is::kNumpy ? NewNumpy(v.dtype, -1) : New(v.is, -1);
+    const bool either = v.is == Is::kEither || v.is == Is::kFloat || (v.is == Is::kNumpy && v.dtype == DType::kFloat64);
+    KindsSeen& seen = kinds_seen_[{f.pc, i}];
+    seen.unbound |= unbound;
+    seen.mixes |= round && (v.is == Is::kEither || v.is == Is::kFloat) && Innermost(*f.code, f.pc);
+    if (!unbound && !v.scalar() && !either) seen.other = true;
+    if (!unbound && std::none_of(seen.kinds.begin(), seen.kinds.end(), [&](auto& k) { return k.key() == kind.key(); }))
+      seen.kinds.push_back(kind), seen.either &= either;
+    const auto merged = merged_.find({f.pc, i});
+    if (merged == merged_.end()) continue;
+    const bool numpy = v.is == Is::kNumpy;
+    if (unbound) {
+      v = merged->second.is == Is::kEither ? NewNumpy(DType::kFloat64, -1) : merged->second;
+      v.value = Emit({.op = ScalarOp::kConst, .type = v.type(), .id = -2});
+    }
+    if (merged->second.is != Is::kEither || !(either || unbound) || v.is == Is::kEither) continue;
+    v.is = Is::kNumpy;
+    v.dtype = DType::kFloat64;
+    v = Either(std::move(v), New(Is::kBool, Flag(numpy)));
+  }
+}
+
+MergedKinds Translator::Mixed() const {
+  MergedKinds mixed;
+  for (const auto& [place, seen] : kinds_seen_) {
+    if (seen.other || seen.kinds.empty()) continue;
+    if (seen.kinds.size() > 1 && seen.either && !seen.mixes)
+      mixed[place] = Either(NewNumpy(DType::kFloat64, -1), New(Is::kBool, -1));
+    if (seen.kinds.size() == 1 && (seen.unbound || seen.kinds[0].is == Is::kEither))
+      mixed[place] =
+          seen.kinds[0].is == Is::kEither ? Either(NewNumpy(DType::kFloat64, -1), New(Is::kBool, -1)) : seen.kinds[0];
+  }
+  return mixed;
+}
+
+static const Val* FindEither(const Val& v) {
+  if (v.is == Is::kEither) return &v;
+  for (const Val& item : v.items)
+    if (const Val* found = FindEither(item)) return found;
+  return nullptr;
+}
+
+// Goes on with each of the two kinds that a float on the stack may be of, if there is one: the instruction must know.
+bool Translator::Distinguish(const State& s) {
+  const std::vector<Val>& stack = s.frames.back().stack;
+  const Val* found = nullptr;
+  for (auto v = stack.rbegin(); v != stack.rend() && !found; ++v) found = FindEither(*v);
+  if (!found || Waiting(s)) return false;
+  const Val one = *found;
+  const auto known = [&](bool numpy) {
+    State t = s;
+    const std::function<void(Val&)> decide = [&](Val& v) {
+      if (v.is == Is::kEither && OneObject(v.items[0], one.items[0])) {
+        Val number = v.items[0];
+        if (!numpy) number.is = Is::kFloat, number.dtype = DType{};
+        v = std::move(number);
+      }
+      for (Val& item : v.items) decide(item);
+    };
+    for (Frame& f : t.frames) {
+      for (Val& v : f.locals) decide(v);
+      for (Val& v : f.stack) decide(v);
+    }
+    return t;
+  };
+  Branch(Value(one.items[1]), known(true), known(false));
+  return true;
+}
+
 void Translator::Block(State s) {
   for (bool first = true;; first = false) {
     Frame& f = s.top();
@@ -239,6 +328,7 @@ void Translator::Block(State s) {
       computed_.resize(computed);
       code.blocks[here].resize(written);
       Abandon(blocks);
+      if (Distinguish(before)) return;
       return LeaveBefore(before, u.why + Line(before));
     }
     if (ended_) return;
@@ -293,6 +383,7 @@ Translation Translator::Run() {
   code.blocks.emplace_back();
   code.entries.push_back(0);
   State s = Entry();
+  for (const Loop& loop : LoopsOf(*s.top().code)) heads_.insert(loop.start);
   block = 0;
   NewRegion(s);
   GoTo(s);

@@ -310,23 +310,37 @@ void Translator::NextNumber(State& s, const Instr& i, const State& done) {
     State on = s;
     const int left = Op(ScalarOp::kSub, ScalarType::kInt, stop, next);
     const int few = Least(left, Int(kAtOnce));
-    on.top().stack.back().items.push_back(New(Is::kInt, Op(ScalarOp::kAdd, ScalarType::kInt, next, few)));
+    const int limit = Op(ScalarOp::kAdd, ScalarType::kInt, next, few);
+    Emit({.op = ScalarOp::kAssume, .a = Compare(ScalarOp::kLt, next, limit)});  // there is a first round
+    on.top().stack.back().items.push_back(New(Is::kInt, limit));
     GoTo(on);
   });
   Emit({.op = ScalarOp::kBranch, .a = more, .other = Way(done), .imm = yes});
+}
+
+// The number that each item adds one to, if there is one: it tells by itself when a chunk has ended.
+static const Val* Place(const Val& it) {
+  switch (it.is) {
+    case Is::kSeqIter: return &it.items[0];
+    case Is::kRangeIter: return it.unit ? &it.items[0] : nullptr;
+    case Is::kEnumerate: return Place(it.items[1]);
+    case Is::kZip: return Place(it.items[0]);
+    default: return nullptr;
+  }
 }
 
 // The same for other iterators whose number of items is known.
 void Translator::NextOfChunk(State& s, const Instr& i, const State& done) {
   const Val& it = s.top().stack.back();
   if (it.is == Is::kChunk) {
+    const Val* place = Place(it.items[0]);
     const int left = Value(it.items[1]);
-    const int more = Compare(ScalarOp::kGt, left, Int(0));
+    const int more = place ? Compare(ScalarOp::kLt, Value(*place), left) : Compare(ScalarOp::kGt, left, Int(0));
     const int yes = Way([&] {
       State on = s;
       Val& chunk = on.top().stack.back();
       Val item = Take(chunk.items[0]);
-      chunk.items[1] = New(Is::kInt, Op(ScalarOp::kSub, ScalarType::kInt, left, Int(1)));
+      if (!place) chunk.items[1] = New(Is::kInt, Op(ScalarOp::kSub, ScalarType::kInt, left, Int(1)));
       Push(on, std::move(item));
       on.top().pc += i.length;
       GoTo(std::move(on));
@@ -348,7 +362,9 @@ void Translator::NextOfChunk(State& s, const Instr& i, const State& done) {
     State on = s;
     Val chunk;
     chunk.is = Is::kChunk;
-    chunk.items = {it, New(Is::kInt, Least(left, Int(kAtOnce)))};
+    int until = Least(left, Int(kAtOnce));
+    if (const Val* place = Place(it)) until = Op(ScalarOp::kAdd, ScalarType::kInt, Value(*place), until);
+    chunk.items = {it, New(Is::kInt, until)};
     on.top().stack.back() = std::move(chunk);
     GoTo(std::move(on));
   });

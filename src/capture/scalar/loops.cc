@@ -7,7 +7,7 @@
 #include <atomic>
 #include <chrono>
 
-#include "capture/policy.h"
+#include "capture/policy/policy.h"
 #include "capture/scalar/iterators.h"
 #include "capture/scalar/objects.h"
 #include "diag/diag.h"
@@ -169,7 +169,7 @@ bool CodeLoops::Wanted(const Head& head, FjFrame* frame) const {
 void CodeLoops::Compile(Compiled& compiled, Head& head, FjFrame* frame) {
   const double start = Now();
   auto made = std::make_unique<Version>();
-  scalar::Hopes hopes{.natural = head.versions.empty()};
+  scalar::Hopes hopes{.natural = head.versions.size() + 1 < kVersions};
   made->t = scalar::Translate(frame, head.loop, head.loop.start, hopes);
   std::vector<PyObject*> objects;
   for (const ObjectSpec& spec : made->t.objects) objects.push_back(spec.object.get());

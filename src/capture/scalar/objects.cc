@@ -68,12 +68,18 @@ class Reader {
         int overflow;
         const int64_t number = PyLong_AsLongLongAndOverflow(o, &overflow);
         Put<int64_t>(cells[(*leaf)++], number);
-        return !overflow && (!v.small || IsSmall(number));
+        return !overflow && (!v.small || IsSmall(number)) && (!v.natural || number >= 0);
       }
       case Is::kFloat:
         if (!o || !PyFloat_CheckExact(o)) return false;
         return Put(cells[(*leaf)++], PyFloat_AS_DOUBLE(o)), true;
       case Is::kNumpy: return Numpy(v.dtype, o, cells[(*leaf)++]);
+      case Is::kEither: {
+        const int number = cells[(*leaf)++], numpy = cells[(*leaf)++];
+        const bool python = o && PyFloat_CheckExact(o);
+        Put<int64_t>(numpy, !python);
+        return python ? (Put(number, PyFloat_AS_DOUBLE(o)), true) : Numpy(DType::kFloat64, o, number);
+      }
       case Is::kTuple:
         if (!o || !PyTuple_CheckExact(o) || PyTuple_GET_SIZE(o) != static_cast<Py_ssize_t>(v.items.size()))
           return false;
@@ -267,6 +273,12 @@ class Writer {
       case Is::kInt: return PyLong_FromLongLong(cells_[cells[(*leaf)++]]);
       case Is::kFloat: return PyFloat_FromDouble(Get<double>(cells[(*leaf)++]));
       case Is::kNumpy: return Numpy(v.dtype, cells[(*leaf)++]);
+      case Is::kEither: {
+        const int number = cells[*leaf];
+        const bool numpy = cells_[cells[*leaf + 1]] != 0;
+        *leaf += 2;
+        return numpy ? Numpy(DType::kFloat64, number) : PyFloat_FromDouble(Get<double>(number));
+      }
       case Is::kTuple: {
         Ref tuple(PyTuple_New(v.items.size()));
         for (size_t i = 0; tuple && i < v.items.size(); ++i) {

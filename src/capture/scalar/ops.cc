@@ -342,6 +342,12 @@ Val NewNumpy(DType dtype, int value) {
   v.dtype = dtype;
   return v;
 }
+Val Either(Val number, Val numpy) {
+  Val v;
+  v.is = Is::kEither;
+  v.items = {std::move(number), std::move(numpy)};
+  return v;
+}
 Val IntConstant(Builder& b, int64_t c) {
   Val v = New(Is::kInt, b.Int(c));
   v.constant = c;
@@ -448,11 +454,8 @@ Val ToInt(Builder& b, const Val& x) {
   if (x.is == Is::kInt) return x;
   if (x.integral()) return New(Is::kInt, Whole(b, x));
   const int v = Double(b, x);
-  constexpr double kMost = 4.0e18;
-  const int inside = b.Compare(ScalarOp::kLt, b.Op(ScalarOp::kAbs, ScalarType::kF64, v), b.Number(kMost));
-  b.ExitIf(b.Op(ScalarOp::kNot, ScalarType::kBool, inside));
   b.IsFinite(v);
-  return New(Is::kInt, b.Op(ScalarOp::kF64ToInt, ScalarType::kInt, v));
+  return New(Is::kInt, b.Over(ScalarOp::kF64ToInt, v, -1));
 }
 
 Val ToFloat(Builder& b, const Val& x) {

@@ -1,4 +1,6 @@
 // This file translates the instructions, one by one.
+#include <opcode.h>
+
 #include <limits>
 
 #include "capture/scalar/translator.h"
@@ -153,12 +155,17 @@ void Translator::StepValue(State& s, const Instr& i) {
     case Op::kBinary: {
       const Val y = Pop(s), x = Pop(s);
       if (IsArray(x) || IsArray(y)) return ArrayBinary(s, i, x, y);
+      if (x.is == Is::kEither || y.is == Is::kEither) {
+        Push(s, BinaryOfEither(i.arg, x, y));
+        return Next(s, i);
+      }
       out_.floats |= !x.python() || !y.python();
       Push(s, Binary(*this, i.arg, x, y));
       return Next(s, i);
     }
     case Op::kCompare: {
       const Val y = Pop(s), x = Pop(s);
+      if (x.is == Is::kEither || y.is == Is::kEither) return CompareEither(s, i, x, y);
       Val r = scalar::Compare(*this, i.arg, x, y);
       Push(s, i.flag ? New(Is::kBool, Value(r)) : r);
       return Next(s, i);
@@ -193,6 +200,39 @@ void Translator::StepValue(State& s, const Instr& i) {
     case Op::kCallStackNames: return CallNamed(s, i);
     default: return StepFlow(s, i);
   }
+}
+
+// Is a float of either kind computed with it as one of NumPy's is?
+static bool GoesWithEither(const Val& v) {
+  if (v.is == Is::kNumpy)
+    return v.dtype == DType::kFloat64 || (v.integral() && !v.truth() && v.dtype != DType::kUInt64);
+  return v.is == Is::kEither || v.is == Is::kFloat || v.is == Is::kInt;
+}
+
+// As NumPy computes: where Python would raise an error or NumPy tell of something, the code is left.
+Val Translator::BinaryOfEither(int op, const Val& x, const Val& y) {
+  if (op >= NB_INPLACE_ADD) op -= NB_INPLACE_ADD;
+  if ((op != NB_ADD && op != NB_SUBTRACT && op != NB_MULTIPLY && op != NB_TRUE_DIVIDE) || !GoesWithEither(x) ||
+      !GoesWithEither(y))
+    throw Unsupported{"an operator on a float of Python or NumPy"};
+  out_.floats = true;
+  if (op == NB_TRUE_DIVIDE) ExitIf(Op(ScalarOp::kNot, ScalarType::kBool, Truth(*this, y.number())));
+  Val number = Binary(*this, op, x.number(), y.number());
+  if (x.is == Is::kNumpy || y.is == Is::kNumpy) return number;
+  Val flag = x.is == Is::kEither ? x.items[1] : y.items[1];
+  if (x.is == Is::kEither && y.is == Is::kEither)
+    flag = New(Is::kBool, Op(ScalarOp::kOr, ScalarType::kBool, Value(flag), Value(y.items[1])));
+  return Either(std::move(number), std::move(flag));
+}
+
+// The answer's kind does not show where it is asked for its truth alone.
+void Translator::CompareEither(State& s, const Instr& i, const Val& x, const Val& y) {
+  const auto next = s.top().code->At(s.top().pc + i.length).op;
+  const bool asked = i.flag || next == Op::kPopJumpIfFalse || next == Op::kPopJumpIfTrue;
+  if (!asked || !GoesWithEither(x) || !GoesWithEither(y))
+    throw Unsupported{"a comparison of a float of Python or NumPy"};
+  Push(s, New(Is::kBool, Value(scalar::Compare(*this, i.arg, x.number(), y.number()))));
+  Next(s, i);
 }
 
 void Translator::StepFlow(State& s, const Instr& i) {
@@ -277,7 +317,8 @@ void Translator::SetItem(State& s, const Val& of, const Val& index, const Val& v
     ComputeAll(s, &stored);
     return Assign(s, p, stored);
   }
-  const Element v = IsComplex(p.dtype) ? NumberAs(value, p.dtype) : Element{Stored(*this, value, p.dtype)};
+  const Val& stored = p.dtype == DType::kFloat64 || IsComplex(p.dtype) ? value.number() : value;
+  const Element v = IsComplex(p.dtype) ? NumberAs(stored, p.dtype) : Element{Stored(*this, stored, p.dtype)};
   ComputeAll(s);
   Settle();
   StoreElement(BaseOf(p), p.offset, v, p.dtype, Lies(p));
@@ -440,6 +481,9 @@ void Translator::Call(State& s, const Instr& i) {
     ended_ = true;
     return Extreme(s, args, 1, args[0], name == "builtins.max" ? Py_GT : Py_LT);
   }
+  if (name.starts_with("math.") || o == reinterpret_cast<PyObject*>(&PyFloat_Type) ||
+      o == reinterpret_cast<PyObject*>(&PyLong_Type))
+    for (Val& a : args) a = Val(a.number());
   std::optional<Val> result = CallBuiltin(s, name, args);
   if (!result) {
     bool known;
@@ -497,13 +541,22 @@ void Translator::CallNamed(State& s, const Instr& i) {
 Translation Translate(FjFrame* frame, const Loop& loop, int from, const Hopes& hopes) {
   std::set<int> not_inline;
   ItemKinds kinds;
+  MergedKinds merged;
+  constexpr int kMostTries = 8;
+  int tries = 0;
   for (;;) {
     try {
-      Translator translator(frame, loop, from, hopes, not_inline, kinds);
+      Translator translator(frame, loop, from, hopes, not_inline, kinds, merged);
       Translation made = translator.Run();
       const size_t known = kinds.size();
       kinds.merge(translator.Learned(made));
-      if (kinds.size() == known) return made;
+      bool changed = kinds.size() != known;
+      for (auto& [place, kind] : translator.Mixed()) {
+        const auto [it, added] = merged.try_emplace(place, kind);
+        changed |= added || it->second.key() != kind.key();
+        it->second = kind;
+      }
+      if (!changed || ++tries == kMostTries) return made;
     } catch (const NotInline& call) {
       if (!not_inline.insert(call.pc).second) throw std::runtime_error("scalar code: a call cannot be left to Python");
     } catch (const TooMuch&) {

@@ -23,13 +23,13 @@ inline constexpr int kMostWeight = 6;  // of what is computed again wherever it 
 bool IsJump(Op op);
 // Locals that are read before they are written from `start` on; whatever may raise may go to its handler.
 std::vector<bool> LiveAt(const bytecode::Code& code, int start, int num_locals);
-Val Numbers(Is is, int n);  // with n ints in it
+Val Numbers(Is is, int n);  // Has n ints in it.
 Val Unknown();
 inline bool Float(DType t) {
   return t == DType::kFloat32 || t == DType::kFloat64;
 }
 Val Slice(const Val& start, const Val& stop, const Val& step);
-int IndexWithin(Builder& b, const Val& index, int size);  // in [0, size), or an exit
+int IndexWithin(Builder& b, const Val& index, int size);  // A number in [0, size), or the code is left.
 
 // For each number in it.
 template <typename F>
@@ -92,14 +92,22 @@ struct Node {
   std::vector<int> sizes{};
   uint32_t ones = 0;
   Part part{};         // also what kGather takes from
-  Element value{};     // of a number, as `dtype`
-  ScalarOp op{};       // of operands that become `dtype`
-  int a = -1, b = -1;  // nodes
+  Element value{};     // Of kNumber: its value, as `dtype`.
+  ScalarOp op{};       // Its operands become `dtype` first.
+  int a = -1, b = -1;  // The nodes of its operands.
 };
 
 struct TooMuch {};
 // What is known of empty lists once the program has put something into them.
 using ItemKinds = std::map<PyObject*, Val>;
+// As what a local is taken where a loop begins: its first instruction, and the local's index.
+using MergedKinds = std::map<std::pair<int, int>, Val>;
+// As what it came there; `either`: always as a float of Python or NumPy. `mixes`: a round of an innermost loop may
+// leave it as either, so which one it is would have to be computed in each round.
+struct KindsSeen {
+  std::vector<Val> kinds;
+  bool unbound = false, other = false, either = true, mixes = false;
+};
 struct NotInline {  // what was called must be left to Python as a whole
   int pc;
 };
@@ -107,14 +115,21 @@ struct NotInline {  // what was called must be left to Python as a whole
 class Translator final : public Builder {
  public:
   Translator(FjFrame* frame, const Loop& loop, int from, const Hopes& hopes, const std::set<int>& not_inline,
-             const ItemKinds& kinds)
-      : frame_(frame), loop_(loop), from_(from), hopes_(hopes), not_inline_(not_inline), kinds_(kinds) {
+             const ItemKinds& kinds, const MergedKinds& merged)
+      : frame_(frame),
+        loop_(loop),
+        from_(from),
+        hopes_(hopes),
+        not_inline_(not_inline),
+        kinds_(kinds),
+        merged_(merged) {
     code.apart = hopes.apart;
   }
 
   Translation Run();
   // Of lists of which nothing was known when they were read, and is now.
   ItemKinds Learned(const Translation& made) const;
+  MergedKinds Mixed() const;
 
  private:
   // --- the entry
@@ -286,6 +301,8 @@ class Translator final : public Builder {
   }
 
   void CountAnew();
+  void MergeKinds(Frame& f, bool round);
+  bool Distinguish(const State& s);
 
   // Is something jumped to here?
   bool Target(const Frame& f, int pc) {
@@ -471,6 +488,8 @@ class Translator final : public Builder {
   std::pair<ScalarType, std::vector<int>> ItemArguments(int object, const Val& v);
   void SetListItem(State& s, int object, const Val& index, const Val& value);
   std::optional<Val> ListMethod(State& s, const std::string& name, int object, const std::vector<Val>& args);
+  Val BinaryOfEither(int op, const Val& x, const Val& y);
+  void CompareEither(State& s, const Instr& i, const Val& x, const Val& y);
   Val GetItem(State& s, const Val& container, const Val& index);
   void SetItem(State& s, const Val& container, const Val& index, const Val& value);
   Val Attribute(const State& s, const Val& of, PyObject* name);
@@ -564,6 +583,10 @@ class Translator final : public Builder {
   std::set<int> unknown_;  // lists that were read when nothing was known of them
   const std::set<int>& not_inline_;
   const ItemKinds& kinds_;
+  const MergedKinds& merged_;
+  std::map<std::pair<int, int>, KindsSeen> kinds_seen_;
+  std::set<int> heads_;                    // first instructions of loops
+  std::map<int, std::vector<bool>> live_;  // locals there
   Translation out_;
   std::map<std::pair<int, int>, int> cells_;  // (position, part): the flag that it was written is part -1
   std::map<std::tuple<int, int, int, ScalarType>, int> homes_;
@@ -578,23 +601,23 @@ class Translator final : public Builder {
   int current_ = 0;  // the block that a version begins with
   std::map<int, std::vector<int>> leads_to_;
   std::map<int, int> chunks_;  // of loops over so many at once: the block that begins a round, and that which counts
-  std::vector<bool> touched_;  // locals that the loop names
+  std::vector<bool> touched_;  // The locals that the loop names.
   std::vector<int> changed_;   // those that it writes: the variable that tells whether it did
-  std::vector<bool> stored_;   // in this block
+  std::vector<bool> stored_;   // The locals that this block has stored.
   int rounds_ = -1, others_ = -1;  // variables: rounds of loops over numbers, and of all others
-  State region_;                   // since when nothing was written, in this block
+  State region_;                   // Nothing was written in this block since this state.
   std::vector<bool> region_stored_;
   std::deque<Node> nodes_;
-  int buffers_ = 0;                            // of this region
-  std::vector<int> fresh_;                     // addresses of arrays that were made in it
-  std::vector<std::pair<int, Val>> computed_;  // in it, too: nodes, and what became of them
+  int buffers_ = 0;                            // How many buffers this region has.
+  std::vector<int> fresh_;                     // The addresses of arrays that were made in this region.
+  std::vector<std::pair<int, Val>> computed_;  // The nodes that this region has computed, and what became of them.
   int parallel_ = 0;                           // the loop over elements that is being written
   int parallels_ = 0, extra_blocks_ = 0;
   int views_ = 1 << 16;     // behind the numbers that views have at the beginning of a block
-  int bad_ = -1;            // its variable: a number came out that NumPy may tell of
-  int exit_ = -1;           // to where it began
-  bool ended_ = false;      // the block, with this instruction
-  bool wrote_ = false;      // this instruction
+  int bad_ = -1;            // A variable: has a number come out that NumPy may tell of?
+  int exit_ = -1;           // The exit to where this instruction began.
+  bool ended_ = false;      // Has this instruction ended the block?
+  bool wrote_ = false;      // Has this instruction written anything?
   bool innermost_ = false;  // a loop without others in it goes round
 };
 

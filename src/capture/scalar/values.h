@@ -22,27 +22,29 @@ enum class Is : uint8_t {
   kNull,    // nothing: an unbound local, the empty slot of a call
   kFrame,   // whatever the frame holds there: nothing may be done with it
   kObject,  // `object`, one of the code's objects
-  kBool,    // Python's numbers
+  kBool,    // Python's numbers are this and the two that follow.
   kInt,
   kFloat,
-  kAddress,    // of memory: in views alone
-  kNumpy,      // a NumPy scalar of `dtype`
+  kAddress,    // An address in memory, which only views hold.
+  kNumpy,      // A NumPy scalar of type `dtype`.
   kComplex,    // a complex number: real and imaginary part, which are of Python; `dtype`: of NumPy, if not kBool
-  kTuple,      // of items
-  kLiteral,    // a list that the program writes down for np.array, of items
-  kRange,      // start, stop, step
+  kEither,     // A float of Python or a numpy.float64: the number as the latter, and whether it is one.
+  kTuple,      // Its items are those of the tuple.
+  kLiteral,    // A list that the program writes down for np.array; its items are those of the list.
+  kRange,      // Its items are start, stop and step.
   kRangeIter,  // next, step, left; with the step 1 in place of the last where it stops, and in the loop a limit before
                // that
   kSeqIter,    // index, and the list or array that is gone through
-  kBackIter,   // the same from its end
+  kBackIter,   // The same, from the end.
   kTupleIter,  // a tuple, of which `node` is the next item
-  kEnumerate,  // count, iterator
-  kZip,        // iterators
-  kChunk,     // in the loop alone: an iterator, and how many of its items are gone through before others get their turn
-  kSlice,     // start, stop, step, which may be None
-  kView,      // a part of the array `object`: offset in bytes, sizes, strides in bytes; without object one that the
-              // code made, of `dtype`: last the address of its memory
-  kDeferred,  // an array that was not computed: the translation's node
+  kEnumerate,  // Its items are the count and the iterator.
+  kZip,        // Its items are iterators.
+  kChunk,      // in the loop alone: an iterator, and how many of its items are gone through before others get their
+               // turn, or where it stands then
+  kSlice,      // start, stop, step, which may be None
+  kView,       // a part of the array `object`: offset in bytes, sizes, strides in bytes; without object one that the
+               // code made, of `dtype`: last the address of its memory
+  kDeferred,   // an array that was not computed: the translation's node
 };
 
 struct Val {
@@ -51,8 +53,8 @@ struct Val {
   int object = -1;
   int node = -1;
   bool unit = false;     // ranges: the step is 1; views: the last stride is that of neighbours
-  uint32_t ones = 0;     // views: axes that None made
-  bool natural = false;  // iterators: the next is not negative, and small
+  uint32_t ones = 0;     // Of views: the axes that None made.
+  bool natural = false;  // iterators: the next is not negative, and small; so ints at the entry that the code keeps
   bool small = false;    // ints at the entry: as IsSmall says
   bool few = false;      // ranges: of a few numbers, whatever is computed
   bool whole = false;    // views of what the code made: all of it, the array itself
@@ -62,17 +64,19 @@ struct Val {
   std::vector<Val> items;
   // The number of a scalar: its value, or else the variable that holds it.
   int value = -1, home = -1;
-  std::optional<int64_t> constant;  // of an int
+  std::optional<int64_t> constant;  // The value of an int that is known.
 
   bool scalar() const { return is >= Is::kBool && is <= Is::kNumpy; }
   bool integral() const { return is == Is::kBool || is == Is::kInt || (is == Is::kNumpy && dtype < DType::kFloat16); }
   bool truth() const { return is == Is::kBool || (is == Is::kNumpy && dtype == DType::kBool); }
   bool python() const { return is != Is::kNumpy; }
+  // What arithmetic sees of a float of either kind.
+  const Val& number() const { return is == Is::kEither ? items[0] : *this; }
   bool made() const { return is == Is::kView && object < 0; }
-  int rank() const { return static_cast<int>(items.size() - (object < 0 ? 2 : 1)) / 2; }  // of views
+  int rank() const { return static_cast<int>(items.size() - (object < 0 ? 2 : 1)) / 2; }  // The rank of a view.
   bool iterator() const { return is >= Is::kRangeIter && is <= Is::kChunk; }
   ScalarType type() const;
-  std::string key() const;  // the kind
+  std::string key() const;  // Names the kind.
 };
 
 Val Object(int object);
@@ -86,13 +90,13 @@ struct Unsupported {
 // Something that the code refers to. Those that are `used` are guarded: arrays by what the code takes for granted of
 // them, all others by identity.
 struct ObjectSpec {
-  Ref object;  // when the code was made
+  Ref object;  // The object as it was when the code was made.
   bool array = false, list = false;
   DType dtype{};
   Val item;  // of a list, its kind; nothing is known of an empty one
   int rank = 0;
   bool unit = false;     // the last stride is that of neighbours
-  bool written = false;  // elements of it
+  bool written = false;  // Are elements of it written?
   bool used = false;
   int cells = -1;      // data, then sizes, then strides in bytes; of a list the object
   bool fixed = false;  // by identity, found through a guard of a name
@@ -146,7 +150,7 @@ class Builder {
   void Settle() {
     const std::set<int> finite = std::exchange(finite_, {});
     if (specials_.all.empty()) return;
-    std::set<int> shown = finite;  // by results of others
+    std::set<int> shown = finite;  // Values that results of others show to be finite.
     for (int v : finite) Shown(v, shown);
     for (const auto& made : specials_.all) Shown(made.value, shown);
     for (const auto& made : specials_.all)
@@ -167,8 +171,8 @@ class Builder {
   int scratch = 0, scratch2 = 0;  // cells that helpers write to
 
  protected:
-  codegen::ScalarSpecials specials_;  // in this block, to be looked at
-  std::set<int> finite_;              // in it, known to be
+  codegen::ScalarSpecials specials_;  // Those of this block that are still to be looked at.
+  std::set<int> finite_;              // Values of this block that are known to be finite.
 
  private:
   // What is not finite in these operands is not finite in the result.
@@ -201,6 +205,7 @@ inline bool IsSmall(int64_t number) {
 }
 
 Val New(Is is, int value);
+Val Either(Val number, Val numpy);
 Val NewNumpy(DType dtype, int value);
 Val IntConstant(Builder& b, int64_t v);
 
@@ -210,8 +215,8 @@ Val Compare(Builder& b, int py_op, const Val& x, const Val& y);
 Val Negative(Builder& b, const Val& x);
 Val Invert(Builder& b, const Val& x);
 Val Absolute(Builder& b, const Val& x);
-int Truth(Builder& b, const Val& x);    // a bool
-int AsIndex(Builder& b, const Val& x);  // an int
+int Truth(Builder& b, const Val& x);    // Gives a bool.
+int AsIndex(Builder& b, const Val& x);  // Gives an int.
 Val Complex(const Val& re, const Val& im, bool numpy);
 // An element of an array: a number, or the two floats of a complex one.
 struct Element {
@@ -225,12 +230,12 @@ Val ComplexAbsolute(Builder& b, const Val& x);
 Val ComplexCompare(Builder& b, int py_op, const Val& x, const Val& y);
 int Whole(Builder& b, const Val& x);
 int Double(Builder& b, const Val& x);
-Val ToInt(Builder& b, const Val& x);                                              // int(x)
-Val ToFloat(Builder& b, const Val& x);                                            // float(x)
-Val ToNumpy(Builder& b, const Val& x, DType t);                                   // np.float64(x)
+Val ToInt(Builder& b, const Val& x);                                              // As int(x).
+Val ToFloat(Builder& b, const Val& x);                                            // As float(x).
+Val ToNumpy(Builder& b, const Val& x, DType t);                                   // As np.float64(x).
 Val MathCall(Builder& b, const std::string& name, const std::vector<Val>& args);  // math.name
 Val SquareRoot(Builder& b, const Val& x);                                         // np.sqrt
-int Stored(Builder& b, const Val& x, DType t);                                    // as an element of `t`
+int Stored(Builder& b, const Val& x, DType t);                                    // The number as an element of `t`.
 
 // In which type NumPy computes; numbers of Python are weak.
 DType CommonType(const Val& x, const Val& y);

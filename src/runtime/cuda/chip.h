@@ -5,10 +5,10 @@
 namespace framejit::runtime::cuda {
 
 struct Chip {
-  int capability = 0;       // times ten: 90 is sm_90
+  int capability = 0;       // Times ten: 90 is sm_90.
   int multiprocessors = 0;  // the rest is of one of these
-  int threads = 0;          // that it holds at once
-  int registers = 0;        // of 32 bits
+  int threads = 0;          // The threads that it holds at once.
+  int registers = 0;        // Its registers of 32 bits.
   int shared_of_block = 0;  // bytes of shared memory that one block can ask for
 
   bool converts_pairs() const { return capability >= 80; }  // two numbers to 16 bits at once

@@ -12,7 +12,7 @@
 
 namespace framejit::runtime::cuda {
 
-using Result = int;     // CUresult; 0 is success
+using Result = int;     // As CUresult: 0 is success.
 using Context = void*;  // CUcontext
 using Module = void*;
 using Function = void*;
@@ -103,10 +103,10 @@ inline void Check(const Driver& d, Result r, const char* what) {
 struct DeviceInfo {
   int ordinal = 0;
   Context context = nullptr;  // the primary one, which is the framework's
-  int major = 0, minor = 0;   // compute capability
+  int major = 0, minor = 0;   // The compute capability.
   Chip chip;
 };
-const DeviceInfo& GetDevice(int ordinal);  // throws std::runtime_error
+const DeviceInfo& GetDevice(int ordinal);  // Throws std::runtime_error.
 
 int DeviceCount();  // 0 without a driver
 // "cpu", "cuda:1", "meta". "cuda" means the thread's current device: here only where there is just one (capture names

@@ -24,12 +24,12 @@ namespace framejit::runtime::cuda {
 struct StreamPool {
   std::atomic<bool> taken{false};
   Stream side = nullptr;   // captures are made on it; nothing ever runs there
-  void* memory = nullptr;  // the host's pool
+  void* memory = nullptr;  // The host's pool.
 };
 StreamPool& PoolOf(const Driver& driver, int device, uint64_t stream_id);
 
 struct GraphRange {
-  int first = 0, last = 0;  // steps [first, last)
+  int first = 0, last = 0;  // The steps in [first, last).
   Graph graph = nullptr;    // whose nodes name those of exec
   GraphExec exec = nullptr;
   struct Kernel {
@@ -49,7 +49,7 @@ struct StreamGraphs {
   StreamGraphs(const Driver& d, int device, uint64_t id, size_t steps)
       : driver(d), stream_id(id), pool(PoolOf(d, device, id)), shares(std::make_shared<StepShares>(steps)) {}
   ~StreamGraphs() { Clear(); }
-  void Clear();  // destroys the graphs
+  void Clear();  // Destroys the graphs.
   void Captured(const Plan& plan, const std::vector<void*>& all);
   void GiveUp(const Plan& plan, const std::string& why);
 
@@ -60,7 +60,7 @@ struct StreamGraphs {
   const Driver& driver;
   const uint64_t stream_id;
   StreamPool& pool;              // what follows belongs to who has taken it
-  std::atomic<bool> off{false};  // could not be captured
+  std::atomic<bool> off{false};  // Set where they could not be captured.
   int runs = 0, captures = 0;
   uint64_t settings = 0;  // the user's, of libraries, in the last run
   std::thread::id
@@ -73,7 +73,7 @@ struct StreamGraphs {
   std::byte* arena = nullptr;
   std::vector<void*> pointers;                   // kernel arguments that the graphs hold, by slot of the context
   std::vector<std::pair<int, void*>> externals;  // values in memory that calls in ranges have allocated
-  const std::shared_ptr<StepShares> shares;      // of the plan's steps
+  const std::shared_ptr<StepShares> shares;      // Those of the plan's steps.
 };
 
 }  // namespace framejit::runtime::cuda

@@ -1,0 +1,197 @@
+#include "capture/numbers/draws.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+
+#include "capture/builtins.h"
+#include "capture/numbers/number_slots.h"
+#include "capture/override.h"
+#include "capture/proxy.h"
+#include "capture/session.h"
+#include "capture/types.h"
+#include "surface/numpy_transforms.h"
+
+namespace framejit::capture {
+namespace {
+
+// NumPy's generators draw from a bit generator of their own. Borrowed: the generator holds it. Null: there is none.
+PyObject* BitsOf(PyObject* generator) {
+  static PyObject* const name = PyUnicode_InternFromString("_bit_generator");
+  Ref bits(PyObject_GetAttr(generator, name));
+  if (!bits) PyErr_Clear();
+  return bits.get();
+}
+
+// The class of C of which this one is or derives. Null: it draws nothing.
+PyTypeObject* ClassOf(PyTypeObject* t) {
+  while (t && !FactsOf(t).Has(TypeFacts::kDraws)) t = t->tp_base;
+  return t;
+}
+
+// What in an object of C is its state: all of it behind the head, since draws change numbers there and no reference.
+std::pair<char*, size_t> StateIn(PyObject* o) {
+  PyTypeObject* type = ClassOf(Py_TYPE(o));
+  return {reinterpret_cast<char*>(o) + sizeof(PyObject), (type ? type : Py_TYPE(o))->tp_basicsize - sizeof(PyObject)};
+}
+
+// Methods that draw and do nothing else. `seed`, `shuffle` and the like are not among them.
+bool OnlyDraws(std::string_view name) {
+  static constexpr std::string_view kNames[] = {"beta",
+                                                "binomial",
+                                                "chisquare",
+                                                "choice",
+                                                "dirichlet",
+                                                "exponential",
+                                                "f",
+                                                "gamma",
+                                                "geometric",
+                                                "getrandbits",
+                                                "gumbel",
+                                                "hypergeometric",
+                                                "integers",
+                                                "laplace",
+                                                "logistic",
+                                                "lognormal",
+                                                "logseries",
+                                                "multinomial",
+                                                "normal",
+                                                "pareto",
+                                                "permutation",
+                                                "poisson",
+                                                "power",
+                                                "rand",
+                                                "randint",
+                                                "randn",
+                                                "random",
+                                                "random_sample",
+                                                "rayleigh",
+                                                "standard_cauchy",
+                                                "standard_exponential",
+                                                "standard_gamma",
+                                                "standard_normal",
+                                                "standard_t",
+                                                "triangular",
+                                                "uniform",
+                                                "vonmises",
+                                                "wald",
+                                                "weibull",
+                                                "zipf"};
+  return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
+}
+
+// An argument that is the same in every run. New reference, null: it may be another one, or a Break.
+PyObject* Fixed(Session& s, PyObject* o) {
+  o = s.Resolve(o);
+  if (!o) return nullptr;
+  if (IsSymInt(o) || IsSymFloat(o)) return Concrete(o);
+  if (IsPrimitive(o) || (IsConstantKind(o) && s.SourceOf(o))) return Py_NewRef(o);
+  const bool list = PyList_CheckExact(o);
+  if ((!list && !PyTuple_Check(o)) || !s.NoteContents(o)) return nullptr;
+  Ref all(list ? PyList_New(0) : PyTuple_New(PyTuple_GET_SIZE(o)));
+  for (Py_ssize_t i = 0; all && i < PySequence_Fast_GET_SIZE(o); ++i) {
+    Ref item(Fixed(s, PySequence_Fast_GET_ITEM(o, i)));
+    if (!item) return nullptr;
+    if (!list)
+      PyTuple_SET_ITEM(all.get(), i, item.release());
+    else if (PyList_Append(all.get(), item.get()) < 0)
+      return nullptr;
+  }
+  return all.release();
+}
+
+}  // namespace
+
+bool IsGenerator(PyObject* o) {
+  PyTypeObject* type = ClassOf(Py_TYPE(o));
+  if (!type) return false;
+  const std::string_view name = type->tp_name;
+  if (name == "_random.Random") return true;
+  PyObject* bits = name.starts_with("numpy.random.") ? BitsOf(o) : nullptr;
+  return bits && std::string_view(Py_TYPE(bits)->tp_name).starts_with("numpy.random._");
+}
+
+void GeneratorStates::Save(PyObject* generator) {
+  const bool numpys = std::string_view(ClassOf(Py_TYPE(generator))->tp_name).starts_with("numpy.");
+  for (PyObject* o : {generator, numpys ? BitsOf(generator) : nullptr}) {
+    if (!o || std::any_of(parts_.begin(), parts_.end(), [&](const Part& p) { return p.object.get() == o; })) continue;
+    const auto [at, size] = StateIn(o);
+    parts_.push_back({Borrow(o), std::vector<char>(at, at + size)});
+  }
+}
+
+void GeneratorStates::Restore() const {
+  for (const Part& p : parts_) std::memcpy(StateIn(p.object.get()).first, p.bytes.data(), p.bytes.size());
+}
+
+PyObject* DrawProgram::Made::Call() const {
+  std::vector<PyObject*> raw;
+  for (const Ref& a : args) raw.push_back(a.get());
+  const Py_ssize_t keywords = kwnames ? PyTuple_GET_SIZE(kwnames.get()) : 0;
+  return PyObject_Vectorcall(function.get(), raw.data(), raw.size() - keywords, kwnames.get());
+}
+
+bool DrawProgram::Run(GeneratorStates* before) const {
+  for (const Made& d : draws_) before->Save(d.generator.get());
+  std::vector<Ref> drawn;  // other threads may run meanwhile, and draw for the same segment
+  for (const Made& d : draws_) {
+    drawn.emplace_back(d.Call());
+    if (!drawn.back()) return false;
+  }
+  for (size_t i = 0; i < drawn.size(); ++i)
+    PyList_SetItem(values_.get(), static_cast<Py_ssize_t>(i), drawn[i].release());
+  return true;
+}
+
+void DrawProgram::Drop() const {
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(values_.get()); ++i)
+    if (!IsPrimitive(PyList_GET_ITEM(values_.get(), i))) PyList_SetItem(values_.get(), i, Py_NewRef(Py_None));
+}
+
+PyObject* DrawProgram::Seen(Session& s, PyObject* value, const char* name) {
+  auto at = static_cast<int>(PyList_GET_SIZE(values_.get()));
+  if (PyList_Append(values_.get(), value) < 0) return nullptr;
+  const Source* source = s.guards().Child(SourceKind::kItem, s.guards().Const(values_.get()), at);
+  if (PyFloat_CheckExact(value) && s.options().dynamic_floats)
+    return NewSymFloat(&s, s.numbers().NewFloat(source, value, name));
+  int overflow = 1;
+  const int64_t number = PyLong_CheckExact(value) ? PyLong_AsLongLongAndOverflow(value, &overflow) : 0;
+  if (!overflow) return s.SymIntObject(s.numbers().NewInt(source, number, name, INT64_MIN));
+  const tensor::Class c = tensor::Classify(value);
+  const bool array = c == tensor::Class::kNumpyArray || (c == tensor::Class::kNumpyScalar && !s.IsNumpyNumber(value));
+  return array ? s.FromOutside(value, source) : s.Break(BreakId::kRandom, name);
+}
+
+PyObject* DrawProgram::Draw(Session& s, PyObject* function, PyObject* const* args, Py_ssize_t nargs,
+                            PyObject* kwnames) {
+  Ref text(PyObject_GetAttrString(function, "__name__"));
+  const char* name = text && PyUnicode_Check(text.get()) ? PyUnicode_AsUTF8(text.get()) : nullptr;
+  if (!name) return PyErr_Clear(), s.Break(BreakId::kRandom);
+  if (surface::OpenSample(s.trace()))
+    return s.Break(BreakId::kRandom, "a draw in framejit.vmap, which all samples would share");
+  PyObject* generator = args[0];
+  // One that nobody has seen is part of a method that is a constant (numpy.random.rand).
+  const Source* source = s.IsFresh(generator) ? nullptr
+                         : s.Find(generator)  ? s.SourceOf(generator)
+                                              : s.guards().Const(generator);
+  if (!source || !OnlyDraws(name) || !IsGenerator(generator) || s.later || s.in_custom || s.InLookup())
+    return s.Break(BreakId::kRandom, name);
+  s.guards().Is(source, generator);
+  Made made{Borrow(generator), Borrow(function), Borrow(kwnames), {}};
+  if (!PyCFunction_Check(function)) made.args.push_back(Borrow(generator));  // it is not bound
+  const Py_ssize_t total = nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
+  for (Py_ssize_t i = 1; i < total; ++i) {
+    made.args.emplace_back(Fixed(s, args[i]));
+    if (!made.args.back()) return s.broken() || PyErr_Occurred() ? nullptr : s.Break(BreakId::kRandom, name);
+  }
+  if (!values_) values_ = Ref(PyList_New(0));
+  before_.Save(generator);
+  SuspendScope off;
+  Ref value(values_ ? made.Call() : nullptr);
+  if (!value && !PyErr_ExceptionMatches(PyExc_Exception)) return nullptr;  // KeyboardInterrupt
+  if (!value) return PyErr_Clear(), s.Break(BreakId::kRandom, name);
+  draws_.push_back(std::move(made));
+  return Seen(s, value.get(), name);
+}
+
+}  // namespace framejit::capture

@@ -1,0 +1,293 @@
+#include "capture/numbers/guess.h"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "bytecode/code.h"
+#include "capture/callees.h"
+#include "capture/override.h"
+#include "capture/session.h"
+#include "capture/training.h"
+#include "diag/diag.h"
+#include "graph/arguments.h"
+#include "tensor/import.h"
+#include "tensor/overrides.h"
+#include "tensor/undo.h"
+
+namespace framejit::capture {
+namespace {
+
+constexpr int kMostTruths = 64, kMostNumbers = 128;  // guesses at one place of a graph: a loop asks for truths
+
+// What `tensor` says: True or False, or as an int. Null with an exception.
+Ref Ask(PyObject* tensor, bool truth) {
+  if (truth) {
+    const int r = PyObject_IsTrue(tensor);
+    return r < 0 ? Ref() : Borrow(r ? Py_True : Py_False);
+  }
+  return Ref(PyObject_CallMethod(tensor, "item", nullptr));
+}
+
+// Those that sizes are read from, too.
+template <typename F>
+void EachTensorRead(const Trace& trace, const Call& call, F&& f) {
+  EachArg(call, [&](const Arg& a) {
+    if (a.is(Arg::Kind::kTensor)) f(a.t);
+    if (!a.is(Arg::Kind::kInt)) return;
+    a.i.ForEachSymbol([&](uint32_t id) {
+      for (const Trace::DataSymbol& d : trace.data_symbols)
+        if (d.symbol == id) f(d.tensor);
+    });
+  });
+}
+
+// Gives the calls that `t` is made by, or all of them where some write what others have made or draw random numbers.
+Trace WhatLeadsTo(const Trace& trace, TraceId t) {
+  Trace prefix = trace;
+  prefix.outputs = {t};
+  if (std::any_of(trace.tensors.begin(), trace.tensors.end(), [](auto& x) { return x.mutated; })) return prefix;
+  std::vector<bool> needed(trace.tensors.size());
+  needed[t] = true;
+  std::vector<Call> calls;
+  for (auto c = trace.calls.rbegin(); c != trace.calls.rend(); ++c) {
+    if (std::none_of(c->results.begin(), c->results.end(), [&](TraceId r) { return needed[r]; })) continue;
+    EachTensorRead(trace, *c, [&](TraceId o) { needed[o] = true; });
+    calls.push_back(*c);
+  }
+  std::reverse(calls.begin(), calls.end());
+  std::swap(prefix.calls, calls);
+  if (tensor::PlanUndo(prefix, true, true).random) std::swap(prefix.calls, calls);
+  return prefix;
+}
+
+// Is the truth that the frame asks for what keeps it from raising: an assert, or an `if` with a `raise` alone in it? On
+// the way there nothing is stored and nothing branches.
+bool KeepsFromRaising(PyFrameObject* f, bool* expected) {
+  using bytecode::Op;
+  constexpr int kMost = 64;  // instructions that make the exception
+  Ref code(reinterpret_cast<PyObject*>(PyFrame_GetCode(f)));
+  const bytecode::Code* all = bytecode::Code::Of(reinterpret_cast<PyCodeObject*>(code.get()));
+  int at = PyFrame_GetLasti(f) / 2;
+  if (!all) return PyErr_Clear(), false;
+  while (at < all->size() && !all->At(at).length) ++at;
+  auto jumps = [&](int i) {
+    const Op op = all->At(i).op;
+    return op == Op::kPopJumpIfFalse || op == Op::kPopJumpIfTrue;
+  };
+  if (at < all->size() && all->At(at).op == Op::kToBool) at += all->At(at).length;
+  if (at >= all->size() || !jumps(at)) return false;
+  const bytecode::Instr& jump = all->At(at);
+  auto raises = [&](int i) {
+    for (int n = 0; n < kMost && i < all->size(); ++n, i += all->At(i).length) {
+      const bytecode::Instr& in = all->At(i);
+      switch (in.op) {
+        case Op::kRaise: return true;
+        case Op::kNop:
+        case Op::kPushNull:
+        case Op::kLoadConst:
+        case Op::kLoadFast:
+        case Op::kLoadFastPair:
+        case Op::kLoadDeref:
+        case Op::kLoadGlobal:
+        case Op::kLoadAttr:
+        case Op::kLoadMethod:
+        case Op::kGetItem:
+        case Op::kLoadAssertionError:
+        case Op::kFormatValue:
+        case Op::kConvertValue:
+        case Op::kFormatSimple:
+        case Op::kFormatWithSpec:
+        case Op::kBuildString:
+        case Op::kBuildTuple:
+        case Op::kCall:
+        case Op::kCallConstNames:
+        case Op::kCallStackNames:
+        case Op::kBinary:
+        case Op::kCompare: break;
+        default: return false;
+      }
+      if (!in.length) return false;
+    }
+    return false;
+  };
+  const bool through = raises(at + jump.length), there = raises(jump.target);
+  *expected = (jump.op == Op::kPopJumpIfTrue) == through;
+  return through != there;
+}
+
+}  // namespace
+
+int Holds(const Guess& g, PyObject* tensor) {
+  Ref now = Ask(tensor, PyBool_Check(g.value.get()));
+  return now ? PyObject_RichCompareBool(now.get(), g.value.get(), Py_EQ) : -1;
+}
+
+PyObject* Guessing::Value(TraceId t, bool truth, bool raises) {
+  PyFrameObject* f = PyEval_GetFrame();
+  if (!s_.options().guesses || s_.broken() || !f || s_.in_custom || s_.lowering().IsHidden(t)) return nullptr;
+  // In the outermost function a break is cheap, and a guess may be wrong. A test behind which the program would raise
+  // seldom goes the other way, so it is guessed all the same.
+  bool expected = false;
+  if (s_.depth == 0 && !raises && !(truth && KeepsFromRaising(f, &expected))) return nullptr;
+  const TensorMeta& m = s_.meta(t);
+  truth = truth || IsBool(m.dtype);
+  if (!truth && !IsInteger(m.dtype)) return nullptr;
+  const bool one = std::all_of(m.sizes.begin(), m.sizes.end(), [](shape::Int n) { return n == shape::Int(1); });
+  if (!one) return nullptr;
+  for (const Call& c : s_.trace().calls)  // to find out would run the program's own code twice
+    if (c.callee == kCustomCall) return nullptr;
+  Ref code(reinterpret_cast<PyObject*>(PyFrame_GetCode(f)));
+  const Guesses::Where where{code.get(), PyFrame_GetLasti(f)};
+  if (s_.options().guesses->wrong.contains(where) || s_.options().guesses->changing.contains(where)) return nullptr;
+  const auto here = [&](const Guess& g) { return g.code.get() == where.first && g.at == where.second; };
+  const int before = static_cast<int>(std::count_if(made_.begin(), made_.end(), here));
+  if (before == (truth ? kMostTruths : kMostNumbers)) return nullptr;
+  auto& taken = s_.options().guesses->taken;  // of all threads: what is found in it is held at once
+  auto known = taken.find({where, before});
+  Ref value = known == taken.end() ? Ref() : Borrow(known->second.get());
+  if (!value) {
+    Ref tensor = RunUpTo(t);
+    if (tensor) value = Ask(tensor.get(), truth);
+    if (!value || !(PyBool_Check(value.get()) || PyLong_CheckExact(value.get()))) return PyErr_Clear(), nullptr;
+    value = Borrow(taken.emplace(std::pair{where, before}, std::move(value)).first->second.get());
+    s_.options().guesses->codes.push_back(Borrow(code.get()));
+    Ref text(PyObject_Repr(value.get()));
+    diag::Log(diag::Channel::perf_, "what data says at " + guard::Text(s_.Where()) + " is taken to be " +
+                                        (text ? PyUnicode_AsUTF8(text.get()) : "?") + ", and checked after every run");
+  }
+  if (raises && value.get() != Py_True) return nullptr;
+  if (s_.depth == 0 && !raises && PyObject_IsTrue(value.get()) != expected) return nullptr;  // it is about to raise
+  made_.push_back({t, Borrow(value.get()), std::move(code), where.second});
+  return value.release();
+}
+
+bool Guessing::Sizes(Call* call) {
+  bool any = false;
+  for (Arg* x : SizesAmong(*call)) {
+    Ref value(Value(x->t, false));
+    if (value && PyLong_CheckExact(value.get())) {
+      *x = Arg::Int(static_cast<int64_t>(PyLong_AsLongLong(value.get())));
+    } else {
+      auto count = s_.data_sizes().CountOf(x->t);
+      if (!count) return false;
+      *x = Arg::Int(*count);
+    }
+    any = true;
+  }
+  return any;
+}
+
+// The arguments of a torch operator that are one integer in all of its overloads: (position, name), ... . Borrowed.
+static PyObject* IntegerArguments(Callee callee) {
+  static auto& known = *new std::map<std::string, Ref, std::less<>>;  // it must outlive the interpreter
+  const std::string_view name = callee.last();
+  auto at = known.find(name);
+  if (at == known.end()) {
+    SuspendScope off;
+    Ref module(tensor::Import("framejit._functions"));
+    Ref found(module ? PyObject_CallMethod(module.get(), "integer_arguments", "s#", name.data(),
+                                           static_cast<Py_ssize_t>(name.size()))
+                     : nullptr);
+    PyErr_Clear();
+    at = known.emplace(name, found ? std::move(found) : Ref(PyTuple_New(0))).first;
+  }
+  return at->second.get();
+}
+
+// torch.topk(x, k): a tensor where torch takes an integer alone is read.
+template <typename F>
+static void LookAtIntegers(Call& call, F&& size, std::vector<Arg*>* found) {
+  if (!(callees::IsTensorMethod(call.callee) || call.callee.space() == callees::kTorch)) return;
+  auto read = [&](const Arg& a) { return a.is(Arg::Kind::kTensor) && size(a); };
+  const auto named = [&](const auto& k) { return read(k.second); };
+  const bool any = call.args.size() > 1 && std::any_of(call.args.begin() + 1, call.args.end(), read);
+  if (!any && std::none_of(call.kwargs.begin(), call.kwargs.end(), named)) return;
+  PyObject* integers = IntegerArguments(call.callee);
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(integers); ++i) {
+    PyObject* one = PyTuple_GET_ITEM(integers, i);
+    const size_t position = PyLong_AsSize_t(PyTuple_GET_ITEM(one, 0));
+    const std::string_view name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(one, 1));
+    if (position < call.args.size() && read(call.args[position])) found->push_back(&call.args[position]);
+    for (auto& [key, a] : call.kwargs)
+      if (key == name && read(a)) found->push_back(&a);
+  }
+}
+
+std::vector<Arg*> Guessing::SizesAmong(Call& call) {
+  std::vector<Arg*> found;
+  if (call.callee.last() == "__getitem__" || call.callee.last() == "__setitem__") return found;
+  auto size = [&](const Arg& x) {
+    if (!x.is(Arg::Kind::kTensor)) return x.is(Arg::Kind::kInt);
+    const TensorMeta& m = s_.meta(x.t);
+    const bool one = std::all_of(m.sizes.begin(), m.sizes.end(), [](shape::Int n) { return n == shape::Int(1); });
+    return one && IsInteger(m.dtype) && !IsBool(m.dtype);
+  };
+  auto look = [&](std::span<Arg> list) {
+    if (!std::all_of(list.begin(), list.end(), size)) return;
+    for (Arg& x : list)
+      if (x.is(Arg::Kind::kTensor)) found.push_back(&x);
+  };
+  for (size_t i = 1; i < call.args.size(); ++i) look(call.args[i].items);
+  for (auto& [name, a] : call.kwargs) look(a.items);
+  if (!call.callee.Has(kSizesInArguments)) return LookAtIntegers(call, size, &found), found;
+  const size_t first = callees::IsTensorMethod(call.callee) ? 1 : 0;
+  if (!first && !call.args.empty()) look(call.args[0].items);
+  if (call.args.size() > first) look(std::span(call.args).subspan(first));
+  return found;
+}
+
+Ref Guessing::RunUpTo(TraceId t) {
+  SuspendScope off;
+  tensor::OverridesOff own;
+  Trace prefix = WhatLeadsTo(s_.trace(), t);
+  // What the calls write are copies, and what they draw is drawn again later.
+  tensor::UndoPlan plan = tensor::PlanUndo(prefix, true, true);
+  std::vector<PyObject*> inputs = s_.input_tensors();
+  std::vector<Ref> copies;
+  for (int i : std::exchange(plan.written, {})) {
+    Ref own = plan.torch ? Ref(PyObject_CallMethod(inputs[i], "detach", nullptr)) : Borrow(inputs[i]);
+    copies.emplace_back(own ? PyObject_CallMethod(own.get(), plan.torch ? "clone" : "copy", nullptr) : nullptr);
+    if (!copies.back()) return {};
+    inputs[i] = copies.back().get();
+  }
+  tensor::Undo before(plan, inputs.data());
+  PyObject* out = nullptr;
+  int failed = 0;
+  try {
+    auto runner = tensor::MakeTraceRunner(prefix, s_.constants());
+    std::vector<int64_t> symbols(s_.env().hints().begin(), s_.env().hints().end());
+    if (runner->Run(inputs.data(), symbols.data(), &out, &failed) != tensor::RunEnd::kOk) PyErr_Clear(), out = nullptr;
+  } catch (const std::exception&) {
+  }
+  Ref made(out);
+  if (!before.Restore()) return {};
+  return made;
+}
+
+std::vector<std::pair<int, int>> DeferWrites(Graph* g) {
+  std::vector<std::pair<int, int>> deferred;
+  for (const Write& w : std::exchange(g->writes, {})) {
+    auto at = std::find(g->outputs.begin(), g->outputs.end(), w.value);
+    deferred.emplace_back(w.input, at - g->outputs.begin());
+    if (at != g->outputs.end()) continue;
+    ValueId value = w.value;
+    if (g->node(value).op == Op::kInput) {  // results never share memory with inputs
+      Node copy;
+      copy.op = Op::kCast;
+      copy.operands = {value};
+      copy.type = g->node(value).type;
+      copy.attrs.dtype = copy.type.dtype;
+      g->nodes.push_back(std::move(copy));
+      value = static_cast<ValueId>(g->nodes.size() - 1);
+    }
+    g->outputs.push_back(value);
+  }
+  return deferred;
+}
+
+}  // namespace framejit::capture

@@ -1,0 +1,140 @@
+// See the header.
+#include "capture/policy/loops.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "bytecode/code.h"
+#include "capture/policy/policy.h"
+#include "capture/policy/rounds.h"
+#include "capture/proxy.h"
+#include "capture/scalar/loops.h"
+#include "capture/segment.h"
+#include "capture/session.h"
+
+namespace framejit::capture {
+namespace {
+
+// A loop is cut after so many rounds, or after fewer if there is much in them.
+constexpr int kRounds = 40, kFewRounds = 8, kCalls = 240;
+// In a called function the cut would tear the graphs of all its callers.
+constexpr int kRoundsInCalls = 300, kCallsInCalls = 720;
+// A loop whose body may become scalar code is cut so soon.
+constexpr int kScalar = 16;
+// Instructions without a framework call that a loop may run in a capture: some 50 ms.
+constexpr long kIdle = 50'000;
+
+bool Holds(const std::vector<int>& list, int x) {
+  return std::find(list.begin(), list.end(), x) != list.end();
+}
+
+}  // namespace
+
+LoopWatch::LoopWatch(Session& s, Compiled& compiled) : s_(s), compiled_(compiled), root_cut_(nullptr) {
+  auto it = compiled.codes.find(fj_code(s.root()));
+  if (it != compiled.codes.end() && !it->second->cut.empty() && !compiled.fullgraph) root_cut_ = &it->second->cut;
+}
+
+bool LoopWatch::EndsAt(int index, long steps) {
+  if (steps == 0) return false;
+  if (EntersScalar(index)) return true;
+  if (!root_cut_ || !Holds(*root_cut_, index)) return false;
+  return !Counting::now || index != Counting::now->loop || ++passes_ >= Counting::now->rounds;
+}
+
+// A capture would take an array apart that is gone through.
+bool LoopWatch::EntersScalar(int index) const {
+  PyCodeObject* code = fj_code(s_.root());
+  const bytecode::Code* decoded = bytecode::Code::Of(code);
+  if (compiled_.fullgraph || !decoded || decoded->At(index).op != bytecode::Op::kGetIter) return false;
+  FjFrame* frame = s_.root();
+  PyObject* top = fj_localsplus(frame)[fj_nlocalsplus(frame) + fj_stack_depth(frame) - 1];
+  if (top && IsLazy(top)) {
+    auto* lazy = reinterpret_cast<Lazy*>(top);
+    top = lazy->resolved ? lazy->resolved : lazy->value;
+  }
+  if (!top) return false;
+  if (IsTensor(top)) {
+    const TensorMeta& m = s_.meta(AsTensor(top)->id);
+    if (m.framework != Framework::kNumpy || m.sizes.size() != 1 || !m.sizes[0].is_const() ||
+        m.sizes[0].value() < kScalar)
+      return false;
+  } else if (tensor::Meta m; tensor::Classify(top) != tensor::Class::kNumpyArray || !tensor::ReadMeta(top, &m) ||
+                             m.rank != 1 || m.sizes[0] < kScalar) {
+    return false;
+  }
+  CodeLoops* loops = LoopsOf(compiled_, StateOf(compiled_, code), code);
+  return loops && loops->Enters(frame, index);
+}
+
+bool LoopWatch::NewWeights(Loop& loop) const {
+  const auto& inputs = s_.trace().inputs;
+  bool found = false;
+  for (; loop.inputs < inputs.size(); ++loop.inputs)
+    found |= s_.meta(inputs[loop.inputs]).is_parameter ||
+             s_.graph().nodes[s_.graph().inputs[loop.inputs]].attrs.name.find("._buffers[") != std::string::npos;
+  return found;
+}
+
+bool LoopWatch::Back(FjFrame* frame, int index, long instructions) {
+  if (compiled_.fullgraph || (frame == s_.root() && Counting::now && index == Counting::now->loop)) return true;
+  PyCodeObject* code = fj_code(frame);
+  auto [it, first] = loops_.try_emplace(reinterpret_cast<uint64_t>(code) * 31 + index);
+  Loop& loop = it->second;
+  if (first) {
+    auto known = compiled_.codes.find(code);
+    if (known != compiled_.codes.end() && Holds(known->second->cut, index)) return false;
+    NewWeights(loop);
+    loop.operations = s_.op_count;
+    loop.idle_since = instructions;
+    return true;
+  }
+  if (const int call = calls_[code]; std::exchange(loop.call, call) != call) {  // it begins anew
+    loop.backs = loop.rounds = 0;
+    loop.calls = 0;
+    loop.idle_since = instructions;
+    loop.operations = s_.op_count;
+  }
+  if (++loop.backs == kScalar) {
+    CodeLoops* loops = LoopsOf(compiled_, StateOf(compiled_, code), code);
+    if (loops && loops->Promising(frame, index)) {
+      code_ = Borrow(reinterpret_cast<PyObject*>(code));
+      at_ = index;
+      return false;
+    }
+  }
+  const int64_t calls = s_.op_count - loop.operations;
+  loop.operations = s_.op_count;
+  if (NewWeights(loop)) {
+    loop.rounds = 0;
+    loop.calls = 0;
+    loop.idle_since = instructions;
+  } else if (calls) {
+    ++loop.rounds;
+    loop.calls += calls;
+    loop.idle_since = instructions;
+  }
+  // A loop over what was made of many inputs, as over a model's gradients, is no longer than what brought them in.
+  const auto inputs = static_cast<int64_t>(s_.trace().inputs.size());
+  const bool outermost = frame == s_.root() || s_.libraries.numpy;
+  const bool few = loop.rounds <= (outermost ? kRounds : kRoundsInCalls) &&
+                   (loop.rounds <= kFewRounds || loop.calls <= (outermost ? kCalls : kCallsInCalls));
+  if ((few || (loop.rounds <= inputs && loop.calls <= 2 * inputs)) && instructions - loop.idle_since <= kIdle)
+    return true;
+  code_ = Borrow(reinterpret_cast<PyObject*>(code));
+  at_ = index;
+  return false;
+}
+
+void Cut(CodeState& state, PyCodeObject* code, int at) {
+  const bytecode::Code* decoded = bytecode::Code::Of(code);
+  if (!decoded) return PyErr_Clear();
+  if (!Holds(state.cut, at)) state.cut.push_back(at);
+  for (int i = 0; i < decoded->size(); ++i) {
+    const bytecode::Instr& instr = decoded->At(i);
+    if (!instr.length || instr.target < 0 || instr.target > at || i < at || instr.target > i) continue;
+    if (!Holds(state.cut, instr.target)) state.cut.push_back(instr.target);
+  }
+}
+
+}  // namespace framejit::capture

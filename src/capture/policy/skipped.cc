@@ -1,0 +1,135 @@
+#include "capture/policy/skipped.h"
+
+#include <cstring>
+#include <string>
+#include <string_view>
+
+#include "capture/override.h"
+#include "tensor/import.h"
+
+namespace framejit::capture {
+namespace {
+
+// Parts of torch whose frames are plumbing around the user's program. What they call may be the user's.
+constexpr std::string_view kPlumbing =
+    " _dynamo/ _inductor/ distributed/fsdp/ distributed/tensor/ _functorch/_aot_autograd/ _subclasses/ "
+    "_higher_order_ops/ _library/ fx/ "
+    "autograd/ optim/ profiler/ amp/ accelerator/ __init__.py _tensor.py _ops.py _utils.py _guards.py _compile.py "
+    "storage.py utils/_device.py utils/_foreach_utils.py utils/_contextlib.py utils/_python_dispatch.py "
+    "utils/_config_module.py utils/weak.py nn/utils/clip_grad.py ";
+
+// Parts of torch that no graph can follow in the middle of a program, and what is done where a capture comes to one.
+enum class Instead : uint8_t {
+  kNothing,
+  kEndsGraph,   // The graph ends before the call: it takes memory from tensors and gives it back, behind their backs.
+  kOnWrappers,  // Torch makes the call as a whole, on the tape (capture/wrappers/tape.h): it is code around C wrappers.
+  kUpdates,     // framejit._updates, which knows torch's optimizers, is asked.
+};
+struct Part {
+  std::string_view folder;
+  Instead instead;
+};
+constexpr Part kParts[] = {
+    {"distributed/fsdp/", Instead::kEndsGraph},
+    {"distributed/tensor/parallel/", Instead::kOnWrappers},
+    {"optim/", Instead::kUpdates},
+};
+
+Instead InsteadOfPart(PyCodeObject* code) {
+  const std::string_view path = PathIn(code, "torch");
+  for (const Part& part : kParts)
+    if (path.starts_with(part.folder)) return part.instead;
+  return Instead::kNothing;
+}
+
+}  // namespace
+
+Installed InstalledAs(PyCodeObject* code) {
+  constexpr std::string_view kFolder = "-packages/", kModule = ".py";  // site-packages; Debian's is dist-packages
+  const char* text = PyUnicode_AsUTF8(code->co_filename);
+  if (!text) return PyErr_Clear(), Installed();
+  std::string_view rest = text;
+  const size_t folder = rest.rfind(kFolder);
+  if (folder == rest.npos) return {};
+  rest.remove_prefix(folder + kFolder.size());
+  if (const size_t slash = rest.find('/'); slash != rest.npos) return {rest.substr(0, slash), rest.substr(slash + 1)};
+  if (rest.ends_with(kModule)) rest.remove_suffix(kModule.size());
+  return {rest, {}};
+}
+
+bool SkippedFile(PyCodeObject* code) {
+  static std::string stdlib;
+  if (stdlib.empty()) {  // no lock is held: the import may let another thread in
+    SuspendScope off;
+    Ref os(tensor::Import("os"));
+    Ref f(os ? PyObject_GetAttrString(os.get(), "__file__") : nullptr);
+    if (!f) PyErr_Clear();
+    std::string s = f ? PyUnicode_AsUTF8(f.get()) : "/";
+    stdlib = s.substr(0, s.rfind('/') + 1);
+  }
+  const char* file = PyUnicode_AsUTF8(code->co_filename);
+  if (!file) return PyErr_Clear(), true;
+  if (file[0] == '<') return strncmp(file, "<frozen", 7) == 0;
+  const std::string_view part = PathIn(code, "torch");
+  for (size_t end = part.find('/'); !part.empty(); end = part.find('/', end + 1)) {
+    if (kPlumbing.find(" " + std::string(part.substr(0, end == part.npos ? end : end + 1)) + " ") != kPlumbing.npos)
+      return true;
+    if (end == part.npos) break;
+  }
+  // NumPy's own functions are captured within a graph. Where they are called after its end, they run as they are.
+  if (!PathIn(code, "numpy").empty()) return true;
+  return !strncmp(file, stdlib.c_str(), stdlib.size()) && InstalledAs(code).package.empty();
+}
+
+// The answer of a function of framejit._updates, which knows the optimizers of torch. Null: it has none.
+static Ref AskUpdates(const char* function, PyCodeObject* code) {
+  if (InsteadOfPart(code) != Instead::kUpdates) return {};
+  SuspendScope off;
+  Ref module(tensor::Import("framejit._updates"));
+  Ref answer(module ? PyObject_CallMethod(module.get(), function, "O", code) : nullptr);
+  if (!answer) PyErr_Clear();
+  return answer.get() == Py_None ? Ref() : answer;
+}
+
+bool EndsGraph(PyCodeObject* code) {
+  return InsteadOfPart(code) == Instead::kEndsGraph || AskUpdates("ends_graph", code).get() == Py_True;
+}
+
+bool RunsAroundWrappers(PyCodeObject* code) {
+  return InsteadOfPart(code) == Instead::kOnWrappers;
+}
+
+Ref InsteadOf(PyCodeObject* code) {
+  SuspendScope off;
+  const char* file = PyUnicode_AsUTF8(code->co_filename);
+  if (file && !strcmp(file, "<frozen importlib._bootstrap>") &&
+      !PyUnicode_CompareWithASCIIString(code->co_name, "_find_and_load")) {
+    PyObject* importlib = PyDict_GetItemString(PyImport_GetModuleDict(), "_frozen_importlib");
+    Ref found(importlib ? PyObject_GetAttr(importlib, code->co_name) : nullptr);
+    if (!found) PyErr_Clear();
+    return found;
+  }
+  return AskUpdates("instead_of", code);
+}
+
+frame::Action RunInstead(FjFrame* frame, PyObject* instead, PyObject** result) {
+  SuspendScope off;
+  PyCodeObject* code = fj_code(frame);
+  const int positional = code->co_argcount, keywords = code->co_kwonlyargcount;
+  PyObject** slots = fj_localsplus(frame);
+  Ref names(PyTuple_New(keywords));
+  std::vector<PyObject*> args(slots, slots + positional + keywords);
+  for (PyObject*& a : args) {
+    if (a && PyCell_Check(a)) a = PyCell_GET(a);  // of the frame's own: inner functions read the argument
+    if (!a) return frame::Action::kHandOver;
+  }
+  for (int i = 0; names && i < keywords; ++i)
+    PyTuple_SET_ITEM(names.get(), i, Borrow(PyTuple_GET_ITEM(code->co_localsplusnames, positional + i)).release());
+  *result = names ? PyObject_Vectorcall(instead, args.data(), positional, names.get()) : nullptr;
+  if (!*result) return frame::Action::kRaise;
+  if (*result != Py_NotImplemented) return frame::Action::kReturn;
+  Py_CLEAR(*result);
+  return frame::Action::kHandOver;
+}
+
+}  // namespace framejit::capture

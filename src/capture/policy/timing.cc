@@ -1,0 +1,176 @@
+// See the header.
+#include "capture/policy/timing.h"
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <cstdlib>
+
+#include "capture/events.h"
+#include "capture/policy/policy.h"
+#include "diag/diag.h"
+#include "runtime/arena.h"
+#include "tensor/contractions.h"
+
+namespace framejit::capture {
+namespace {
+
+constexpr size_t kClasses = 16;
+constexpr long kRest = 512;          // calls
+constexpr double kLong = 20e-3;      // seconds of a call that is measured a few times only
+constexpr int kMost = 7, kSome = 4;  // samples
+// By best and by median. Measured with series of one and the same function by turns (x * x + 1 on 16 floats, beside
+// other programs): of 5,000 pairs of four samples 0.1% differ by so much, of 3,123 pairs of seven none.
+constexpr double kWorse = 1.05;
+// Likewise, at the end: what does not show a gain in all samples may lose. Of the pairs above 99% are left to Python.
+constexpr double kGain = 0.98;
+
+double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double Best(const std::vector<double>& v) {
+  return *std::min_element(v.begin(), v.end());
+}
+
+double Median(std::vector<double> v) {
+  std::nth_element(v.begin(), v.begin() + v.size() / 2, v.end());
+  return v[v.size() / 2];
+}
+
+// What decides how long a call takes, roughly: kinds of arguments, sizes to a factor of two, strings and switches.
+uint64_t SizeOf(PyObject* o) {
+  if (PyBool_Check(o) || o == Py_None) return reinterpret_cast<uint64_t>(o);
+  if (PyLong_CheckExact(o)) {
+    int overflow;
+    const long long v = PyLong_AsLongLongAndOverflow(o, &overflow);
+    return overflow ? 64 : std::bit_width(static_cast<uint64_t>(std::llabs(v)));
+  }
+  if (PyUnicode_CheckExact(o)) return static_cast<uint64_t>(PyObject_Hash(o));
+  if (PyList_CheckExact(o)) return std::bit_width(static_cast<uint64_t>(PyList_GET_SIZE(o)));
+  if (PyTuple_CheckExact(o)) return std::bit_width(static_cast<uint64_t>(PyTuple_GET_SIZE(o)));
+  tensor::Meta m;
+  if (tensor::Classify(o) == tensor::Class::kNone || !tensor::ReadMeta(o, &m)) return 0;
+  uint64_t count = 1;
+  for (int i = 0; i < m.rank; ++i) count *= static_cast<uint64_t>(m.sizes[i]);
+  return std::bit_width(count) * 64 + static_cast<uint64_t>(m.dtype) * 2 + m.requires_grad;
+}
+
+}  // namespace
+
+bool Timing::Measurable(const Compiled& compiled) {
+  if (compiled.backend != "llvm" || GetStance() != Stance::kDefault || !diag::OptionOn("leave") ||
+      tensor::NothingByTheClock())
+    return false;
+  for (const auto& graph : compiled.graphs)
+    if (!graph->on_cpu) return false;
+  for (const auto& [code, state] : compiled.codes)
+    for (const auto& [at, place] : state->places)
+      for (const auto& segment : place.segments)
+        if (segment->compiling() || (segment->graph_runner && segment->trace_runner) ||
+            (segment->executable && !segment->executable->settled()))
+          return false;
+  return true;
+}
+
+Timing::Class* Timing::Find(uint64_t key) {
+  auto it = std::find_if(classes_.begin(), classes_.end(), [&](const Class& c) { return c.key == key; });
+  return it == classes_.end() ? nullptr : &*it;
+}
+
+Timing::Turn Timing::Choose(Compiled& compiled, PyObject* const* args, Py_ssize_t n, uint64_t at) {
+  if (--rest_ <= 0 || looked_ != compiled.captures) {
+    rest_ = kRest;
+    looked_ = compiled.captures;
+    diag::OptionScope options(compiled.options.empty() ? nullptr : &compiled.options);
+    if (!Measurable(compiled)) {
+      classes_.clear();
+      left_ = measuring_ = 0;
+      return {};
+    }
+  }
+  if (GetStance() != Stance::kDefault) return {};
+  uint64_t key = at;
+  for (Py_ssize_t i = 0; i < n; ++i)
+    key = (key ^ reinterpret_cast<uint64_t>(Py_TYPE(args[i])) / 16 ^ SizeOf(args[i]) << 20) * 0x9E3779B97F4A7C15ull;
+  if (PyErr_Occurred()) PyErr_Clear();
+  Class* c = Find(key);
+  if (!c) {
+    if (classes_.size() >= kClasses) return {};
+    c = &classes_.emplace_back();
+    c->key = key;
+    ++measuring_;
+  }
+  Turn turn;
+  turn.key = key;
+  if (c->state == State::kKept) return turn;
+  if (c->state == State::kLeft) {
+    turn.python = --c->until > 0;
+    if (turn.python) return turn;
+    c->state = State::kMeasuring;
+    c->compiled.clear(), c->plain.clear();
+    c->warm = c->tries = c->maps = 0;
+    --left_, ++measuring_;
+  }
+  turn.timed = true;
+  turn.python = c->plain.size() < c->compiled.size();
+  turn.captures = compiled.captures;
+  turn.loops = compiled.scalar_loops;
+  turn.mapped = runtime::ArenaPool::Get().mapped();
+  turn.start = Now();
+  return turn;
+}
+
+void Timing::Ended(Compiled& compiled, const Turn& turn, bool ok) {
+  const double seconds = Now() - turn.start;
+  Class* c = Find(turn.key);
+  if (!c || c->state != State::kMeasuring || !ok) return;
+  if (turn.python) {
+    c->plain.push_back(seconds);
+    return Judge(compiled, *c);
+  }
+  // First runs compile, choose and pack. What goes on compiling call after call costs that, too.
+  constexpr int kTries = 4;
+  const bool captured = compiled.captures != turn.captures && ++c->tries < kTries;
+  if (captured || compiled.scalar_loops != turn.loops) {  // of a loop there are only few versions
+    c->warm = 0;
+    return;
+  }
+  if (c->warm++ < (seconds > kLong ? 1 : 2) && c->tries < kTries) return;
+  // Fresh pages cost more than most kernels do, until there are as many as the program keeps results.
+  constexpr int kMaps = 8;
+  if (runtime::ArenaPool::Get().mapped() != turn.mapped && ++c->maps < kMaps) return;
+  c->compiled.push_back(seconds);
+}
+
+void Timing::Judge(Compiled& compiled, Class& c) {
+  const size_t n = c.plain.size();
+  if (n < 2) return;
+  const double best = Best(c.compiled) / Best(c.plain), median = Median(c.compiled) / Median(c.plain);
+  const auto decide = [&](bool leave) { Decide(compiled, c, leave); };
+  if (best < 0.7 && median < 0.7) return decide(false);
+  if (best > (n < 3 ? 4.0 : 1.5)) return decide(true);  // two calls may both have been disturbed
+  if (n < kSome) return;
+  if (best < 0.95 && median < 0.95) return decide(false);
+  if (best > kWorse && median > kWorse) return decide(true);
+  if (n >= kMost) return decide(best > kGain || median > kGain);
+}
+
+void Timing::Decide(Compiled& compiled, Class& c, bool leave) {
+  --measuring_;
+  c.state = leave ? State::kLeft : State::kKept;
+  if (!leave) return;
+  ++left_;
+  const double ratio = Best(c.compiled) / Best(c.plain);
+  c.pause = c.pause ? 8 * c.pause : static_cast<long>(500 * ratio);  // measuring again costs a hundredth
+  c.until = c.pause;
+  const std::string note = "not faster than Python: left to it";
+  LeftEvent(compiled, note, Best(c.compiled), Best(c.plain));
+  if (std::find(compiled.notes.begin(), compiled.notes.end(), note) == compiled.notes.end())
+    compiled.notes.push_back(note);
+  if (diag::Enabled(diag::Channel::perf_))
+    diag::Log(diag::Channel::perf_, note + " (" + std::to_string(Best(c.compiled) * 1e6) + " us against " +
+                                        std::to_string(Best(c.plain) * 1e6) + ")");
+}
+
+}  // namespace framejit::capture

@@ -1,0 +1,300 @@
+#include "capture/wrappers/tape.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "capture/builtins.h"
+#include "capture/override.h"
+#include "capture/policy/skipped.h"
+#include "capture/wrappers/overrides.h"
+
+namespace framejit::capture {
+namespace {
+
+bool Wants(PyObject* stand_in) {
+  SuspendScope off;
+  Ref wants(stand_in ? PyObject_GetAttrString(stand_in, "requires_grad") : nullptr);
+  PyErr_Clear();
+  return wants.get() == Py_True;
+}
+
+}  // namespace
+
+namespace {
+
+// Of a guard: is the wrapper made as this form says? self: the form.
+PyObject* SameForm(PyObject* self, PyObject* wrapper) {
+  SuspendScope off;
+  return PyObject_CallOneArg(self, wrapper);
+}
+PyMethodDef same_form = {"wrapper_form", SameForm, METH_O, nullptr};
+
+}  // namespace
+
+bool MadeInC(PyTypeObject* type) {
+  static PyObject* const name = PyUnicode_InternFromString("__new__");
+  if (!tensor::IsWrapperClass(type)) return false;
+  PyObject* make = _PyType_Lookup(type, name);
+  return make && !Py_IS_TYPE(make, &PyStaticMethod_Type) && !PyFunction_Check(make);
+}
+
+bool IsMethodOfC(PyObject* function) {
+  auto* f = reinterpret_cast<PyFunctionObject*>(function);
+  if (RunsAroundWrappers(reinterpret_cast<PyCodeObject*>(f->func_code))) return true;
+  const char* name = PyUnicode_AsUTF8(f->func_qualname);
+  const char* end = name ? strchr(name, '.') : nullptr;
+  if (!end) return PyErr_Clear(), false;
+  Ref first(PyUnicode_FromStringAndSize(name, end - name));
+  PyObject* type = first ? PyDict_GetItemWithError(f->func_globals, first.get()) : nullptr;
+  return type && PyType_Check(type) && MadeInC(reinterpret_cast<PyTypeObject*>(type));
+}
+
+bool IsPull(PyObject* function) {
+  static PyObject* pull = nullptr;
+  if (!pull && Wrappers::seen) pull = FromModule("framejit._tape", "pull");
+  PyErr_Clear();
+  return pull && function == pull;
+}
+
+PyObject* Tape::Leave() {
+  static PyObject* const leave = FromModule("framejit._tape", "leave");
+  return leave;
+}
+
+thread_local Tape* Tape::now = nullptr;
+thread_local const Session* Tape::asked = nullptr;
+
+Tape::Tape(Session& s) : s_(s) {
+  static PyObject* const make = FromModule("framejit._tape", "Tape");
+  SuspendScope off;
+  tape_ = Ref(make ? PyObject_CallNoArgs(make) : nullptr);
+  if (!tape_) s.Break(BreakId::kSubclass, tensor::TakeErrorText());
+}
+
+TapeScope::TapeScope(Session& s, bool* wanted) : s_(s), wanted_(wanted), before_(Tape::now) {
+  Tape::asked = nullptr;
+  if (!*wanted) return;
+  tape_.emplace(s);
+  Tape::now = &*tape_;
+}
+
+TapeScope::~TapeScope() {
+  Tape::now = before_;
+}
+
+bool TapeScope::Again() {
+  if (Tape::asked != &s_ || tape_) return false;
+  return *wanted_ = true;
+}
+
+bool Tape::Takes(PyObject* const* args, Py_ssize_t n) const {
+  return std::any_of(args, args + n, [&](PyObject* o) {
+    if (PyTuple_CheckExact(o)) return Takes(&PyTuple_GET_ITEM(o, 0), PyTuple_GET_SIZE(o));
+    if (PyList_CheckExact(o)) return PyList_GET_SIZE(o) && Takes(&PyList_GET_ITEM(o, 0), PyList_GET_SIZE(o));
+    return IsWrapper(o) || (IsTensor(o) && s_.meta(AsTensor(o)->id).framework == Framework::kTorch);
+  });
+}
+
+PyObject* Tape::Call(PyObject* function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  frame::Semantics* semantics = CurrentSemantics();
+  const Modes& modes = s_.modes;
+  if (!semantics || s_.vmap.open() || s_.later || s_.in_custom || modes.now.autocast.any())
+    return s_.Break(BreakId::kSubclass, "gradients of wrappers under another mode");
+  wrapping::Asking asking(s_, semantics);
+  auto [all, named] = wrapping::Arguments(args, nargs, kwnames, [&](PyObject* o) { return asking.ToTorch(o); });
+  if (!named) return s_.broken() || PyErr_Occurred() ? nullptr : s_.Break(BreakId::kSubclass, "an argument");
+  Ref result;
+  {
+    SuspendScope off;
+    result = Ref(PyObject_CallMethod(tape_.get(), "perform", "OOOOO", function, all.get(), named.get(),
+                                     modes.now.grad ? Py_True : Py_False, modes.now.inference ? Py_True : Py_False));
+  }
+  if (s_.broken()) return PyErr_Clear(), s_.Break(s_.reason().id);
+  if (!result) {
+    std::string why = "an operation on wrappers that raises: " + tensor::TakeErrorText();
+    return s_.Break(BreakId::kFrameworkError, why);
+  }
+  return asking.FromTorch(result.get(), true);
+}
+
+bool Tape::Tracked(PyObject* o) {
+  if (!IsTensor(o) && !IsWrapper(o)) return false;
+  return Wants(Made(o) ? o : known.StandIn(o));
+}
+
+bool Tape::IsLeaf(PyObject* o) {
+  return std::any_of(leaves_.begin(), leaves_.end(), [&](const Ref& l) { return l.get() == o; });
+}
+
+void Tape::AddLeaf(PyObject* stand_in, PyObject* o) {
+  SuspendScope off;
+  Ref leaves(PyObject_GetAttrString(tape_.get(), "leaves"));
+  if (leaves && PyList_Append(leaves.get(), stand_in) == 0) leaves_.push_back(Borrow(o));
+}
+
+Ref Tape::DoubleOf(wrapping::Asking& asking, PyObject* wrapper) {
+  static PyObject* const make = FromModule("framejit._tape", "double");
+  Ref form = FormFor(wrapper);
+  const Source* source = s_.SourceOf(wrapper);
+  if (!form || !make || !source) return PyErr_Clear(), s_.Break(BreakId::kSubclass, Py_TYPE(wrapper)->tp_name), Ref();
+  Ref asks(PyCFunction_New(&same_form, form.get()));
+  if (!asks) return {};
+  s_.guards().Is(s_.guards().Child(SourceKind::kMember, source, 0, asks.get()), Py_True);
+  Ref names(PyObject_GetAttrString(form.get(), "names"));
+  std::vector<Ref> held;
+  std::vector<PyObject*> given = {form.get(), wrapper};
+  for (Py_ssize_t i = 0; names && i < PyTuple_GET_SIZE(names.get()); ++i) {
+    Ref inner(asking.semantics()->LoadAttr(wrapper, PyTuple_GET_ITEM(names.get(), i)));
+    held.push_back(inner ? asking.ToTorch(inner.get()) : Ref());
+    if (!held.back()) return {};
+    given.push_back(held.back().get());
+  }
+  Ref made;
+  {
+    SuspendScope off;
+    made = Ref(names ? PyObject_Vectorcall(make, given.data(), given.size(), nullptr) : nullptr);
+  }
+  if (s_.broken()) return PyErr_Clear(), s_.Break(s_.reason().id), Ref();
+  if (!made)
+    return s_.Break(BreakId::kSubclass, "a wrapper that cannot be made again: " + tensor::TakeErrorText()), Ref();
+  known.Add(made, Borrow(wrapper));
+  if (Wants(made.get())) AddLeaf(made.get(), wrapper);
+  doubles_.emplace_back(made.get(), std::move(form));
+  return made;
+}
+
+PyObject* Tape::Take(PyObject* wrapper) {
+  Wrappers::seen = true;
+  if (!made_.insert(wrapper).second) return Py_NewRef(wrapper);
+  s_.Keep(Py_NewRef(wrapper));
+  return s_.MarkFresh(Py_NewRef(wrapper));
+}
+
+PyObject* Tape::Attribute(PyObject* wrapper, PyObject* name, bool* found) {
+  PyObject** dict = _PyObject_GetDictPtr(wrapper);
+  PyObject* d = _PyType_Lookup(Py_TYPE(wrapper), name);
+  *found = (d && Py_IS_TYPE(d, &PyMemberDescr_Type)) || (dict && *dict && PyDict_GetItemWithError(*dict, name));
+  if (!*found) return nullptr;
+  s_.NoteType(Py_TYPE(wrapper));
+  Ref value;
+  {
+    SuspendScope off;
+    value = Ref(PyObject_GetAttr(wrapper, name));
+  }
+  if (!value) return nullptr;
+  wrapping::Asking asking(s_, CurrentSemantics());
+  return asking.FromTorch(value.get(), false);
+}
+
+Ref Tape::FormFor(PyObject* wrapper) {
+  static PyObject* const make = FromModule("framejit._tape", "Form");
+  SuspendScope off;
+  return Ref(make ? PyObject_CallOneArg(make, wrapper) : nullptr);
+}
+
+std::pair<Ref, Ref> Tape::FormOf(PyObject* wrapper) {
+  Ref form = FormFor(wrapper), names(form ? PyObject_GetAttrString(form.get(), "names") : nullptr);
+  Ref make(names ? PyObject_GetAttrString(form.get(), "make") : nullptr);
+  const Py_ssize_t n = make ? PyTuple_GET_SIZE(names.get()) : 0;
+  Ref inner(make ? PyTuple_New(n) : nullptr);
+  for (Py_ssize_t i = 0; inner && i < n; ++i) {
+    SuspendScope off;
+    Ref one(PyObject_GetAttr(wrapper, PyTuple_GET_ITEM(names.get(), i)));
+    PyObject* o = !one ? nullptr : Made(one.get()) ? one.get() : known.Behind(one.get());
+    if (!o && one && tensor::IsWrapperClass(Py_TYPE(one.get()))) o = Ref(Take(one.get())).get();  // kept by the session
+    if (!o) return {};
+    PyTuple_SET_ITEM(inner.get(), i, Py_NewRef(o));
+  }
+  return {std::move(make), std::move(inner)};
+}
+
+namespace {
+
+// Collects the plain tensors in a result.
+bool PlainIn(Tape& tape, PyObject* o, std::vector<PyObject*>* out) {
+  if (IsTensor(o)) return out->push_back(o), true;
+  auto [make, inner] = tape.FormOf(o);
+  if (!inner) return false;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(inner.get()); ++i)
+    if (!PlainIn(tape, PyTuple_GET_ITEM(inner.get(), i), out)) return false;
+  return true;
+}
+
+Ref AsTuple(const std::vector<PyObject*>& all) {
+  Ref tuple(PyTuple_New(static_cast<Py_ssize_t>(all.size())));
+  for (size_t i = 0; tuple && i < all.size(); ++i) PyTuple_SET_ITEM(tuple.get(), i, Py_NewRef(all[i]));
+  return tuple;
+}
+
+}  // namespace
+
+// A wrapper or a result whose memory is kept: torch refuses the backward pass if it is written until then. Of results
+// the tape is told the numbers.
+std::vector<PyObject*> Tape::Watched(const std::vector<PyObject*>& kept) {
+  std::set<TraceId> bases;
+  for (PyObject* t : kept) bases.insert(s_.trace().tensors[AsTensor(t)->id].base);
+  const auto holds = [&](PyObject* o) {
+    std::vector<PyObject*> all;
+    PlainIn(*this, o, &all);
+    return std::any_of(all.begin(), all.end(),
+                       [&](PyObject* t) { return bases.contains(s_.trace().tensors[AsTensor(t)->id].base); });
+  };
+  std::vector<PyObject*> watched;
+  for (auto& [made, form] : doubles_)
+    if (PyObject* o = known.Behind(made); o && holds(made)) watched.push_back(o);
+  Ref numbers(PyList_New(0));
+  for (size_t i = 0; numbers && i < results.size(); ++i) {
+    Ref number(holds(results[i]) ? PyLong_FromSize_t(i) : nullptr);
+    if (number) PyList_Append(numbers.get(), number.get());
+  }
+  SuspendScope off;
+  if (numbers) PyObject_SetAttrString(tape_.get(), "watched", numbers.get());
+  return watched;
+}
+
+std::string Tape::Seal() {
+  wrapping::Asking asking(s_, nullptr);
+  if (!asking.NoteWrites()) return "a wrapper that is written: " + tensor::TakeErrorText();
+  for (auto& [made, form] : doubles_) {
+    SuspendScope off;
+    Ref same(PyObject_CallOneArg(form.get(), made));
+    if (same.get() != Py_True) return PyErr_Clear(), "a wrapper from outside is another one afterwards";
+  }
+  if (results.empty()) return "";
+  // What leaves is no view to torch any more.
+  std::vector<TraceId> bases;
+  for (PyObject* o : results) {
+    std::vector<PyObject*> all;
+    if (!PlainIn(*this, o, &all)) return PyErr_Clear(), "a wrapper that cannot be made again";
+    std::set<TraceId> own;
+    for (PyObject* t : all) own.insert(s_.trace().tensors[AsTensor(t)->id].base);
+    for (TraceId base : own) {
+      if (s_.trace().tensors[base].input >= 0 || std::find(bases.begin(), bases.end(), base) != bases.end())
+        return "a result of wrappers that has gradients and is a view";
+      bases.push_back(base);
+    }
+  }
+  Ref list(PyList_New(0));
+  for (PyObject* o : results)
+    if (!list || PyList_Append(list.get(), Made(o) ? o : known.StandIn(o)) < 0) return tensor::TakeErrorText();
+  Ref plain;
+  {
+    SuspendScope off;
+    plain = Ref(PyObject_CallMethod(tape_.get(), "seal", "O", list.get()));
+  }
+  if (!plain) return tensor::TakeErrorText();
+  std::vector<PyObject*> kept, leaves;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(plain.get()); ++i) {
+    kept.push_back(known.Behind(PyTuple_GET_ITEM(plain.get(), i)));
+    if (!kept.back()) return "what a derivative of wrappers keeps";
+  }
+  for (const Ref& leaf : leaves_) leaves.push_back(leaf.get());
+  const std::vector<PyObject*> watched = Watched(kept);
+  Ref all = AsTuple(leaves), made = AsTuple(results), held = AsTuple(kept), seen = AsTuple(watched);
+  leaving_ =
+      Ref(all && made && held && seen ? PyTuple_Pack(5, tape_.get(), all.get(), made.get(), held.get(), seen.get())
+                                      : nullptr);
+  return leaving_ ? "" : tensor::TakeErrorText();
+}
+
+}  // namespace framejit::capture

@@ -1,0 +1,109 @@
+#include "codegen/sunk_counters.h"
+
+#include <llvm/Analysis/LoopInfo.h>
+#include <llvm/Analysis/ScalarEvolution.h>
+#include <llvm/IR/Dominators.h>
+#include <llvm/IR/IRBuilder.h>
+#include <llvm/IR/PatternMatch.h>
+#include <llvm/Transforms/Utils/Local.h>
+#include <llvm/Transforms/Utils/LoopUtils.h>
+
+#include <vector>
+
+namespace framejit::codegen {
+namespace {
+
+using namespace llvm::PatternMatch;  // NOLINT(google-build-using-namespace): the words of its patterns
+using llvm::BasicBlock;
+using llvm::Value;
+
+// A number to which each round adds the same.
+struct Counter {
+  llvm::PHINode* now;
+  llvm::Instruction* next;
+  int64_t step;
+};
+
+std::vector<Counter> CountersOf(const llvm::Loop& loop) {
+  std::vector<Counter> all;
+  for (llvm::PHINode& phi : loop.getHeader()->phis()) {
+    auto* next = llvm::dyn_cast<llvm::Instruction>(phi.getIncomingValueForBlock(loop.getLoopLatch()));
+    const llvm::APInt* step;
+    if (phi.getType()->isIntegerTy(64) && next && match(next, m_Add(m_Specific(&phi), m_APInt(step))))
+      all.push_back({&phi, next, step->getSExtValue()});
+  }
+  return all;
+}
+
+// Where the counter is used besides in counting: in the loop, and behind it.
+bool UsedIn(const Counter& c, const llvm::Loop& loop, std::vector<llvm::PHINode*>& behind) {
+  for (llvm::Instruction* i : {llvm::cast<llvm::Instruction>(c.now), c.next})
+    for (llvm::User* user : i->users()) {
+      if (user == c.now || user == c.next) continue;
+      auto* phi = llvm::dyn_cast<llvm::PHINode>(user);
+      if (!phi || loop.contains(phi)) return true;
+      if (!llvm::is_contained(behind, phi)) behind.push_back(phi);  // it may use the counter on several ways
+    }
+  return false;
+}
+
+// Can each of these be told from a counter's value in the round in which the loop was left?
+bool Tells(const std::vector<llvm::PHINode*>& behind, const llvm::Loop& loop) {
+  return llvm::all_of(behind, [&](llvm::PHINode* phi) {
+    return llvm::all_of(phi->blocks(), [&](BasicBlock* from) {
+      return loop.contains(from) && phi->getIncomingValueForBlock(from) == phi->getIncomingValue(0);
+    });
+  });
+}
+
+void Sink(const Counter& c, const Counter& main, const llvm::Loop& loop, const std::vector<llvm::PHINode*>& behind) {
+  const auto start = [&](const Counter& of) { return of.now->getIncomingValueForBlock(loop.getLoopPreheader()); };
+  for (llvm::PHINode* phi : behind) {
+    BasicBlock* at = phi->getParent();
+    llvm::IRBuilder<> b(at, at->begin());
+    llvm::PHINode* count = b.CreatePHI(phi->getType(), phi->getNumIncomingValues());
+    for (BasicBlock* from : phi->blocks()) count->addIncoming(main.now, from);
+    b.SetInsertPoint(at, at->getFirstInsertionPt());
+    Value* rounds = b.CreateMul(b.CreateSub(count, start(main)), b.getInt64(c.step / main.step));
+    if (phi->getIncomingValue(0) == c.next) rounds = b.CreateAdd(rounds, b.getInt64(c.step));
+    phi->replaceAllUsesWith(b.CreateAdd(start(c), rounds));
+    phi->eraseFromParent();
+  }
+  llvm::RecursivelyDeleteDeadPHINode(c.now);
+}
+
+bool SinkCounters(llvm::Loop& loop) {
+  const std::vector<Counter> all = CountersOf(loop);
+  const Counter* main = nullptr;
+  for (const Counter& c : all) {
+    std::vector<llvm::PHINode*> behind;
+    if (!main && UsedIn(c, loop, behind)) main = &c;
+  }
+  bool changed = false;
+  for (const Counter& c : all) {
+    std::vector<llvm::PHINode*> behind;
+    if (!main || &c == main || UsedIn(c, loop, behind) || main->step == 0 || c.step % main->step != 0 ||
+        !Tells(behind, loop))
+      continue;
+    Sink(c, *main, loop, behind);
+    changed = true;
+  }
+  return changed;
+}
+
+}  // namespace
+
+llvm::PreservedAnalyses SunkCountersPass::run(llvm::Function& f, llvm::FunctionAnalysisManager& fam) {
+  auto& li = fam.getResult<llvm::LoopAnalysis>(f);
+  auto& dt = fam.getResult<llvm::DominatorTreeAnalysis>(f);
+  auto& se = fam.getResult<llvm::ScalarEvolutionAnalysis>(f);
+  bool changed = false;
+  for (llvm::Loop* loop : li.getLoopsInPreorder()) {
+    if (!loop->isInnermost() || !loop->isLoopSimplifyForm()) continue;
+    llvm::formLCSSA(*loop, dt, &li, &se);
+    changed |= SinkCounters(*loop);
+  }
+  return changed ? llvm::PreservedAnalyses::none() : llvm::PreservedAnalyses::all();
+}
+
+}  // namespace framejit::codegen

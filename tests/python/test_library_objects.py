@@ -1,0 +1,483 @@
+"""Objects as libraries use them: match statements, slots, named tuples, enums as keys, metaclasses, settings. Each is one graph, with
+eager's results and writes over several calls with changed values."""
+
+import collections
+import dataclasses
+import enum
+import pickle
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+
+def same(a, b):
+    assert type(a) is type(b)
+    if isinstance(a, torch.Tensor):
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
+    elif isinstance(a, (list, tuple)):
+        assert len(a) == len(b)
+        for x, y in zip(a, b):
+            same(x, y)
+    elif isinstance(a, dict):
+        assert list(a) == list(b) and [type(k) for k in a] == [type(k) for k in b]
+        same(list(a.values()), list(b.values()))
+    else:
+        assert a == b
+
+
+def alike(fresh, f, calls, graphs=1, breaks=0):
+    """One graph; what each call returns and leaves in its arguments is eager's. calls: functions that make the arguments."""
+    told = fresh.explain(f)(*calls[0]())
+    assert (told.graph_count, told.graph_break_count) == (graphs, breaks), str(told)
+    compiled = fresh.compile(f)
+    for make in calls:
+        mine, theirs = make(), make()
+        got, expected = outcome(compiled, mine), outcome(f, theirs)
+        same(got, expected)
+        same([state(o) for o in mine], [state(o) for o in theirs])
+    return compiled
+
+
+def outcome(f, args):
+    try:
+        return f(*args)
+    except Exception as e:
+        return type(e).__name__, str(e)
+
+
+def state(o):
+    if isinstance(o, (torch.Tensor, int, float, str, type(None), tuple, list, dict)):
+        return o
+    slots = [n for c in type(o).__mro__ for n in getattr(c, "__slots__", ()) if hasattr(o, n)]
+    return [(n, getattr(o, n)) for n in slots] + sorted(getattr(o, "__dict__", {}).items(), key=lambda x: x[0])
+
+
+def tensors(*rest):
+    return [lambda i=i: (torch.arange(4.0) + i, *[r(i) if callable(r) else r for r in rest]) for i in range(3)]
+
+
+# --- match -------------------------------------------------------------------------------------------------------------
+@dataclasses.dataclass
+class Point:
+    x: object
+    y: object
+
+
+def test_match_by_class(fresh):
+    def f(a, b):
+        match b:
+            case torch.Tensor(ndim=2):
+                return a @ b
+            case torch.Tensor():
+                return a * b
+            case Point(x, y=2):
+                return a + x
+            case Point(x, y):
+                return a + x * y
+            case int(n) | float(n):
+                return a * n
+            case [first, *rest]:
+                return a - first, len(rest)
+            case {"scale": s, "bias": t}:
+                return a * s + t
+            case None:
+                return -a
+            case _:
+                return a.sum()
+
+    values = [torch.ones(4, 2), torch.ones(4), Point(3.0, 2), Point(3.0, 4), 7, 2.5, [1.0, 2.0], (5.0,), {"scale": 2.0, "bias": 1.0}, {"scale": 2.0}, None, "other"]
+    for value in values:
+        told = fresh.explain(f)(torch.arange(4.0), value)
+        assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+    alike(fresh, f, [lambda v=v: (torch.arange(4.0), v) for v in values])
+
+
+def test_match_sees_new_classes_and_attributes(fresh):
+    class Kind:
+        __match_args__ = ("a",)
+
+    one = Kind()
+    one.a = 2.0
+
+    def f(x):
+        match one:
+            case Kind(a):
+                return x * a
+        return x
+
+    compiled = fresh.compile(f)
+    x = torch.arange(3.0)
+    same(compiled(x), x * 2)
+    one.a = 3.0
+    same(compiled(x), x * 3)
+    Kind.__match_args__ = ("b",)
+    same(compiled(x), x)
+    one.b = 5.0
+    same(compiled(x), x * 5)
+    Kind.__match_args__ = ["b"]
+    with pytest.raises(TypeError, match="must be a tuple"):
+        compiled(x)
+
+
+def test_match_of_a_class_that_is_registered_later(fresh):
+    class Rows:
+        def __len__(self):
+            return 2
+
+        def __getitem__(self, i):
+            if i > 1:
+                raise IndexError
+            return float(i + 1)
+
+    rows = Rows()
+
+    def f(x):
+        match rows:
+            case [a, b]:
+                return x * a + b
+        return x
+
+    compiled = fresh.compile(f)
+    x = torch.arange(3.0)
+    same(compiled(x), x)
+    collections.abc.Sequence.register(Rows)
+    same(compiled(x), x + 2)
+
+
+# --- slots -------------------------------------------------------------------------------------------------------------
+class Slotted:
+    __slots__ = ("a", "b", "t")
+
+    def __init__(self, a):
+        self.a = a
+
+
+class Derived(Slotted):
+    __slots__ = ("c",)
+
+
+def test_slots_of_an_outside_object_are_written_at_the_exit(fresh):
+    def f(x, o):
+        o.b = o.a + 1
+        o.t = x * o.b
+        o.a = o.b * 2
+        return o.t + o.a
+
+    alike(fresh, f, tensors(Slotted) + tensors(Derived))
+
+
+def test_slots_are_deleted_and_absent(fresh):
+    def f(x, o):
+        had = hasattr(o, "b")
+        del o.a
+        try:
+            o.a
+        except AttributeError:
+            x = x * 2
+        return x, had, hasattr(o, "a")
+
+    alike(fresh, f, tensors(Slotted))
+
+    def g(x, o):
+        del o.b
+        return x + 1
+
+    with pytest.raises(AttributeError):
+        fresh.compile(g)(torch.ones(2), Slotted(1))
+
+
+def test_one_object_by_two_names(fresh):
+    def f(x, o, p):
+        before = p.a
+        o.a = 10.0
+        return x * before + p.a
+
+    compiled = fresh.compile(f)
+    x = torch.ones(2)
+    same(compiled(x, Slotted(1.0), Slotted(2.0)), x * 2 + 2)
+    one = Slotted(3.0)
+    same(compiled(x, one, one), x * 3 + 10)
+    assert one.a == 10.0
+
+
+def test_frozen_slots_of_a_dataclass(fresh):
+    @dataclasses.dataclass(slots=True)
+    class Tags:
+        a: int
+        b: float
+
+        def grown(self, x):
+            self.a += 1
+            self.b = self.b * 2
+            return x * self.a + self.b
+
+    alike(fresh, lambda x, o: o.grown(x), tensors(lambda i: Tags(i, 0.5)))
+
+
+# --- named tuples, enums -----------------------------------------------------------------------------------------------
+Tableau = collections.namedtuple("Tableau", "alpha beta names")
+
+
+def test_named_tuples_of_tensors(fresh):
+    def make(i):
+        return Tableau(torch.ones(4) * i, [torch.ones(4), torch.arange(4.0)], "ab")
+
+    def f(x, t):
+        alpha, beta, names = t
+        return x * t.alpha + t.beta[1] + alpha, t[0] - beta[0], len(t), t[-1], [len(part) for part in t]
+
+    alike(fresh, f, tensors(make))
+
+
+class Reversed(tuple):
+    def __getitem__(self, i):
+        return tuple.__getitem__(self, len(self) - 1 - i)
+
+
+def test_a_tuple_that_reads_its_items_otherwise(fresh):
+    compiled = fresh.compile(lambda x, t: x * t[0])
+    x = torch.arange(4.0)
+    for k in (2.0, 3.0):
+        same(compiled(x, Reversed((torch.ones(4), torch.ones(4) * k))), x * k)
+
+
+class Keys(str, enum.Enum):
+    AFFINE = "affine"
+    SPACE = "space"
+
+
+def test_enums_as_keys(fresh):
+    def f(x, d):
+        d[Keys.SPACE] = x * 2
+        scale = d.get(Keys.AFFINE, 3.0)
+        old = d.pop(Keys.AFFINE, None)
+        return x * scale + d["space"], Keys.AFFINE in d, old
+
+    alike(fresh, f, [lambda i=i, d=d: (torch.arange(3.0) + i, dict(d)) for i, d in enumerate([{}, {Keys.AFFINE: 5.0}, {"affine": 6.0}, {Keys.SPACE: 1.0, "affine": 7.0}])])
+
+
+def test_ordered_dicts_are_written(fresh):
+    def f(x, d):
+        d["b"] = x + 1
+        return d["a"] * x + d["b"]
+
+    alike(fresh, f, tensors(lambda i: collections.OrderedDict(a=float(i), z=1.0)))
+
+
+def test_a_dict_is_written_after_it_was_copied(fresh):
+    def f(x, d):
+        before = d.copy()
+        d["scale"] = d["scale"] + 1.0
+        d["new"] = x
+        after = dict(d)
+        return x * before["scale"] + after["scale"], sorted(d), len(d), list(d.items())[0]
+
+    alike(fresh, f, tensors(lambda i: {"scale": 1.0 + i, "other": 2.0}))
+
+
+def test_a_view_sees_what_is_written_after_it(fresh):
+    def f(x, d):
+        values, over = d.values(), iter(d.items())
+        d["scale"] = 5.0
+        return x * list(values)[0], next(over)
+
+    compiled = fresh.compile(f)
+    for _ in range(3):
+        mine, theirs = {"scale": 1.0}, {"scale": 1.0}
+        same(compiled(torch.ones(2), mine), f(torch.ones(2), theirs))
+        assert mine == theirs
+
+
+# --- classes -----------------------------------------------------------------------------------------------------------
+class Meta(type):
+    def __call__(cls, *args, **kwargs):
+        return super().__call__(*args, **kwargs) if args else None
+
+
+class Made(metaclass=Meta):
+    def __init__(self, x):
+        self.x = x
+
+
+def test_a_metaclass_that_makes_by_type_call(fresh):
+    alike(fresh, lambda x: Made(x * 2).x + 1, tensors())
+
+
+def test_classes_of_functions_are_asked(fresh):
+    class Marked(type):
+        def __instancecheck__(cls, o):
+            return super().__instancecheck__(o) or getattr(o, "marked", False)
+
+    class Buffer(metaclass=Marked):
+        pass
+
+    def f(x, g):
+        if isinstance(g, Buffer) or isinstance(g, collections.abc.Iterable) or not callable(g):
+            return x
+        return g(x)
+
+    alike(fresh, f, [lambda k=k: (torch.arange(3.0), lambda y: y * k) for k in (2.0, 2.0, 3.0)])
+
+
+class Tracked(torch.Tensor):
+    @property
+    def scale(self):
+        return self._scale
+
+    @scale.setter
+    def scale(self, value):
+        self._scale = value * 2
+
+
+def test_a_property_of_a_tensor_subclass_is_set(fresh):
+    def f(x):
+        y = x.as_subclass(Tracked)
+        y.scale = 3.0
+        return (y + 1).as_subclass(torch.Tensor) * y._scale, y._scale
+
+    alike(fresh, f, tensors())
+
+
+def test_a_tensor_equals_itself(fresh):
+    def g(a, b):
+        return a * 2 if torch.equal(a, b) else a + b
+
+    def f(x):
+        return g(x, x)
+
+    alike(fresh, f, [lambda: (torch.tensor([1.0, float("nan")]).nan_to_num(2.0),), lambda: (torch.ones(2),)])
+    x = torch.tensor([1.0, float("nan")])
+    assert torch.equal(fresh.compile(f)(x).isnan(), f(x).isnan())
+
+
+def test_keys_that_are_pickled(fresh):
+    def f(x, **kwargs):
+        return x * len(pickle.dumps(kwargs)) + len(pickle.dumps((1, 2.0, None)))
+
+    def g(x):
+        return f(x) + f(x, scale=2.0)
+
+    alike(fresh, g, tensors())
+    word = "".join(["ab", "cd"])
+
+    def h(x, a, b):
+        return x * len(pickle.dumps({"a": a, "b": b}))
+
+    compiled = fresh.compile(h)
+    for a, b in ((word, word), (word, "".join(["ab", "cd"]))):
+        same(compiled(torch.ones(2), a, b), h(torch.ones(2), a, b))
+
+
+class Plain(torch.Tensor):
+    pass
+
+
+def test_as_subclass_asks_no_class(fresh):
+    def f(x):
+        y = x.as_subclass(Plain)
+        return (y + 1).as_subclass(torch.Tensor) * 6.0, y.as_subclass(torch.Tensor), y * 2
+
+    alike(fresh, f, tensors())
+
+
+# --- frames and arrays -------------------------------------------------------------------------------------------------
+def where(up):
+    frame = sys._getframe(up)
+    return frame.f_code.co_name, frame.f_lineno, frame.f_globals["__name__"]
+
+
+def test_frames_of_captured_calls(fresh):
+    def caller(x):
+        return x * 2, where(0), where(1), sys._getframe().f_back.f_code.co_name
+
+    def f(x):
+        return caller(x), caller(x + 1)
+
+    alike(fresh, f, tensors())
+
+    def outermost(x):
+        return x * 2, where(2)[0]
+
+    told = fresh.explain(outermost)(torch.ones(2))
+    assert told.graph_break_count and "sys._getframe" in str(told), str(told)
+
+
+FLAGS = ["C_CONTIGUOUS", "C", "CONTIGUOUS", "F_CONTIGUOUS", "F", "FORTRAN", "FORC", "FNC", "ALIGNED", "A"]
+ATTRIBUTES = ["c_contiguous", "contiguous", "f_contiguous", "fortran", "forc", "fnc", "aligned"]
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (3, 1), (1, 3), (4,), (1,), (2, 3, 1)])
+def test_flags_of_arrays(fresh, shape):
+    np = pytest.importorskip("numpy")
+
+    def f(a):
+        b = a * 2
+        arrays = [a, b, b.T, b[..., :1], b[::2], np.asfortranarray(b)]
+        facts = [[x.flags[n] for n in FLAGS] + [getattr(x.flags, n) for n in ATTRIBUTES] for x in arrays]
+        try:
+            b.flags["c_contiguous"]
+        except KeyError as e:
+            facts.append(str(e))
+        return b + 1, facts
+
+    told = fresh.explain(f)(np.ones(shape))
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+    compiled = fresh.compile(f)
+    frozen = np.ones(shape)
+    frozen.flags.writeable = False
+    for a in (np.ones(shape), np.ones(shape), np.asfortranarray(np.ones(shape)), np.ones((*shape, 2))[..., 0], frozen):
+        (x, mine), (y, theirs) = compiled(a), f(a)
+        np.testing.assert_array_equal(x, y)
+        assert mine == theirs
+
+
+def test_flags_leave_the_graph(fresh):
+    np = pytest.importorskip("numpy")
+
+    def f(a):
+        b = a * 2
+        flags = b.flags
+        return b, flags, flags.owndata, a[1:].flags.owndata, np.broadcast_to(b, (2, 4)).flags.writeable
+
+    compiled = fresh.compile(f)
+    for _ in range(3):
+        b, flags, own, viewed, written = compiled(np.ones(4))
+        assert type(flags) is type(b.flags) and flags["C"] and own and not viewed and not written
+        flags.writeable = False
+        with pytest.raises(ValueError):
+            b[0] = 1
+
+
+def test_a_fact_of_a_class_by_its_descriptor(fresh):
+    def f(x):
+        order = type.__dict__["__mro__"].__get__(Derived)
+        return x * len(order), [c.__name__ for c in order]
+
+    alike(fresh, f, tensors())
+
+
+def test_the_dict_of_a_tensor(fresh):
+    def f(x):
+        y = x.as_subclass(Plain)
+        y.label = "a"
+        try:
+            return x * 2, dict(y.__dict__)
+        except AttributeError:
+            return x * 3
+
+    compiled = fresh.compile(f)
+    for i in range(3):
+        same(compiled(torch.ones(2) * i), f(torch.ones(2) * i))
+
+
+def test_the_device_of_an_array(fresh):
+    np = pytest.importorskip("numpy")
+
+    def f(a):
+        return a * 2, hasattr(a, "device"), getattr(a + 1, "device", None)
+
+    told = fresh.explain(f)(np.ones(3))
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+    assert fresh.compile(f)(np.ones(3))[1:] == f(np.ones(3))[1:]
