@@ -38,6 +38,19 @@ def sampler(x, n):
     return x
 
 
+def denoiser(x, n):
+    levels = torch.linspace(0.9, 0.1, n + 1, dtype=x.dtype)
+    for t in range(n, 0, -1):
+        x = levels[t - 1] * x + levels[t] * torch.tanh(x)
+    return x, t
+
+
+def from_the_end(x, n):
+    for i in reversed(range(1, n, 3)):
+        x = torch.cos(x) * (1 / i)
+    return x, i
+
+
 def oscillator(t, y):
     return torch.stack([y[1], -y[0] + 0.1 * y[1] * t])
 
@@ -184,7 +197,7 @@ PROGRAMS = {
     "collected": (collected, lambda n: (torch.randn(n, 4, 8, dtype=torch.float64), torch.zeros(4, 8, dtype=torch.float64))),
     "ode": (ode, lambda n: (torch.randn(2, 5, dtype=torch.float64), n)),
 }
-for f in (sampler, while_small, steps_of_three, downwards, nested, leaves_early, skips, changes_at_seven, changes_late, grows, keeps_its_index):
+for f in (sampler, denoiser, from_the_end, while_small, steps_of_three, downwards, nested, leaves_early, skips, changes_at_seven, changes_late, grows, keeps_its_index):
     PROGRAMS[f.__name__] = (f, lambda n: (torch.randn(5, dtype=torch.float64), n))
 for f in (takes_one_more, over_a_list, with_a_cell, in_place):
     PROGRAMS[f.__name__] = (f, lambda n: (torch.randn(5, dtype=torch.float64), n))
@@ -225,7 +238,7 @@ def runs(compiled):
     return compiled.cache_info()["outcomes"]["run"]["graph"]
 
 
-@pytest.mark.parametrize("name, most", [("rnn", 120), ("sampler", 120), ("while_small", 120), ("steps_of_three", 120), ("keeps_its_index", 120)])
+@pytest.mark.parametrize("name, most", [("rnn", 120), ("sampler", 120), ("denoiser", 120), ("while_small", 120), ("steps_of_three", 120), ("keeps_its_index", 120)])
 def test_several_rounds_are_one_run(name, most):
     f, make = PROGRAMS[name]
     compiled, args = framejit.compile(f), make(1000)

@@ -27,7 +27,7 @@ Counter CounterOf(FjFrame* frame) {
   Counter c;
   long next;
   if (depth < 2 || !top[-1] || !top[-2] || !PyLong_CheckExact(top[-1]) || Py_REFCNT(top[-2]) != 1 ||
-      !fj_range_state(top[-2], &next, &c.step, &c.left) || c.step < 1)
+      !fj_range_state(top[-2], &next, &c.step, &c.left))
     return {};
   int overflow;
   const long long last = PyLong_AsLongLongAndOverflow(top[-1], &overflow);
