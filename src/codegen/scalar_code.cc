@@ -645,6 +645,7 @@ void Optimize(llvm::Module& m, llvm::TargetMachine& machine) {
   fpm.addPass(llvm::SimplifyCFGPass(llvm::SimplifyCFGOptions().hoistCommonInsts(true).sinkCommonInsts(true)));
   fpm.addPass(SelectsPass());
   fpm.addPass(llvm::SimplifyCFGPass());
+  fpm.addPass(CarriedElementsPass());  // of writes that stood on all ways of a branch
   late.addPass(llvm::LICMPass(llvm::LICMOptions()));
   fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(late), /*UseMemorySSA=*/true));
   fpm.addPass(CarriedChecksPass());

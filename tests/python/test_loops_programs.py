@@ -323,6 +323,79 @@ def fnv1a(data):
     return h
 
 
+def gauss_seidel(a, b, x, rounds):
+    for _ in range(rounds):
+        for i in range(len(b)):
+            s = 0.0
+            for j in range(len(b)):
+                if j != i:
+                    s += a[i, j] * x[j]
+            x[i] = (b[i] - s) / a[i, i]
+    return x
+
+
+def xorshift(x, n):
+    s = 0
+    for _ in range(n):
+        x ^= (x << 13) & 0xFFFFFFFF
+        x ^= x >> 17
+        x ^= (x << 5) & 0xFFFFFFFF
+        s = (s + x) % 1000003
+    return x, s
+
+
+def kmp(text, pattern):
+    fail, k, hits = np.zeros(len(pattern), np.int64), 0, 0
+    for i in range(1, len(pattern)):
+        while k > 0 and pattern[k] != pattern[i]:
+            k = fail[k - 1]
+        if pattern[k] == pattern[i]:
+            k += 1
+        fail[i] = k
+    k = 0
+    for i in range(len(text)):
+        while k > 0 and pattern[k] != text[i]:
+            k = fail[k - 1]
+        if pattern[k] == text[i]:
+            k += 1
+        if k == len(pattern):
+            hits += 1
+            k = fail[k - 1]
+    return hits
+
+
+def matrix_chain(p):
+    n = len(p) - 1
+    m = np.zeros((n, n), np.int64)
+    for length in range(2, n + 1):
+        for i in range(n - length + 1):
+            j = i + length - 1
+            m[i, j] = 1 << 60
+            for k in range(i, j):
+                cost = m[i, k] + m[k + 1, j] + p[i] * p[k + 1] * p[j + 1]
+                if cost < m[i, j]:  # noqa: PLR1730 (a branch is what this is about)
+                    m[i, j] = cost
+    return m[0, n - 1]
+
+
+def dijkstra(g, start):
+    n = g.shape[0]
+    distance, done = np.full(n, 1e18), np.zeros(n, np.bool_)
+    distance[start] = 0.0
+    for _ in range(n):
+        u, best = -1, 1e18
+        for v in range(n):
+            if not done[v] and distance[v] < best:
+                best, u = distance[v], v
+        if u < 0:
+            break
+        done[u] = True
+        for v in range(n):
+            if g[u, v] > 0 and distance[u] + g[u, v] < distance[v]:
+                distance[v] = distance[u] + g[u, v]
+    return distance
+
+
 CALLS = {
     fft: [(rng().random(64), rng().random(64)), (rng().random(2), rng().random(2))],
     lru: [(rng().integers(0, 12, 300), 5), (rng().integers(0, 3, 300), 4)],
@@ -341,6 +414,21 @@ CALLS = {
     bfs_grid: [((rng().random((12, 15)) > 0.8).astype(np.int8),)],
     adler32: [(rng().integers(0, 256, 500).astype(np.uint8),)],
     fnv1a: [(rng().integers(0, 256, 60).astype(np.uint8),)],
+    gauss_seidel: [
+        (rng().random((20, 20)) + 20 * np.eye(20), rng().random(20), np.zeros(20), 4),
+        (rng().random((6, 6)) * np.inf, rng().random(6), np.zeros(6), 3),
+        (rng().random((4, 6)), rng().random(6), np.zeros(6), 3),
+        (np.zeros((4, 4)), rng().random(4), np.zeros(4), 2),
+    ],
+    xorshift: [(2463534242, 3000), (1, 50), (-5, 60), (2**70, 20)],
+    kmp: [(rng().integers(0, 2, 2000), np.array([0, 1, 0, 0, 1])), (rng().integers(0, 2, 90), np.array([0, 0, 0])), (rng().integers(0, 2, 30), np.zeros(0, np.int64))],
+    matrix_chain: [(rng().integers(1, 50, 25),), ([5, 3, 8, 2, 9, 4] * 4,), (rng().integers(1, 50, 20) * 10**9,)],
+    dijkstra: [
+        (np.where(rng().random((40, 40)) > 0.8, rng().random((40, 40)), 0), 0),
+        (np.zeros((5, 5)), 2),
+        (np.full((5, 5), np.inf), 2),
+        (np.ones((5, 5)), 7),
+    ],
 }
 IN_PYTHON = {fnv1a: "its integers have more than 64 bits", flood: "few rounds at once"}
 

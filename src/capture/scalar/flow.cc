@@ -241,7 +241,8 @@ void Translator::MergeKinds(Frame& f, bool round) {
     const bool either = v.is == Is::kEither || v.is == Is::kFloat || (v.is == Is::kNumpy && v.dtype == DType::kFloat64);
     KindsSeen& seen = kinds_seen_[{f.pc, i}];
     seen.unbound |= unbound;
-    seen.mixes |= round && (v.is == Is::kEither || v.is == Is::kFloat) && Innermost(*f.code, f.pc);
+    const bool kept = v.number().value < 0 && v.number().home == Home(0, i, 0, ScalarType::kF64);
+    seen.mixes |= round && !kept && (v.is == Is::kEither || v.is == Is::kFloat) && Innermost(*f.code, f.pc);
     if (!unbound && !v.scalar() && !either) seen.other = true;
     if (!unbound && std::none_of(seen.kinds.begin(), seen.kinds.end(), [&](auto& k) { return k.key() == kind.key(); }))
       seen.kinds.push_back(kind), seen.either &= either;

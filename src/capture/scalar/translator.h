@@ -102,8 +102,8 @@ struct TooMuch {};
 using ItemKinds = std::map<PyObject*, Val>;
 // As what a local is taken where a loop begins: its first instruction, and the local's index.
 using MergedKinds = std::map<std::pair<int, int>, Val>;
-// As what it came there; `either`: always as a float of Python or NumPy. `mixes`: a round of an innermost loop may
-// leave it as either, so which one it is would have to be computed in each round.
+// As what it came there; `either`: always as a float of Python or NumPy. `mixes`: a round of an innermost loop may make
+// one of either kind, so which one it is would have to be computed in each round.
 struct KindsSeen {
   std::vector<Val> kinds;
   bool unbound = false, other = false, either = true, mixes = false;
