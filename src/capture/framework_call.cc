@@ -226,6 +226,8 @@ bool FrameworkCall::AnsweredByMode(PyObject** out) {
     Ref function(tensor::ResolveCallee(callee_));
     return *out = function ? TapeOf(s_)->Call(function.get(), args_, nargs_, kwnames_) : nullptr, true;
   }
+  if (callee_.Has(kFixedTangents) && s_.vmap.forward() && DifferentiatesTangents(s_))
+    return *out = s_.Break(BreakId::kAutogradCall, "a derivative of tangents of " + callee_.name()), true;
   if (level) return *out = CallBatched(s_, level, callee_, args_, nargs_, kwnames_), true;
   if (s_.vmap.open() && NeedsVmap(s_, callee_, args_, nargs_)) {
     const int innermost = static_cast<int>(s_.vmap.levels.size());

@@ -1,5 +1,6 @@
 #include "capture/gradients.h"
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <string_view>
@@ -26,6 +27,18 @@ PyObject* Plain(Session& s, PyObject* o) {
   while (const Vmap::Batched* b = BatchedOf(s, o)) o = b->inner;
   return o;
 }
+
+}  // namespace
+
+bool DifferentiatesTangents(Session& s) {
+  const auto& levels = s.vmap.levels;
+  const auto forward = std::count_if(levels.begin(), levels.end(), [](const auto& l) { return l.forward; });
+  const auto wants = [&](PyObject* o) { return s.meta(AsTensor(Plain(s, o))->id).requires_grad; };
+  return forward > 1 || std::any_of(s.vmap.duals.begin(), s.vmap.duals.end(),
+                                    [&](const auto& d) { return wants(d.original) || wants(d.tangent); });
+}
+
+namespace {
 
 PyObject* Kept(Session& s, PyObject* o) {  // steals, gives a borrowed one
   if (o) s.Keep(o);

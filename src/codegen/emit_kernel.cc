@@ -175,7 +175,8 @@ class Emitter : ReductionEmitter {
     const bool sums = std::any_of(k_.insts.begin(), k_.insts.end(), [](const Inst& inst) {
       return inst.kind == IKind::kReduce && inst.op == Op::kSum && IsFloat(inst.dtype);
     });
-    if (!sums || k_.insts.size() > kShortCode || k_.red.size() != (k_.column ? 1 : 0)) return nullptr;
+    const bool fixed = std::any_of(k_.stages.begin(), k_.stages.end(), [&](const auto& s) { return InNumpysOrder(s); });
+    if (!sums || fixed || k_.insts.size() > kShortCode || k_.red.size() != (k_.column ? 1 : 0)) return nullptr;
     Value* length = k_.column ? red_extent_[0] : inner_;
     if (Number(length) || (!k_.column && schedule_.block)) return nullptr;
     return b_.CreateICmpSLE(length, I64(MostSummed()));
@@ -290,7 +291,10 @@ class Emitter : ReductionEmitter {
       }
       ChooseFetched(stage, first);
       first = false;
-      RowLoopStage(stage);
+      if (InNumpysOrder(stage))
+        PairwiseLoopStage(stage, i0_, span_);
+      else
+        RowLoopStage(stage);
     }
   }
 
@@ -402,17 +406,17 @@ class Emitter : ReductionEmitter {
     for (State& s : states) scalar_[s.inst] = Finish(s, 0, unroll);
   }
 
-  std::vector<Fetch> fetched_, next_row_;  // by the loop that is emitted; by the one behind the first
-
-  void SetMask(Copy& copy, Value* i, Value* end) {
-    copy.i = i;
-    if (lanes_ == 1) return;
-    copy.valid = b_.CreateSub(end, i);
-    Value* lane = LaneNumbers(b_.getInt32Ty());
-    Value* valid = b_.CreateTrunc(Min(copy.valid, I64(lanes_)), b_.getInt32Ty());
-    copy.mask = b_.CreateICmpULT(lane, b_.CreateVectorSplat(lanes_, valid));
-    copy.valid = Min(copy.valid, I64(lanes_));
+  bool InNumpysOrder(const Stage& stage) const {
+    return SumsInNumpysOrder(k_, stage) && k_.red.empty() && lanes_ <= kAccumulators && !schedule_.block;
   }
+
+  // NumPy adds one row after the other. Where torch's sums may be among them, doubles alone are exact enough for that.
+  bool RowAfterRow(const std::vector<State>& states) const {
+    return k_.ieee && std::none_of(states.begin(), states.end(),
+                                   [](const State& s) { return Sums(s) && s.type != DType::kFloat64; });
+  }
+
+  std::vector<Fetch> fetched_, next_row_;  // by the loop that is emitted; by the one behind the first
 
   void Nest(size_t axis, absl::FunctionRef<void()> body) {
     if (axis == k_.red.size()) return body();
@@ -484,9 +488,9 @@ class Emitter : ReductionEmitter {
         states = MakeStates(stage, n);
         const size_t last = k_.red.size() - 1;
         const auto extent = Number(red_extent_[last]);
-        const bool short_axis = last == 0 && (few_ || (extent && *extent <= 2 * kColumnSteps));
+        const bool one_level = RowAfterRow(states) || (last == 0 && (few_ || (extent && *extent <= 2 * kColumnSteps)));
         const bool sums = std::any_of(states.begin(), states.end(), Sums);
-        if (sums && !short_axis) MakeHigh(states);
+        if (sums && !one_level) MakeHigh(states);
         for (const State& s : states) {
           arrays(&low, s.low);
           arrays(&high, s.high);
@@ -496,7 +500,7 @@ class Emitter : ReductionEmitter {
           keep(high, group);
         });
         Splats(stage);
-        RedNest(0, sums && !short_axis, flush, [&] {
+        RedNest(0, sums && !one_level, flush, [&] {
           Groups([&](std::vector<Copy>& copies, Value* group) {
             take(low, group);
             Emit(stage, copies);
@@ -595,9 +599,9 @@ class Emitter : ReductionEmitter {
     } else {
       const size_t last = k_.red.size() - 1;
       auto extent = Number(red_extent_[last]);
-      const bool short_axis = last == 0 && (few_ || (extent && *extent <= 2 * kColumnSteps));
-      if (sums && !short_axis) MakeHigh(states);
-      RedNest(0, sums && !short_axis, [&] { Flush(states); }, body);
+      const bool one_level = RowAfterRow(states) || (last == 0 && (few_ || (extent && *extent <= 2 * kColumnSteps)));
+      if (sums && !one_level) MakeHigh(states);
+      RedNest(0, sums && !one_level, [&] { Flush(states); }, body);
     }
     for (State& s : states) {
       for (int u = 0; u < n; ++u) copies[u].values[s.inst] = Finish(s, u, u + 1);
@@ -652,6 +656,10 @@ Schedule MakeSchedule(const Kernel& k, const Isa& isa) {
   const bool scans = std::any_of(k.insts.begin(), k.insts.end(), [](const Inst& i) { return i.kind == IKind::kScan; });
   if (scans && !k.column) s.lanes = s.unroll = 1;  // one after the other
   if (sixteen) s.lanes = s.unroll = 1;             // such an element is a vector of its own
+  const bool sums =
+      std::any_of(k.stages.begin(), k.stages.end(), [&](const Stage& stage) { return SumsInNumpysOrder(k, stage); });
+  const bool cheap = std::all_of(k.insts.begin(), k.insts.end(), [](const Inst& i) { return Weight(i) == 1; });
+  if (sums && cheap) s.lanes = std::min(s.lanes, 8);  // as many as there are accumulators
   if (k.column) {
     if (s.unroll == 4) s.unroll = 8;  // a row of memory is read in few lines
     while (s.unroll > 1 && k.inner.is_const() && k.inner.value() < s.lanes * s.unroll) s.unroll /= 2;

@@ -4,6 +4,18 @@
 
 namespace framejit::codegen {
 
+bool SumsInNumpysOrder(const Kernel& k, const Stage& stage) {
+  bool sums = false;
+  for (int i : stage.insts) {
+    const Inst& inst = k.insts[i];
+    if (inst.kind == IKind::kScan) return false;
+    if (inst.kind != IKind::kReduce) continue;
+    sums = true;
+    if (inst.op != Op::kSum || (inst.dtype != DType::kFloat64 && inst.dtype != DType::kFloat32)) return false;
+  }
+  return sums && k.ieee && !k.column && stage.loop;
+}
+
 std::vector<ReductionEmitter::State> ReductionEmitter::MakeStates(const Stage& stage, int copies) {
   std::vector<State> states;
   for (int n : stage.insts) {
@@ -92,6 +104,132 @@ Value* ReductionEmitter::Horizontal(const State& s, DType t, Value* v, Value* po
     }
   }
   return s.arg ? position : v;
+}
+
+void ReductionEmitter::Pairwise(Value* from, Value* size, const std::vector<llvm::AllocaInst*>& sums,
+                                absl::FunctionRef<void(Value* at, Value* count)> part) {
+  constexpr int64_t kPart = 128, kDepth = 64;
+  if (auto known = Number(size); known && *known <= kPart) return part(from, size);
+  // By level: how many elements the right half has, 0 while that is summed; and the sums of the left half.
+  auto *at = Slot(b_.getInt64Ty()), *count = Slot(b_.getInt64Ty()), *level = Slot(b_.getInt64Ty());
+  llvm::AllocaInst* rights = Memory(kDepth * 8);
+  std::vector<llvm::AllocaInst*> lefts;
+  for (size_t i = 0; i < sums.size(); ++i) lefts.push_back(Memory(kDepth * 8));
+  auto right = [&] { return b_.CreateGEP(b_.getInt64Ty(), rights, Get(level)); };
+  auto left = [&](size_t i) { return b_.CreateGEP(sums[i]->getAllocatedType(), lefts[i], Get(level)); };
+  auto deeper = [&](int64_t by) { Set(level, b_.CreateAdd(Get(level), I64(by))); };
+  auto *look = Block("pairwise"), *halve = Block("halve"), *leaf = Block("part"), *up = Block("up");
+  auto *whose = Block("whose"), *join = Block("join"), *other = Block("right"), *done = Block("summed");
+  Set(at, from);
+  Set(count, size);
+  Set(level, I64(0));
+  b_.CreateBr(look);
+  b_.SetInsertPoint(look);
+  b_.CreateCondBr(b_.CreateICmpSGT(Get(count), I64(kPart)), halve, leaf);
+  b_.SetInsertPoint(halve);
+  Value* half = b_.CreateAnd(b_.CreateLShr(Get(count), I64(1)), I64(-kAccumulators));
+  b_.CreateStore(b_.CreateSub(Get(count), half), right());
+  Set(count, half);
+  deeper(1);
+  b_.CreateBr(look);
+  b_.SetInsertPoint(leaf);
+  part(Get(at), Get(count));
+  Set(at, b_.CreateAdd(Get(at), Get(count)));
+  b_.CreateBr(up);
+  b_.SetInsertPoint(up);
+  b_.CreateCondBr(b_.CreateICmpEQ(Get(level), I64(0)), done, whose);
+  b_.SetInsertPoint(whose);
+  deeper(-1);
+  Value* rest = b_.CreateLoad(b_.getInt64Ty(), right());
+  b_.CreateCondBr(b_.CreateICmpEQ(rest, I64(0)), join, other);
+  b_.SetInsertPoint(join);
+  for (size_t i = 0; i < sums.size(); ++i) {
+    Value* first = b_.CreateLoad(sums[i]->getAllocatedType(), left(i));
+    Set(sums[i], b_.CreateFAdd(first, Get(sums[i])));
+  }
+  b_.CreateBr(up);
+  b_.SetInsertPoint(other);
+  for (size_t i = 0; i < sums.size(); ++i) b_.CreateStore(Get(sums[i]), left(i));
+  b_.CreateStore(I64(0), right());
+  Set(count, rest);
+  deeper(1);
+  b_.CreateBr(look);
+  b_.SetInsertPoint(done);
+}
+
+Value* ReductionEmitter::Neighbours(const State& s) {
+  std::vector<Value*> left;
+  for (llvm::AllocaInst* slot : s.low) {
+    Value* v = Get(slot);
+    for (int n = lanes_; n > 1; n /= 2) {
+      std::vector<int> even, odd;
+      for (int i = 0; i < n; i += 2) {
+        even.push_back(i);
+        odd.push_back(i + 1);
+      }
+      auto half = [&](const std::vector<int>& lanes) -> Value* {
+        if (n == 2) return b_.CreateExtractElement(v, uint64_t(lanes[0]));
+        return b_.CreateShuffleVector(v, lanes);
+      };
+      v = b_.CreateFAdd(half(even), half(odd));
+    }
+    left.push_back(v);
+  }
+  for (; left.size() > 1; left.resize(left.size() / 2))
+    for (size_t i = 0; i < left.size() / 2; ++i) left[i] = b_.CreateFAdd(left[2 * i], left[2 * i + 1]);
+  return left[0];
+}
+
+void ReductionEmitter::PairwiseLoopStage(const Stage& stage, Value* from, Value* size) {
+  auto states = MakeStates(stage, kAccumulators / lanes_);
+  std::vector<llvm::AllocaInst*> sums;
+  for (const State& s : states) sums.push_back(Slot(ops_.RegisterType(s.type, 1)));
+  Splats(stage);
+  Pairwise(from, size, sums, [&](Value* at, Value* count) { SumPart(stage, states, sums, at, count); });
+  for (size_t k = 0; k < states.size(); ++k) scalar_[states[k].inst] = Get(sums[k]);
+}
+
+// Up to 128 elements: whole eights in the accumulators, the rest one by one.
+void ReductionEmitter::SumPart(const Stage& stage, std::vector<State>& states,
+                               const std::vector<llvm::AllocaInst*>& sums, Value* at, Value* count) {
+  const int vectors = kAccumulators / lanes_;
+  for (State& s : states)
+    for (llvm::AllocaInst* slot : s.low) Set(slot, ops_.Identity(Op::kSum, s.type, lanes_));
+  Value* whole = Add(at, b_.CreateAnd(count, I64(-kAccumulators)));
+  For(at, whole, kAccumulators, [&](Value* i) {
+    std::vector<Copy> copies(vectors);
+    for (int u = 0; u < vectors; ++u) {
+      copies[u].number = u;
+      copies[u].i = Add(i, I64(u * lanes_));
+    }
+    Emit(stage, copies);
+    for (State& s : states)
+      for (int u = 0; u < vectors; ++u) Accumulate(s, u, copies[u]);
+  });
+  for (size_t k = 0; k < states.size(); ++k) Set(sums[k], Neighbours(states[k]));
+  Value* end = Add(at, count);
+  For(whole, end, lanes_, [&](Value* i) {
+    std::vector<Copy> copies(1);
+    SetMask(copies[0], i, end);
+    Emit(stage, copies);
+    for (size_t k = 0; k < states.size(); ++k) {
+      Value* x = In(k_.insts[states[k].inst].operands[0], copies[0]);
+      if (copies[0].mask) x = b_.CreateSelect(copies[0].mask, x, llvm::ConstantFP::getNegativeZero(x->getType()));
+      for (int lane = 0; lane < lanes_; ++lane)
+        Set(sums[k],
+            b_.CreateFAdd(Get(sums[k]), lanes_ == 1 ? x : b_.CreateExtractElement(x, static_cast<uint64_t>(lane))));
+    }
+  });
+}
+
+void ReductionEmitter::SetMask(Copy& copy, Value* i, Value* end) {
+  copy.i = i;
+  if (lanes_ == 1) return;
+  copy.valid = b_.CreateSub(end, i);
+  Value* lane = LaneNumbers(b_.getInt32Ty());
+  Value* valid = b_.CreateTrunc(Min(copy.valid, I64(lanes_)), b_.getInt32Ty());
+  copy.mask = b_.CreateICmpULT(lane, b_.CreateVectorSplat(lanes_, valid));
+  copy.valid = Min(copy.valid, I64(lanes_));
 }
 
 Value* ReductionEmitter::Finish(const State& s, size_t from, size_t to) {

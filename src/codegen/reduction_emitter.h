@@ -1,14 +1,21 @@
 // The accumulators of a kernel's reductions. They are vectors, one for each of the bodies that run side by side.
 //
 // Float sums have two levels: f32 accumulators run over a bounded number of steps and are then added to f64 ones, so
-// that long rows keep the error of short ones.
+// that long rows keep the error of short ones. Rows of NumPy's floats are summed in the order of its add.reduce, so
+// that a sum is the same number in a kernel and in Python: parts of up to 128 elements in eight accumulators, halves
+// added to each other.
 #pragma once
+
+#include <absl/functional/function_ref.h>
 
 #include <vector>
 
 #include "codegen/instruction_emitter.h"
 
 namespace framejit::codegen {
+
+// Does a stage sum floats, and nothing else, along rows of NumPy's? Its lanes are some of the eight accumulators.
+bool SumsInNumpysOrder(const Kernel& k, const Stage& stage);
 
 class ReductionEmitter : protected InstructionEmitter {
  protected:
@@ -31,7 +38,18 @@ class ReductionEmitter : protected InstructionEmitter {
   // Reduces the bodies [from, to) to a scalar, or to a vector in column kernels.
   Value* Finish(const State& s, size_t from, size_t to);
 
+  static constexpr int kAccumulators = 8;
+  // A stage of such sums along [from, from + size).
+  void PairwiseLoopStage(const Stage& stage, Value* from, Value* size);
+  void SetMask(Copy& copy, Value* i, Value* end);
+
  private:
+  // Cuts [from, from + size) as NumPy's pairwise summation does. part: puts the sums of a part into `sums`, as scalars.
+  void Pairwise(Value* from, Value* size, const std::vector<llvm::AllocaInst*>& sums,
+                absl::FunctionRef<void(Value* at, Value* count)> part);
+  void SumPart(const Stage& stage, std::vector<State>& states, const std::vector<llvm::AllocaInst*>& sums, Value* at,
+               Value* count);
+  Value* Neighbours(const State& s);  // the sum of the eight accumulators
   // Reduces the lanes of a vector to one, by halves.
   Value* Horizontal(const State& s, DType t, Value* v, Value* position);
 };

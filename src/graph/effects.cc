@@ -68,7 +68,8 @@ constexpr Row kTorch[] = {
     {"_safe_softmax det linalg_det ldexp linalg_slogdet linalg_solve_triangular logcumsumexp scatter_reduce "
      "special_erfcx special_i0e special_i1 special_i1e special_log_ndtr special_ndtri std_mean vector_norm",
      {.keeps = kResult}},
-    {"__iter__ unsafe_chunk unsafe_split unsafe_split_with_sizes", {.flags = kOneOfSeveral}},
+    {"__iter__", {.flags = kOneOfSeveral}},
+    {"unsafe_chunk unsafe_split unsafe_split_with_sizes", {.flags = kOneOfSeveral | kOwnVersions}},
     {"chunk split split_with_sizes", {.flags = kOneOfSeveral, .batch = Batch::kSplit}},
     {"unsqueeze", {.batch = Batch::kNewDim}},
     {"all any", {.batch = Batch::kReduce}},
@@ -124,7 +125,8 @@ constexpr Row kTorch[] = {
     {"arccos arcsin cosine_similarity frobenius_norm interpolate nuclear_norm renorm rms_norm "
      "rpow softmin",
      {.cuda = CastRule::kFloat32}},
-    {"native_layer_norm", {.keeps = kFirst | kSecondResult | kThirdResult, .cuda = CastRule::kFloat32}},
+    {"native_layer_norm",
+     {.flags = kFixedTangents, .keeps = kFirst | kSecondResult | kThirdResult, .cuda = CastRule::kFloat32}},
     {"cross linalg_cross vdot", {.cuda = CastRule::kPromote}},
     {"dot", {.cuda = CastRule::kPromote, .batch = Batch::kVectors}},
     {"pairwise_distance", {.keeps = kResult, .cuda = CastRule::kRefused}},
@@ -147,7 +149,7 @@ constexpr Row kTorch[] = {
     {"torch.ops.aten.convolution_backward torch.ops.aten.embedding_dense_backward", {.flags = kDerivedAgain}},
     {"gather", {.flags = kKeepsNoOperand | kKeepsNoResult, .keeps = kFirst}},
     {"__setitem__", {.flags = kKeepsNoResult | kTakesSequences, .batch = Batch::kStore}},
-    {"batch_norm instance_norm", {.flags = kKeepsNoResult | kWritesInSilence}},
+    {"batch_norm instance_norm", {.flags = kKeepsNoResult | kWritesInSilence | kFixedTangents}},
     {"get_rng_state manual_seed seed set_rng_state", {.flags = kOutside, .ends = BreakId::kRandom}},
     {"unbind", {.flags = kOneOfSeveral, .batch = Batch::kDim}},
     {"exp2", {.keeps = kResult, .batch = Batch::kUnary}},
@@ -170,7 +172,7 @@ constexpr Row kTorch[] = {
     {"where", {.flags = kKeepsNoResult, .batch = Batch::kPointwise}},
     {"rtruediv", {.flags = kKeepsNoResult, .cuda = CastRule::kFloat32}},
     {"layer_norm",
-     {.flags = kKeepsNoResult,
+     {.flags = kKeepsNoResult | kFixedTangents,
       .keeps = kFirst | kSecond | kThird,
       .cuda = CastRule::kFloat32,
       .batch = Batch::kLeading}},
@@ -271,7 +273,7 @@ constexpr Row kTorch[] = {
      {.answer = Answer::kNo}},
     {"torch._C._get_tracing_state torch._C._log_api_usage_once", {.answer = Answer::kNothing}},
     {"framejit.vjp(*", {.flags = kDerivedAgain}},
-    {"*batch_norm*", {.flags = kWritesInSilence}},
+    {"*batch_norm*", {.flags = kWritesInSilence | kFixedTangents}},
 };
 
 // The rows of NumPy, SciPy and CuPy. Of CuPy, what data sizes and what writes is not modelled.

@@ -266,8 +266,10 @@ void Lowering::Impl::RefuseShared(const Call& call, TraceId target, bool apart) 
   });
 }
 
-// The same of a write into a part of the first argument. What is stored where it lies is what `y[k] += 1` ends with.
+// The same of a write into a part of the first argument, which must be writable. What is stored where it lies is what
+// `y[k] += 1` ends with.
 void Lowering::Impl::RefuseShared(const Call& call, const Overwrite& written) {
+  CheckWritable(written.id, call.mode);
   if (call.callee.framework() != Framework::kTorch || !written.region) return;
   for (size_t i = 1; i < call.args.size(); ++i)
     EachTensor(call.args[i], [&](TraceId t) {
@@ -318,10 +320,7 @@ void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs, Fr
   for (const Out& out : outs.items) {
     if (out.kind == Out::kView && meta(out.of).is_scalar) throw NotThisRow{};  // NumPy scalars have no views
   }
-  for (const Overwrite& w : outs.writes) {
-    CheckWritable(w.id, call.mode);
-    RefuseShared(call, w);
-  }
+  for (const Overwrite& w : outs.writes) RefuseShared(call, w);
   for (const auto& [id, value, region, by_index] : outs.writes) {
     bool tracked = grad && outs.writes_differentiable && IsFloat(meta(id).dtype);
     if (outs.writes_differentiable) derivatives.NoteWrite(id, tracked);
@@ -365,6 +364,7 @@ void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs, Fr
       Objects::Object& o = objects[id];
       if (out.differentiable) o.domain = objects[out.of].domain;
       o.follows = call.mode.grad && objects[out.of].follows && !call.callee.Has(kOneOfSeveral);
+      o.own_version = call.callee.Has(kOwnVersions);
       o.view = std::move(out.view);
       if (stop || (!out.differentiable && IsFloat(t.dtype)))
         o.view.forward = [f = std::move(o.view.forward)](Builder& b, ValueId v) { return b.Barrier(f(b, v)); };

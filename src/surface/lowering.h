@@ -50,6 +50,7 @@ struct Lowering::Impl {
     // Neither the tensor's own elements may share memory, nor those of a tensor that it is a view of.
     for (TraceId at = t;; at = objects[at].parent) {
       if (Overlaps(env(), meta(at))) throw Decline("write to a tensor whose elements share memory");
+      if (objects[at].own_version) throw Decline("write to a part that has a version of its own");
       if (at == objects[t].root) break;
     }
     const TraceTensor& root = trace.tensors[objects[t].root];

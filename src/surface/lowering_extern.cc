@@ -100,6 +100,15 @@ Inferred Lowering::Impl::Ask(Callee callee, Call& request, const std::vector<Tra
   auto inferred = KnownResult(env(), request, operands);
   std::string why;
   if (!inferred) inferred = infer(request, operands, &why);
+  // A number that changes may be an axis, which the framework refuses unless it knows the number.
+  bool changes = false;
+  if (!inferred && !callee.Has(kSizedByData))
+    EachArg(request, [&](Arg& a) {
+      if (!a.is(Arg::Kind::kInt) || a.i.is_const() || env().AtRun(a.i)) return;
+      a.i = env().Specialize(a.i);
+      changes = true;
+    });
+  if (changes) inferred = infer(request, operands, &why);
   if (!inferred && callee.Has(kSizedByData))
     throw Decline("data decides the size of the result of " + callee, Decline::Cause::kData);
   if (!inferred || inferred->metas.empty())

@@ -31,7 +31,8 @@ class Objects {
     TraceId root = 0, parent = 0;
     // The object has gradients when this one has: its root, or the object that was detached on the way from the root.
     TraceId domain = 0;
-    bool follows = true;  // false: it is a view made without gradients, in an unknown way, or as one of several
+    bool follows = true;       // false: it is a view made without gradients, in an unknown way, or as one of several
+    bool own_version = false;  // writes through it do not count as writes of its root
     View view;
   };
 

@@ -336,3 +336,37 @@ def test_other_functions_read_the_number(fresh, torch, call):
         assert expected.dtype == got.dtype and torch.equal(expected, got)
     with pytest.raises(fresh.BreakError):
         fresh.compile(f, fullgraph=True)(x, t)
+
+
+@pytest.mark.parametrize("dtype", ("float64", "float32"))
+def test_sums_are_numpys_to_the_last_bit(fresh, dtype):
+    """A sum of NumPy's floats is the same number in a kernel and in Python, which sees both where a graph ends between them."""
+    np = pytest.importorskip("numpy")
+    functions = {
+        "sum": lambda a: a.sum(),
+        "mean": lambda a: np.mean(a),
+        "fused": lambda a: (a * a - 1).sum(),
+        "two": lambda a: (a.sum(), (a * 2).sum()),
+        "rows": lambda a: a.reshape(2, -1).sum(1),
+        "then": lambda a: a / a.sum(),
+    }
+    if dtype == "float64":
+        functions["columns"] = lambda a: np.broadcast_to(a[:, None], (a.size, 40)).copy().sum(0)
+    for name, f in functions.items():
+        compiled = fresh.compile(f)
+        for n in (2, 6, 8, 10, 14, 16, 38, 126, 128, 130, 136, 254, 258, 300, 1000, 1024, 4094, 9002, 20000):
+            a = np.random.default_rng(n).normal(size=n).astype(dtype)
+            assert bits(compiled(a)) == bits(f(a)), (name, n)
+        assert compiled.cache_info()["kernels"], name
+    fixed = fresh.compile(functions["sum"], dynamic=False)
+    for n in (2, 100, 128, 300, 5000):
+        a = np.random.default_rng(n).normal(size=n).astype(dtype)
+        assert bits(fixed(a)) == bits(a.sum()), n
+
+    def ends_between(a):
+        first = float(a.sum())
+        print(end="")
+        return first == float(a.sum())
+
+    compiled = fresh.compile(ends_between)
+    assert all(compiled(np.random.default_rng(n).normal(size=n).astype(dtype)) for n in range(3, 400, 7))

@@ -959,3 +959,18 @@ def test_methods_of_a_view_of_a_dict(fresh):
             return str(error)
 
     same(fresh.compile(refused)(x), refused(x))
+
+
+def test_axes_that_change(fresh):
+    """A number in *args that changes becomes a symbol; where the framework must know it, it is a constant again."""
+    torch = pytest.importorskip("torch")
+
+    def call(*args):
+        return torch.topk(*args)
+
+    compiled = fresh.compile(call)
+    x = torch.randn(5, 5)
+    for args in ((3, 1), (3, 0), (2, -1), (2, 0), (3, -2), (2, 1)):
+        for got, expected in zip(compiled(x, *args), call(x, *args), strict=True):
+            torch.testing.assert_close(got, expected)
+    assert compiled.cache_info()["breaks"] == 0

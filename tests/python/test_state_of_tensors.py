@@ -1066,3 +1066,34 @@ def test_hooks_of_several_results_that_count_nodes(fresh, which):
         for _ in range(2):
             assert tell(compiled) == tell(f)
         assert compiled.cache_info()["breaks"] == 0
+
+
+@pytest.mark.parametrize("split", ("unsafe_split", "unsafe_chunk"))
+def test_parts_with_versions_of_their_own(fresh, split):
+    """What is written through them does not count as a write of what they are parts of, nor the other way round."""
+    split = getattr(torch, split)
+
+    def through_a_part(t):
+        y = t.clone()
+        p, q = split(y, 2)
+        p.add_(1)
+        q[0] = 7
+        return y, p, q, y._version, p._version
+
+    def of_the_whole(t):
+        y = t.clone()
+        p, q = split(y, 2)
+        y.add_(1)
+        return y, p, q
+
+    def of_an_input(t):
+        p, q = split(t, 2)
+        p.add_(1)
+        return p, q
+
+    for f in (through_a_part, of_the_whole, of_an_input):
+        compiled = fresh.compile(f)
+        for _ in range(2):
+            ours, eager = (torch.ones(4), torch.ones(4))
+            told = [[(v.tolist(), v._version) if isinstance(v, torch.Tensor) else v for v in (*g(t), t)] for g, t in ((compiled, ours), (f, eager))]
+            assert told[0] == told[1]

@@ -252,3 +252,43 @@ def test_ensembles_are_one_graph():
         told = framejit.explain(f)(*arguments)
         assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
         agree(framejit.compile(f)(*arguments), f(*arguments))
+
+
+NORMS = {
+    "layer_norm": lambda x: F.layer_norm(x, (4,)),
+    "native_layer_norm": lambda x: torch.native_layer_norm(x, (4,), None, None, 1e-5)[0],
+    "batch_norm": lambda x: F.batch_norm(x, None, None, training=True),
+    "instance_norm": lambda x: F.instance_norm(x[None]),
+    "group_norm": lambda x: F.group_norm(x, 2),
+}
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_differentiated_tangents_of_norms(fresh, name):
+    """Torch takes mean and scale as constants in the tangents of some, which shows in what differentiates these: its values are what eager
+    gives, whatever is right. Tangents that nothing differentiates stay in the graph."""
+    f = NORMS[name]
+    x, t = (torch.randn(3, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) for seed in (0, 1))
+
+    def by_grad(x, t):
+        return grad(lambda a: jvp(f, (a,), (t,))[1].square().sum())(x)
+
+    def by_autograd(x, t):
+        a, b = x.detach().requires_grad_(), t.detach().requires_grad_()
+        return torch.autograd.grad(jvp(f, (a,), (b,))[1].square().sum(), (a, b))
+
+    def forwards(x, t):
+        return jvp(lambda a: jvp(f, (a,), (t,))[1], (x,), (t,))
+
+    def reversed(x, t):
+        return jvp(grad(lambda a: f(a).square().sum() + f(a).exp().sum()), (x,), (t,))
+
+    def alone(x, t):
+        return jvp(f, (x,), (t,))
+
+    for g in (by_grad, by_autograd, forwards, reversed, alone):
+        compiled = fresh.compile(g)
+        for _ in range(2):
+            torch.testing.assert_close(compiled(x, t), g(x, t), rtol=1e-9, atol=1e-9)
+    if name in ("layer_norm", "batch_norm", "group_norm"):
+        assert compiled.cache_info()["breaks"] == 0
