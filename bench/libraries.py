@@ -540,6 +540,17 @@ def torchdiffeq_rk4():
     return f, lambda n: (tensor(n),)
 
 
+@program("torchdiffeq")
+def torchdiffeq_dopri5():
+    import torch
+    from torchdiffeq import odeint
+
+    def f(x):
+        return odeint(lambda t, y: -y + t, x, torch.linspace(0, 1, 5), method="dopri5")
+
+    return f, lambda n: (tensor(n),)
+
+
 @program("torchmetrics")
 def torchmetrics_accuracy():
     from torchmetrics.functional.classification import multiclass_accuracy, multiclass_f1_score

@@ -362,3 +362,14 @@ def test_solvers_of_scipy_that_control_stands_on(fresh):
             warnings.simplefilter("ignore")
             for a, b in zip(compiled(*make(call)), eager(*make(call))):
                 np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-8)
+
+
+def test_an_adaptive_solver_of_torchdiffeq_is_one_graph(fresh):
+    torchdiffeq = pytest.importorskip("torchdiffeq")
+
+    def build():
+        return lambda x: torchdiffeq.odeint(lambda t, y: -y + t, x, torch.linspace(0, 1, 5), method="dopri5")
+
+    told = fresh.explain(build())(torch.ones(8))
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+    _agree(fresh, build, lambda call: (torch.linspace(-1, 1, 8 + call),))
