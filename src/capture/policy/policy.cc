@@ -61,7 +61,7 @@ constexpr double kLoopSeconds = 0.3, kLoopShare = 0.25;
 // Captures of code without tensors for values that are new in each call may take this share of the time since the
 // first.
 constexpr double kPlainShare = 0.03;
-constexpr int kPlainFree = 2;  // versions that are made in any case: of the second, numbers may be symbols
+constexpr int kPlainOnce = 4;  // versions that ran once at most; fewer values may come again
 
 double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -236,10 +236,10 @@ class Policy : public frame::FramePolicy {
     return frame::Action::kHandOver;
   }
 
-  // Have the versions for numbers and texts, of code without tensors, taken all the time that they may?
+  // Were versions made for numbers and texts that came once, and too many for what they are worth?
   static bool Scattered(const CodeState& state, const Place& place) {
-    const auto plain = [](const auto& s) { return s->calls == 0; };
-    return std::count_if(place.segments.begin(), place.segments.end(), plain) >= kPlainFree &&
+    const auto once = [](const auto& s) { return s->calls == 0 && s->tally.runs <= 1; };
+    return std::count_if(place.segments.begin(), place.segments.end(), once) > kPlainOnce &&
            state.plain_seconds > kPlainShare * (Now() - state.first_seen);
   }
 
