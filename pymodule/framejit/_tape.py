@@ -4,10 +4,12 @@ derivatives need; what reaches the plain tensors is the graph (src/capture/wrapp
 torch goes through what it noted, on stand-ins for what the first pass kept."""
 
 import threading
+import types
 
 import torch
 from torch.autograd.function import once_differentiable
 
+from ._reads import Reads, Unfollowed, followed
 from ._wrappers import StandIn
 
 def _inner(wrapper):
@@ -39,14 +41,14 @@ class Form:
         return made.requires_grad_(False) if made.requires_grad else made
 
 
-def double(form, like, *tensors):
-    """A leaf like this wrapper from outside, around stand-ins."""
-    made = form.make(*tensors)
-    if like.requires_grad:
-        made.requires_grad_()
-    if getattr(like, "_is_param", False):
-        made._is_param = True
-    return made
+def code_in(x):
+    """The program's classes of wrappers among arguments, and its functions."""
+    if isinstance(x, (tuple, list)):
+        return [c for y in x for c in code_in(y)]
+    if isinstance(x, dict):
+        return code_in(list(x.values()))
+    c = x if isinstance(x, (type, types.FunctionType)) else type(x)
+    return [c] if c is x or isinstance(x, torch.Tensor) and followed(c) else []
 
 
 def plain(stand_in):
@@ -63,6 +65,7 @@ class Tape:
         self.kept, self.versions, self.forms = [], [], None  # by torch for derivatives, in its order; how each is made of the plain tensors that a run keeps
         self.now = threading.local()
         self.passes = {}
+        self.reads, self.refused = Reads(), None  # why the call ends the graph; a tuple of that: it has an effect
 
     # --- while the first pass is captured
     def keep(self, tensor):
@@ -80,10 +83,53 @@ class Tape:
             return kept[form]
         return form[0].make(*(self._made(f, kept) for f in form[1])) if type(form) is tuple else form
 
+    def prepare(self, function, args, kwargs):
+        """Looks through the code that a call may run. Gives what must not wait to be written."""
+        roots = code_in([args, kwargs])
+        if function is pull:
+            roots += args[0].reads.roots
+        elif isinstance(function, types.MethodType):
+            roots += [r for r in (function.__self__, function.__func__) if followed(r)]
+        elif isinstance(function, (type, types.FunctionType)) and followed(function):
+            roots.append(function)
+        self._add(*roots)
+        return self.reads.owners()
+
+    def _add(self, *roots):
+        try:
+            self.reads.add(*roots)
+        except Unfollowed as e:
+            self.refused = f"a wrapper with gradients, whose class's code reaches {e}"
+            raise
+
+    def _undo(self):
+        if changed := self.reads.undo():
+            self.refused = (f"the code of a wrapper's class changes {changed}",)
+            raise Unfollowed(changed)
+
+    def double(self, form, like, *tensors):
+        """A leaf like this wrapper from outside, around stand-ins."""
+        if followed(form.cls):
+            self._add(form.metadata, form.others)
+        try:
+            made = form.make(*tensors)
+        finally:
+            self._undo()
+        if like.requires_grad:
+            made.requires_grad_()
+        if getattr(like, "_is_param", False):
+            made._is_param = True
+        if followed(form.cls) and hasattr(made, "__dict__"):
+            self.reads.doubles.append((made, dict(vars(made))))
+        return made
+
     def perform(self, function, args, kwargs, grad, inference):
         with torch.inference_mode(inference) if inference != torch.is_inference_mode_enabled() else torch.set_grad_enabled(grad):
             with torch.autograd.graph.saved_tensors_hooks(self.keep, self.give):
-                made = function(*args, **kwargs)
+                try:
+                    made = function(*args, **kwargs)
+                finally:
+                    self._undo()
         if holds_stand_ins(made):
             raise RuntimeError("a function with a gradient of its own remembers a tensor as an attribute")
         return made

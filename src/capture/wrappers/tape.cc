@@ -7,6 +7,7 @@
 #include "capture/override.h"
 #include "capture/policy/skipped.h"
 #include "capture/wrappers/overrides.h"
+#include "guard/versions.h"
 
 namespace framejit::capture {
 namespace {
@@ -22,7 +23,8 @@ bool Wants(PyObject* stand_in) {
 
 namespace {
 
-// Of a guard: is the wrapper made as this form says? self: the form.
+// Of a guard: is the wrapper made as this form says, is all that code reads as it was? self: a framejit._tape.Form or a
+// framejit._reads.Reads.
 PyObject* SameForm(PyObject* self, PyObject* wrapper) {
   SuspendScope off;
   return PyObject_CallOneArg(self, wrapper);
@@ -95,6 +97,42 @@ bool Tape::Takes(PyObject* const* args, Py_ssize_t n) const {
   });
 }
 
+bool Tape::Refuse(const char* what) {
+  Ref refused(PyObject_GetAttrString(tape_.get(), "refused"));
+  const bool effect = refused && PyTuple_Check(refused.get());
+  PyObject* text = effect ? PyTuple_GET_ITEM(refused.get(), 0) : refused.get();
+  std::string why = text && PyUnicode_Check(text) ? PyUnicode_AsUTF8(text) : "";
+  const std::string error = tensor::TakeErrorText();
+  if (effect) return s_.Break(BreakId::kSideEffect, why), false;
+  if (!why.empty()) return s_.Break(BreakId::kSubclass, why), false;
+  return s_.Break(BreakId::kFrameworkError, std::string(what) + ": " + error), false;
+}
+
+bool Tape::Prepare(PyObject* function, PyObject* args, PyObject* kwargs) {
+  Ref owners, reads;
+  {
+    SuspendScope off;
+    owners = Ref(PyObject_CallMethod(tape_.get(), "prepare", "OOO", function, args, kwargs));
+    reads = Ref(owners ? PyObject_GetAttrString(tape_.get(), "reads") : nullptr);
+  }
+  if (!reads) return Refuse("the code of a class of wrappers");
+  const PendingEffects& pending = s_.pending();
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(owners.get()); ++i) {
+    PyObject* o = PyTuple_GET_ITEM(owners.get(), i);
+    PyObject* dict = PyType_Check(o) ? guard::TypeDict(reinterpret_cast<PyTypeObject*>(o)) : o;
+    const bool waits = pending.Has(o) || pending.Has(dict) || (PyCell_Check(o) && pending.Cell(o)) ||
+                       std::find(pending.lists().begin(), pending.lists().end(), o) != pending.lists().end() ||
+                       std::any_of(pending.calls().begin(), pending.calls().end(),
+                                   [&](const PendingCall& c) { return !c.args.empty() && c.args[0].get() == o; });
+    if (waits) return s_.Break(BreakId::kSideEffect, "what a class of wrappers reads is written before"), false;
+  }
+  if (guarded_ || !PyTuple_GET_SIZE(owners.get())) return true;
+  Ref asks(PyCFunction_New(&same_form, reads.get()));
+  if (!asks) return false;
+  s_.guards().Is(s_.guards().Child(SourceKind::kMember, s_.guards().Const(reads.get()), 0, asks.get()), Py_True);
+  return guarded_ = true;
+}
+
 PyObject* Tape::Call(PyObject* function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   frame::Semantics* semantics = CurrentSemantics();
   const Modes& modes = s_.modes;
@@ -103,6 +141,7 @@ PyObject* Tape::Call(PyObject* function, PyObject* const* args, Py_ssize_t nargs
   wrapping::Asking asking(s_, semantics);
   auto [all, named] = wrapping::Arguments(args, nargs, kwnames, [&](PyObject* o) { return asking.ToTorch(o); });
   if (!named) return s_.broken() || PyErr_Occurred() ? nullptr : s_.Break(BreakId::kSubclass, "an argument");
+  if (!Prepare(function, all.get(), named.get())) return nullptr;
   Ref result;
   {
     SuspendScope off;
@@ -110,10 +149,7 @@ PyObject* Tape::Call(PyObject* function, PyObject* const* args, Py_ssize_t nargs
                                      modes.now.grad ? Py_True : Py_False, modes.now.inference ? Py_True : Py_False));
   }
   if (s_.broken()) return PyErr_Clear(), s_.Break(s_.reason().id);
-  if (!result) {
-    std::string why = "an operation on wrappers that raises: " + tensor::TakeErrorText();
-    return s_.Break(BreakId::kFrameworkError, why);
-  }
+  if (!result) return Refuse("an operation on wrappers that raises"), nullptr;
   return asking.FromTorch(result.get(), true);
 }
 
@@ -133,16 +169,19 @@ void Tape::AddLeaf(PyObject* stand_in, PyObject* o) {
 }
 
 Ref Tape::DoubleOf(wrapping::Asking& asking, PyObject* wrapper) {
-  static PyObject* const make = FromModule("framejit._tape", "double");
+  Ref none(PyTuple_New(0)), unnamed(PyDict_New());
+  if (!none || !unnamed) return {};
+  if (!Prepare(reinterpret_cast<PyObject*>(Py_TYPE(wrapper)), none.get(), unnamed.get())) return {};
   Ref form = FormFor(wrapper);
   const Source* source = s_.SourceOf(wrapper);
-  if (!form || !make || !source) return PyErr_Clear(), s_.Break(BreakId::kSubclass, Py_TYPE(wrapper)->tp_name), Ref();
+  if (!form || !source) return PyErr_Clear(), s_.Break(BreakId::kSubclass, Py_TYPE(wrapper)->tp_name), Ref();
   Ref asks(PyCFunction_New(&same_form, form.get()));
   if (!asks) return {};
   s_.guards().Is(s_.guards().Child(SourceKind::kMember, source, 0, asks.get()), Py_True);
   Ref names(PyObject_GetAttrString(form.get(), "names"));
   std::vector<Ref> held;
-  std::vector<PyObject*> given = {form.get(), wrapper};
+  static PyObject* const make = PyUnicode_InternFromString("double");
+  std::vector<PyObject*> given = {tape_.get(), form.get(), wrapper};
   for (Py_ssize_t i = 0; names && i < PyTuple_GET_SIZE(names.get()); ++i) {
     Ref inner(asking.semantics()->LoadAttr(wrapper, PyTuple_GET_ITEM(names.get(), i)));
     held.push_back(inner ? asking.ToTorch(inner.get()) : Ref());
@@ -152,11 +191,10 @@ Ref Tape::DoubleOf(wrapping::Asking& asking, PyObject* wrapper) {
   Ref made;
   {
     SuspendScope off;
-    made = Ref(names ? PyObject_Vectorcall(make, given.data(), given.size(), nullptr) : nullptr);
+    made = Ref(names ? PyObject_VectorcallMethod(make, given.data(), given.size(), nullptr) : nullptr);
   }
   if (s_.broken()) return PyErr_Clear(), s_.Break(s_.reason().id), Ref();
-  if (!made)
-    return s_.Break(BreakId::kSubclass, "a wrapper that cannot be made again: " + tensor::TakeErrorText()), Ref();
+  if (!made) return Refuse("a wrapper that cannot be made again"), Ref();
   known.Add(made, Borrow(wrapper));
   if (Wants(made.get())) AddLeaf(made.get(), wrapper);
   doubles_.emplace_back(made.get(), std::move(form));

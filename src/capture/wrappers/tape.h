@@ -9,8 +9,9 @@
 //                              graph: %2 = mul %0 %1       %0: the tensor in w
 //   exit                       y' = a wrapper of %2;  y = Results(y', kept %0 %1, leaves w)
 //
-// What the class's code reads is not guarded, but for what the wrappers say of themselves (__tensor_flatten__). Sizes
-// are numbers.
+// What the class's code reads is looked through before it runs, and guarded; where it changes any of that, or reads
+// what cannot be compared, the graph ends before the call (framejit._reads). Torch's own classes read what the wrappers
+// say of themselves (__tensor_flatten__). Sizes are numbers.
 #pragma once
 
 #include <optional>
@@ -76,6 +77,9 @@ class Tape {
 
  private:
   Ref FormFor(PyObject* wrapper);
+  // Before torch runs the code of classes: guards for what it reads. False: Break, or an error.
+  bool Prepare(PyObject* function, PyObject* args, PyObject* kwargs);
+  bool Refuse(const char* what);  // A Break with the error's text, or what the tape says of it. Always false.
   std::vector<PyObject*> Watched(const std::vector<PyObject*>& kept);
 
   Session& s_;
@@ -85,6 +89,7 @@ class Tape {
   std::vector<Ref> leaves_;                         // The leaves as the program has them.
   Ref leaving_;
   bool inside_ = false;
+  bool guarded_ = false;  // Is there a guard for what code reads?
 
   friend class TapeScope;
   static thread_local Tape* now;
