@@ -14,8 +14,10 @@ import types
 import torch
 
 MISSING = object()
+HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 SCALARS = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented), range, slice)
 OPAQUE = (torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.finfo, torch.iinfo)
+SWITCHES = torch.utils._contextlib._DecoratorContextManager  # of torch's modes
 DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType)
 DESCRIPTORS += (types.ClassMethodDescriptorType, types.MethodWrapperType)
 # Modules whose code keeps nothing of the program's and reads nothing that changes, but for the attributes named below.
@@ -96,20 +98,24 @@ def _set_deque(a, _, value):
     a.extend(value)
 
 
-def _one(a, b):
-    return a is b or _same(a, b)
+def _set_function(f, _, value):
+    f.__code__, f.__defaults__, f.__kwdefaults__ = value
+
+
+def _typed(x):
+    return type(x), x
 
 
 # What is compared, by kind: how it is read, compared, and put back.
 KINDS = {
-    "item": (lambda d, name: d.get(name, MISSING), _one, _set_item),
-    "class": (lambda c, name: c.__dict__.get(name, MISSING), _one, _set_class),
-    "cell": (_cell, _one, _set_cell),
+    "item": (lambda d, name: d.get(name, MISSING), _same, _set_item),
+    "class": (lambda c, name: c.__dict__.get(name, MISSING), _same, _set_class),
+    "cell": (_cell, _same, _set_cell),
     "list": (lambda a, _: list(a), _all_same, _set_list),
     "deque": (lambda a, _: list(a), _all_same, _set_deque),
     "dict": (lambda d, _: _flat(d), _all_same, _set_dict),
-    "set": (lambda a, _: frozenset(a), lambda a, b: a == b and set(map(type, a)) == set(map(type, b)), _set_set),
-    "function": (getattr, _one, setattr),
+    "set": (lambda a, _: frozenset(a), lambda a, b: a == b and set(map(_typed, a)) == set(map(_typed, b)), _set_set),
+    "function": (lambda f, _: (f.__code__, f.__defaults__, f.__kwdefaults__), _all_same, _set_function),
 }
 
 
@@ -119,7 +125,7 @@ class Unfollowed(Exception):
 
 class Reads:
     def __init__(self):
-        self.entries, self.known = [], {}  # (kind, owner, name, value)
+        self.entries, self.known = [], set()  # (kind, owner, name, value)
         self.seen = {}  # what has been looked at, by its id; kept alive
         self.names, self.stored, self.by_name = {"forward", "backward", "setup_context", "vjp", "jvp"}, set(), False
         self.spaces = []  # (class, module or object, are all its attributes read?)
@@ -137,13 +143,11 @@ class Reads:
             self.roots += new
 
     def _note(self, kind, owner, name=None):
-        key = kind, id(owner), name
-        if key not in self.known:
-            value = KINDS[kind][0](owner, name)
-            self.known[key] = owner
+        value = KINDS[kind][0](owner, name)
+        if (key := (kind, id(owner), name)) not in self.known:
+            self.known.add(key)
             self.entries.append((kind, owner, name, value))
-            return value
-        return KINDS[kind][0](owner, name)
+        return value
 
     def _spaces(self):
         """Looks through attributes until no new name and no new place is found."""
@@ -201,11 +205,13 @@ class Reads:
             if type(o) is collections.defaultdict:
                 self._value(o.default_factory)
         elif isinstance(o, (tuple, frozenset)) and (type(o) in (tuple, frozenset, torch.Size) or hasattr(type(o), "_fields")):
+            self._class(type(o))
             for x in o:
                 self._value(x)
-        elif isinstance(o, types.MappingProxyType):
-            raise Unfollowed("a view of a dict")
         elif isinstance(o, enum.Enum):
+            self._class(type(o))
+            self.spaces.append((o, True))
+        elif isinstance(o, SWITCHES) and not followed(type(o)):
             return
         elif type(o) in (types.GenericAlias, types.UnionType) or type(o).__module__ in ("typing", "typing_extensions"):
             return
@@ -219,9 +225,8 @@ class Reads:
     def _plain(cls):
         """A class of the program's, or a dataclass of a library, whose objects are their attributes."""
         own = [c for c in cls.__mro__ if c is not object]
-        return all(isinstance(c, type) and "__slots__" not in vars(c) and c.__flags__ & (1 << 9) and _top(c.__module__) not in TRUSTED for c in own) and (
-            cls.__basicsize__ <= object.__basicsize__ + 16
-        )
+        plain = all(not vars(c).get("__slots__") and c.__flags__ & HEAP and _top(c.__module__) not in TRUSTED for c in own)
+        return plain and cls.__basicsize__ <= object.__basicsize__ + 16  # a dict, and weak references
 
     def _module(self, m):
         if _top(m.__name__) not in TRUSTED | PURE:
@@ -233,7 +238,7 @@ class Reads:
         for c in cls.__mro__:
             if _top(c.__module__) in TRUSTED | PURE:
                 continue
-            if not c.__flags__ & (1 << 9):  # made in C
+            if not c.__flags__ & HEAP:  # made in C
                 raise Unfollowed(f"the class {c.__name__}")
             if not any(c is known for known, _ in self.spaces):
                 self.spaces.append((c, False))
@@ -257,8 +262,7 @@ class Reads:
     def _function(self, f):
         trusted = _top(f.__globals__.get("__name__")) in TRUSTED | PURE
         if not trusted:
-            for name in ("__code__", "__defaults__", "__kwdefaults__"):
-                self._note("function", f, name)
+            self._note("function", f)
             self._code(f.__code__, f.__globals__, f.__builtins__)
             self.spaces.append((f, False))
         elif f.__name__ in STATEFUL:

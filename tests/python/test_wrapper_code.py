@@ -75,6 +75,7 @@ def put_back():
     LOG.clear(), KINDS.clear()
     globals()["NUMBER"] = 1.0
     through_default.__defaults__ = (1.0,)
+    change_variable()
 
 
 def through_function(cls):
@@ -95,11 +96,14 @@ def variable():
     def read(cls):
         return number
 
-    def change(W):
+    def change(W=None):
         nonlocal number
-        number = 3.0 - number
+        number = 2.0 if W else 1.0
 
     return read, change
+
+
+read_variable, change_variable = variable()
 
 
 def change_default(W):
@@ -138,7 +142,7 @@ def agree(make, change, log=lambda W: None):
         (through_function, lambda W: SCALE.__setitem__(0, 2.0)),
         (functools.partial(through_function), lambda W: SCALE.__setitem__(0, 2.0)),
         (through_default, change_default),
-        variable(),
+        (read_variable, change_variable),
     ],
 )
 def test_what_the_code_reads_is_guarded(read, change):

@@ -109,13 +109,13 @@ bool Tape::Refuse(const char* what) {
 }
 
 bool Tape::Prepare(PyObject* function, PyObject* args, PyObject* kwargs) {
-  Ref owners, reads;
+  Ref owners;
   {
     SuspendScope off;
     owners = Ref(PyObject_CallMethod(tape_.get(), "prepare", "OOO", function, args, kwargs));
-    reads = Ref(owners ? PyObject_GetAttrString(tape_.get(), "reads") : nullptr);
   }
-  if (!reads) return Refuse("the code of a class of wrappers");
+  if (!owners) return Refuse("the code of a class of wrappers");
+  reads_ |= PyTuple_GET_SIZE(owners.get()) > 0;
   const PendingEffects& pending = s_.pending();
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(owners.get()); ++i) {
     PyObject* o = PyTuple_GET_ITEM(owners.get(), i);
@@ -126,8 +126,13 @@ bool Tape::Prepare(PyObject* function, PyObject* args, PyObject* kwargs) {
                                    [&](const PendingCall& c) { return !c.args.empty() && c.args[0].get() == o; });
     if (waits) return s_.Break(BreakId::kSideEffect, "what a class of wrappers reads is written before"), false;
   }
-  if (guarded_ || !PyTuple_GET_SIZE(owners.get())) return true;
-  Ref asks(PyCFunction_New(&same_form, reads.get()));
+  return true;
+}
+
+bool Tape::GuardReads() {
+  if (guarded_) return true;
+  Ref reads(PyObject_GetAttrString(tape_.get(), "reads")),
+      asks(reads ? PyCFunction_New(&same_form, reads.get()) : nullptr);
   if (!asks) return false;
   s_.guards().Is(s_.guards().Child(SourceKind::kMember, s_.guards().Const(reads.get()), 0, asks.get()), Py_True);
   return guarded_ = true;
@@ -150,6 +155,7 @@ PyObject* Tape::Call(PyObject* function, PyObject* const* args, Py_ssize_t nargs
   }
   if (s_.broken()) return PyErr_Clear(), s_.Break(s_.reason().id);
   if (!result) return Refuse("an operation on wrappers that raises"), nullptr;
+  if (reads_ && !GuardReads()) return nullptr;
   return asking.FromTorch(result.get(), true);
 }
 

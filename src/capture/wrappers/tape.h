@@ -77,8 +77,9 @@ class Tape {
 
  private:
   Ref FormFor(PyObject* wrapper);
-  // Before torch runs the code of classes: guards for what it reads. False: Break, or an error.
+  // Before torch runs the code of classes, which is looked through. False: Break, or an error.
   bool Prepare(PyObject* function, PyObject* args, PyObject* kwargs);
+  bool GuardReads();              // A guard for what the code reads.
   bool Refuse(const char* what);  // A Break with the error's text, or what the tape says of it. Always false.
   std::vector<PyObject*> Watched(const std::vector<PyObject*>& kept);
 
@@ -89,7 +90,7 @@ class Tape {
   std::vector<Ref> leaves_;                         // The leaves as the program has them.
   Ref leaving_;
   bool inside_ = false;
-  bool guarded_ = false;  // Is there a guard for what code reads?
+  bool reads_ = false, guarded_ = false;  // Is there something that code reads, and the guard for that?
 
   friend class TapeScope;
   static thread_local Tape* now;
