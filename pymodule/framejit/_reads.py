@@ -211,9 +211,7 @@ class Reads:
         elif isinstance(o, enum.Enum):
             self._class(type(o))
             self.spaces.append((o, True))
-        elif isinstance(o, SWITCHES) and not followed(type(o)):
-            return
-        elif type(o) in (types.GenericAlias, types.UnionType) or type(o).__module__ in ("typing", "typing_extensions"):
+        elif type(o) in (types.GenericAlias, types.UnionType) or (isinstance(o, SWITCHES) and not followed(type(o))) or _top(type(o).__module__).startswith("typing"):
             return
         elif self._plain(type(o)):
             self._class(type(o))
@@ -221,9 +219,8 @@ class Reads:
         else:
             raise Unfollowed(f"a {type(o).__name__}")
 
-    @staticmethod
-    def _plain(cls):
-        """A class of the program's, or a dataclass of a library, whose objects are their attributes."""
+    def _plain(self, cls):
+        """A class of the program's or a library's in Python, whose objects are their attributes."""
         own = [c for c in cls.__mro__ if c is not object]
         plain = all(not vars(c).get("__slots__") and c.__flags__ & HEAP and _top(c.__module__) not in TRUSTED for c in own)
         return plain and cls.__basicsize__ <= object.__basicsize__ + 16  # a dict, and weak references
@@ -303,9 +300,9 @@ class Reads:
             if value is not MISSING and value is not vars(builtins).get(name):
                 self._value(value)
             return self._python(name)
-        if isinstance(value, types.ModuleType) and after is not None and _top(value.__name__) in TRUSTED | PURE:
-            if after.opname in ("LOAD_ATTR", "LOAD_METHOD") and after.argval in STATEFUL:
-                raise Unfollowed(f"{value.__name__}.{after.argval}")
+        attribute = after.argval if after is not None and after.opname in ("LOAD_ATTR", "LOAD_METHOD") else None
+        if isinstance(value, types.ModuleType) and attribute in STATEFUL and _top(value.__name__) in TRUSTED | PURE:
+            raise Unfollowed(f"{value.__name__}.{attribute}")
         if isinstance(value, types.BuiltinFunctionType) and value.__module__ == "builtins":
             self._python(value.__name__)
         self._value(value)

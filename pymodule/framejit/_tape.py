@@ -42,13 +42,14 @@ class Form:
 
 
 def code_in(x):
-    """The program's classes of wrappers among arguments, and its functions."""
+    """The program's classes of wrappers among arguments, and what torch may call of them."""
     if isinstance(x, (tuple, list)):
         return [c for y in x for c in code_in(y)]
     if isinstance(x, dict):
         return code_in(list(x.values()))
-    c = x if isinstance(x, (type, types.FunctionType)) else type(x)
-    return [c] if c is x or isinstance(x, torch.Tensor) and followed(c) else []
+    if isinstance(x, torch.Tensor):
+        return [type(x)] if followed(type(x)) else []
+    return [x] if callable(x) else []
 
 
 def plain(stand_in):

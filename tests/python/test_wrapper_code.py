@@ -1,7 +1,12 @@
 """What the code of a class of wrappers reads and changes where torch runs it during a capture: beside gradients of the wrappers."""
 
+import enum
 import functools
+import itertools
 import random
+import sys
+import time
+import types
 
 import framejit
 import pytest
@@ -16,7 +21,36 @@ class Config:
         self.scale, self.deep = 1.0, [1.0]
 
 
-CONFIG = Config()
+CONFIG, MODULE, NUMBERS, OTHER = Config(), types.ModuleType("of_tests"), itertools.count(), torch.ones(())
+sys.modules["of_tests"] = MODULE
+
+
+class Mode(enum.Enum):
+    ON = 1
+
+    def scale(self):
+        return SCALE[0]
+
+
+@functools.lru_cache
+def cached(n):
+    return SCALE[0] * n
+
+
+@torch.no_grad()
+def under_a_mode():
+    return SCALE[0]
+
+
+class Squared(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, w):
+        ctx.save_for_backward(w)
+        return w * w * SCALE[0]
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.saved_tensors[0] * 2 * SCALE[0]
 
 
 def reader(read, effect=lambda cls, func: None):
@@ -72,6 +106,9 @@ def steps(W, g, change, log=lambda W: None, times=3):
 
 def put_back():
     SCALE[:], TABLE["scale"], CONFIG.scale, CONFIG.deep[:] = [1.0], 1.0, 1.0, [1.0]
+    MODULE.scale = 1.0
+    OTHER.fill_(1)
+    cached.cache_clear()
     LOG.clear(), KINDS.clear()
     globals()["NUMBER"] = 1.0
     through_default.__defaults__ = (1.0,)
@@ -114,7 +151,7 @@ def set_number(W):
     globals()["NUMBER"] = 2.0
 
 
-def agree(make, change, log=lambda W: None):
+def agree(make, change, log=lambda W: None, f=f):
     found = []
     for compiled in (False, True):
         put_back()
@@ -139,6 +176,10 @@ def agree(make, change, log=lambda W: None):
         (lambda cls: getattr(cls, "scale"), lambda W: setattr(W, "scale", 2.0)),
         (lambda cls: CONFIG.scale, lambda W: setattr(CONFIG, "scale", 2.0)),
         (lambda cls: CONFIG.deep[0], lambda W: CONFIG.deep.__setitem__(0, 2.0)),
+        (lambda cls: MODULE.scale, lambda W: setattr(MODULE, "scale", 2.0)),
+        (lambda cls: Mode.ON.scale(), lambda W: SCALE.__setitem__(0, 2.0)),
+        (lambda cls: cached(1.0), lambda W: SCALE.__setitem__(0, 2.0) or cached.cache_clear()),
+        (lambda cls: under_a_mode(), lambda W: SCALE.__setitem__(0, 2.0)),
         (through_function, lambda W: SCALE.__setitem__(0, 2.0)),
         (functools.partial(through_function), lambda W: SCALE.__setitem__(0, 2.0)),
         (through_default, change_default),
@@ -172,6 +213,10 @@ def count_in_object(cls, func):
     CONFIG.calls = getattr(CONFIG, "calls", 0) + 1
 
 
+def count_in_module(cls, func):
+    MODULE.calls = getattr(MODULE, "calls", 0) + 1
+
+
 @pytest.mark.parametrize(
     "effect, log",
     [
@@ -183,13 +228,46 @@ def count_in_object(cls, func):
         (count_in_global, lambda W: NUMBER),
         (count_in_function, lambda W: vars(count_in_function).pop("calls")),
         (count_in_object, lambda W: vars(CONFIG).pop("calls")),
-        (lambda cls, func: random.random(), lambda W: None),
+        (count_in_module, lambda W: vars(MODULE).pop("calls")),
     ],
 )
-def test_effects_of_the_code_happen_in_each_call(effect, log, capfd):
-    info = agree(lambda: reader(lambda cls: 2.0, effect), lambda W: None, log)
-    assert info["breaks"] > 0
-    assert "FJ0099" not in capfd.readouterr().err
+def test_effects_of_the_code_happen_in_each_call(effect, log):
+    agree(lambda: reader(lambda cls: 2.0, effect), lambda W: None, log)
+    put_back()
+    assert ends(reader(lambda cls: 2.0, effect)) >= {"FJ0004"}
+    put_back()
+
+
+def ends(W):
+    """Where graphs of calls end."""
+    framejit.reset()
+    compiled = framejit.compile(f)
+    compiled(W(torch.ones(3)).requires_grad_())
+    found = {reason.split("]")[0].removeprefix("break[") for reason in framejit._framejit.explain_data(compiled)["break_reasons"]}
+    assert "FJ0099" not in found
+    return found
+
+
+@pytest.mark.parametrize(
+    "read",
+    [lambda cls: random.random() and 1.0, lambda cls: time.time() and 1.0, lambda cls: next(NUMBERS) * 0 + 1.0, lambda cls: OTHER.item(), lambda cls: torch.rand(()).item() and 1.0],
+)
+def test_code_that_reaches_what_cannot_be_compared_is_not_captured(read):
+    agree(lambda: reader(read), lambda W: OTHER.add_(1))
+    assert ends(reader(read)) >= {"FJ0012"}
+
+
+def test_functions_with_derivatives_of_their_own():
+    info = agree(lambda: reader(lambda cls: 1.0), lambda W: SCALE.__setitem__(0, 2.0), f=lambda w: Squared.apply(w).sum())
+    assert info["breaks"] == 0 and info["captures"] == 2
+
+
+def test_what_a_backward_pass_alone_changes():
+    def effect(cls, func):
+        if func is torch.ops.aten.cos.default:
+            LOG.append(1)
+
+    agree(lambda: reader(lambda cls: 1.0, effect), lambda W: None, lambda W: len(LOG))
 
 
 def test_what_waits_to_be_written_is_seen():
