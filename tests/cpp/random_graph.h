@@ -70,8 +70,7 @@ struct RandomGraph : CompileFixture {
       }
       case 1:
       case 2: {
-        ValueId y = Any();
-        if (TypeOf(y) != t.dtype) y = b.Cast(y, t.dtype);
+        ValueId y = Beside(x);
         if (IsBool(t.dtype)) return Push2(Op::kXor, x, y);
         static const Op kOps[] = {Op::kAdd, Op::kSub, Op::kMaximum, Op::kMinimum, Op::kMul};
         const Op op = kOps[Pick(5)];
@@ -187,8 +186,7 @@ struct RandomGraph : CompileFixture {
         return values.push_back(b.Unary(Op::kTanh, b.Binary(Op::kMul, x, iota)));
       }
       case 10: {
-        ValueId y = Any();
-        if (TypeOf(y) != t.dtype) y = b.Cast(y, t.dtype);
+        ValueId y = Beside(x);
         if (!Fits(x, y)) return;
         ValueId c = b.Binary(Op::kLt, IsBool(t.dtype) ? b.Cast(x, DType::kInt64) : x,
                              IsBool(t.dtype) ? b.Cast(y, DType::kInt64) : y);
@@ -197,6 +195,13 @@ struct RandomGraph : CompileFixture {
     }
   }
 
+  // A value as the type of `x`. No float becomes an integer: where two ways to compute it round to both sides of a
+  // whole number, the integers differ by one, and both ways are right.
+  ValueId Beside(ValueId x) {
+    const ValueId y = Any();
+    if (IsFloat(TypeOf(y)) && !IsFloat(TypeOf(x))) return x;
+    return TypeOf(y) == TypeOf(x) ? y : b.Cast(y, TypeOf(x));
+  }
   bool Fits(ValueId x, ValueId y) {
     const auto &a = b.type(x).shape, &c = b.type(y).shape;
     int64_t size = 1;
