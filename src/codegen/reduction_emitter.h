@@ -49,7 +49,7 @@ class ReductionEmitter : protected InstructionEmitter {
                 absl::FunctionRef<void(Value* at, Value* count)> part);
   void SumPart(const Stage& stage, std::vector<State>& states, const std::vector<llvm::AllocaInst*>& sums, Value* at,
                Value* count, absl::FunctionRef<void(Value* i)> fetch);
-  Value* Neighbours(const State& s);  // the sum of the eight accumulators
+  Value* Neighbours(const State& s);  // Gives the sum of the eight accumulators, neighbours first.
   // Reduces the lanes of a vector to one, by halves.
   Value* Horizontal(const State& s, DType t, Value* v, Value* position);
 };
