@@ -70,6 +70,7 @@ class _WithoutNone:
     """A hook that is called with gradients only. counts: it is one of register_multi_grad_hook, which waits for as many calls as nodes run."""
 
     def __init__(self, hook, counts):
+        functools.update_wrapper(self, hook, updated=())  # torch names it in errors
         self.hook, self.counts = hook, counts
 
     def __call__(self, grad):

@@ -292,7 +292,7 @@ class Emitter : ReductionEmitter {
       ChooseFetched(stage, first);
       first = false;
       if (InNumpysOrder(stage))
-        PairwiseLoopStage(stage, i0_, span_);
+        PairwiseLoopStage(stage, i0_, span_, [&](Value* i) { Prefetch(i); });
       else
         RowLoopStage(stage);
     }

@@ -1,5 +1,6 @@
 #include "codegen/reduction_emitter.h"
 
+#include <algorithm>
 #include <limits>
 
 namespace framejit::codegen {
@@ -180,35 +181,44 @@ Value* ReductionEmitter::Neighbours(const State& s) {
   return left[0];
 }
 
-void ReductionEmitter::PairwiseLoopStage(const Stage& stage, Value* from, Value* size) {
+void ReductionEmitter::PairwiseLoopStage(const Stage& stage, Value* from, Value* size,
+                                         absl::FunctionRef<void(Value* i)> fetch) {
   auto states = MakeStates(stage, kAccumulators / lanes_);
   std::vector<llvm::AllocaInst*> sums;
   for (const State& s : states) sums.push_back(Slot(ops_.RegisterType(s.type, 1)));
   Splats(stage);
-  Pairwise(from, size, sums, [&](Value* at, Value* count) { SumPart(stage, states, sums, at, count); });
+  Pairwise(from, size, sums, [&](Value* at, Value* count) { SumPart(stage, states, sums, at, count, fetch); });
   for (size_t k = 0; k < states.size(); ++k) scalar_[states[k].inst] = Get(sums[k]);
 }
 
-// Up to 128 elements: whole eights in the accumulators, the rest one by one.
+// Up to 128 elements: whole eights in the accumulators, several at once where the code is short, and the rest one by
+// one.
 void ReductionEmitter::SumPart(const Stage& stage, std::vector<State>& states,
-                               const std::vector<llvm::AllocaInst*>& sums, Value* at, Value* count) {
-  const int vectors = kAccumulators / lanes_;
+                               const std::vector<llvm::AllocaInst*>& sums, Value* at, Value* count,
+                               absl::FunctionRef<void(Value* i)> fetch) {
+  const int vectors = kAccumulators / lanes_, several = std::max(vectors, schedule_.unroll);
   for (State& s : states)
     for (llvm::AllocaInst* slot : s.low) Set(slot, ops_.Identity(Op::kSum, s.type, lanes_));
-  Value* whole = Add(at, b_.CreateAnd(count, I64(-kAccumulators)));
-  For(at, whole, kAccumulators, [&](Value* i) {
-    std::vector<Copy> copies(vectors);
-    for (int u = 0; u < vectors; ++u) {
-      copies[u].number = u;
-      copies[u].i = Add(i, I64(u * lanes_));
-    }
-    Emit(stage, copies);
-    for (State& s : states)
-      for (int u = 0; u < vectors; ++u) Accumulate(s, u, copies[u]);
-  });
+  Value* from = at;
+  for (int unroll = several; unroll; unroll = unroll > vectors ? vectors : 0) {
+    const int step = unroll * lanes_;
+    Value* limit = Add(at, b_.CreateAnd(count, I64(-step)));
+    For(from, limit, step, [&](Value* i) {
+      std::vector<Copy> copies(unroll);
+      for (int u = 0; u < unroll; ++u) {
+        copies[u].number = u;
+        copies[u].i = Add(i, I64(u * lanes_));
+        fetch(copies[u].i);
+      }
+      Emit(stage, copies);
+      for (State& s : states)
+        for (int u = 0; u < unroll; ++u) Accumulate(s, u % vectors, copies[u]);
+    });
+    from = limit;
+  }
   for (size_t k = 0; k < states.size(); ++k) Set(sums[k], Neighbours(states[k]));
   Value* end = Add(at, count);
-  For(whole, end, lanes_, [&](Value* i) {
+  For(from, end, lanes_, [&](Value* i) {
     std::vector<Copy> copies(1);
     SetMask(copies[0], i, end);
     Emit(stage, copies);

@@ -39,8 +39,8 @@ class ReductionEmitter : protected InstructionEmitter {
   Value* Finish(const State& s, size_t from, size_t to);
 
   static constexpr int kAccumulators = 8;
-  // A stage of such sums along [from, from + size).
-  void PairwiseLoopStage(const Stage& stage, Value* from, Value* size);
+  // A stage of such sums along [from, from + size). fetch: asks early for what will be read behind the place i.
+  void PairwiseLoopStage(const Stage& stage, Value* from, Value* size, absl::FunctionRef<void(Value* i)> fetch);
   void SetMask(Copy& copy, Value* i, Value* end);
 
  private:
@@ -48,8 +48,8 @@ class ReductionEmitter : protected InstructionEmitter {
   void Pairwise(Value* from, Value* size, const std::vector<llvm::AllocaInst*>& sums,
                 absl::FunctionRef<void(Value* at, Value* count)> part);
   void SumPart(const Stage& stage, std::vector<State>& states, const std::vector<llvm::AllocaInst*>& sums, Value* at,
-               Value* count);
-  Value* Neighbours(const State& s);  // the sum of the eight accumulators
+               Value* count, absl::FunctionRef<void(Value* i)> fetch);
+  Value* Neighbours(const State& s);  // Gives the sum of the eight accumulators, neighbours first.
   // Reduces the lanes of a vector to one, by halves.
   Value* Horizontal(const State& s, DType t, Value* v, Value* position);
 };

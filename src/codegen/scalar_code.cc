@@ -547,7 +547,8 @@ struct DropAssumesPass : llvm::PassInfoMixin<DropAssumesPass> {
 // Small loops whose number of rounds is known before the first go through four at once.
 struct SeveralRoundsPass : llvm::PassInfoMixin<SeveralRoundsPass> {
   llvm::PreservedAnalyses run(llvm::Function& f, llvm::FunctionAnalysisManager& fam) {
-    constexpr unsigned kAtOnce = 4, kMost = 24;  // rounds, instructions
+    constexpr unsigned kAtOnce = 4;  // How many rounds become one.
+    constexpr unsigned kMost = 24;   // Loops of more instructions than these stay as they are.
     auto& li = fam.getResult<llvm::LoopAnalysis>(f);
     auto& se = fam.getResult<llvm::ScalarEvolutionAnalysis>(f);
     auto& dt = fam.getResult<llvm::DominatorTreeAnalysis>(f);

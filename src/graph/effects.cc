@@ -431,38 +431,54 @@ Effects EffectsOf(const std::string& name, std::string_view last, bool numpy, bo
   return e;
 }
 
+constexpr std::pair<EffectFlags, const char*> kFlags[] = {
+    {kOutside, "outside"},
+    {kReadsDType, "reads_dtype"},
+    {kTakesSequences, "takes_sequences"},
+    {kTakesFloatSymbols, "takes_float_symbols"},
+    {kOnDefaultDevice, "on_default_device"},
+    {kSizesInArguments, "sizes_in_arguments"},
+    {kSizedByData, "sized_by_data"},
+    {kSizedByShapes, "sized_by_shapes"},
+    {kSizedByNumbers, "sized_by_numbers"},
+    {kLayoutFollows, "layout_follows"},
+    {kWritesFirst, "writes_first"},
+    {kWritesInSilence, "writes_in_silence"},
+    {kDraws, "draws"},
+    {kForeign, "foreign"},
+    {kKeepsNoOperand, "keeps_no_operand"},
+    {kKeepsNoResult, "keeps_no_result"},
+    {kOneOfSeveral, "one_of_several"},
+    {kInPlace, "in_place"},
+    {kReflected, "reflected"},
+    {kBatchesInPlace, "batches_in_place"},
+    {kTrustsIntegers, "trusts_integers"},
+    {kShapesAlone, "shapes_alone"},
+    {kTypeOfTensors, "type_of_tensors"},
+    {kTakesHeldNumber, "takes_held_number"},
+    {kTakesFactor, "takes_factor"},
+    {kTrustsLastOffset, "trusts_last_offset"},
+    {kMayRenormalise, "may_renormalise"},
+    {kDenseWhenBare, "dense_when_bare"},
+    {kDerivedAgain, "derived_again"},
+    {kOwnVersions, "own_versions"},
+    {kFixedTangents, "fixed_tangents"},
+};
+
+// Has each flag a bit that no other one has?
+constexpr bool Apart() {
+  uint32_t seen = 0;
+  for (const auto& [flag, name] : kFlags) {
+    if (seen & flag) return false;
+    seen |= flag;
+  }
+  return true;
+}
+static_assert(Apart());
+
 }  // namespace
 
 std::string Effects::str() const {
-  static constexpr const char* kFlags[] = {"outside",
-                                           "reads_dtype",
-                                           "takes_sequences",
-                                           "takes_float_symbols",
-                                           "on_default_device",
-                                           "sizes_in_arguments",
-                                           "sized_by_data",
-                                           "sized_by_shapes",
-                                           "sized_by_numbers",
-                                           "layout_follows",
-                                           "writes_first",
-                                           "writes_in_silence",
-                                           "draws",
-                                           "foreign",
-                                           "keeps_no_operand",
-                                           "keeps_no_result",
-                                           "one_of_several",
-                                           "in_place",
-                                           "reflected",
-                                           "batches_in_place",
-                                           "trusts_integers",
-                                           "shapes_alone",
-                                           "type_of_tensors",
-                                           "takes_held_number",
-                                           "takes_factor",
-                                           "trusts_last_offset",
-                                           "may_renormalise",
-                                           "dense_when_bare",
-                                           "derived_again"};
   static constexpr const char* kKept[] = {"first",         "second",       "third",   "result",
                                           "second_result", "third_result", "if_alone"};
   static constexpr const char* kCasts[] = {"", "lower", "float32", "promote", "refused"};
@@ -472,8 +488,8 @@ std::string Effects::str() const {
   static constexpr const char* kAnswers[] = {"", "yes", "no", "nothing"};
   std::string s;
   const auto say = [&](const std::string& text) { s += (s.empty() ? "" : " ") + text; };
-  for (size_t i = 0; i < std::size(kFlags); ++i)
-    if (flags >> i & 1) say(kFlags[i]);
+  for (const auto& [flag, name] : kFlags)
+    if (flags & flag) say(name);
   for (size_t i = 0; i < std::size(kKept); ++i)
     if (keeps >> i & 1) say(std::string("keeps=") + kKept[i]);
   if (refused()) say(std::string("ends=") + diag::Info(ends).id);

@@ -37,7 +37,7 @@ enum EffectFlags : uint32_t {
   kKeepsNoOperand = 1u << 14,  // floats; indices and masks are always kept
   kKeepsNoResult = 1u << 15,
   kOneOfSeveral = 1u << 16,  // a view made at once with others (or not called a view): not to be written with gradients
-  kOwnVersions = 1u << 28,   // results share memory with an operand, but not its version
+  kOwnVersions = 1u << 30,   // results share memory with an operand, but not its version
   kFixedTangents = 1u << 29,  // tangents take its statistics as constants, which shows where they are differentiated
   // --- its name, which says it of any function
   kInPlace = 1u << 17,         // add_, __iadd__: returns its first argument, changed

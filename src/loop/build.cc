@@ -503,9 +503,12 @@ class KernelBuilder {
       case 'R': {
         if (space_.reduced_vars()) throw std::logic_error("BuildKernel: reduction out of order");
         if (n.op == Op::kArgMax || n.op == Op::kArgMin) return AddConst(0, n.type.dtype);  // Such axes have size 1.
-        const int value = operand(0);
-        if (n.type.dtype == g_.nodes[n.operands[0]].type.dtype) return value;
-        return AddOp(Op::kCast, n.type.dtype, {value}, need.vars, need.level);
+        int value = operand(0);
+        if (n.type.dtype != g_.nodes[n.operands[0]].type.dtype)
+          value = AddOp(Op::kCast, n.type.dtype, {value}, need.vars, need.level);
+        if (n.op != Op::kSum || !IsFloat(n.type.dtype) || n.attrs.axes.empty()) return value;
+        const int zero = AddConst(0.0, n.type.dtype);  // Sums begin with it, which makes 0.0 of -0.0.
+        return AddOp(Op::kAdd, n.type.dtype, {value, zero}, need.vars, need.level);
       }
       default: break;
     }

@@ -370,3 +370,27 @@ def test_sums_are_numpys_to_the_last_bit(fresh, dtype):
 
     compiled = fresh.compile(ends_between)
     assert all(compiled(np.random.default_rng(n).normal(size=n).astype(dtype)) for n in range(3, 400, 7))
+
+
+@pytest.mark.parametrize("shape, axis", (((1,), None), ((3, 1), 1), ((1, 3), 0), ((1, 1), None)))
+def test_sums_of_one_element_begin_with_zero(fresh, shape, axis):
+    """0.0 + -0.0 is 0.0, also where nothing but that is added; a product or maximum keeps the sign."""
+    np, torch = pytest.importorskip("numpy"), pytest.importorskip("torch")
+    for reduce in ("sum", "mean", "prod", "max"):
+
+        def f(a):
+            made = a * 1
+            return (getattr(made, reduce)() if axis is None else getattr(made, reduce)(axis)) + (-0.0)
+
+        compiled = fresh.compile(f)
+        for dtype in ("float64", "float32"):
+            a = np.full(shape, -0.0, dtype)
+            assert bits(compiled(a)) == bits(f(a)), (reduce, dtype)
+        assert compiled.cache_info()["kernels"], reduce
+        if reduce == "max":
+            continue
+        compiled = fresh.compile(f)
+        for dtype in (torch.float64, torch.float32, torch.bfloat16):
+            t = torch.full(shape, -0.0, dtype=dtype)
+            assert torch.equal(torch.signbit(compiled(t)), torch.signbit(f(t))), (reduce, dtype)
+        assert compiled.cache_info()["kernels"], reduce

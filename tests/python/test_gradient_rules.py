@@ -699,3 +699,28 @@ def test_hooks_of_inputs_see_gradients_only(fresh, leaf, late, by):
     compiled = fresh.compile(f)
     assert seen(compiled) == seen(f)
     assert compiled.cache_info()["breaks"] == 0
+
+
+
+def test_hooks_that_were_told_nothing_keep_their_names(fresh):
+    """A hook that is called with gradients only is the user's still: torch names it where it answers with something else."""
+
+    def f(x, w):
+        return x.sin(), w.cos()
+
+    def seen(g):
+        def of_another_size(grad):
+            return grad[:1]
+
+        x, w = (torch.ones(3, dtype=torch.float64).requires_grad_() for _ in range(2))
+        w.register_hook(of_another_size)
+        made = g(x, w)
+        made[0].sum().backward(retain_graph=True)
+        names = [hook.__name__ for hook in w._backward_hooks.values()]
+        with pytest.raises(RuntimeError) as error:
+            made[1].sum().backward()
+        return names, str(error.value)
+
+    compiled = fresh.compile(f)
+    assert seen(compiled) == seen(f)
+    assert compiled.cache_info()["breaks"] == 0
