@@ -5,12 +5,20 @@ import collections
 import dataclasses
 import enum
 import inspect
+import os
 import pickle
+import subprocess
 import sys
+import textwrap
 
 import pytest
 
 torch = pytest.importorskip("torch")
+
+
+def run_python(text):
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    return subprocess.run([sys.executable, "-c", textwrap.dedent(text)], env=env, text=True, capture_output=True, timeout=120)
 
 
 def same(a, b):
@@ -252,6 +260,28 @@ def test_frozen_slots_of_a_dataclass(fresh):
 
 # --- named tuples, enums -----------------------------------------------------------------------------------------------
 Tableau = collections.namedtuple("Tableau", "alpha beta names")
+
+
+def test_what_is_made_first_in_a_frame_without_builtins():
+    """The constructor of a named tuple has none. What a process captures first may be such a frame."""
+    text = """
+        import collections, framejit, torch
+
+        Pair = collections.namedtuple("Pair", "a b")
+        assert framejit.compile(Pair.__new__)(Pair, 1, 2) == (1, 2)
+
+        @framejit.compile
+        def f(x):
+            x.note = 5
+            return x + 1
+
+        for _ in range(3):
+            x = torch.ones(2)
+            f(x)
+            assert x.note == 5
+    """
+    done = run_python(text)
+    assert done.returncode == 0, done.stderr
 
 
 def test_named_tuples_of_tensors(fresh):
