@@ -291,18 +291,3 @@ def test_tensors_as_sizes():
         torch.testing.assert_close(compiled(x, n), f(x, n))
     told = framejit.explain(lambda x, n: torch.nn.functional.pad(x, (n, n)) + 1)(x, one)
     assert told.graph_count >= 1
-
-
-def test_a_wrong_guess_that_the_framework_refuses():
-    def rows(t):
-        return 4 if t.sum() > 3 else 2
-
-    def f(x, t):
-        return x.view(rows(t), -1) + 1
-
-    compiled = framejit.compile(f)
-    for n, of in ((4, [3, 1]), (4, [3, 2]), (6, [1, 1]), (6, [0, 1]), (8, [9, 1]), (10, [1, 1]), (12, [5, 5])):
-        x, t = torch.arange(float(n)), torch.tensor(of)
-        torch.testing.assert_close(compiled(x, t), f(x, t), rtol=0, atol=0)
-    with pytest.raises(RuntimeError, match="invalid for input of size 5"):
-        compiled(torch.arange(5.0), torch.tensor([5, 5]))
