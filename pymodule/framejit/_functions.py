@@ -258,7 +258,12 @@ class ArrayFlags:
     _NAMES = {"C": "c_contiguous", "F": "f_contiguous", "CONTIGUOUS": "c_contiguous", "A": "aligned", "W": "writeable", "B": "behaved", "O": "owndata",
               "CA": "carray", "FA": "farray", "X": "writebackifcopy"}  # fmt: skip
 
+    def __getattr__(self, name):
+        return self._end_graph()
+
     def __getitem__(self, name):
+        if not isinstance(name, str):
+            return self._end_graph()
         known = self._NAMES.get(name, name.lower())
         if name == name.upper() and not known.startswith("_") and hasattr(ArrayFlags, known):
             return getattr(self, known)

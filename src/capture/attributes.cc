@@ -601,7 +601,8 @@ int CaptureSemantics::StoreSlot(PyObject* o, PyObject* name, PyObject* d, PyObje
   if (!value) {
     bool missing;
     Ref old(FindAttr(o, name, &missing));
-    if (!old) return s_.broken() || PyErr_Occurred() ? -1 : (NoAttribute(o, name), -1);
+    if (!old)
+      return s_.broken() || PyErr_Occurred() ? -1 : (PyErr_SetObject(PyExc_AttributeError, PyDescr_NAME(d)), -1);
   }
   Ref descriptor(s_.FromOutside(d, s_.guards().Const(d)));
   if (!descriptor) return -1;

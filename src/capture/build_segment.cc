@@ -252,7 +252,7 @@ class SegmentBuilder {
 
   // Of one tensor that comes from outside, or is there at the exit, and was given attributes. False: there is none.
   bool AddAttributes() {
-    static PyObject* const set = PyDict_GetItemString(PyEval_GetBuiltins(), "setattr");
+    static PyObject* const set = FromModule("builtins", "setattr");
     for (auto& [id, own] : s_.pending().attributes) {
       const std::vector<TraceId>& there = recipe().outputs;
       const bool outside = s_.trace().tensors[id].input >= 0;

@@ -127,8 +127,15 @@ bool CCall::AnsweredByObject() {
   if (owner_ == &PyType_Type && !strcmp(name_, "__call__") && PyType_Check(args_[0]))
     return Done(sem_.CallType(reinterpret_cast<PyTypeObject*>(args_[0]), args_ + 1, nargs_ - 1, kwnames_, true));
   if ((owner_ == &PyMemberDescr_Type || owner_ == &PyGetSetDescr_Type) && !strcmp(name_, "__get__") && nargs_ >= 2 &&
-      PyType_Check(args_[1]) && PyDescr_TYPE(args_[0]) == &PyType_Type)  // type.__dict__["__mro__"].__get__(cls)
-    return Done(sem_.ClassFact(reinterpret_cast<PyTypeObject*>(args_[1]), PyDescr_NAME(args_[0])));
+      PyDescr_TYPE(args_[0]) == &PyType_Type) {  // type.__dict__["__mro__"].__get__(cls)
+    PyObject* of = args_[1];
+    if (PyType_Check(of)) return Done(sem_.ClassFact(reinterpret_cast<PyTypeObject*>(of), PyDescr_NAME(args_[0])));
+    const bool stands = IsTensor(of) || IsSymInt(of) || IsSymFloat(of) || IsItemFloat(of) || IsUnseen(of);
+    if (of != Py_None && !stands && nargs_ == total_) {  // It raises, whatever is in an object that is no class.
+      s_.NoteType(Py_TYPE(of));
+      return Done(PyObject_Vectorcall(callable_, args_, nargs_, nullptr));
+    }
+  }
   if (OfType(owner_, CType::kContextVar)) return Done(ContextVarCall(s_, args_[0], name_, args_ + 1, nargs_ - 1));
   if (OfType(owner_, CType::kTorchDevice) && !strcmp(name_, "__enter__")) {
     Ref text(PyObject_Str(args_[0]));

@@ -475,6 +475,8 @@ static std::optional<bool> GoneOver(Session& s, PyTypeObject* type, PyObject** a
 static PyObject* TypeOf(Session& s, PyObject* o) {
   if (IsTensor(o)) return TensorClass(s, o);
   if (IsUnseen(o)) return AskUnseen(o);
+  if (PyType_HasFeature(Py_TYPE(o), Py_TPFLAGS_HEAPTYPE) && reinterpret_cast<PyObject*>(Py_TYPE(o)) == FlagsType())
+    return s.Break(BreakId::kUnknownOrigin, "the class of an array's flags");
   auto* t = reinterpret_cast<PyObject*>(IsSymInt(o)                       ? &PyLong_Type
                                         : IsSymFloat(o) || IsItemFloat(o) ? &PyFloat_Type
                                                                           : Py_TYPE(o));

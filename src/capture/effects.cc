@@ -110,7 +110,7 @@ PyObject* WarnFrom(PyObject*, PyObject* args) {
 
 // print(*values, sep=, end=, flush=) to a stream of sys: (stream, sep, end, flush, *values).
 PyObject* PrintTo(PyObject*, PyObject* args) {
-  static PyObject* const print = PyDict_GetItemString(PyEval_GetBuiltins(), "print");
+  static PyObject* const print = FromModule("builtins", "print");
   PyObject* file = PySys_GetObject(PyUnicode_AsUTF8(PyTuple_GET_ITEM(args, 0)));
   Ref values(PyTuple_GetSlice(args, 4, PyTuple_GET_SIZE(args)));
   Ref how(Py_BuildValue("{sOsOsOsO}", "file", file ? file : Py_None, "sep", PyTuple_GET_ITEM(args, 1), "end",

@@ -308,6 +308,15 @@ std::optional<int> Recipe::AddValue(PyObject* o) {
   return {};
 }
 
+namespace {
+
+struct OrderedIterator {  // CPython's own type (Objects/odictobject.c), which no header has.
+  PyObject_HEAD int kind;
+  PyObject* dict;  // Null at its end.
+};
+
+}  // namespace
+
 // Iterators and other builtin objects that know how to rebuild themselves.
 int Recipe::AddBuiltin(PyObject* o) {
   PyTypeObject* t = Py_TYPE(o);
@@ -321,6 +330,7 @@ int Recipe::AddBuiltin(PyObject* o) {
         },
         &container);
   if (container) return AddIterator(o, container);
+  if (t == &PyODictIter_Type && reinterpret_cast<OrderedIterator*>(o)->dict) return AddOrderedIterator(o);
   if (FactsOf(t).Has(TypeFacts::kReduced) || (PyIter_Check(o) && !PyGen_Check(o))) {
     NoWarnings quiet;
     Ref reduced(PyObject_CallMethod(o, "__reduce__", nullptr));
@@ -439,10 +449,34 @@ int Recipe::AddIterator(PyObject* iterator, PyObject* container) {
   const char* method = Py_TYPE(iterator) == &PyDictIterValue_Type  ? "values"
                        : Py_TYPE(iterator) == &PyDictIterItem_Type ? "items"
                                                                    : nullptr;
+  return PushIterator(container, all - left, method);
+}
+
+int Recipe::PushIterator(PyObject* container, Py_ssize_t taken, const char* method) {
   RecipeNode n{RecipeNode::kIterator};
-  n.index = static_cast<int>(all - left);
+  n.index = static_cast<int>(taken);
   n.object = method ? Ref(PyUnicode_InternFromString(method)) : Borrow(Py_None);
   return AddAll(&container, 1, &n.children) ? Push(std::move(n)) : -1;
+}
+
+// It notices when its OrderedDict changes, and tells only by __reduce__ how much it has left: as a list.
+int Recipe::AddOrderedIterator(PyObject* iterator) {
+  constexpr int kReversed = 1, kKeys = 2, kValues = 4;
+  const auto* it = reinterpret_cast<OrderedIterator*>(iterator);
+  const char* method = nullptr;
+  switch (it->kind) {
+    case kKeys: break;
+    case kKeys | kReversed: method = "__reversed__"; break;
+    case kValues: method = "values"; break;
+    case kKeys | kValues: method = "items"; break;
+    default: return Fail("an iterator over an OrderedDict");
+  }
+  Ref reduced(PyObject_CallMethod(iterator, "__reduce__", nullptr));
+  PyObject* args = reduced ? PyTuple_GetItem(reduced.get(), 1) : nullptr;
+  PyObject* rest = args ? PyTuple_GetItem(args, 0) : nullptr;
+  const Py_ssize_t left = rest ? PyObject_Size(rest) : -1, all = PyODict_Size(it->dict);
+  if (left < 0 || left > all) return PyErr_Clear(), Fail("an iterator over an OrderedDict");
+  return PushIterator(it->dict, all - left, method);
 }
 
 namespace {

@@ -82,6 +82,8 @@ class Recipe {
   Ref ContentsOf(PyObject* o, PyTypeObject* base);
   bool AddSlots(PyObject* o, std::vector<int>* out);
   int AddIterator(PyObject* iterator, PyObject* container);
+  int AddOrderedIterator(PyObject* iterator);
+  int PushIterator(PyObject* container, Py_ssize_t taken, const char* method);
 
   Session* s_;
   std::unordered_map<PyObject*, int> memo_;  // A node is -2 while it is being made: then there is a cycle.

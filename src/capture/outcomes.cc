@@ -14,8 +14,10 @@ namespace {
 
 thread_local Retry* innermost = nullptr;
 
-bool LookedAt(const Segment& segment) {  // A segment is looked at once, and under FRAMEJIT_STRICT each time.
-  return (!std::exchange(segment.looked_at, true) || diag::OptionOn("strict")) && !segment.backend_runner;
+// A segment is looked at once; each time under FRAMEJIT_STRICT, and where guesses may have been wrong.
+bool LookedAt(const Segment& segment) {
+  return (!std::exchange(segment.looked_at, true) || diag::OptionOn("strict") || !segment.assumed.guesses.empty()) &&
+         !segment.backend_runner;
 }
 
 }  // namespace
@@ -62,6 +64,7 @@ bool Retry::Begin(const Segment& segment, diag::RunEnd end) {
   if (end != diag::RunEnd::kRefused || PyThreadState_Get()->c_tracefunc || !LookedAt(segment)) return true;
   what_ = "internal error of framejit: " + where + "; in Python nothing was raised";
   outcomes_ = segment.outcomes;
+  refute_ = segment.assumed.guesses.empty() ? nullptr : segment.assumed.Refutation();
   raised_ = false;
   tracing_ = true;
   PyEval_SetTrace(Trace, nullptr);
@@ -90,7 +93,8 @@ PyObject* Retry::Finish(PyObject* result) {
   StopWatching();
   if (!result || raised_) return result;
   outcomes_->Add(diag::RunEnd::kRefused, -1);
-  outcomes_->Add(diag::RunEnd::kInternal);
+  outcomes_->Add(refute_ ? diag::RunEnd::kGuessFailed : diag::RunEnd::kInternal);
+  if (refute_) return refute_(), result;
   if (Report(what_)) return result;
   Py_DECREF(result);
   return nullptr;

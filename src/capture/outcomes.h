@@ -2,6 +2,7 @@
 // FRAMEJIT_STRICT raised.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "capture/segment.h"
@@ -13,7 +14,8 @@ namespace framejit::capture {
 bool Report(const std::string& problem);
 
 // The part of a call that Python does again because a run ended early. Where the framework refused, Python must raise,
-// too: where it does not the fault was ours. Exceptions that the program catches itself are seen by tracing the thread.
+// too: where it does not, a guess about data was wrong, or the fault was ours. Exceptions that the program catches
+// itself are seen by tracing the thread.
 class Retry {
  public:
   Retry();
@@ -29,6 +31,7 @@ class Retry {
   void StopWatching();
   Retry* outer_;
   std::shared_ptr<diag::Outcomes> outcomes_;
+  std::function<void()> refute_;  // See Assumed::Refutation. Empty: nothing was guessed.
   std::string what_;
   bool tracing_ = false, raised_ = false;
 };

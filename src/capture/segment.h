@@ -1,6 +1,7 @@
 // A compiled stretch of one code object: guards, something that runs, and the frame state it leaves behind.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -90,10 +91,13 @@ struct Assumed {
   };
   std::vector<Where> sizes;  // Where the sizes came from that conditions are on.
   std::shared_ptr<Guesses> book;
-  bool wrong = false;        // A guess was wrong once: the segment never runs again.
+  // Was a guess wrong once? The segment never runs again then.
+  std::shared_ptr<bool> wrong = std::make_shared<bool>(false);
   bool missed = false;       // Did a condition fail in the last run?
   tensor::RunCheck Check();  // The check of a run's outputs that the guesses hold.
   diag::RunEnd Accept(const Guess& guess, PyObject* value);
+  // To be called where one of the guesses was wrong, and it is not known which; also when the segment is no more.
+  std::function<void()> Refutation() const;
   int Versions() const;                // how many such segments there may be at one place
   void SizesMissed(int64_t versions);  // data decided others in all of so many segments
 };

@@ -30,10 +30,25 @@ RunEnd Assumed::Accept(const Guess& guess, PyObject* value) {
   const int holds = Holds(guess, value);
   if (holds == 1) return RunEnd::kOk;
   if (holds < 0) return tensor::EndOfCall();
-  wrong = true;
+  *wrong = true;
   book->Refuse(guess.code.get(), guess.at, PyLong_CheckExact(guess.value.get()));
   PyErr_SetString(PyExc_RuntimeError, "framejit: data says something else than it did");
   return RunEnd::kGuessFailed;
+}
+
+std::function<void()> Assumed::Refutation() const {
+  struct Place {
+    PyObject* code;  // The book keeps it alive.
+    int at;
+    bool number;
+  };
+  std::vector<Place> places;
+  for (const auto& [output, g] : guesses)
+    places.push_back({g.code.get(), g.at, static_cast<bool>(PyLong_CheckExact(g.value.get()))});
+  return [flag = wrong, kept = book, all = std::move(places)] {
+    *flag = true;
+    for (const Place& p : all) kept->Refuse(p.code, p.at, p.number);
+  };
 }
 
 int Assumed::Versions() const {
@@ -45,7 +60,7 @@ int Assumed::Versions() const {
 void Assumed::SizesMissed(int64_t versions) {
   book->measured = true;
   if (versions < Versions()) return;
-  wrong = true;
+  *wrong = true;
   for (const Where& w : sizes) book->Refuse(w.code.get(), w.at);
 }
 
@@ -195,7 +210,7 @@ RunEnd Segment::TryTimed(int weight, PyObject** slots_in, FjFrame* frame, PyObje
 [[gnu::hot]] RunEnd Segment::TryOnce(PyObject** slots_in, FjFrame* frame, PyObject** result) {
   assumed.missed = false;
   floats.Forget();
-  if (assumed.wrong) return RunEnd::kMiss;
+  if (*assumed.wrong) return RunEnd::kMiss;
   if (compiling() && !Publish()) [[unlikely]]
     return RunEnd::kRaised;
   absl::FixedArray<PyObject*, 256> inputs(num_inputs);

@@ -29,7 +29,7 @@ int InputOf(Session& s, PyObject* proxy) {  // -1: it was made here
 }
 
 PyObject* SetAttr() {
-  static PyObject* const set = PyDict_GetItemString(PyEval_GetBuiltins(), "setattr");
+  static PyObject* const set = FromModule("builtins", "setattr");
   return set;
 }
 

@@ -59,11 +59,9 @@ PyObject* ClassValues(Activation& m, PyObject* subject, PyObject* type, int coun
   std::vector<PyObject*> names;
   PyObject* held = nullptr;
   bool self = false, ok = PositionalNames(m, type, count, &names, &held, &self);
-  for (Py_ssize_t k = 0; ok && k < PyTuple_GET_SIZE(keywords); ++k) {
-    PyObject* name = PyTuple_GET_ITEM(keywords, k);
-    for (PyObject* known : names) ok = ok && PyUnicode_Compare(known, name) != 0;
-    names.push_back(name);
-  }
+  for (Py_ssize_t k = 0; ok && k < PyTuple_GET_SIZE(keywords); ++k) names.push_back(PyTuple_GET_ITEM(keywords, k));
+  for (size_t k = 0; ok && k < names.size(); ++k)
+    for (size_t other = 0; other < k; ++other) ok = ok && PyUnicode_Compare(names[k], names[other]) != 0;
   PyObject* r = ok ? Values(m, subject, names, self) : nullptr;
   Py_XDECREF(held);
   return r;

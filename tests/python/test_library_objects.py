@@ -4,12 +4,21 @@ eager's results and writes over several calls with changed values."""
 import collections
 import dataclasses
 import enum
+import inspect
+import os
 import pickle
+import subprocess
 import sys
+import textwrap
 
 import pytest
 
 torch = pytest.importorskip("torch")
+
+
+def run_python(text):
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    return subprocess.run([sys.executable, "-c", textwrap.dedent(text)], env=env, text=True, capture_output=True, timeout=120)
 
 
 def same(a, b):
@@ -146,6 +155,27 @@ def test_match_of_a_class_that_is_registered_later(fresh):
     same(compiled(x), x + 2)
 
 
+def test_match_args_with_one_name_twice(fresh):
+    class Twice:
+        __match_args__ = ("a", "b")
+
+        def __init__(self):
+            self.a, self.b = 2.0, 3.0
+
+    def f(x, o):
+        match o:
+            case Twice(2.0, b):
+                return x * b
+        return x
+
+    compiled, x, o = fresh.compile(f), torch.arange(3.0), Twice()
+    assert fresh.explain(f)(x, o).graph_break_count == 0
+    same(compiled(x, o), x * 3)
+    Twice.__match_args__ = ("a", "a")
+    with pytest.raises(TypeError, match="multiple sub-patterns for attribute 'a'"):
+        compiled(x, o)
+
+
 # --- slots -------------------------------------------------------------------------------------------------------------
 class Slotted:
     __slots__ = ("a", "b", "t")
@@ -188,6 +218,18 @@ def test_slots_are_deleted_and_absent(fresh):
         fresh.compile(g)(torch.ones(2), Slotted(1))
 
 
+def test_a_slot_that_is_not_there_is_deleted(fresh):
+    def f(x, o):
+        o.b = x + 1
+        del o.b
+        try:
+            del o.b
+        except AttributeError as e:
+            return x * 2, str(e), hasattr(o, "b")
+
+    alike(fresh, f, tensors(lambda i: Slotted(i)))
+
+
 def test_one_object_by_two_names(fresh):
     def f(x, o, p):
         before = p.a
@@ -218,6 +260,28 @@ def test_frozen_slots_of_a_dataclass(fresh):
 
 # --- named tuples, enums -----------------------------------------------------------------------------------------------
 Tableau = collections.namedtuple("Tableau", "alpha beta names")
+
+
+def test_what_is_made_first_in_a_frame_without_builtins():
+    """The constructor of a named tuple has none. What a process captures first may be such a frame."""
+    text = """
+        import collections, framejit, torch
+
+        Pair = collections.namedtuple("Pair", "a b")
+        assert framejit.compile(Pair.__new__)(Pair, 1, 2) == (1, 2)
+
+        @framejit.compile
+        def f(x):
+            x.note = 5
+            return x + 1
+
+        for _ in range(3):
+            x = torch.ones(2)
+            f(x)
+            assert x.note == 5
+    """
+    done = run_python(text)
+    assert done.returncode == 0, done.stderr
 
 
 def test_named_tuples_of_tensors(fresh):
@@ -264,6 +328,31 @@ def test_ordered_dicts_are_written(fresh):
         return d["a"] * x + d["b"]
 
     alike(fresh, f, tensors(lambda i: collections.OrderedDict(a=float(i), z=1.0)))
+
+
+@pytest.mark.parametrize("over", [iter, reversed, lambda d: d.values(), lambda d: d.items()], ids=["keys", "reversed", "values", "items"])
+def test_an_ordered_dict_that_grows_while_it_is_gone_through(fresh, over):
+    def f(x, d):
+        seen = []
+        try:
+            for k in over(d):
+                seen.append((k, x.sum().item()))  # a graph ends here, with the iterator under way
+                if len(seen) == 2:
+                    d["new"] = 1
+        except RuntimeError as e:
+            seen.append(str(e))
+        return seen, x + 1
+
+    def fresh_dict():
+        d = collections.OrderedDict(a=1, b=2, c=3)
+        d.move_to_end("a")
+        return d
+
+    compiled = fresh.compile(f)
+    for i in range(4):
+        mine, theirs = fresh_dict(), fresh_dict()
+        same(compiled(torch.arange(3.0) + i, mine), f(torch.arange(3.0) + i, theirs))
+        assert list(mine.items()) == list(theirs.items())
 
 
 def test_a_dict_is_written_after_it_was_copied(fresh):
@@ -450,12 +539,45 @@ def test_flags_leave_the_graph(fresh):
             b[0] = 1
 
 
+@pytest.mark.parametrize("ask", [lambda g: g[0], lambda g: g[None], lambda g: g.nothing, lambda g: type(g), lambda g: g[b"C"], lambda g: hasattr(g, "nothing")])
+def test_odd_questions_to_flags(fresh, ask):
+    np = pytest.importorskip("numpy")
+
+    def f(a):
+        b = a * 2
+        try:
+            return b, ask(b.flags)
+        except (KeyError, AttributeError, TypeError) as e:
+            return b, type(e), str(e)
+
+    compiled = fresh.compile(f)
+    for _ in range(3):
+        assert compiled(np.ones(3))[1:] == f(np.ones(3))[1:]
+
+
 def test_a_fact_of_a_class_by_its_descriptor(fresh):
     def f(x):
         order = type.__dict__["__mro__"].__get__(Derived)
         return x * len(order), [c.__name__ for c in order]
 
     alike(fresh, f, tensors())
+
+
+def test_attributes_that_are_looked_up_statically(fresh):
+    class Owner:
+        pass
+
+    def f(x, o):
+        return x * inspect.getattr_static(o, "scale", 5)
+
+    owner = Owner()
+    compiled, x = fresh.compile(f), torch.arange(3.0)
+    assert fresh.explain(f)(x, owner).graph_break_count == 0
+    same(compiled(x, owner), x * 5)
+    Owner.scale = 7
+    same(compiled(x, owner), x * 7)
+    owner.scale = 9
+    same(compiled(x, owner), x * 9)
 
 
 def test_the_dict_of_a_tensor(fresh):

@@ -94,3 +94,22 @@ def test_a_packed_sequence_from_outside():
             torch.testing.assert_close(b, e)
             assert c is g is True
     assert framejit.cache_info(compiled)["breaks"] == 0
+
+
+def test_batches_of_several_sizes():
+    """The batch's size is asked of the data. A run in which the network refuses what does not fit it is none of ours to report."""
+    torch.manual_seed(0)
+    model = torch.nn.GRU(3, 4, batch_first=True)
+
+    def f(x, lengths):
+        out, state = model(pack_padded_sequence(x, lengths, batch_first=True))
+        return pad_packed_sequence(out, batch_first=True)[0], state
+
+    compiled = framejit.compile(f)
+    with torch.no_grad():
+        for lengths in ([3, 2, 1], [3, 3, 3], [4, 2, 2, 1], [5, 2], [6, 2], [1], [5, 4, 3, 2, 1]):
+            x, n = torch.randn(len(lengths), lengths[0], 3), torch.tensor(lengths)
+            for got, expected in zip(compiled(x, n), f(x, n), strict=True):
+                assert got.shape == expected.shape
+                torch.testing.assert_close(got, expected)
+    assert framejit.cache_info(compiled)["segments"] <= 4

@@ -491,7 +491,7 @@ class Policy : public frame::FramePolicy {
 
   static Segment* LastOf(const Place& place) {
     for (auto it = place.segments.rbegin(); it != place.segments.rend(); ++it)
-      if (!(*it)->assumed.wrong) return it->get();
+      if (!*(*it)->assumed.wrong) return it->get();
     return nullptr;
   }
 
@@ -576,7 +576,7 @@ class Policy : public frame::FramePolicy {
   static bool Missed(Compiled& compiled, Place& place, FjFrame* frame, const Sizes& differ) {
     if (stance == Stance::kEagerOnRecompile) return false;
     Segment& last = *LastOf(place);
-    const auto missed = [](auto& s) { return s->assumed.missed && !s->assumed.wrong; };
+    const auto missed = [](auto& s) { return s->assumed.missed && !*s->assumed.wrong; };
     const auto versions = std::count_if(place.segments.begin(), place.segments.end(), missed);
     for (auto& s : place.segments)
       if (missed(s)) s->assumed.SizesMissed(versions);
