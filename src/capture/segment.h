@@ -231,6 +231,9 @@ struct Place {  // What is known of one offset of an instruction and one depth o
 
 struct CodeState {
   Ref code;
+  // Of the frame that came first, an address alone: what depends on the dictionary holds it. Frames of this code with
+  // other globals are left to Python.
+  const void* globals = nullptr;
   std::shared_ptr<InstalledLibrary> library;  // null: not one that may be left to Python
   std::map<std::pair<int, int>, Place> places;
   bool hot = true;         // arguments map to slots one to one, so calls need no frame

@@ -63,13 +63,21 @@ class CarriedElements {
       if (!store || !store->isSimple() || store->getValueOperand()->getType() != load.getType()) continue;
       const SCEVAddRecExpr* to = Moves(store->getPointerOperand());
       if (!to || to->getStepRecurrence(se_) != step || !dt_.dominates(store->getParent(), loop_.getLoopLatch()) ||
-          se_.getMinusSCEV(to->getStart(), at->getStart()) != step)
+          se_.getMinusSCEV(to->getStart(), at->getStart()) != step ||
+          !(dt_.dominates(&load, store) || Steps(step, Size(load.getType()))))
         continue;
       const bool alone =
           llvm::all_of(writes_, [&](llvm::Instruction* w) { return w == write || Apart(*w, load, *at); });
       return alone ? store : nullptr;
     }
     return nullptr;
+  }
+
+  // Do rounds lie so far apart that what one writes for the next is nothing that it reads itself behind the write? An
+  // array's stride may be zero, or less than an element.
+  static bool Steps(const SCEV* step, int64_t size) {
+    const auto* c = llvm::dyn_cast<llvm::SCEVConstant>(step);
+    return c && c->getAPInt().abs().uge(size);
   }
 
   // The same of an element that all rounds read and write.

@@ -507,3 +507,40 @@ def test_a_key_that_is_another_type_the_next_time(fresh, torch):
     table[str] = 7.0
     for k in ("a", 1):
         assert torch.equal(compiled(x, k), f(x, k))
+
+
+SCALE = "def scale(v):\n    return v * K\n"
+
+
+def namespaces():
+    code = compile(SCALE, "<scale>", "exec")
+    spaces = [{"K": k} for k in (2, 3, 2.5, 7)]
+    for space in spaces:
+        exec(code, space)  # noqa: S102
+    return [space["scale"] for space in spaces]
+
+
+def test_one_code_in_several_namespaces(fresh, torch):
+    x = torch.ones(3)
+    functions = namespaces()
+    for _ in range(4):
+        for f in functions:
+            compiled = fresh.compile(f)
+            assert torch.equal(compiled(x), x * f.__globals__["K"])
+    assert all(fresh.compile(f).cache_info()["outcomes"]["run"]["graph"] > 0 for f in functions)
+
+
+@pytest.mark.parametrize("scalar_loops", [True, False])
+def test_a_callee_with_the_code_of_another_namespace(fresh, torch, scalar_loops):
+    def total(f, x):
+        s = 0.0
+        for i in range(len(x)):
+            s += f(x[i])
+        return s
+
+    x = torch.ones(60, dtype=torch.float64).numpy()
+    with fresh.config.patch(scalar_loops=scalar_loops):
+        compiled = fresh.compile(total)
+        for f in namespaces() + namespaces()[::-1]:
+            for _ in range(3):
+                assert compiled(f, x) == 60 * f.__globals__["K"]

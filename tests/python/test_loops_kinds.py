@@ -145,6 +145,44 @@ def test_the_element_before_of_one_array():
         check(program, (x, 0.5), (x * 2, 0.25), loops=0, runs=0)
 
 
+def stored_first(x, y):
+    total = 0.0
+    for i in range(len(y) - 1):
+        y[i + 1] = x[i]
+        total += y[i]
+    return total
+
+
+def columns(m, k):
+    total = 0.0
+    for j in range(m.shape[1]):
+        for i in range(1, m.shape[0]):
+            m[i, j] = k * i + j
+            total = total * 0.5 + m[i - 1, j]
+    return total
+
+
+def test_the_element_before_where_rounds_write_to_one_place():
+    strided = np.lib.stride_tricks.as_strided
+
+    def with_stride(stride):
+        def program(x):
+            return stored_first(x[:50], strided(x[50:], (50,), (stride,))), x
+
+        return program
+
+    def in_columns(strides):
+        def program(x):
+            return columns(strided(x, (12, 20), strides), 0.3), x
+
+        return program
+
+    for stride in (0, 4, 8, 16):
+        check(with_stride(stride), (np.arange(300.0),), (np.arange(300.0) / 7,))
+        check(in_columns((stride, 8)), (np.arange(300.0),), (np.arange(300.0) / 7,))
+        check(in_columns((8, stride)), (np.arange(300.0),), (np.arange(300.0) / 7,))
+
+
 def two_stores(x, n):
     for i in range(2, n):
         x[i] = x[i - 1] + 1

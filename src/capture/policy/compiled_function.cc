@@ -397,8 +397,9 @@ PyObject* NewCompiledFunction(PyObject* function, PyObject* options, PyObject* i
   // A module's segments live and die with what compile_module keeps for it.
   std::string key;
   if (!identity) {
-    char where[32];
-    snprintf(where, sizeof where, "|%p", static_cast<void*>(reinterpret_cast<PyFunctionObject*>(function)->func_code));
+    const auto* f = reinterpret_cast<PyFunctionObject*>(function);
+    char where[64];
+    snprintf(where, sizeof where, "|%p|%p", static_cast<void*>(f->func_code), static_cast<void*>(f->func_globals));
     key = PyUnicode_AsUTF8(text.get()) + std::string(where);
   }
   auto* self = PyObject_GC_New(CompiledFunction, &CompiledFunctionType);

@@ -88,7 +88,9 @@ class Policy : public frame::FramePolicy {
       return root && active->fullgraph;
     }
     CodeState& c = StateOf(*active, fj_code(frame));
-    const bool wanted = !c.skip && !(c.idle && Idle(c)) && !(IsBarren(c) && !TakesTensors(frame));
+    if (!c.globals) c.globals = fj_globals(frame);
+    const bool wanted =
+        !c.skip && c.globals == fj_globals(frame) && !(c.idle && Idle(c)) && !(IsBarren(c) && !TakesTensors(frame));
     if (!wanted && root) active->outcomes->Add(diag::RunBy::kPython);
     return wanted || c.instead;
   }
