@@ -119,6 +119,9 @@ KINDS = {
 }
 
 
+NAMES = {"forward", "backward", "setup_context", "vjp", "jvp"}  # that are read in any case
+
+
 class Unfollowed(Exception):
     """It reaches what cannot be compared."""
 
@@ -127,7 +130,7 @@ class Reads:
     def __init__(self):
         self.entries, self.known = [], set()  # (kind, owner, name, value)
         self.seen = {}  # what has been looked at, by its id; kept alive
-        self.names, self.stored, self.by_name = {"forward", "backward", "setup_context", "vjp", "jvp"}, set(), False
+        self.names, self.stored, self.by_name = set(NAMES), set(), False
         self.spaces = []  # (class, module or object, are all its attributes read?)
         self.doubles = []  # (wrapper, its attributes)
         self.roots = []
@@ -136,8 +139,10 @@ class Reads:
     def add(self, *roots):
         """Raises Unfollowed."""
         new = [r for r in roots if not any(r is known for known in self.roots)]
-        for root in new:
-            self._value(root)
+        for root in sorted(new, key=lambda r: isinstance(r, torch.nn.Module)):
+            # Hooks that torch itself makes (of parallel styles) get the module that they belong to, and read nothing of it.
+            if not isinstance(root, torch.nn.Module) or self.names != NAMES:
+                self._value(root)
         if new:
             self._spaces()
             self.roots += new

@@ -503,6 +503,32 @@ static Ref Packed(PyObject* const* args, Py_ssize_t n) {
   return tuple;
 }
 
+// A type of C whose constructor only looks at its arguments.
+PyObject* CaptureSemantics::CallPureType(PyTypeObject* type, PyObject* const* args, Py_ssize_t nargs,
+                                         PyObject* kwnames) {
+  auto* o = reinterpret_cast<PyObject*>(type);
+  const Py_ssize_t total = nargs + KwCount(kwnames);
+  if (type == &PyUnicode_Type && nargs && !NoteText(args[0])) return nullptr;
+  if ((type == &PyFloat_Type || type == &PyLong_Type || type == &PyBool_Type) && total == 1 && UsesContext(args[0]))
+    return PyObject_CallOneArg(o, args[0]);  // of the number alone
+  Vector v(nullptr, args, total);
+  if (type == &PyMap_Type && total && args[0] == reinterpret_cast<PyObject*>(&PyType_Type)) {
+    v.data()[0] = TypeInPython();
+    if (!v.data()[0] || !s_.SourceOf(v.data()[0])) return nullptr;
+  }
+  for (Py_ssize_t i = 0; i < total; ++i) {
+    const std::optional<bool> known = GoneOver(s_, type, &v.data()[i]);
+    if (known ? !*known : !ForC(v.data() + i, 1)) return nullptr;
+    if (known) continue;
+    if ((type == &PySet_Type || type == &PyFrozenSet_Type || (type == &PyDict_Type && !PyDict_Check(v.data()[i]))) &&
+        !s_.Pin(v.data()[i]))
+      return nullptr;
+  }
+  PyObject* r = PyObject_Vectorcall(o, v.data(), nargs, kwnames);
+  s_.NoteViewed(v.data(), total, r);
+  return s_.Adopt(r);
+}
+
 PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
                                      bool plain) {
   auto* o = reinterpret_cast<PyObject*>(type);
@@ -535,27 +561,7 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
     if (TapeOf(s_) && !TapeOf(s_)->inside()) return TapeOf(s_)->Call(o, args, nargs, kwnames);
     if (MadeInC(type) && Tape::Ask(s_)) return s_.Break(BreakId::kSubclass, type->tp_name);
   }
-  if (IsPureType(type) && type != &PyType_Type) {
-    if (type == &PyUnicode_Type && nargs && !NoteText(args[0])) return nullptr;
-    if ((type == &PyFloat_Type || type == &PyLong_Type || type == &PyBool_Type) && total == 1 && UsesContext(args[0]))
-      return PyObject_CallOneArg(o, args[0]);  // of the number alone
-    Vector v(nullptr, args, total);
-    if (type == &PyMap_Type && total && args[0] == reinterpret_cast<PyObject*>(&PyType_Type)) {
-      v.data()[0] = TypeInPython();
-      if (!v.data()[0] || !s_.SourceOf(v.data()[0])) return nullptr;
-    }
-    for (Py_ssize_t i = 0; i < total; ++i) {
-      const std::optional<bool> known = GoneOver(s_, type, &v.data()[i]);
-      if (known ? !*known : !ForC(v.data() + i, 1)) return nullptr;
-      if (known) continue;
-      if ((type == &PySet_Type || type == &PyFrozenSet_Type || (type == &PyDict_Type && !PyDict_Check(v.data()[i]))) &&
-          !s_.Pin(v.data()[i]))
-        return nullptr;
-    }
-    PyObject* r = PyObject_Vectorcall(o, v.data(), nargs, kwnames);
-    s_.NoteViewed(v.data(), total, r);
-    return s_.Adopt(r);
-  }
+  if (IsPureType(type) && type != &PyType_Type) return CallPureType(type, args, nargs, kwnames);
   if (PyObject* made = LegacyVariable(o, args, nargs, kwnames); made || s_.broken()) return made;
   if (PyObject* scope = ModeScope(s_, type, args, total); scope || PyErr_Occurred()) return scope;
   if (!(type->tp_flags & Py_TPFLAGS_HEAPTYPE)) return s_.Break(BreakId::kUnknownCall, Describe(o));

@@ -8,7 +8,6 @@
 #include "capture/policy/rounds.h"
 #include "capture/proxy.h"
 #include "capture/semantics.h"
-#include "capture/special_calls.h"
 #include "capture/wrappers/wrappers.h"
 #include "diag/diag.h"
 #include "guard/source.h"
@@ -197,30 +196,6 @@ int CaptureSemantics::Contains(PyObject* container, PyObject* value) {
   s_.NoteType(Py_TYPE(value));
   if (!(own && PyFunction_Check(own)) && !(s_.Pin(value) && (PyDict_Check(c) || s_.Pin(c)))) return -1;
   return PySequence_Contains(c, value);
-}
-
-int CaptureSemantics::IsInstance(PyObject* object, PyObject* type) {
-  RESOLVE_INT(object);
-  RESOLVE_INT(type);
-  PyObject* args[] = {object, type};
-  bool handled;
-  Ref r(Special(*this, s_, "isinstance", args, 2, &handled));
-  return r ? r.get() == Py_True : -1;
-}
-
-PyObject* CaptureSemantics::Length(PyObject* object) {
-  RESOLVE(object);
-  bool handled;
-  return Special(*this, s_, "len", &object, 1, &handled);
-}
-
-int CaptureSemantics::HasTypeFlag(PyObject* object, unsigned long flag) {
-  RESOLVE_INT(object);
-  if (IsTensor(object) || IsWrapper(object)) return 0;
-  s_.NoteType(Py_TYPE(object));
-  if (PyType_HasFeature(Py_TYPE(object), flag)) return 1;
-  // A class that is registered with collections.abc.Mapping or Sequence gets the flag.
-  return Py_TYPE(object)->tp_flags & Py_TPFLAGS_HEAPTYPE && !s_.NoteAbstract() ? -1 : 0;
 }
 
 int CaptureSemantics::Truth(PyObject* a) {

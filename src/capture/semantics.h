@@ -120,6 +120,7 @@ class CaptureSemantics : public frame::Semantics {
   // plain: by type.__call__ itself, whatever the metaclass has.
   PyObject* CallType(PyTypeObject* type, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
                      bool plain = false);
+  PyObject* CallPureType(PyTypeObject* type, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   PyObject* Volatile(PyObject* tensor, PyObject* name);
   PyObject* LegacyVariable(PyObject* type, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   PyObject* CallC(PyObject* callable, PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
