@@ -454,7 +454,7 @@ def sorter():  # a function as a key
     pass
 
 
-@pytest.mark.parametrize("key", [int, 3, "name", sorter], ids=str)
+@pytest.mark.parametrize("key", [int, 3, "name", sorter], ids=["type", "integer", "text", "function"])
 @pytest.mark.parametrize("way", ["item", "get", "contains"])
 def test_a_constant_key_is_guarded_alone(fresh, torch, key, way):
     table = {float: 1.0, len: 3.0, key: 2.0}
