@@ -178,8 +178,8 @@ int SegmentHook::Prepare(CallState* s, PyObject* saved, Compiled* c, const std::
 // Are all gradients of the inputs computed? Of leaves the framework says so in passes that go everywhere only.
 bool SegmentHook::GoesEverywhere(CallState* s) {
   SavedError error;
-  for (size_t i = 0; s->inputs && i < t_.wanted.size(); ++i) {
-    if (!t_.wanted[i]) continue;
+  for (int i : t_.edges) {
+    if (!s->inputs) break;
     PyObject* input = PyTuple_GET_ITEM(s->inputs, i);
     Ref node(PyObject_GetAttrString(input, "grad_fn"));
     const bool leaf = node && node.get() == Py_None;
@@ -239,7 +239,7 @@ int SegmentHook::Begin(CallState* s, PyObject* ctx, PyObject* const* given, Py_s
     if (standing.empty()) stops = AllInner();
   }
   if (!routed && !s->retained->empty() && Inner(s, tangents, &grads, &stops) < 0) return -1;
-  for (size_t i = 0; i < standing.size(); ++i)  // the others have been told by their own nodes
+  for (size_t i = 0; !standing.empty() && i < num_outputs(); ++i)  // the others have been told by their own nodes
     if (InnerOf(i).empty() && AnswerHooks(s, i, &grads[i]) < 0) return -1;
   const bool freed = s->freed;
   if (Spend(s, tangents) < 0) return -1;
@@ -303,8 +303,8 @@ int SegmentHook::Go(CallState* s, int number, Pass* pass) {
 
 // Gives what the node of this part returns. The rest of the pass is kept for the next one's.
 PyObject* SegmentHook::Answer(CallState* head, int part, Pass pass, int64_t number) {
-  for (size_t i = 0; head->inputs && i < t_.wanted.size(); ++i) {
-    const bool none = t_.wanted[i] && t_.part[i] == part && !pass.grads[i];
+  for (int i : edges_[part]) {
+    const bool none = head->inputs && !pass.grads[i];
     if (none && KeepNoneFromHooks(PyTuple_GET_ITEM(head->inputs, i)) < 0) return nullptr;
   }
   std::vector<PyObject*> all = {Py_NewRef(Py_None)};
@@ -392,14 +392,14 @@ int SegmentHook::BeginOwn(CallState* s, Rerun* run, std::vector<int>* results) {
   return 0;
 }
 
-// standing, by output: what others are made of is that result itself, not what this run makes.
+// standing, by result: what others are made of is that result itself, not what this run makes.
 int SegmentHook::Again(CallState* s, const std::vector<bool>& standing, bool create, Rerun* run) {
   static PyObject* stand = ResolveCallee("framejit._gradients.stand");
   static PyObject* restored = ResolveCallee("framejit._gradients.restored");
   // What the inputs were made of is not this segment's: their gradients are those of aliases, which end here, and call
   // no hooks.
   auto alias = [](PyObject* o) { return Ref(PyObject_CallMethod(o, "view_as", "O", o)); };
-  std::vector<PyObject*> inputs, outputs(t_.differentiable.size());
+  std::vector<PyObject*> inputs, results(num_results());
   for (size_t i = 0; i < t_.wanted.size(); ++i) {
     Ref input = Ref::Borrow(PyTuple_GET_ITEM(s->inputs, i));
     if (t_.copied[i]) {
@@ -420,8 +420,8 @@ int SegmentHook::Again(CallState* s, const std::vector<bool>& standing, bool cre
     if (own && Unwritten(s, static_cast<int>(i))) {
       run->standing[i] = alias(own.get());
     } else if (own && restored) {
-      if (as_made.outputs.empty() && Again(s, {}, false, &as_made) < 0) return -1;
-      run->standing[i] = Ref(PyObject_CallFunctionObjArgs(restored, own.get(), as_made.outputs[i].get(), nullptr));
+      if (as_made.results.empty() && Again(s, {}, false, &as_made) < 0) return -1;
+      run->standing[i] = Ref(PyObject_CallFunctionObjArgs(restored, own.get(), as_made.results[i].get(), nullptr));
     }
     if (!run->standing[i]) return -1;
   }
@@ -437,17 +437,17 @@ int SegmentHook::Again(CallState* s, const std::vector<bool>& standing, bool cre
   if (s->drawn && (!now || SetGenerators(s->drawn) < 0)) return -1;
   Ref before(stand ? PyObject_CallOneArg(stand, by_number.get()) : nullptr);
   int failed = 0;
-  const bool ran = before && t_.replay->Run(inputs.data(), s->symbols->data(), outputs.data(), &failed) == RunEnd::kOk;
+  const bool ran = before && t_.replay->Run(inputs.data(), s->symbols->data(), results.data(), &failed) == RunEnd::kOk;
   {
     SavedError error;
     if (now && SetGenerators(now.get()) < 0) PyErr_Clear();
     Ref gone(before ? PyObject_CallOneArg(stand, before.get()) : nullptr);
   }
   if (!ran) return -1;
-  for (PyObject* o : outputs) run->outputs.emplace_back(o);
+  for (PyObject* o : results) run->results.emplace_back(o);
   Ref made(run->own ? PyList_New(0) : nullptr);
   for (int i : own_results)
-    if (!made || PyList_Append(made.get(), outputs[i]) < 0) return -1;
+    if (!made || PyList_Append(made.get(), results[i]) < 0) return -1;
   Ref held(made ? PyObject_CallMethod(run->own.get(), "hold", "O", made.get()) : nullptr);
   return made && !held ? -1 : 0;
 }
@@ -460,7 +460,7 @@ Ref SegmentHook::GradientsOf(const Rerun& run, const std::vector<Ref>& grads, co
   if (!f || !outs || !of || !tangents) return {};
   for (size_t i = 0; i < grads.size(); ++i)
     if (grads[i] &&
-        (PyList_Append(outs.get(), run.outputs[i].get()) < 0 || PyList_Append(tangents.get(), grads[i].get()) < 0))
+        (PyList_Append(outs.get(), run.results[i].get()) < 0 || PyList_Append(tangents.get(), grads[i].get()) < 0))
       return {};
   for (const Ref& w : wanted)
     if (PyList_Append(of.get(), w.get()) < 0) return {};
@@ -504,7 +504,7 @@ int SegmentHook::Replay(CallState* s, const std::vector<Ref>& grads, const std::
   for (size_t i = 0; i < t_.wanted.size(); ++i)
     if (t_.wanted[i]) wanted.push_back(run.inputs[i]);
   for (size_t i = 0; i < stops.size(); ++i)
-    if (stops[i] && !(kept.emplace_back(Hang(s, i, run.outputs[i].get())))) return -1;
+    if (stops[i] && !(kept.emplace_back(Hang(s, i, run.results[i].get())))) return -1;
   Ref all = GradientsOf(run, grads, wanted, create);
   if (!all) return -1;
   Py_ssize_t at = 0;
@@ -517,7 +517,7 @@ int SegmentHook::Replay(CallState* s, const std::vector<Ref>& grads, const std::
     if (!stops[i]) continue;
     PyObject* gradients = kept[at++].get();
     const Py_ssize_t times = PyList_GET_SIZE(gradients);
-    if (times && Retain(s, i, PyList_GET_ITEM(gradients, times - 1), grads[i].get()) < 0) return -1;
+    if (times && Retain(s, i, PyList_GET_ITEM(gradients, times - 1), i < n ? grads[i].get() : nullptr) < 0) return -1;
   }
   return 0;
 }
