@@ -408,6 +408,27 @@ void KeepEdges(const autodiff::Joint& joint, const Trace& trace, tensor::Trainin
   if (!custom && !kept.empty()) t->edges = std::move(kept);
 }
 
+// inputs: as the capture met them.
+void NoteGroups(const Graph& g, const std::vector<PyObject*>& inputs, tensor::Training* t) {
+  constexpr size_t kMost = 4;  // a node costs microseconds
+  t->group.assign(t->wanted.size(), -1);
+  const auto derived = std::count(t->differentiable.begin(), t->differentiable.end(), true);
+  if (derived < 2 || std::any_of(t->part.begin(), t->part.end(), [](int part) { return part > 0; })) return;
+  for (int i : t->edges) {
+    Ref leaf(PyObject_GetAttrString(inputs[i], "is_leaf"));
+    if (!leaf) PyErr_Clear();
+    if (leaf.get() != Py_False) continue;
+    const std::vector<bool> from = autodiff::DependsOn(g, {g.inputs[i]});
+    std::vector<bool> by;
+    for (size_t k = 0; k < g.outputs.size(); ++k) by.push_back(t->differentiable[k] && from[g.outputs[k]]);
+    const auto reached = std::count(by.begin(), by.end(), true);
+    auto group = std::find(t->reached_by.begin(), t->reached_by.end(), by);
+    if (!reached || reached == derived || (group == t->reached_by.end() && t->reached_by.size() == kMost)) continue;
+    if (group == t->reached_by.end()) group = t->reached_by.insert(group, std::move(by));
+    t->group[i] = static_cast<int>(group - t->reached_by.begin());
+  }
+}
+
 // Only those stay of which outputs are made.
 void KeepViews(const Graph& g, std::vector<ValueId>* values, tensor::Training* t) {
   size_t kept = 0;
@@ -514,6 +535,7 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tens
   CheckStanding(trace, plans, t);
   t.replay = tensor::MakeTraceRunner(replay, constants);
   t.part = PartsOf(joint, t.wanted, tensor::BucketBytes());
+  NoteGroups(graph, s.input_tensors(), &t);
   for (const Node& n : joint.graph.nodes)
     if (n.type.device.kind == DeviceKind::kCuda) t.device = n.type.device;
   t.compile = BackwardCompiler(plan, t.wanted, t.part);

@@ -93,7 +93,8 @@ int SegmentHook::Attach(PyObject* const* inputs, PyObject** made, const int64_t*
   for (size_t i = 0; i < n; ++i) {
     if (t_.called[i] && !ViewsNothing(&made[i])) return -1;
     PyObject* output = Py_NewRef(made[i]);
-    if (!InnerOf(i).empty()) {
+    // Beside views that others are made of all have nodes of their own, which run in the order of the program.
+    if (!InnerOf(i).empty() || !GroupsOf(i).empty() || (t_.differentiable[i] && !t_.views.empty())) {
       routed[i] = Ref(std::exchange(output, PyObject_CallMethod(made[i], "detach", nullptr)));
       if (!output) return -1;
     }
@@ -137,14 +138,33 @@ int SegmentHook::Attach(PyObject* const* inputs, PyObject** made, const int64_t*
     if (!link) return -1;
   }
   if (link) args.push_back(link.get());
+  std::vector<Ref> groups, nodes;
+  for (size_t g = 0; g < t_.reached_by.size(); ++g) {
+    groups.emplace_back(Link(state.get(), num_parts() + static_cast<int>(g), nullptr, inputs));
+    nodes.emplace_back(groups[g] ? PyObject_GetAttrString(groups[g].get(), "grad_fn") : nullptr);
+    if (!nodes[g]) return -1;
+  }
   for (int i : edges_[0]) args.push_back(inputs[i]);
+  if (edges_[0].empty()) {
+    PyObject* node;
+    args.push_back(Nobody(&node));
+    if (!args.back()) return -1;
+  }
   Ref result(PyObject_Vectorcall(apply, args.data() + 1, (args.size() - 1) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
   if (!result) return -1;
   if (!PyTuple_Check(result.get()) || PyTuple_GET_SIZE(result.get()) != static_cast<Py_ssize_t>(n)) {
     PyErr_SetString(PyExc_SystemError, "framejit: autograd changed the number of results");
     return -1;
   }
-  return HangResults(state.get(), PySequence_Fast_ITEMS(result.get()), routed, made, result_of);
+  for (const Ref& node : nodes) {
+    const size_t first =
+        std::find(t_.differentiable.begin(), t_.differentiable.end(), true) - t_.differentiable.begin();
+    Ref own(PyObject_GetAttr(node.get(), Interned(kState)));
+    auto* of_group = reinterpret_cast<CallState*>(own.get());
+    if (of_group) of_group->segment = PyObject_GetAttrString(PyTuple_GET_ITEM(result.get(), first), "grad_fn");
+    if (!of_group || !of_group->segment) return -1;
+  }
+  return HangResults(state.get(), PySequence_Fast_ITEMS(result.get()), routed, groups, made, result_of);
 }
 
 // Results of which others are made: the tensor as it is now, without holding it.
@@ -157,8 +177,8 @@ int SegmentHook::Retained(CallState* s, size_t result, PyObject* tensor) {
 
 // outputs: what the segment's node handed out, by output. Views get nodes of the framework's when what they are views
 // of has its own, and what is made of them comes behind them.
-int SegmentHook::HangResults(PyObject* state, PyObject* const* outputs, const std::vector<Ref>& routed, PyObject** made,
-                             MakeResult result) {
+int SegmentHook::HangResults(PyObject* state, PyObject* const* outputs, const std::vector<Ref>& routed,
+                             const std::vector<Ref>& groups, PyObject** made, MakeResult result) {
   auto* s = reinterpret_cast<CallState*>(state);
   const size_t n = num_outputs();
   std::vector<size_t> order(num_results());  // of the program: what a result is made of comes first
@@ -172,7 +192,8 @@ int SegmentHook::HangResults(PyObject* state, PyObject* const* outputs, const st
       if (!results[i] || WatchView(s, i, results[i]) < 0) return -1;
       continue;
     }
-    Ref own = routed[i] ? Route(state, i, routed[i].get(), outputs[i], results.data()) : Ref::Borrow(outputs[i]);
+    Ref own =
+        routed[i] ? Route(state, i, routed[i].get(), outputs[i], results.data(), groups) : Ref::Borrow(outputs[i]);
     if (!own) return -1;
     Py_SETREF(made[i], own.release());
     results[i] = made[i];

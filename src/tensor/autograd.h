@@ -76,9 +76,14 @@ struct Training {
   std::vector<std::vector<bool>> made_of;  // for each result: the results that it is computed from
   std::vector<ValueId> seen;               // for each result: its node in the graph (autodiff::SeenOutputs)
   // The framework runs first the node of what was made last, and the node of a leaf as soon as its gradient is whole.
-  std::vector<int> made;     // for each result: the call that made it what it is
-  std::vector<int> edges;    // inputs that may get gradients, in the order in which the framework has these
-  std::vector<bool> called;  // for each output: is it the result of a framework call?
+  std::vector<int> made;   // for each result: the call that made it what it is
+  std::vector<int> edges;  // inputs that may get gradients, in the order in which the framework has these
+  // Inputs that gradients reach from some outputs only, and that may have been made of something. Those that the same
+  // outputs reach are a group, whose gradients a node of its own hands on: so no pass comes by what they were made of
+  // that has nothing for them.
+  std::vector<int> group;                     // for each input; -1: it is in none
+  std::vector<std::vector<bool>> reached_by;  // for each group: the outputs
+  std::vector<bool> called;                   // for each output: is it the result of a framework call?
   std::vector<bool>
       stands;  // by result: what others are made of in a replay may be another tensor than the replay's own
   size_t num_symbols = 0;

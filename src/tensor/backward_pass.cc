@@ -176,10 +176,13 @@ int SegmentHook::Prepare(CallState* s, PyObject* saved, Compiled* c, const std::
 }
 
 // Are all gradients of the inputs computed? Of leaves the framework says so in passes that go everywhere only.
-bool SegmentHook::GoesEverywhere(CallState* s) {
+bool SegmentHook::GoesEverywhere(CallState* s, const std::vector<bool>& tangents) {
   SavedError error;
   for (int i : t_.edges) {
     if (!s->inputs) break;
+    bool reached = NodeOf(i) < num_parts();
+    for (size_t k = 0; !reached && k < tangents.size(); ++k) reached = tangents[k] && t_.reached_by[t_.group[i]][k];
+    if (!reached) continue;
     PyObject* input = PyTuple_GET_ITEM(s->inputs, i);
     Ref node(PyObject_GetAttrString(input, "grad_fn"));
     const bool leaf = node && node.get() == Py_None;
@@ -201,18 +204,21 @@ int SegmentHook::Spend(CallState* s, const std::vector<bool>& tangents) {
   if (keep.get() == Py_True && !s->freed) return 0;
   std::optional<bool> everywhere;  // asked for where it matters: that takes microseconds
   std::vector<bool> all = *s->spent;
+  const int64_t number = t_.reached_by.empty() ? -1 : NumberOfPass();  // of the pass, which several nodes may begin
   for (size_t i = 0; i < all.size(); ++i) {
     const Training::Keeper& keeper = t_.keepers[i];
     bool here = false;
     for (size_t k = 0; k < tangents.size(); ++k) here |= tangents[k] && keeper.outputs[k];
-    if (here && !keeper.whole && !everywhere) everywhere = GoesEverywhere(s);
+    if (here && !keeper.whole && !everywhere) everywhere = GoesEverywhere(s, tangents);
     if (!here || !(keeper.whole || *everywhere)) continue;
-    if (all[i] && (keeper.sure || !t_.saved.empty())) return PyErr_SetString(PyExc_RuntimeError, kFreed), -1;
+    const bool earlier = all[i] && (number < 0 || s->freeing != number);
+    if (earlier && (keeper.sure || !t_.saved.empty())) return PyErr_SetString(PyExc_RuntimeError, kFreed), -1;
     all[i] = true;
   }
   if (keep.get() == Py_True) return 0;
   *s->spent = std::move(all);
   s->freed = true;
+  s->freeing = number;
   return 0;
 }
 
@@ -315,6 +321,7 @@ PyObject* SegmentHook::Answer(CallState* head, int part, Pass pass, int64_t numb
     all.push_back(link);
   }
   for (int i : edges_[part]) all.push_back(pass.grads[i] ? pass.grads[i].release() : Py_NewRef(Py_None));
+  if (part == 0 && edges_[0].empty()) all.push_back(Py_NewRef(Py_None));
   if (part + 1 < num_parts()) {
     constexpr size_t kMost = 64;  // passes that asked for a part of the gradients only are never heard of again
     if (head->passes->size() == kMost) head->passes->erase(head->passes->begin());
@@ -331,11 +338,62 @@ PyObject* SegmentHook::Answer(CallState* head, int part, Pass pass, int64_t numb
   return result;
 }
 
+SegmentHook::Pass SegmentHook::TakePass(CallState* head, int64_t number) {
+  Pass pass;
+  if (auto at = head->passes->find(number); at != head->passes->end()) {
+    pass = std::move(at->second);
+    head->passes->erase(at);
+  }
+  pass.grads.resize(t_.wanted.size());
+  pass.given.resize(num_outputs());
+  pass.taken.resize(num_outputs());
+  return pass;
+}
+
+void SegmentHook::KeepPass(CallState* head, int64_t number, Pass pass) {
+  constexpr size_t kMost = 8;  // those that looked for some gradients only are never heard of again
+  const auto some = [](const std::vector<Ref>& all) {
+    return std::any_of(all.begin(), all.end(), [](auto& r) { return bool(r); });
+  };
+  if (!some(pass.grads) && !some(pass.given)) return;
+  if (head->passes->size() == kMost) head->passes->erase(head->passes->begin());
+  head->passes->insert_or_assign(number, std::move(pass));
+}
+
+// The segment's node and those of groups each hand on the gradients of some inputs. The first that runs computes all:
+// the segment's, unless only inputs of groups are looked for. What arrives later is added.
+PyObject* SegmentHook::InGroups(CallState* s, CallState* head, PyObject* ctx, PyObject* const* grads, int64_t number) {
+  Pass pass = TakePass(head, number), more;
+  std::vector<PyObject*> given(num_outputs(), Py_None);
+  std::vector<Ref> held = std::exchange(pass.given, std::vector<Ref>(num_outputs()));
+  bool any = false;
+  for (size_t k = 0; k < given.size(); ++k) {
+    PyObject* grad = s == head ? grads[k] : held[k] ? held[k].get() : Py_None;
+    if (grad == Py_None || !t_.differentiable[k] || pass.taken[k]) continue;
+    pass.taken[k] = any = true;
+    given[k] = grad;
+  }
+  if (any && (Begin(head, ctx, given.data(), static_cast<Py_ssize_t>(given.size()), &more) < 0 ||
+              (more.compiled && Go(head, 0, &more) < 0)))
+    return nullptr;
+  for (size_t i = 0; any && i < pass.grads.size(); ++i) {
+    if (!more.grads[i]) continue;
+    pass.grads[i] = pass.grads[i] ? Ref(PyNumber_Add(pass.grads[i].get(), more.grads[i].get())) : more.grads[i];
+    if (!pass.grads[i]) return nullptr;
+  }
+  Pass own;
+  own.grads.resize(pass.grads.size());
+  for (int i : edges_[s->part]) own.grads[i] = std::move(pass.grads[i]);
+  KeepPass(head, number, std::move(pass));
+  return Answer(head, s->part, std::move(own), number);
+}
+
 PyObject* SegmentHook::Backward(CallState* s, PyObject* ctx, PyObject* const* grads, Py_ssize_t n) {
   CallState* head = s->head ? reinterpret_cast<CallState*>(s->head) : s;
   if (s->part < 0) return Routed(head, -1 - s->part, ctx, grads[0]);
   Pass pass;
   const int64_t number = NumberOfPass();
+  if (!t_.reached_by.empty()) return InGroups(s, head, s->segment ? s->segment : ctx, grads, number);
   if (s == head) {
     if (Begin(s, ctx, grads, n, &pass) < 0) return nullptr;
   } else if (auto at = head->passes->find(number); at != head->passes->end()) {
@@ -419,9 +477,10 @@ int SegmentHook::Again(CallState* s, const std::vector<bool>& standing, bool cre
     const Ref own = Alive(s, static_cast<int>(i));
     if (own && Unwritten(s, static_cast<int>(i))) {
       run->standing[i] = alias(own.get());
-    } else if (own && restored) {
+    } else if (restored) {
       if (as_made.results.empty() && Again(s, {}, false, &as_made) < 0) return -1;
-      run->standing[i] = Ref(PyObject_CallFunctionObjArgs(restored, own.get(), as_made.results[i].get(), nullptr));
+      PyObject* const value = as_made.results[i].get();
+      run->standing[i] = own ? Ref(PyObject_CallFunctionObjArgs(restored, own.get(), value, nullptr)) : alias(value);
     }
     if (!run->standing[i]) return -1;
   }
@@ -517,7 +576,7 @@ int SegmentHook::Replay(CallState* s, const std::vector<Ref>& grads, const std::
     if (!stops[i]) continue;
     PyObject* gradients = kept[at++].get();
     const Py_ssize_t times = PyList_GET_SIZE(gradients);
-    if (times && Retain(s, i, PyList_GET_ITEM(gradients, times - 1), i < n ? grads[i].get() : nullptr) < 0) return -1;
+    if (times && Retain(s, i, PyList_GET_ITEM(gradients, times - 1), grads[i].get()) < 0) return -1;
   }
   return 0;
 }

@@ -172,11 +172,15 @@ int SegmentHook::WatchView(CallState* s, size_t result, PyObject* view) {
   return 0;
 }
 
+bool SegmentHook::HasHooks(CallState* s, size_t result) {
+  auto at = s->hooks->find(static_cast<int>(result));
+  return at != s->hooks->end() && PyDict_Size(at->second.get()) > 0;
+}
+
 // Does somebody want to know what such views are given?
 bool SegmentHook::ViewsWatched(CallState* s) {
   for (size_t i = num_outputs(); i < num_results(); ++i) {
-    auto at = s->hooks->find(static_cast<int>(i));
-    if (at != s->hooks->end() && PyDict_Size(at->second.get()) > 0) return true;
+    if (HasHooks(s, i)) return true;
     Ref view = Alive(s, static_cast<int>(i));
     Ref keeps(view ? PyObject_GetAttrString(view.get(), "retains_grad") : nullptr);
     PyErr_Clear();
@@ -209,15 +213,11 @@ int SegmentHook::Inner(CallState* s, const std::vector<bool>& tangents, std::vec
   bool inner = false;
   for (auto& [i, inner_result] : *s->retained) {
     if (!HasInner(i)) continue;
-    const bool view = i >= static_cast<int>(num_outputs());
-    if (view && !ReadMode().grad) continue;  // those who are made of it give it its gradients (Routed)
+    if (i >= static_cast<int>(num_outputs())) continue;  // those who are made of a view give it its gradients (Routed)
     auto at = s->hooks->find(i);
-    const bool hooks = at != s->hooks->end() && PyDict_Size(at->second.get());
-    if (!hooks && (view || !Retaining(inner_result, s))) continue;
-    bool here = false;
-    for (size_t k = 0; k < tangents.size(); ++k) here |= tangents[k] && t_.made_of[k][i];
-    if (here || !view) hooked.push_back(i);
-    inner |= here;
+    if ((at == s->hooks->end() || !PyDict_Size(at->second.get())) && !Retaining(inner_result, s)) continue;
+    hooked.push_back(i);
+    for (size_t k = 0; k < tangents.size(); ++k) inner |= tangents[k] && t_.made_of[k][i];
   }
   if (inner) {
     stops->resize(num_results());
@@ -275,6 +275,13 @@ Ref SegmentHook::Hang(CallState* s, size_t output, PyObject* tensor) {
   return kept;
 }
 
+std::vector<int> SegmentHook::GroupsOf(size_t output) const {
+  std::vector<int> groups;
+  for (size_t g = 0; g < t_.reached_by.size(); ++g)
+    if (t_.reached_by[g][output]) groups.push_back(static_cast<int>(g));
+  return groups;
+}
+
 std::vector<int> SegmentHook::InnerOf(size_t output) const {
   std::vector<int> inner;
   if (!t_.differentiable[output]) return inner;
@@ -294,9 +301,7 @@ Ref NodeOfLeaf(PyObject* leaf) {
   return first ? Ref(PySequence_GetItem(first.get(), 0)) : Ref();
 }
 
-// A leaf that nobody asks for: the framework comes to its node where it goes everywhere, not where it looks for some
-// gradients only (torch.autograd.grad, backward(inputs=...)).
-static PyObject* Nobody(PyObject** node) {
+PyObject* Nobody(PyObject** node) {
   static PyObject *leaf = nullptr, *accumulates = nullptr;
   if (!leaf) {
     Ref fresh(HiddenScalar("zeros", Device{}));
@@ -316,8 +321,11 @@ int WillRun(PyObject* node) {
 }
 
 // A result that is made of others has a node of its own before the segment's, with edges to those others: so the
-// framework finds the way from the one to the other. own: the result; on_segment: the tensor that stands for it there.
-Ref SegmentHook::Route(PyObject* head, size_t output, PyObject* own, PyObject* on_segment, PyObject* const* results) {
+// framework finds the way from the one to the other. So has a result whose gradient reaches groups of inputs, with
+// edges to their nodes. own: the result; on_segment: the tensor that stands for it there; groups: the results of those
+// nodes.
+Ref SegmentHook::Route(PyObject* head, size_t output, PyObject* own, PyObject* on_segment, PyObject* const* results,
+                       const std::vector<Ref>& groups) {
   PyObject* node;
   PyObject* nobody = Nobody(&node);
   auto* s = nobody ? NewState(shared_from_this(), -1 - static_cast<int>(output), head) : nullptr;
@@ -330,6 +338,7 @@ Ref SegmentHook::Route(PyObject* head, size_t output, PyObject* own, PyObject* o
   if (!s->outputs || !s->saved || !s->opaque) return {};
   std::vector<PyObject*> call = {state.get(), on_segment};
   for (int i : InnerOf(output)) call.push_back(results[i]);
+  for (int g : GroupsOf(output)) call.push_back(groups[g].get());
   call.push_back(nobody);
   Ref result(PyObject_Vectorcall(ApplyNode(), call.data(), call.size(), nullptr));
   return result ? Ref::Borrow(PyTuple_GET_ITEM(result.get(), 0)) : Ref();
@@ -377,10 +386,12 @@ Ref SegmentHook::Unwritten(CallState* head, int output) {
   return same ? std::move(own) : Ref();
 }
 
-// By result: a replay may go on from the result itself.
+// By result: a replay may go on from the result itself. A view that is gone is made again if its hooks are to be
+// called.
 std::vector<bool> SegmentHook::Standing(CallState* head) {
   std::vector<bool> standing(t_.stands.size());
-  for (size_t i = 0; i < standing.size(); ++i) standing[i] = t_.stands[i] && Alive(head, static_cast<int>(i));
+  for (size_t i = 0; i < standing.size(); ++i)
+    standing[i] = t_.stands[i] && (Alive(head, static_cast<int>(i)) || (i >= num_outputs() && HasHooks(head, i)));
   return standing;
 }
 
@@ -419,6 +430,7 @@ int SegmentHook::AnswerHooks(CallState* s, size_t output, Ref* grad) {
 
 // 0: what an operation between this result and all that it is made of has saved is still there. -1: an exception.
 int SegmentHook::Spent(size_t output, PyObject* ctx) {
+  if (InnerOf(output).empty()) return 0;
   Ref kept(PyObject_GetAttr(ctx, Interned(kSaved)));
   if (kept) return 0;
   PyErr_Clear();  // an earlier pass through this node has freed it
@@ -442,7 +454,7 @@ PyObject* SegmentHook::Routed(CallState* head, size_t output, PyObject* ctx, PyO
   if (everywhere < 0 || (grad != Py_None && Spent(output, ctx) < 0)) return nullptr;
   if (everywhere && grad != Py_None && !t_.views.empty())
     everywhere = !head->routed->contains(NumberOfPass()) && !ViewsWatched(head);
-  if (!everywhere) {
+  if (!everywhere && !InnerOf(output).empty()) {
     Ref next(PyObject_GetAttrString(ctx, "next_functions")), edge(next ? PySequence_GetItem(next.get(), 0) : nullptr);
     Ref segment(edge ? PySequence_GetItem(edge.get(), 0) : nullptr);
     const bool create = ReadMode().grad;  // create_graph=True
@@ -463,12 +475,19 @@ PyObject* SegmentHook::Routed(CallState* head, size_t output, PyObject* ctx, PyO
     }
   }
   inner.resize(InnerOf(output).size());
-  PyObject* result = PyTuple_New(inner.size() + 3);
-  if (!result) return nullptr;
-  for (size_t i = 0; i < inner.size() + 3; ++i) {
-    PyObject* value = i == 1 ? grad : i >= 2 && i < inner.size() + 2 ? inner[i - 2].get() : nullptr;
-    PyTuple_SET_ITEM(result, i, Py_NewRef(value ? value : Py_None));
+  std::vector<PyObject*> all = {Py_None, grad};
+  for (const Ref& g : inner) all.push_back(g ? g.get() : Py_None);
+  if (!link_ && !t_.reached_by.empty()) link_ = Ref(HiddenScalar("zeros", t_.device));
+  for (int g [[maybe_unused]] : GroupsOf(output)) all.push_back(grad == Py_None ? Py_None : link_.get());
+  all.push_back(Py_None);
+  if (grad != Py_None && !t_.reached_by.empty()) {
+    const int64_t number = NumberOfPass();
+    Pass pass = TakePass(head, number);
+    pass.given[output] = Ref::Borrow(grad);
+    KeepPass(head, number, std::move(pass));
   }
+  PyObject* result = link_ || t_.reached_by.empty() ? PyTuple_New(all.size()) : nullptr;
+  for (size_t i = 0; result && i < all.size(); ++i) PyTuple_SET_ITEM(result, i, Py_NewRef(all[i]));
   return result;
 }
 
