@@ -33,6 +33,12 @@ static ValueId Alias(Builder& b, ValueId v) {
   return static_cast<ValueId>(g.nodes.size() - 1);
 }
 
+// A view of all of a tensor becomes a value of its own: gradients tell one from the other.
+static void BecomeAlias(Builder& builder, Out& out) {
+  out.value = Alias(builder, out.value);
+  out.view.forward = [f = std::move(out.view.forward)](Builder& b, ValueId v) { return Alias(b, f(b, v)); };
+}
+
 // What autocast does to the operands of a call, as calls of its own.
 void Lowering::Impl::Cast(Call& call) {
   const Autocast cast = std::exchange(call.mode.autocast, Autocast{});
@@ -367,11 +373,7 @@ void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs, Fr
     m.requires_grad = grad && out.differentiable && (IsFloat(t.dtype) || IsComplex(t.dtype));
     m.is_inference = call.mode.inference && out.kind != Out::kView;
     if (out.kind == Out::kFresh && m.requires_grad) out.value = Distinct(call, out.value);
-    if (out.kind == Out::kView && m.requires_grad && out.value == objects.Value(out.of)) {
-      // A view of all of a tensor is a value of its own where gradients tell one from the other.
-      out.value = Alias(builder, out.value);
-      out.view.forward = [f = std::move(out.view.forward)](Builder& b, ValueId v) { return Alias(b, f(b, v)); };
-    }
+    if (out.kind == Out::kView && m.requires_grad && out.value == objects.Value(out.of)) BecomeAlias(builder, out);
     bool stop = tracked_operand && !m.requires_grad && IsFloat(t.dtype);
     if (stop) out.value = builder.Barrier(out.value);
     TraceId id = objects.New(std::move(m), out.value);
