@@ -83,6 +83,29 @@ def without_none(hook, counts):
     return hook if isinstance(hook, _WithoutNone) else _WithoutNone(hook, counts)
 
 
+class _WithGradient:
+    """A hook of register_post_accumulate_grad_hook that is not called where nothing was added since `before`."""
+
+    def __init__(self, hook):
+        functools.update_wrapper(self, hook, updated=())
+        self.hook, self.before = hook, None
+
+    def __call__(self, tensor):
+        before, self.before = self.before, None
+        return None if before == _gradient_now(tensor) else self.hook(tensor)
+
+
+def _gradient_now(tensor):
+    return None if tensor.grad is None else id(tensor.grad), None if tensor.grad is None else tensor.grad._version
+
+
+def only_with_gradient(hooks, tensor):
+    """This pass has no gradient for the tensor, at whose node it arrives all the same."""
+    for key, hook in list(hooks.items()):
+        hooks[key] = kept = hook if isinstance(hook, _WithGradient) else _WithGradient(hook)
+        kept.before = _gradient_now(tensor)
+
+
 def keep(tensor, grad):
     """tensor.grad = grad, also of a tensor that has another shape since it was asked to keep it. Shape of `grad`: what it was then."""
     if tensor.shape == grad.shape:

@@ -35,7 +35,8 @@ struct Joint {
   std::vector<ValueId> tangents;  // for each output; kNoValue: no gradient comes from there
   std::vector<ValueId> grads;     // for each input; kNoValue: it is not wanted, or no output with a tangent uses it
   std::vector<bool> passed;       // for each of the function's nodes: does a gradient arrive there?
-  // For each output: the gradient that arrives there, which a backward pass can ask for; kNoValue: none does.
+  // For each output, then for each view: the gradient that arrives there, which a backward pass can ask for; kNoValue:
+  // none does.
   std::vector<ValueId> arriving;
   std::vector<ValueId> origin;  // for each node behind those: the node whose derivative it is part of
   // For each of the function's nodes: the number (from 1) of the region of torch.utils.checkpoint that it is in, which
@@ -65,9 +66,10 @@ Graph KeepAttention(const Graph& g, const std::vector<bool>& wanted, const Atten
 
 // Adds the derivative. `wanted` says of each input whether its gradient is asked for, `tangents` of each output whether
 // a gradient comes from there. `stops` (empty: none) says of each output whether what arrives there goes no further:
-// such gradients follow those of the inputs in Joint::grads, one for each output. Throws Undifferentiable.
+// such gradients follow those of the inputs in Joint::grads, one for each output. `views` are values that have a place
+// behind the outputs in this list: views that are results, of which others are made. Throws Undifferentiable.
 Joint Differentiate(const Graph& g, const std::vector<bool>& wanted, const std::vector<bool>& tangents,
-                    const std::vector<bool>& stops = {});
+                    const std::vector<bool>& stops = {}, const std::vector<ValueId>& views = {});
 
 // A derivative that the program itself asks for (torch.autograd.grad): appends the nodes that compute the gradients of
 // the inputs from the tangents of the outputs. kNoValue: no output depends on that input. `passed` says of each node
@@ -127,12 +129,14 @@ struct BackwardParts {
 BackwardParts SplitBackward(const Graph& backward, const std::vector<GradSource>& grads, const std::vector<int>& part,
                             int num_saved);
 
-// For each output: which inputs does its value depend on?
-std::vector<std::vector<bool>> Needed(const Graph& g);
+// For each of these values: which inputs does it depend on?
+std::vector<std::vector<bool>> Needed(const Graph& g, const std::vector<ValueId>& values);
 
-// For each output: its value without the copy that its layout asked for, which nothing else in the graph reads.
-std::vector<ValueId> SeenOutputs(const Graph& g);
-// For each output: which other outputs is it computed from, along a way that gradients take?
-std::vector<std::vector<bool>> MadeOfOutputs(const Graph& g, const std::vector<bool>& differentiable);
+// For each output: its value without the copy that its layout asked for, which nothing else in the graph reads. Behind
+// these: `views`.
+std::vector<ValueId> SeenOutputs(const Graph& g, const std::vector<ValueId>& views = {});
+// For each output, then for each of `views`: which others of them is it computed from, along a way that gradients take?
+std::vector<std::vector<bool>> MadeOfOutputs(const Graph& g, const std::vector<bool>& differentiable,
+                                             const std::vector<ValueId>& views);
 
 }  // namespace framejit::autodiff

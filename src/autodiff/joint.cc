@@ -164,32 +164,21 @@ std::vector<ValueId> GradientsWithin(Builder& b, const std::vector<ValueId>& out
   return grads;
 }
 
-namespace {
-
-// By output: the nodes that its value depends on, itself included.
-std::vector<std::vector<bool>> Uses(const Graph& g) {
-  std::vector<std::vector<bool>> uses(g.outputs.size(), std::vector<bool>(g.nodes.size()));
-  for (size_t i = 0; i < uses.size(); ++i) {
-    uses[i][g.outputs[i]] = true;
-    for (ValueId v = g.outputs[i] + 1; v-- > 0;)
-      if (uses[i][v])
-        for (ValueId o : g.node(v).operands) uses[i][o] = true;
-  }
-  return uses;
-}
-
-}  // namespace
-
-std::vector<std::vector<bool>> Needed(const Graph& g) {
+std::vector<std::vector<bool>> Needed(const Graph& g, const std::vector<ValueId>& values) {
   std::vector<std::vector<bool>> needed;
-  for (const std::vector<bool>& uses : Uses(g)) {
+  for (ValueId value : values) {
+    std::vector<bool> uses(g.nodes.size());  // the nodes that it depends on, itself included
+    uses[value] = true;
+    for (ValueId v = value + 1; v-- > 0;)
+      if (uses[v])
+        for (ValueId o : g.node(v).operands) uses[o] = true;
     needed.emplace_back();
     for (ValueId v : g.inputs) needed.back().push_back(uses[v]);
   }
   return needed;
 }
 
-std::vector<ValueId> SeenOutputs(const Graph& g) {
+std::vector<ValueId> SeenOutputs(const Graph& g, const std::vector<ValueId>& views) {
   std::vector<ValueId> seen;
   for (ValueId v : g.outputs) {  // a copy that the layout asked for is seen by nobody
     const Node& n = g.node(v);
@@ -198,24 +187,30 @@ std::vector<ValueId> SeenOutputs(const Graph& g) {
                        std::find(g.outputs.begin(), g.outputs.end(), n.operands[0]) == g.outputs.end();
     seen.push_back(other ? n.operands[0] : v);
   }
+  seen.insert(seen.end(), views.begin(), views.end());
   return seen;
 }
 
-std::vector<std::vector<bool>> MadeOfOutputs(const Graph& g, const std::vector<bool>& differentiable) {
-  const std::vector<ValueId> seen = SeenOutputs(g);
-  const size_t n = g.outputs.size();
+std::vector<std::vector<bool>> MadeOfOutputs(const Graph& g, const std::vector<bool>& differentiable,
+                                             const std::vector<ValueId>& views) {
+  const std::vector<ValueId> seen = SeenOutputs(g, views);
+  const size_t n = seen.size();
+  std::vector<ValueId> values = g.outputs;
+  std::vector<bool> derived = differentiable;
+  values.insert(values.end(), views.begin(), views.end());
+  derived.resize(n, true);
   std::vector<std::vector<bool>> made(n, std::vector<bool>(n));
-  if (std::count(differentiable.begin(), differentiable.end(), true) < 2) return made;
+  if (std::count(derived.begin(), derived.end(), true) < 2) return made;
   for (size_t i = 0; i < n; ++i) {
-    if (!differentiable[i]) continue;
+    if (!derived[i]) continue;
     const std::vector<bool> from = DependsOn(g, {seen[i]});
-    for (size_t k = 0; k < n; ++k) made[k][i] = k != i && seen[k] != seen[i] && differentiable[k] && from[g.outputs[k]];
+    for (size_t k = 0; k < n; ++k) made[k][i] = k != i && seen[k] != seen[i] && derived[k] && from[values[k]];
   }
   return made;
 }
 
 Joint Differentiate(const Graph& g, const std::vector<bool>& wanted, const std::vector<bool>& tangents,
-                    const std::vector<bool>& stops) {
+                    const std::vector<bool>& stops, const std::vector<ValueId>& views) {
   Joint j;
   j.graph = g;
   j.graph.writes.clear();
@@ -240,7 +235,7 @@ Joint Differentiate(const Graph& g, const std::vector<bool>& wanted, const std::
   }
   for (size_t i = 0; i < g.outputs.size(); ++i)
     if (j.tangents[i] != kNoValue) tape.Add(g.outputs[i], j.tangents[i]);
-  const std::vector<ValueId> seen = SeenOutputs(g);
+  const std::vector<ValueId> seen = SeenOutputs(g, views);
   Passage passage{.origin = &j.origin};
   for (size_t i = 0; i < stops.size(); ++i)
     if (stops[i]) passage.stops.push_back(seen[i]);

@@ -336,6 +336,7 @@ class SegmentBuilder {
       if (m.kind != surface::Lowering::Made::kInput) made = std::max(made, m.index + 1);
       plan_.push_back({static_cast<OutputPlan::Kind>(m.kind), m.index, m.calls});
     }
+    views_ = TakeViews(s_, recipe().outputs, plan_);
     // Where it ends at a break, that is the error: nothing then makes a batch of the samples.
     if (seg_->exit.returns) problem_->state = surface::EscapedSample(s_.graph(), made);
     if (gpu) surface::MoveTo(s_.graph(), *gpu);
@@ -538,7 +539,7 @@ class SegmentBuilder {
   Job TrainingJob(tensor::RunCheck check, bool interpret, bool later) {
     const CompileOptions options = OptionsOf(ieee_);
     auto plan = std::make_shared<TrainingPlan>(
-        PlanTraining(s_, *trace_, plan_, s_.constants(), options, interpret, check.writes));
+        PlanTraining(s_, *trace_, plan_, views_, s_.constants(), options, interpret, check.writes));
     auto forward = std::make_shared<const Graph>(std::move(plan->forward));
     tensor::Training& t = plan->training;
     Job job;
@@ -581,6 +582,7 @@ class SegmentBuilder {
   std::unique_ptr<Segment> seg_;
   std::shared_ptr<const Trace> trace_;
   std::vector<OutputPlan> plan_;
+  std::vector<ViewResult> views_;
   std::vector<const Source*> inputs_;
   int ieee_ = 0;  // the floating-point errors that NumPy would tell of
   bool uses_torch_ = false;

@@ -84,6 +84,20 @@ int LastWrite(const Trace& t, TraceId result) {
   return oldest > last ? last : -1;
 }
 
+// From which call on is this view what it is? It is -1 if its base is written behind that.
+int MadeAsView(const Trace& t, TraceId view) {
+  const TraceTensor& v = t.tensors[view];
+  for (size_t i = v.view_call + 1; i < t.calls.size(); ++i) {
+    const Call& c = t.calls[i];
+    const auto given = [&](const Arg& a) { return a.is(Arg::Kind::kTensor) && t.tensors[a.t].base == v.base; };
+    const bool first = (c.results.empty() || ChangesFirst(c.callee)) && !c.args.empty() && given(c.args[0]);
+    const bool out = std::any_of(c.kwargs.begin(), c.kwargs.end(),
+                                 [&](auto& k) { return (c.results.empty() || k.first == "out") && given(k.second); });
+    if (first || out) return -1;
+  }
+  return v.view_call;
+}
+
 // Results of which others are made are handed on by `framejit._gradients.result`, which may put another tensor in their
 // place. stands, by output: of those of which it is known where they are what they are.
 void LetOthersStand(Trace* replay, const std::vector<std::vector<bool>>& made_of, std::vector<bool>* stands) {
@@ -91,11 +105,13 @@ void LetOthersStand(Trace* replay, const std::vector<std::vector<bool>>& made_of
   for (size_t k = 0; k < replay->outputs.size(); ++k) {
     const TraceId result = replay->outputs[k];
     const bool inner = std::any_of(made_of.begin(), made_of.end(), [&](const auto& of) { return of[k]; });
-    const int last = inner ? LastWrite(*replay, result) : -1;
+    const bool view = replay->tensors[result].base != result;
+    const int last = !inner ? -1 : view ? MadeAsView(*replay, result) : LastWrite(*replay, result);
     if (last < 0) continue;
     const auto made = replay->calls.begin() + last;
     TraceTensor other = replay->tensors[result];
-    other.id = other.base = static_cast<TraceId>(replay->tensors.size());
+    other.id = static_cast<TraceId>(replay->tensors.size());
+    if (!view) other.base = other.id;
     replay->tensors.push_back(other);
     for (auto c = made + 1; c != replay->calls.end(); ++c) {
       EachArg(*c, [&](Arg& a) {
@@ -117,6 +133,21 @@ void LetOthersStand(Trace* replay, const std::vector<std::vector<bool>>& made_of
 }
 
 }  // namespace
+
+std::vector<ViewResult> TakeViews(Session& s, const std::vector<TraceId>& results,
+                                  const std::vector<tensor::OutputPlan>& plans) {
+  std::vector<ViewResult> views;
+  for (size_t i = 0; i < plans.size(); ++i) {
+    const TensorMeta& m = s.meta(results[i]);
+    if (plans[i].kind == tensor::OutputPlan::kReplay && m.requires_grad && IsFloat(m.dtype))
+      views.push_back({static_cast<int>(i), kNoValue});
+  }
+  std::vector<ValueId>& outputs = s.graph().outputs;
+  const size_t first = outputs.size() - views.size();
+  for (size_t j = 0; j < views.size(); ++j) views[j].value = outputs[first + j];
+  outputs.resize(first);
+  return views;
+}
 
 std::shared_ptr<Executable> MakeExecutableOf(const Graph& g, const CompileOptions& options, bool interpret) {
   if (diag::Enabled(diag::Channel::graph_)) diag::Log(diag::Channel::graph_, g.str());
@@ -231,13 +262,14 @@ struct Plan {
   std::vector<int> region;
   CompileOptions options;
   bool interpret;
+  std::vector<ValueId> views;  // as autodiff::Differentiate takes them
 };
 
 // Which gradients of the outputs arrive is known when the first backward pass runs: it is compiled then.
 auto BackwardCompiler(const Plan& plan, const std::vector<bool>& wanted, const std::vector<int>& part) {
   return [plan, wanted, part](const std::vector<bool>& tangents, const std::vector<bool>& stops) {
     tensor::Training::Backward b;
-    autodiff::Joint j = autodiff::Differentiate(*plan.graph, wanted, tangents, stops);
+    autodiff::Joint j = autodiff::Differentiate(*plan.graph, wanted, tangents, stops, plan.views);
     j.region = plan.region;
     b.read = autodiff::ReadOutputs(j, plan.kept);
     std::vector<autodiff::GradSource> grads;
@@ -322,6 +354,8 @@ std::vector<tensor::Training::Keeper> KeepersOf(const Trace& t, const std::vecto
 // Throws Undifferentiable: others are made of a result of which it is not known from which call on it is what it is. So
 // a pass that looks for its gradient, and is differentiated, could not go on from it.
 void CheckStanding(const Trace& trace, const std::vector<tensor::OutputPlan>& plans, const tensor::Training& t) {
+  for (size_t k = t.differentiable.size(); k < t.stands.size(); ++k)
+    if (!t.stands[k]) throw Undifferentiable("a result is written of a view of which others are made");
   for (size_t i = 0; i < plans.size(); ++i) {
     const TraceTensor& result = trace.tensors[trace.outputs[i]];
     const int k = plans[i].kind == tensor::OutputPlan::kInput ? -1 : plans[i].index;
@@ -363,12 +397,66 @@ void NoteOrder(const Trace& t, tensor::Training* training) {
   });
 }
 
+// Edges lead where gradients may: what an input was made of is not reached by a pass that has nothing for it. A custom
+// function may answer with None where the framework has an edge.
+void KeepEdges(const autodiff::Joint& joint, const Trace& trace, tensor::Training* t) {
+  std::vector<int> kept;
+  for (int i : t->edges)
+    if (joint.grads[i] != kNoValue) kept.push_back(i);
+  const bool custom =
+      std::any_of(trace.calls.begin(), trace.calls.end(), [](const Call& c) { return c.callee == kCustomCall; });
+  if (!custom && !kept.empty()) t->edges = std::move(kept);
+}
+
+// inputs: as the capture met them.
+void NoteGroups(const Graph& g, const std::vector<PyObject*>& inputs, tensor::Training* t) {
+  constexpr size_t kMost = 4;  // a node costs microseconds
+  t->group.assign(t->wanted.size(), -1);
+  const auto derived = std::count(t->differentiable.begin(), t->differentiable.end(), true);
+  if (derived < 2 || std::any_of(t->part.begin(), t->part.end(), [](int part) { return part > 0; })) return;
+  for (int i : t->edges) {
+    Ref leaf(PyObject_GetAttrString(inputs[i], "is_leaf"));
+    if (!leaf) PyErr_Clear();
+    if (leaf.get() != Py_False) continue;
+    const std::vector<bool> from = autodiff::DependsOn(g, {g.inputs[i]});
+    std::vector<bool> by;
+    for (size_t k = 0; k < g.outputs.size(); ++k) by.push_back(t->differentiable[k] && from[g.outputs[k]]);
+    const auto reached = std::count(by.begin(), by.end(), true);
+    auto group = std::find(t->reached_by.begin(), t->reached_by.end(), by);
+    if (!reached || reached == derived || (group == t->reached_by.end() && t->reached_by.size() == kMost)) continue;
+    if (group == t->reached_by.end()) group = t->reached_by.insert(group, std::move(by));
+    t->group[i] = static_cast<int>(group - t->reached_by.begin());
+  }
+}
+
+// Only those stay of which outputs are made.
+void KeepViews(const Graph& g, std::vector<ValueId>* values, tensor::Training* t) {
+  size_t kept = 0;
+  for (size_t j = 0; j < values->size(); ++j) {
+    const std::vector<bool> from = autodiff::DependsOn(g, {(*values)[j]});
+    bool made = false;
+    for (size_t k = 0; k < g.outputs.size(); ++k) made |= t->differentiable[k] && from[g.outputs[k]];
+    if (!made) continue;
+    t->views[kept] = t->views[j];
+    (*values)[kept++] = (*values)[j];
+  }
+  values->resize(kept);
+  t->views.resize(kept);
+}
+
 // What the hook asks of the graph: who depends on whom, and what is copied because it is written.
-void NoteDependences(const Graph& g, const std::set<int>& written, tensor::Training* t) {
+void NoteDependences(const Graph& g, const std::vector<ValueId>& views, const std::set<int>& written,
+                     tensor::Training* t) {
+  std::vector<ValueId> values = g.outputs;
+  values.insert(values.end(), views.begin(), views.end());
   t->num_symbols = g.symbols.size();
-  t->needed = autodiff::Needed(g);
-  t->made_of = autodiff::MadeOfOutputs(g, t->differentiable);
-  t->seen = autodiff::SeenOutputs(g);
+  t->needed = autodiff::Needed(g, values);
+  t->made_of = autodiff::MadeOfOutputs(g, t->differentiable, views);
+  t->seen = autodiff::SeenOutputs(g, views);
+  for (size_t j = 0; j < views.size(); ++j) {  // what it is a view of is there before it
+    const int base = t->views[j].base;
+    if (base >= 0 && t->seen[base] >= views[j]) throw Undifferentiable("a result is a view of one that is made of it");
+  }
   for (ValueId v : g.outputs) t->called.push_back(g.node(v).op == Op::kExtern || g.node(v).op == Op::kResult);
   t->copied.resize(t->wanted.size());
   for (int i : written) t->copied[i] = true;
@@ -377,7 +465,8 @@ void NoteDependences(const Graph& g, const std::set<int>& written, tensor::Train
 }  // namespace
 
 TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tensor::OutputPlan>& plans,
-                          const std::vector<PyObject*>& constants, const CompileOptions& options, bool interpret,
+                          const std::vector<ViewResult>& views, const std::vector<PyObject*>& constants,
+                          const CompileOptions& options, bool interpret,
                           const std::vector<std::pair<int, int>>& writes) {
   CheckProgram(s, trace);
   CheckViews(trace);
@@ -401,6 +490,11 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tens
   plan.region = RegionsOf(graph, s.lowering().checkpointed());
   t.draws = std::any_of(graph.nodes.begin(), graph.nodes.end(),
                         [](const Node& n) { return n.op == Op::kExtern && Draws(n.attrs.call->callee); });
+  plan.kept.emplace_back();
+  for (const ViewResult& v : views) {
+    t.views.push_back({v.plan, plans[v.plan].index});
+    plan.kept.back().push_back(v.value);
+  }
   {
     SuspendScope off;
     graph = autodiff::KeepAttention(
@@ -408,7 +502,10 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tens
         [&, hints = Hints(graph)](const autodiff::AttentionRequest& request) { return FormOf(s, hints, request); },
         &plan.region, &plan.kept);
   }
-  autodiff::Joint joint = autodiff::Differentiate(graph, t.wanted, t.differentiable);
+  plan.views = std::move(plan.kept.back());
+  plan.kept.pop_back();
+  KeepViews(graph, &plan.views, &t);
+  autodiff::Joint joint = autodiff::Differentiate(graph, t.wanted, t.differentiable, {}, plan.views);
   joint.region = plan.region;
   if (s.lowering().differentiates()) CheckZeros(graph, t);
   t.versioned = autodiff::ReadOutputs(joint, plan.kept);
@@ -423,18 +520,22 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tens
     SuspendScope off;
     return f(ctx);
   };
-  NoteDependences(graph, written, &t);
-  NoteOrder(replay, &t);
+  NoteDependences(graph, plan.views, written, &t);
   t.keepers = KeepersOf(replay, t.wanted);
+  for (const tensor::Training::View& v : t.views) replay.outputs.push_back(trace.outputs[v.plan]);
+  NoteOrder(replay, &t);
+  KeepEdges(joint, trace, &t);
   t.before.resize(t.wanted.size());
   for (int i : written) {
-    for (size_t k = 0; k < t.needed.size(); ++k) t.before[i] = t.before[i] || (t.differentiable[k] && t.needed[k][i]);
+    for (size_t k = 0; k < t.differentiable.size(); ++k)
+      t.before[i] = t.before[i] || (t.differentiable[k] && t.needed[k][i]);
     if (t.before[i] && t.wanted[i]) throw Undifferentiable("an input that gets gradients is written");
   }
   LetOthersStand(&replay, t.made_of, &t.stands);
   CheckStanding(trace, plans, t);
   t.replay = tensor::MakeTraceRunner(replay, constants);
   t.part = PartsOf(joint, t.wanted, tensor::BucketBytes());
+  NoteGroups(graph, s.input_tensors(), &t);
   for (const Node& n : joint.graph.nodes)
     if (n.type.device.kind == DeviceKind::kCuda) t.device = n.type.device;
   t.compile = BackwardCompiler(plan, t.wanted, t.part);

@@ -21,6 +21,24 @@ void Lowering::Impl::Record(Call& call, std::vector<TraceId> results, Arg struct
   trace.calls.push_back(call);
 }
 
+// v as another node, as a view of all of it: what builders fold away.
+static ValueId Alias(Builder& b, ValueId v) {
+  Graph& g = b.graph();
+  Node n;
+  n.op = Op::kReshape;
+  n.operands = {v};
+  n.type = g.nodes[v].type;
+  n.attrs.syms = n.type.shape;
+  g.nodes.push_back(std::move(n));
+  return static_cast<ValueId>(g.nodes.size() - 1);
+}
+
+// A view of all of a tensor becomes a value of its own: gradients tell one from the other.
+static void BecomeAlias(Builder& builder, Out& out) {
+  out.value = Alias(builder, out.value);
+  out.view.forward = [f = std::move(out.view.forward)](Builder& b, ValueId v) { return Alias(b, f(b, v)); };
+}
+
 // What autocast does to the operands of a call, as calls of its own.
 void Lowering::Impl::Cast(Call& call) {
   const Autocast cast = std::exchange(call.mode.autocast, Autocast{});
@@ -355,6 +373,7 @@ void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs, Fr
     m.requires_grad = grad && out.differentiable && (IsFloat(t.dtype) || IsComplex(t.dtype));
     m.is_inference = call.mode.inference && out.kind != Out::kView;
     if (out.kind == Out::kFresh && m.requires_grad) out.value = Distinct(call, out.value);
+    if (out.kind == Out::kView && m.requires_grad && out.value == objects.Value(out.of)) BecomeAlias(builder, out);
     bool stop = tracked_operand && !m.requires_grad && IsFloat(t.dtype);
     if (stop) out.value = builder.Barrier(out.value);
     TraceId id = objects.New(std::move(m), out.value);
@@ -466,6 +485,11 @@ static void DeclareSymbols(const shape::Env& env, Graph* g) {
   }
 }
 
+// What was made of a result that is a view may give it gradients. The graph's last outputs are such views.
+static bool HasGradient(const TensorMeta& m) {
+  return m.requires_grad && IsFloat(m.dtype);
+}
+
 std::vector<Lowering::Made> Lowering::Finish(const std::vector<TraceId>& outputs, bool ieee) {
   Impl& s = *impl_;
   Graph& g = s.builder.graph();
@@ -503,6 +527,9 @@ std::vector<Lowering::Made> Lowering::Finish(const std::vector<TraceId>& outputs
     if (s.trace.tensors[t].mutated) g.writes.push_back({static_cast<int>(i), s.objects.Value(t)});
   }
   KeepRaising(g, ieee);
+  for (size_t i = 0; i < outputs.size(); ++i)
+    if (made[i].kind == Made::kReplay && HasGradient(s.meta(outputs[i])))
+      g.outputs.push_back(s.objects.Value(outputs[i]));
   const std::vector<bool> stand_ins = StandIns(g);
   for (ValueId v = 0; v < g.nodes.size(); ++v)
     if (g.nodes[v].op == Op::kExtern && Draws(g.nodes[v].attrs.call->callee) && !stand_ins[v]) g.ordered.push_back(v);

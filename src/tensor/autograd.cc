@@ -1,6 +1,8 @@
 // Results of a segment's run are hung on its node, and what its backward pass will want is kept there.
 #include "tensor/autograd.h"
 
+#include <absl/container/fixed_array.h>
+
 #include <algorithm>
 #include <numeric>
 #include <utility>
@@ -72,7 +74,8 @@ PyObject* SegmentHook::Before(PyObject* const* inputs) {
   return all.release();
 }
 
-int SegmentHook::Attach(PyObject* const* inputs, PyObject** made, const int64_t* symbols, PyObject* before) {
+int SegmentHook::Attach(PyObject* const* inputs, PyObject** made, const int64_t* symbols, PyObject* before,
+                        MakeResult result_of) {
   PyObject* apply = ApplyNode();
   auto* s = apply ? NewState(shared_from_this(), 0, nullptr) : nullptr;
   if (!s) return -1;
@@ -90,7 +93,8 @@ int SegmentHook::Attach(PyObject* const* inputs, PyObject** made, const int64_t*
   for (size_t i = 0; i < n; ++i) {
     if (t_.called[i] && !ViewsNothing(&made[i])) return -1;
     PyObject* output = Py_NewRef(made[i]);
-    if (!InnerOf(i).empty()) {
+    // Beside views that others are made of all have nodes of their own, which run in the order of the program.
+    if (!InnerOf(i).empty() || !GroupsOf(i).empty() || (t_.differentiable[i] && !t_.views.empty())) {
       routed[i] = Ref(std::exchange(output, PyObject_CallMethod(made[i], "detach", nullptr)));
       if (!output) return -1;
     }
@@ -134,25 +138,66 @@ int SegmentHook::Attach(PyObject* const* inputs, PyObject** made, const int64_t*
     if (!link) return -1;
   }
   if (link) args.push_back(link.get());
+  std::vector<Ref> groups, nodes;
+  for (size_t g = 0; g < t_.reached_by.size(); ++g) {
+    groups.emplace_back(Link(state.get(), num_parts() + static_cast<int>(g), nullptr, inputs));
+    nodes.emplace_back(groups[g] ? PyObject_GetAttrString(groups[g].get(), "grad_fn") : nullptr);
+    if (!nodes[g]) return -1;
+  }
   for (int i : edges_[0]) args.push_back(inputs[i]);
+  if (edges_[0].empty()) {
+    PyObject* node;
+    args.push_back(Nobody(&node));
+    if (!args.back()) return -1;
+  }
   Ref result(PyObject_Vectorcall(apply, args.data() + 1, (args.size() - 1) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
   if (!result) return -1;
   if (!PyTuple_Check(result.get()) || PyTuple_GET_SIZE(result.get()) != static_cast<Py_ssize_t>(n)) {
     PyErr_SetString(PyExc_SystemError, "framejit: autograd changed the number of results");
     return -1;
   }
-  std::vector<size_t> order(n);  // of the program: what a result is made of comes first
+  for (const Ref& node : nodes) {
+    const size_t first =
+        std::find(t_.differentiable.begin(), t_.differentiable.end(), true) - t_.differentiable.begin();
+    Ref own(PyObject_GetAttr(node.get(), Interned(kState)));
+    auto* of_group = reinterpret_cast<CallState*>(own.get());
+    if (of_group) of_group->segment = PyObject_GetAttrString(PyTuple_GET_ITEM(result.get(), first), "grad_fn");
+    if (!of_group || !of_group->segment) return -1;
+  }
+  return HangResults(state.get(), PySequence_Fast_ITEMS(result.get()), routed, groups, made, result_of);
+}
+
+// Results of which others are made: the tensor as it is now, without holding it.
+int SegmentHook::Retained(CallState* s, size_t result, PyObject* tensor) {
+  Ref weak = OwnReference(tensor), version(PyObject_GetAttr(tensor, Interned(kVersion)));
+  if (!weak || !version) return -1;
+  s->retained->emplace(static_cast<int>(result), CallState::Inner{std::move(weak), PyLong_AsLongLong(version.get())});
+  return 0;
+}
+
+// outputs: what the segment's node handed out, by output. Views get nodes of the framework's when what they are views
+// of has its own, and what is made of them comes behind them.
+int SegmentHook::HangResults(PyObject* state, PyObject* const* outputs, const std::vector<Ref>& routed,
+                             const std::vector<Ref>& groups, PyObject** made, MakeResult result) {
+  auto* s = reinterpret_cast<CallState*>(state);
+  const size_t n = num_outputs();
+  std::vector<size_t> order(num_results());  // of the program: what a result is made of comes first
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return t_.seen[a] < t_.seen[b]; });
+  absl::FixedArray<PyObject*, 32> results(order.size(), nullptr);
+  std::copy_n(made, n, results.begin());
   for (size_t i : order) {
-    PyObject* hung = PyTuple_GET_ITEM(result.get(), i);
-    Ref own = routed[i] ? Route(state.get(), i, routed[i].get(), hung, made) : Ref::Borrow(hung);
+    if (i >= n) {
+      results[i] = result(t_.views[i - n].plan);
+      if (!results[i] || WatchView(s, i, results[i]) < 0) return -1;
+      continue;
+    }
+    Ref own =
+        routed[i] ? Route(state, i, routed[i].get(), outputs[i], results.data(), groups) : Ref::Borrow(outputs[i]);
     if (!own) return -1;
     Py_SETREF(made[i], own.release());
-    if (!HasInner(i) && !t_.kept[i]) continue;
-    Ref weak = OwnReference(made[i]), version(PyObject_GetAttr(made[i], Interned(kVersion)));
-    if (!weak || !version) return -1;
-    s->retained->emplace(static_cast<int>(i), CallState::Inner{std::move(weak), PyLong_AsLongLong(version.get())});
+    results[i] = made[i];
+    if ((HasInner(i) || t_.kept[i]) && Retained(s, i, made[i]) < 0) return -1;
   }
   return 0;
 }

@@ -1,6 +1,8 @@
 // Compiled training at the boundary to torch's autograd: one node of its graph stands for a whole segment.
 #pragma once
 
+#include <absl/functional/function_ref.h>
+
 #include <functional>
 #include <memory>
 #include <span>
@@ -18,8 +20,12 @@ class OutputHook {
   // Called before the run: returns what Attach must know of the state then, as a new reference. Null: nothing. No
   // exception is set in either case.
   virtual PyObject* Before(PyObject* const* /*inputs*/) { return nullptr; }
+  // Makes the result with this OutputPlan, of the inputs and of what stands in `made` by then. Borrowed, or null with
+  // an exception set.
+  using MakeResult = absl::FunctionRef<PyObject*(int plan)>;
   // made: owned references to the graph's outputs, which are replaced in place. Returns -1 with an exception set.
-  virtual int Attach(PyObject* const* inputs, PyObject** made, const int64_t* symbols, PyObject* before) = 0;
+  virtual int Attach(PyObject* const* inputs, PyObject** made, const int64_t* symbols, PyObject* before,
+                     MakeResult result) = 0;
 };
 
 struct Training {
@@ -40,11 +46,18 @@ struct Training {
   // those of the last.
   std::vector<int> part;
   Device device;  // where the graph's values are
+  // Results that are views and of which outputs are made, by OutputPlan, and of what outputs or inputs (~input) they
+  // are views. They have nodes of the framework's own. Where something is said for each result, they stand behind the
+  // outputs.
+  struct View {
+    int plan, base;
+  };
+  std::vector<View> views;
   // Called once for every set of outputs that receive gradients together. An input that only outputs without a gradient
-  // depend on gets none, which is not the same as zeros. stops: as autodiff::Differentiate takes them.
+  // depend on gets none, which is not the same as zeros. stops: for each result, as autodiff::Differentiate takes them.
   std::function<Backward(const std::vector<bool>& tangents, const std::vector<bool>& stops)> compile;
-  // The program as calls of the framework, with the outputs of the graph: it is replayed for backward passes that are
-  // themselves differentiated.
+  // The program as calls of the framework, with all results: it is replayed for backward passes that are themselves
+  // differentiated.
   std::unique_ptr<TraceRunner> replay;
   // For each input: it is written, so that a replay works on a copy. before: on what it was before the run, since
   // results depend on that.
@@ -59,15 +72,20 @@ struct Training {
     auto operator<=>(const Keeper&) const = default;
   };
   std::vector<Keeper> keepers;
-  std::vector<std::vector<bool>> needed;   // for each output: the inputs that its value depends on
-  std::vector<std::vector<bool>> made_of;  // for each output: the outputs that it is computed from
-  std::vector<ValueId> seen;               // for each output: its node in the graph (autodiff::SeenOutputs)
+  std::vector<std::vector<bool>> needed;   // for each result: the inputs that its value depends on
+  std::vector<std::vector<bool>> made_of;  // for each result: the results that it is computed from
+  std::vector<ValueId> seen;               // for each result: its node in the graph (autodiff::SeenOutputs)
   // The framework runs first the node of what was made last, and the node of a leaf as soon as its gradient is whole.
-  std::vector<int> made;     // for each output: the call that made it what it is
-  std::vector<int> edges;    // the wanted inputs, in the order in which the framework has their gradients
-  std::vector<bool> called;  // for each output: is it the result of a framework call?
+  std::vector<int> made;   // for each result: the call that made it what it is
+  std::vector<int> edges;  // inputs that may get gradients, in the order in which the framework has these
+  // Inputs that gradients reach from some outputs only, and that may have been made of something. Those that the same
+  // outputs reach are a group, whose gradients a node of its own hands on: so no pass comes by what they were made of
+  // that has nothing for them.
+  std::vector<int> group;                     // for each input; -1: it is in none
+  std::vector<std::vector<bool>> reached_by;  // for each group: the outputs
+  std::vector<bool> called;                   // for each output: is it the result of a framework call?
   std::vector<bool>
-      stands;  // by output: what others are made of in a replay may be another tensor than the replay's own
+      stands;  // by result: what others are made of in a replay may be another tensor than the replay's own
   size_t num_symbols = 0;
   // Runs f(ctx) without looking at frames, since what a backward pass calls is not the program's.
   PyObject* (*quietly)(PyObject* (*f)(void*), void* ctx) = nullptr;

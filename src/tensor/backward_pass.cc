@@ -176,10 +176,13 @@ int SegmentHook::Prepare(CallState* s, PyObject* saved, Compiled* c, const std::
 }
 
 // Are all gradients of the inputs computed? Of leaves the framework says so in passes that go everywhere only.
-bool SegmentHook::GoesEverywhere(CallState* s) {
+bool SegmentHook::GoesEverywhere(CallState* s, const std::vector<bool>& tangents) {
   SavedError error;
-  for (size_t i = 0; s->inputs && i < t_.wanted.size(); ++i) {
-    if (!t_.wanted[i]) continue;
+  for (int i : t_.edges) {
+    if (!s->inputs) break;
+    bool reached = NodeOf(i) < num_parts();
+    for (size_t k = 0; !reached && k < tangents.size(); ++k) reached = tangents[k] && t_.reached_by[t_.group[i]][k];
+    if (!reached) continue;
     PyObject* input = PyTuple_GET_ITEM(s->inputs, i);
     Ref node(PyObject_GetAttrString(input, "grad_fn"));
     const bool leaf = node && node.get() == Py_None;
@@ -201,18 +204,21 @@ int SegmentHook::Spend(CallState* s, const std::vector<bool>& tangents) {
   if (keep.get() == Py_True && !s->freed) return 0;
   std::optional<bool> everywhere;  // asked for where it matters: that takes microseconds
   std::vector<bool> all = *s->spent;
+  const int64_t number = t_.reached_by.empty() ? -1 : NumberOfPass();  // of the pass, which several nodes may begin
   for (size_t i = 0; i < all.size(); ++i) {
     const Training::Keeper& keeper = t_.keepers[i];
     bool here = false;
     for (size_t k = 0; k < tangents.size(); ++k) here |= tangents[k] && keeper.outputs[k];
-    if (here && !keeper.whole && !everywhere) everywhere = GoesEverywhere(s);
+    if (here && !keeper.whole && !everywhere) everywhere = GoesEverywhere(s, tangents);
     if (!here || !(keeper.whole || *everywhere)) continue;
-    if (all[i] && (keeper.sure || !t_.saved.empty())) return PyErr_SetString(PyExc_RuntimeError, kFreed), -1;
+    const bool earlier = all[i] && (number < 0 || s->freeing != number);
+    if (earlier && (keeper.sure || !t_.saved.empty())) return PyErr_SetString(PyExc_RuntimeError, kFreed), -1;
     all[i] = true;
   }
   if (keep.get() == Py_True) return 0;
   *s->spent = std::move(all);
   s->freed = true;
+  s->freeing = number;
   return 0;
 }
 
@@ -239,7 +245,7 @@ int SegmentHook::Begin(CallState* s, PyObject* ctx, PyObject* const* given, Py_s
     if (standing.empty()) stops = AllInner();
   }
   if (!routed && !s->retained->empty() && Inner(s, tangents, &grads, &stops) < 0) return -1;
-  for (size_t i = 0; i < standing.size(); ++i)  // the others have been told by their own nodes
+  for (size_t i = 0; !standing.empty() && i < num_outputs(); ++i)  // the others have been told by their own nodes
     if (InnerOf(i).empty() && AnswerHooks(s, i, &grads[i]) < 0) return -1;
   const bool freed = s->freed;
   if (Spend(s, tangents) < 0) return -1;
@@ -303,8 +309,8 @@ int SegmentHook::Go(CallState* s, int number, Pass* pass) {
 
 // Gives what the node of this part returns. The rest of the pass is kept for the next one's.
 PyObject* SegmentHook::Answer(CallState* head, int part, Pass pass, int64_t number) {
-  for (size_t i = 0; head->inputs && i < t_.wanted.size(); ++i) {
-    const bool none = t_.wanted[i] && t_.part[i] == part && !pass.grads[i];
+  for (int i : edges_[part]) {
+    const bool none = head->inputs && !pass.grads[i];
     if (none && KeepNoneFromHooks(PyTuple_GET_ITEM(head->inputs, i)) < 0) return nullptr;
   }
   std::vector<PyObject*> all = {Py_NewRef(Py_None)};
@@ -315,6 +321,7 @@ PyObject* SegmentHook::Answer(CallState* head, int part, Pass pass, int64_t numb
     all.push_back(link);
   }
   for (int i : edges_[part]) all.push_back(pass.grads[i] ? pass.grads[i].release() : Py_NewRef(Py_None));
+  if (part == 0 && edges_[0].empty()) all.push_back(Py_NewRef(Py_None));
   if (part + 1 < num_parts()) {
     constexpr size_t kMost = 64;  // passes that asked for a part of the gradients only are never heard of again
     if (head->passes->size() == kMost) head->passes->erase(head->passes->begin());
@@ -331,11 +338,62 @@ PyObject* SegmentHook::Answer(CallState* head, int part, Pass pass, int64_t numb
   return result;
 }
 
+SegmentHook::Pass SegmentHook::TakePass(CallState* head, int64_t number) {
+  Pass pass;
+  if (auto at = head->passes->find(number); at != head->passes->end()) {
+    pass = std::move(at->second);
+    head->passes->erase(at);
+  }
+  pass.grads.resize(t_.wanted.size());
+  pass.given.resize(num_outputs());
+  pass.taken.resize(num_outputs());
+  return pass;
+}
+
+void SegmentHook::KeepPass(CallState* head, int64_t number, Pass pass) {
+  constexpr size_t kMost = 8;  // those that looked for some gradients only are never heard of again
+  const auto some = [](const std::vector<Ref>& all) {
+    return std::any_of(all.begin(), all.end(), [](auto& r) { return bool(r); });
+  };
+  if (!some(pass.grads) && !some(pass.given)) return;
+  if (head->passes->size() == kMost) head->passes->erase(head->passes->begin());
+  head->passes->insert_or_assign(number, std::move(pass));
+}
+
+// The segment's node and those of groups each hand on the gradients of some inputs. The first that runs computes all:
+// the segment's, unless only inputs of groups are looked for. What arrives later is added.
+PyObject* SegmentHook::InGroups(CallState* s, CallState* head, PyObject* ctx, PyObject* const* grads, int64_t number) {
+  Pass pass = TakePass(head, number), more;
+  std::vector<PyObject*> given(num_outputs(), Py_None);
+  std::vector<Ref> held = std::exchange(pass.given, std::vector<Ref>(num_outputs()));
+  bool any = false;
+  for (size_t k = 0; k < given.size(); ++k) {
+    PyObject* grad = s == head ? grads[k] : held[k] ? held[k].get() : Py_None;
+    if (grad == Py_None || !t_.differentiable[k] || pass.taken[k]) continue;
+    pass.taken[k] = any = true;
+    given[k] = grad;
+  }
+  if (any && (Begin(head, ctx, given.data(), static_cast<Py_ssize_t>(given.size()), &more) < 0 ||
+              (more.compiled && Go(head, 0, &more) < 0)))
+    return nullptr;
+  for (size_t i = 0; any && i < pass.grads.size(); ++i) {
+    if (!more.grads[i]) continue;
+    pass.grads[i] = pass.grads[i] ? Ref(PyNumber_Add(pass.grads[i].get(), more.grads[i].get())) : more.grads[i];
+    if (!pass.grads[i]) return nullptr;
+  }
+  Pass own;
+  own.grads.resize(pass.grads.size());
+  for (int i : edges_[s->part]) own.grads[i] = std::move(pass.grads[i]);
+  KeepPass(head, number, std::move(pass));
+  return Answer(head, s->part, std::move(own), number);
+}
+
 PyObject* SegmentHook::Backward(CallState* s, PyObject* ctx, PyObject* const* grads, Py_ssize_t n) {
   CallState* head = s->head ? reinterpret_cast<CallState*>(s->head) : s;
   if (s->part < 0) return Routed(head, -1 - s->part, ctx, grads[0]);
   Pass pass;
   const int64_t number = NumberOfPass();
+  if (!t_.reached_by.empty()) return InGroups(s, head, s->segment ? s->segment : ctx, grads, number);
   if (s == head) {
     if (Begin(s, ctx, grads, n, &pass) < 0) return nullptr;
   } else if (auto at = head->passes->find(number); at != head->passes->end()) {
@@ -392,14 +450,14 @@ int SegmentHook::BeginOwn(CallState* s, Rerun* run, std::vector<int>* results) {
   return 0;
 }
 
-// standing, by output: what others are made of is that result itself, not what this run makes.
+// standing, by result: what others are made of is that result itself, not what this run makes.
 int SegmentHook::Again(CallState* s, const std::vector<bool>& standing, bool create, Rerun* run) {
   static PyObject* stand = ResolveCallee("framejit._gradients.stand");
   static PyObject* restored = ResolveCallee("framejit._gradients.restored");
   // What the inputs were made of is not this segment's: their gradients are those of aliases, which end here, and call
   // no hooks.
   auto alias = [](PyObject* o) { return Ref(PyObject_CallMethod(o, "view_as", "O", o)); };
-  std::vector<PyObject*> inputs, outputs(t_.differentiable.size());
+  std::vector<PyObject*> inputs, results(num_results());
   for (size_t i = 0; i < t_.wanted.size(); ++i) {
     Ref input = Ref::Borrow(PyTuple_GET_ITEM(s->inputs, i));
     if (t_.copied[i]) {
@@ -419,9 +477,10 @@ int SegmentHook::Again(CallState* s, const std::vector<bool>& standing, bool cre
     const Ref own = Alive(s, static_cast<int>(i));
     if (own && Unwritten(s, static_cast<int>(i))) {
       run->standing[i] = alias(own.get());
-    } else if (own && restored) {
-      if (as_made.outputs.empty() && Again(s, {}, false, &as_made) < 0) return -1;
-      run->standing[i] = Ref(PyObject_CallFunctionObjArgs(restored, own.get(), as_made.outputs[i].get(), nullptr));
+    } else if (restored) {
+      if (as_made.results.empty() && Again(s, {}, false, &as_made) < 0) return -1;
+      PyObject* const value = as_made.results[i].get();
+      run->standing[i] = own ? Ref(PyObject_CallFunctionObjArgs(restored, own.get(), value, nullptr)) : alias(value);
     }
     if (!run->standing[i]) return -1;
   }
@@ -437,17 +496,17 @@ int SegmentHook::Again(CallState* s, const std::vector<bool>& standing, bool cre
   if (s->drawn && (!now || SetGenerators(s->drawn) < 0)) return -1;
   Ref before(stand ? PyObject_CallOneArg(stand, by_number.get()) : nullptr);
   int failed = 0;
-  const bool ran = before && t_.replay->Run(inputs.data(), s->symbols->data(), outputs.data(), &failed) == RunEnd::kOk;
+  const bool ran = before && t_.replay->Run(inputs.data(), s->symbols->data(), results.data(), &failed) == RunEnd::kOk;
   {
     SavedError error;
     if (now && SetGenerators(now.get()) < 0) PyErr_Clear();
     Ref gone(before ? PyObject_CallOneArg(stand, before.get()) : nullptr);
   }
   if (!ran) return -1;
-  for (PyObject* o : outputs) run->outputs.emplace_back(o);
+  for (PyObject* o : results) run->results.emplace_back(o);
   Ref made(run->own ? PyList_New(0) : nullptr);
   for (int i : own_results)
-    if (!made || PyList_Append(made.get(), outputs[i]) < 0) return -1;
+    if (!made || PyList_Append(made.get(), results[i]) < 0) return -1;
   Ref held(made ? PyObject_CallMethod(run->own.get(), "hold", "O", made.get()) : nullptr);
   return made && !held ? -1 : 0;
 }
@@ -460,7 +519,7 @@ Ref SegmentHook::GradientsOf(const Rerun& run, const std::vector<Ref>& grads, co
   if (!f || !outs || !of || !tangents) return {};
   for (size_t i = 0; i < grads.size(); ++i)
     if (grads[i] &&
-        (PyList_Append(outs.get(), run.outputs[i].get()) < 0 || PyList_Append(tangents.get(), grads[i].get()) < 0))
+        (PyList_Append(outs.get(), run.results[i].get()) < 0 || PyList_Append(tangents.get(), grads[i].get()) < 0))
       return {};
   for (const Ref& w : wanted)
     if (PyList_Append(of.get(), w.get()) < 0) return {};
@@ -504,7 +563,7 @@ int SegmentHook::Replay(CallState* s, const std::vector<Ref>& grads, const std::
   for (size_t i = 0; i < t_.wanted.size(); ++i)
     if (t_.wanted[i]) wanted.push_back(run.inputs[i]);
   for (size_t i = 0; i < stops.size(); ++i)
-    if (stops[i] && !(kept.emplace_back(Hang(s, i, run.outputs[i].get())))) return -1;
+    if (stops[i] && !(kept.emplace_back(Hang(s, i, run.results[i].get())))) return -1;
   Ref all = GradientsOf(run, grads, wanted, create);
   if (!all) return -1;
   Py_ssize_t at = 0;

@@ -173,14 +173,15 @@ class Runner : public GraphRunner {
     for (size_t w = 0; ok() && w < check_.writes.size(); ++w)
       if (!Overwrite(inputs[check_.writes[w].first], made[check_.writes[w].second], counted_[w])) end = RunEnd::kRaised;
     if (!check_.outputs.empty()) std::fill(shared.begin(), shared.end(), Ref());  // views of what has no node yet
-    if (ok() && hook_ && hook_->Attach(inputs, made.data(), symbols, before.get()) < 0) end = RunEnd::kRaised;
-    size_t n = 0;
-    for (; ok() && n < plans_.size(); ++n) {
-      outputs[n] = output(n);
+    std::fill_n(outputs, plans_.size(), nullptr);
+    const auto early = [&](int n) { return outputs[n] = output(n); };
+    if (ok() && hook_ && hook_->Attach(inputs, made.data(), symbols, before.get(), early) < 0) end = RunEnd::kRaised;
+    for (size_t n = 0; ok() && n < plans_.size(); ++n) {
+      if (!outputs[n]) outputs[n] = output(n);
       if (!outputs[n]) end = EndOfCall();
     }
     if (!ok()) {
-      for (size_t i = 0; i < n; ++i) Py_CLEAR(outputs[i]);
+      for (size_t i = 0; i < plans_.size(); ++i) Py_CLEAR(outputs[i]);
       if (!written_.empty()) end = RunEnd::kRaised;
     }
     for (size_t i = 0; i < num_graph_outputs_; ++i) Py_XDECREF(made[i]);

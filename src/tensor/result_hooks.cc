@@ -130,12 +130,20 @@ Ref Retaining(const CallState::Inner& result, CallState* head) {
   return made_by && (made_by == head || made_by->head == reinterpret_cast<PyObject*>(head)) ? std::move(tensor) : Ref();
 }
 
+// The same of hooks that are called when a leaf's gradient has been added up.
+int KeepNoneFromLaterHooks(PyObject* input) {
+  Ref hooks(PyObject_GetAttrString(input, "_post_accumulate_grad_hooks"));
+  if (!hooks) return -1;
+  if (!PyDict_Check(hooks.get()) || !PyDict_GET_SIZE(hooks.get())) return 0;
+  return Ref(Ask("only_with_gradient", hooks.get(), input)) ? 0 : -1;
+}
+
 }  // namespace
 
 int KeepNoneFromHooks(PyObject* input) {
   Ref hooks(PyObject_GetAttrString(input, "_backward_hooks"));
   if (!hooks) return -1;
-  if (!PyDict_Check(hooks.get())) return 0;
+  if (!PyDict_Check(hooks.get())) return KeepNoneFromLaterHooks(input);
   Ref items(PyMapping_Items(hooks.get()));
   for (Py_ssize_t i = 0; items && i < PyList_GET_SIZE(items.get()); ++i) {
     PyObject* key = PyTuple_GET_ITEM(PyList_GET_ITEM(items.get(), i), 0);
@@ -143,11 +151,42 @@ int KeepNoneFromHooks(PyObject* input) {
     Ref kept(Ask("without_none", hook, CountsNodes(hook) ? Py_True : Py_False));
     if (!kept || PyObject_SetItem(hooks.get(), key, kept.get()) < 0) return -1;
   }
-  return items ? 0 : -1;
+  return items ? KeepNoneFromLaterHooks(input) : -1;
 }
 
-bool SegmentHook::HasInner(size_t output) const {
-  return std::any_of(t_.made_of.begin(), t_.made_of.end(), [&](auto& of) { return of[output]; });
+bool SegmentHook::HasInner(size_t result) const {
+  const auto outputs = t_.made_of.begin() + static_cast<ptrdiff_t>(num_outputs());
+  return std::any_of(t_.made_of.begin(), outputs, [&](auto& of) { return of[result]; });
+}
+
+// A view that others are made of hangs on a node of the framework's, which calls its hooks. Those others have edges to
+// it, and give it its gradients along these only if somebody wants to know: all its hooks, also those that come later,
+// are in this dict.
+int SegmentHook::WatchView(CallState* s, size_t result, PyObject* view) {
+  static PyObject* const type = ResolveCallee("collections.OrderedDict");
+  Ref hooks(type ? PyObject_CallNoArgs(type) : nullptr), node(PyObject_GetAttrString(view, "grad_fn"));
+  if (!hooks || !node || PyObject_SetAttr(view, Interned(kHooks), hooks.get()) < 0) return -1;
+  Ref done(PyObject_CallMethod(node.get(), "_register_hook_dict", "O", view));
+  if (!done || Retained(s, result, view) < 0) return -1;
+  s->hooks->emplace(static_cast<int>(result), std::move(hooks));
+  return 0;
+}
+
+bool SegmentHook::HasHooks(CallState* s, size_t result) {
+  auto at = s->hooks->find(static_cast<int>(result));
+  return at != s->hooks->end() && PyDict_Size(at->second.get()) > 0;
+}
+
+// Does somebody want to know what such views are given?
+bool SegmentHook::ViewsWatched(CallState* s) {
+  for (size_t i = num_outputs(); i < num_results(); ++i) {
+    if (HasHooks(s, i)) return true;
+    Ref view = Alive(s, static_cast<int>(i));
+    Ref keeps(view ? PyObject_GetAttrString(view.get(), "retains_grad") : nullptr);
+    PyErr_Clear();
+    if (keeps.get() == Py_True) return true;
+  }
+  return false;
 }
 
 // own: the dict that torch's node gets in place of the tensor's.
@@ -174,13 +213,14 @@ int SegmentHook::Inner(CallState* s, const std::vector<bool>& tangents, std::vec
   bool inner = false;
   for (auto& [i, inner_result] : *s->retained) {
     if (!HasInner(i)) continue;
+    if (i >= static_cast<int>(num_outputs())) continue;  // those who are made of a view give it its gradients (Routed)
     auto at = s->hooks->find(i);
     if ((at == s->hooks->end() || !PyDict_Size(at->second.get())) && !Retaining(inner_result, s)) continue;
     hooked.push_back(i);
     for (size_t k = 0; k < tangents.size(); ++k) inner |= tangents[k] && t_.made_of[k][i];
   }
   if (inner) {
-    stops->resize(tangents.size());
+    stops->resize(num_results());
     for (int i : hooked) (*stops)[i] = true;
     return 0;
   }
@@ -235,11 +275,19 @@ Ref SegmentHook::Hang(CallState* s, size_t output, PyObject* tensor) {
   return kept;
 }
 
+std::vector<int> SegmentHook::GroupsOf(size_t output) const {
+  std::vector<int> groups;
+  for (size_t g = 0; g < t_.reached_by.size(); ++g)
+    if (t_.reached_by[g][output]) groups.push_back(static_cast<int>(g));
+  return groups;
+}
+
 std::vector<int> SegmentHook::InnerOf(size_t output) const {
   std::vector<int> inner;
   if (!t_.differentiable[output]) return inner;
-  for (size_t i = 0; i < t_.made_of[output].size(); ++i)
-    if (t_.made_of[output][i] && t_.differentiable[i] && i != output) inner.push_back(static_cast<int>(i));
+  for (size_t i = 0; i < num_results(); ++i)
+    if (t_.made_of[output][i] && (i >= num_outputs() || t_.differentiable[i]) && i != output)
+      inner.push_back(static_cast<int>(i));
   return inner;
 }
 
@@ -253,9 +301,7 @@ Ref NodeOfLeaf(PyObject* leaf) {
   return first ? Ref(PySequence_GetItem(first.get(), 0)) : Ref();
 }
 
-// A leaf that nobody asks for: the framework comes to its node where it goes everywhere, not where it looks for some
-// gradients only (torch.autograd.grad, backward(inputs=...)).
-static PyObject* Nobody(PyObject** node) {
+PyObject* Nobody(PyObject** node) {
   static PyObject *leaf = nullptr, *accumulates = nullptr;
   if (!leaf) {
     Ref fresh(HiddenScalar("zeros", Device{}));
@@ -275,8 +321,11 @@ int WillRun(PyObject* node) {
 }
 
 // A result that is made of others has a node of its own before the segment's, with edges to those others: so the
-// framework finds the way from the one to the other. own: the result; on_segment: the tensor that stands for it there.
-Ref SegmentHook::Route(PyObject* head, size_t output, PyObject* own, PyObject* on_segment, PyObject* const* made) {
+// framework finds the way from the one to the other. So has a result whose gradient reaches groups of inputs, with
+// edges to their nodes. own: the result; on_segment: the tensor that stands for it there; groups: the results of those
+// nodes.
+Ref SegmentHook::Route(PyObject* head, size_t output, PyObject* own, PyObject* on_segment, PyObject* const* results,
+                       const std::vector<Ref>& groups) {
   PyObject* node;
   PyObject* nobody = Nobody(&node);
   auto* s = nobody ? NewState(shared_from_this(), -1 - static_cast<int>(output), head) : nullptr;
@@ -288,7 +337,8 @@ Ref SegmentHook::Route(PyObject* head, size_t output, PyObject* own, PyObject* o
   PyObject_GC_Track(state.get());
   if (!s->outputs || !s->saved || !s->opaque) return {};
   std::vector<PyObject*> call = {state.get(), on_segment};
-  for (int i : InnerOf(output)) call.push_back(made[i]);
+  for (int i : InnerOf(output)) call.push_back(results[i]);
+  for (int g : GroupsOf(output)) call.push_back(groups[g].get());
   call.push_back(nobody);
   Ref result(PyObject_Vectorcall(ApplyNode(), call.data(), call.size(), nullptr));
   return result ? Ref::Borrow(PyTuple_GET_ITEM(result.get(), 0)) : Ref();
@@ -315,8 +365,8 @@ int SegmentHook::ToInner(CallState* head, size_t output, PyObject* segment, PyOb
 }
 
 std::vector<bool> SegmentHook::AllInner() const {
-  std::vector<bool> inner(t_.differentiable.size());
-  for (size_t i = 0; i < inner.size(); ++i) inner[i] = t_.differentiable[i] && HasInner(i);
+  std::vector<bool> inner(num_results());
+  for (size_t i = 0; i < inner.size(); ++i) inner[i] = (i >= num_outputs() || t_.differentiable[i]) && HasInner(i);
   return inner;
 }
 
@@ -336,10 +386,12 @@ Ref SegmentHook::Unwritten(CallState* head, int output) {
   return same ? std::move(own) : Ref();
 }
 
-// By output: a replay may go on from the result itself.
+// By result: a replay may go on from the result itself. A view that is gone is made again if its hooks are to be
+// called.
 std::vector<bool> SegmentHook::Standing(CallState* head) {
   std::vector<bool> standing(t_.stands.size());
-  for (size_t i = 0; i < standing.size(); ++i) standing[i] = t_.stands[i] && Alive(head, static_cast<int>(i));
+  for (size_t i = 0; i < standing.size(); ++i)
+    standing[i] = t_.stands[i] && (Alive(head, static_cast<int>(i)) || (i >= num_outputs() && HasHooks(head, i)));
   return standing;
 }
 
@@ -378,6 +430,7 @@ int SegmentHook::AnswerHooks(CallState* s, size_t output, Ref* grad) {
 
 // 0: what an operation between this result and all that it is made of has saved is still there. -1: an exception.
 int SegmentHook::Spent(size_t output, PyObject* ctx) {
+  if (InnerOf(output).empty()) return 0;
   Ref kept(PyObject_GetAttr(ctx, Interned(kSaved)));
   if (kept) return 0;
   PyErr_Clear();  // an earlier pass through this node has freed it
@@ -390,15 +443,18 @@ int SegmentHook::Spent(size_t output, PyObject* ctx) {
 }
 
 // The segment's node computes what results give each other inside of itself. Only where some gradients are looked for
-// the way leads through the edges, for one of those results may be what is looked for.
+// the way leads through the edges, for one of those results may be what is looked for; and where somebody wants to know
+// what views are given.
 PyObject* SegmentHook::Routed(CallState* head, size_t output, PyObject* ctx, PyObject* grad) {
   std::vector<Ref> inner;
   Ref own = Ref::Borrow(grad);
   PyObject* nobody = nullptr;
   if (!Nobody(&nobody)) return nullptr;
-  const int everywhere = grad == Py_None ? 1 : WillRun(nobody);
+  int everywhere = grad == Py_None ? 1 : WillRun(nobody);
   if (everywhere < 0 || (grad != Py_None && Spent(output, ctx) < 0)) return nullptr;
-  if (!everywhere) {
+  if (everywhere && grad != Py_None && !t_.views.empty())
+    everywhere = !head->routed->contains(NumberOfPass()) && !ViewsWatched(head);
+  if (!everywhere && !InnerOf(output).empty()) {
     Ref next(PyObject_GetAttrString(ctx, "next_functions")), edge(next ? PySequence_GetItem(next.get(), 0) : nullptr);
     Ref segment(edge ? PySequence_GetItem(edge.get(), 0) : nullptr);
     const bool create = ReadMode().grad;  // create_graph=True
@@ -419,12 +475,19 @@ PyObject* SegmentHook::Routed(CallState* head, size_t output, PyObject* ctx, PyO
     }
   }
   inner.resize(InnerOf(output).size());
-  PyObject* result = PyTuple_New(inner.size() + 3);
-  if (!result) return nullptr;
-  for (size_t i = 0; i < inner.size() + 3; ++i) {
-    PyObject* value = i == 1 ? grad : i >= 2 && i < inner.size() + 2 ? inner[i - 2].get() : nullptr;
-    PyTuple_SET_ITEM(result, i, Py_NewRef(value ? value : Py_None));
+  std::vector<PyObject*> all = {Py_None, grad};
+  for (const Ref& g : inner) all.push_back(g ? g.get() : Py_None);
+  if (!link_ && !t_.reached_by.empty()) link_ = Ref(HiddenScalar("zeros", t_.device));
+  for (int g [[maybe_unused]] : GroupsOf(output)) all.push_back(grad == Py_None ? Py_None : link_.get());
+  all.push_back(Py_None);
+  if (grad != Py_None && !t_.reached_by.empty()) {
+    const int64_t number = NumberOfPass();
+    Pass pass = TakePass(head, number);
+    pass.given[output] = Ref::Borrow(grad);
+    KeepPass(head, number, std::move(pass));
   }
+  PyObject* result = link_ || t_.reached_by.empty() ? PyTuple_New(all.size()) : nullptr;
+  for (size_t i = 0; result && i < all.size(); ++i) PyTuple_SET_ITEM(result, i, Py_NewRef(all[i]));
   return result;
 }
 
@@ -432,7 +495,7 @@ PyObject* SegmentHook::Routed(CallState* head, size_t output, PyObject* ctx, PyO
 // first asked for.
 int SegmentHook::InStages(CallState* s, PyObject* saved, const std::vector<bool>& stops, std::vector<Ref> grads,
                           bool routed, Pass* pass) {
-  const size_t n = stops.size(), inputs = t_.wanted.size();
+  const size_t n = num_outputs(), inputs = t_.wanted.size();  // views are given theirs by those who are made of them
   std::vector<size_t> order;
   for (size_t i = 0; i < n; ++i)
     if (stops[i]) order.push_back(i);

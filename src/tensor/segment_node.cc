@@ -23,13 +23,13 @@ void Dealloc(PyObject* o) {
   delete s->retained;
   delete s->routed;
   for (PyObject** p :
-       {&s->head, &s->inputs, &s->versions, &s->drawn, &s->versioned, &s->outputs, &s->saved, &s->opaque})
+       {&s->head, &s->segment, &s->inputs, &s->versions, &s->drawn, &s->versioned, &s->outputs, &s->saved, &s->opaque})
     Py_CLEAR(*p);
   PyObject_GC_Del(o);
 }
 int Traverse(PyObject* o, visitproc visit, void* arg) {
   auto* s = reinterpret_cast<CallState*>(o);
-  for (PyObject* p : {s->head, s->inputs, s->outputs, s->saved, s->opaque}) Py_VISIT(p);
+  for (PyObject* p : {s->head, s->segment, s->inputs, s->outputs, s->saved, s->opaque}) Py_VISIT(p);
   for (auto& [i, dict] : *s->hooks) Py_VISIT(dict.get());
   for (auto& [i, hung] : *s->hung) {
     Py_VISIT(hung.weak.get());
@@ -39,7 +39,7 @@ int Traverse(PyObject* o, visitproc visit, void* arg) {
 }
 int Clear(PyObject* o) {
   auto* s = reinterpret_cast<CallState*>(o);
-  for (PyObject** p : {&s->head, &s->inputs, &s->outputs, &s->saved, &s->opaque}) Py_CLEAR(*p);
+  for (PyObject** p : {&s->head, &s->segment, &s->inputs, &s->outputs, &s->saved, &s->opaque}) Py_CLEAR(*p);
   s->hooks->clear();
   s->hung->clear();
   return 0;
@@ -142,13 +142,13 @@ PyMethodDef backward_def = {"backward", reinterpret_cast<PyCFunction>(reinterpre
 
 }  // namespace
 
-SegmentHook::SegmentHook(Training t) : t_(std::move(t)), edges_(num_parts()) {
+SegmentHook::SegmentHook(Training t) : t_(std::move(t)), edges_(num_parts() + t_.reached_by.size()) {
   // The engine's queue takes nodes of leaves before all others, and those among them in the order of a heap in which
   // all are equal.
   for (size_t part = 0; part < edges_.size(); ++part) {
     std::vector<int> all;
     for (int i : t_.edges)
-      if (t_.part.empty() || t_.part[i] == static_cast<int>(part)) all.push_back(i);
+      if (NodeOf(i) == static_cast<int>(part)) all.push_back(i);
     auto equal = [](size_t, size_t) { return false; };
     std::priority_queue<size_t, std::vector<size_t>, decltype(equal)> queue(equal);
     for (size_t place = 0; place < all.size(); ++place) queue.push(place);
@@ -196,6 +196,7 @@ CallState* NewState(const std::shared_ptr<SegmentHook>& hook, int part, PyObject
   s->symbols = nullptr;
   s->spent = nullptr;
   s->freed = false;
+  s->freeing = -1;
   s->passes = nullptr;
   s->hooks = new std::map<int, Ref>();
   s->hung = new std::map<int, CallState::Hung>();
@@ -203,7 +204,7 @@ CallState* NewState(const std::shared_ptr<SegmentHook>& hook, int part, PyObject
   s->routed = new std::map<int64_t, std::vector<bool>>();
   s->part = part;
   s->head = Py_XNewRef(head);
-  s->inputs = s->versions = s->drawn = s->versioned = s->outputs = s->saved = s->opaque = nullptr;
+  s->segment = s->inputs = s->versions = s->drawn = s->versioned = s->outputs = s->saved = s->opaque = nullptr;
   return s;
 }
 

@@ -19,7 +19,8 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
  public:
   explicit SegmentHook(Training t);
   PyObject* Before(PyObject* const* inputs) override;
-  int Attach(PyObject* const* inputs, PyObject** made, const int64_t* symbols, PyObject* before) override;
+  int Attach(PyObject* const* inputs, PyObject** made, const int64_t* symbols, PyObject* before,
+             MakeResult result) override;
   auto quietly() const { return t_.quietly; }
   PyObject* Backward(CallState* s, PyObject* ctx, PyObject* const* grads, Py_ssize_t n);
   int AddHooks(CallState* s, long output, PyObject* hooks, PyObject* own);
@@ -46,15 +47,36 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   struct Pass {
     Compiled* compiled = nullptr;
     std::vector<Ref> values;
-    std::vector<Ref> grads;  // By input. Of stops they are by output.
+    std::vector<Ref> grads;  // By input. Of stops they are by result.
+    // Where several nodes hand them on: what has arrived at outputs, and whether it is in `grads`.
+    std::vector<Ref> given;
+    std::vector<bool> taken;
   };
 
  private:
   int num_parts() const { return t_.part.empty() ? 1 : *std::max_element(t_.part.begin(), t_.part.end()) + 1; }
   Compiled* For(const std::vector<bool>& tangents, const std::vector<bool>& stops = {});
-  bool HasInner(size_t output) const;  // Are others made of this output?
+  size_t num_outputs() const { return t_.differentiable.size(); }
+  size_t num_results() const { return num_outputs() + t_.views.size(); }
+  bool HasInner(size_t result) const;  // Are outputs made of this result?
   std::vector<int> InnerOf(size_t output) const;
-  Ref Route(PyObject* head, size_t output, PyObject* own, PyObject* on_segment, PyObject* const* made);
+  std::vector<int> GroupsOf(size_t output) const;  // of inputs that its gradient reaches
+  int NodeOf(
+      int input) const {  // that hands on its gradient: of a part of the backward pass, or behind these a group's
+    const bool grouped = !t_.group.empty() && t_.group[input] >= 0;
+    return grouped ? num_parts() + t_.group[input] : t_.part.empty() ? 0 : t_.part[input];
+  }
+  PyObject* InGroups(CallState* s, CallState* head, PyObject* ctx, PyObject* const* grads, int64_t number);
+  Pass TakePass(CallState* head, int64_t number);
+  void KeepPass(CallState* head, int64_t number, Pass pass);
+  int HangResults(PyObject* state, PyObject* const* outputs, const std::vector<Ref>& routed,
+                  const std::vector<Ref>& groups, PyObject** made, MakeResult result);
+  int Retained(CallState* s, size_t result, PyObject* tensor);
+  int WatchView(CallState* s, size_t result, PyObject* view);
+  bool HasHooks(CallState* s, size_t result);
+  bool ViewsWatched(CallState* s);
+  Ref Route(PyObject* head, size_t output, PyObject* own, PyObject* on_segment, PyObject* const* results,
+            const std::vector<Ref>& groups);
   PyObject* Routed(CallState* head, size_t output, PyObject* ctx, PyObject* grad);
   std::set<int> FarthestGradients(const std::vector<int>& grads) const;
   int Spent(size_t output, PyObject* ctx);
@@ -69,7 +91,7 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   int Prepare(CallState* s, PyObject* saved, Compiled* c, const std::vector<Ref>& grads, Pass* pass);
   int InStages(CallState* s, PyObject* saved, const std::vector<bool>& stops, std::vector<Ref> grads, bool routed,
                Pass* pass);
-  bool GoesEverywhere(CallState* s);
+  bool GoesEverywhere(CallState* s, const std::vector<bool>& tangents);
   int Spend(CallState* s, const std::vector<bool>& tangents);
   int Begin(CallState* s, PyObject* ctx, PyObject* const* grads, Py_ssize_t n, Pass* pass);
   int Go(CallState* s, int part, Pass* pass);
@@ -81,9 +103,9 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   // A run of the program with the framework's own records.
   struct Rerun {
     std::vector<Ref> inputs;    // aliases of those that want gradients, copies of those that are written
-    std::vector<Ref> standing;  // by output: an alias of what stands for it
+    std::vector<Ref> standing;  // by result: an alias of what stands for it
     Ref own;  // if its gradients are differentiated: framejit._gradients.Own of the results that they are made of
-    std::vector<Ref> outputs;
+    std::vector<Ref> results;
   };
   int Again(CallState* s, const std::vector<bool>& standing, bool create, Rerun* run);
   int BeginOwn(CallState* s, Rerun* run, std::vector<int>* results);
@@ -107,8 +129,9 @@ struct CallState {
   std::vector<int64_t>* symbols;
   std::vector<bool>* spent;                      // by keeper: a backward pass has freed what it kept
   bool freed;                                    // Has there been such a pass?
+  int64_t freeing;                               // the number of the last one
   std::map<int64_t, SegmentHook::Pass>* passes;  // on their way through the nodes, by torch's number of the pass
-  std::map<int, Ref>* hooks;  // by output of which others are made: its dict of hooks, called with what they give it
+  std::map<int, Ref>* hooks;  // by result of which others are made: its dict of hooks, called with what they give it
   struct Inner {
     Ref weak;
     int64_t version;  // Its version when the call was made.
@@ -119,10 +142,11 @@ struct CallState {
   };
   std::map<int, Hung>* hung;  // by output: a weak reference to it and the dict that torch's node calls for its hooks
   // Passes in which what results give each other comes from outside (Routed). Where they are differentiated, by
-  // output: its own tensor stands for it in replays.
+  // result: its own tensor stands for it in replays.
   std::map<int64_t, std::vector<bool>>* routed;
-  int part;             // of the backward pass: this node's; -1 - i: this node routes the gradient of output i
+  int part;             // this node's (NodeOf); -1 - i: this node routes the gradient of output i
   PyObject* head;       // the state of the node that runs first (null: this one), which holds all the rest
+  PyObject* segment;    // Of a group's node: the node that runs first and holds what was saved.
   PyObject* inputs;     // A tuple, for a backward pass that is differentiated.
   PyObject* versions;   // A tuple: the versions of these inputs when the call was made.
   PyObject* drawn;      // The generators when the call was made: a list of (generator, state), or null.
@@ -139,6 +163,9 @@ int64_t NumberOfPass();
 // Is this node of the framework's part of the pass that its engine is at? -1: an exception; of leaves it is not said
 // where only some gradients are looked for.
 int WillRun(PyObject* node);
+// A leaf that nobody asks for: the framework comes to its node where it goes everywhere, not where it looks for some
+// gradients only (torch.autograd.grad, backward(inputs=...)). Borrowed, as the node is; null: an exception.
+PyObject* Nobody(PyObject** node);
 // The node that adds up the gradients of a leaf. Null: an exception.
 Ref NodeOfLeaf(PyObject* leaf);
 // Of the CPU and of this device: a new list of (generator, state). SetGenerators goes back to it.
