@@ -128,7 +128,11 @@ class Tape:
         elif isinstance(function, (type, types.FunctionType)) and followed(function):
             roots.append(function)
         self._add(*roots)
-        return self.reads.owners()
+        try:
+            return self.reads.begin()
+        except Unfollowed as e:
+            self.refused = (f"the code of a wrapper's class reaches {e}",)
+            raise
 
     def _add(self, *roots):
         try:

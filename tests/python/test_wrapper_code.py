@@ -182,7 +182,6 @@ def agree(make, change, log=lambda W: None, f=f):
         (lambda cls: CONFIG.deep[0], lambda W: CONFIG.deep.__setitem__(0, 2.0)),
         (lambda cls: MODULE.scale, lambda W: setattr(MODULE, "scale", 2.0)),
         (lambda cls: Mode.ON.scale(), lambda W: SCALE.__setitem__(0, 2.0)),
-        (lambda cls: cached(1.0), lambda W: SCALE.__setitem__(0, 2.0) or cached.cache_clear()),
         (lambda cls: under_a_mode(), lambda W: SCALE.__setitem__(0, 2.0)),
         (through_function, lambda W: SCALE.__setitem__(0, 2.0)),
         (functools.partial(through_function), lambda W: SCALE.__setitem__(0, 2.0)),
