@@ -1,13 +1,14 @@
 """What Python code that torch runs while a capture goes on could read or change of the program: the code of a class of wrappers on a tape
 (src/capture/wrappers/tape.h). It is real code, run at the capture alone. So what its names reach is looked through before it runs: lists, dicts, attributes
-and variables become guards, and where one is another afterwards, the code has an effect that no graph repeats: it is undone, and the graph ends
-before the call. Code that reaches what cannot be compared (files, clocks, random numbers) is not run at all."""
+and variables become guards (`Tape::GuardReads`), and where one is another afterwards, the code has an effect that no graph repeats: it is undone, and the graph
+ends before the call. Code that reaches what cannot be compared (files, clocks, random numbers) is not run at all."""
 
 import builtins
 import collections
 import dis
 import enum
 import functools
+import re
 import sys
 import types
 
@@ -15,27 +16,43 @@ import torch
 
 MISSING = object()
 HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE
+MOST = 10_000  # values that are looked through
 SCALARS = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented), range, slice)
-OPAQUE = (torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.finfo, torch.iinfo)
 SWITCHES = torch.utils._contextlib._DecoratorContextManager  # of torch's modes
-DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType)
-DESCRIPTORS += (types.ClassMethodDescriptorType, types.MethodWrapperType)
-# Modules whose code keeps nothing of the program's and reads nothing that changes, but for the attributes named below.
+# Types whose objects are what they are, and tell nothing of others.
+PLAIN = {*SCALARS, torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.finfo, torch.iinfo}
+PLAIN |= {types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType}
+PLAIN |= {type(collections.namedtuple("_Named", "field").field)}
+# Modules whose code keeps nothing of the program's and reads nothing that changes, but for the names below.
 TRUSTED = {"torch", "torchao", "framejit", "numpy"}
 PURE = {"abc", "builtins", "cmath", "collections", "contextlib", "copy", "dataclasses", "enum", "functools", "itertools", "math", "numbers", "operator"}
 PURE |= {"re", "string", "types", "typing", "typing_extensions", "_operator", "_functools", "_collections", "_collections_abc", "__future__"}
-STATEFUL = {"rand", "randn", "randint", "randperm", "normal", "random", "seed", "manual_seed", "initial_seed", "save", "load"}
-STATEFUL |= {"get_rng_state", "set_rng_state", "set_default_dtype", "set_default_device", "set_num_threads", "set_printoptions"}
+STATEFUL = {"rand", "randn", "randint", "randperm", "normal", "random", "seed", "manual_seed", "initial_seed", "save", "load", "Generator", "default_generator"}
+STATEFUL |= {"get_rng_state", "set_rng_state", "set_default_dtype", "set_default_device", "set_num_threads", "set_printoptions", "backends", "num_threads"}
+STATEFUL |= {"get_num_threads", "get_num_interop_threads", "get_float32_matmul_precision", "set_float32_matmul_precision", "use_deterministic_algorithms"}
+STATEFUL |= {"are_deterministic_algorithms_enabled", "is_deterministic_algorithms_warn_only_enabled", "get_deterministic_debug_mode", "is_warn_always_enabled"}
+STATEFUL |= {"geterr", "seterr", "geterrcall", "seterrcall", "errstate", "get_printoptions", "printoptions", "getbufsize", "setbufsize"}
 # Functions of Python with effects, or that reach what no name tells.
 REFUSED = {"print", "open", "input", "exec", "eval", "compile", "globals", "locals", "breakpoint", "__import__", "setattr", "delattr", "help", "id", "memoryview"}
 BY_NAME = {"getattr", "hasattr", "vars", "dir", "__dict__", "__getattribute__", "__setattr__", "__delattr__", "attrgetter", "methodcaller"}
+BY_NAME |= {"copy", "deepcopy", "asdict", "astuple", "replace"}
+# Methods and functions that change a container.
+CHANGING = {"append", "extend", "insert", "pop", "popitem", "remove", "discard", "clear", "sort", "reverse", "add", "update", "setdefault", "setitem", "delitem"}
+CHANGING |= {"difference_update", "intersection_update", "symmetric_difference_update", "iadd", "iand", "iconcat", "imul", "ior", "isub", "ixor"}
+CHANGING |= {f"__{name}__" for name in ("setitem", "delitem", "iadd", "iand", "imul", "ior", "isub", "ixor", "setstate")}
 UNREAD = {"__module__", "__doc__", "__dict__", "__weakref__", "__annotations__", "__qualname__", "__name__", "__slots__", "__init_subclass__", "__abstractmethods__"}
 UNREAD |= {"__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__deepcopy__", "__copy__", "__parameters__", "__orig_bases__", "__match_args__"}
-UNREAD |= {"__dataclass_fields__", "__dataclass_params__", "__firstlineno__", "__static_attributes__", "__annotate__", "__class_getitem__", "_abc_impl"}
+UNREAD |= {"__dataclass_fields__", "__dataclass_params__", "__firstlineno__", "__static_attributes__", "__annotate__", "__class_getitem__", "_abc_impl", "__slotnames__"}
 
 
 def _top(module):
     return module.partition(".")[0] if isinstance(module, str) else ""
+
+
+def _known(cls):
+    """Is it a class of Python's or of a library whose code is known? One that was made without a module says that it is a built-in."""
+    top = _top(cls.__module__)
+    return top in TRUSTED | PURE and not (top == "builtins" and cls.__flags__ & HEAP)
 
 
 def _same(a, b):
@@ -47,8 +64,8 @@ def _all_same(a, b):
     return len(a) == len(b) and all(map(_same, a, b))
 
 
-def _flat(d):
-    return [x for item in d.items() for x in item]
+def _same_dict(a, b):
+    return all(map(_same, a, b)) and _all_same(list(a.values()), list(b.values())) and len(a) == len(b)
 
 
 def _cell(cell, _):
@@ -72,16 +89,25 @@ def _set_item(d, name, value):
         d[name] = value
 
 
-def _set_class(cls, name, value):
-    if value is MISSING:
-        type.__delattr__(cls, name)
-    else:
-        type.__setattr__(cls, name, value)
-
-
 def _set_dict(d, _, value):
     d.clear()
-    d.update(zip(value[::2], value[1::2]))
+    d.update(value)
+
+
+def _differing(a, b):
+    return [name for name in {**a, **b} if not _same(a.get(name, MISSING), b.get(name, MISSING))]
+
+
+def _class(cls, _):
+    return {n: v for n, v in vars(cls).items() if n not in UNREAD}
+
+
+def _set_class(cls, _, value):
+    for name in _differing(_class(cls, None), value):
+        if name in value:
+            type.__setattr__(cls, name, value[name])
+        else:
+            type.__delattr__(cls, name)
 
 
 def _set_list(a, _, value):
@@ -93,13 +119,16 @@ def _set_set(a, _, value):
     a.update(value)
 
 
-def _set_deque(a, _, value):
-    a.clear()
-    a.extend(value)
-
-
 def _set_function(f, _, value):
     f.__code__, f.__defaults__, f.__kwdefaults__ = value
+
+
+def _set_kind(o, _, value):
+    object.__setattr__(o, "__class__", value)
+
+
+def _set_object(o, _, value):
+    _set_dict(vars(o), None, value)
 
 
 def _typed(x):
@@ -109,11 +138,12 @@ def _typed(x):
 # What is compared, by kind: how it is read, compared, and put back.
 KINDS = {
     "item": (lambda d, name: d.get(name, MISSING), _same, _set_item),
-    "class": (lambda c, name: c.__dict__.get(name, MISSING), _same, _set_class),
+    "class": (_class, _same_dict, _set_class),
+    "kind": (lambda o, _: type(o), _same, _set_kind),
+    "object": (lambda o, _: dict(vars(o)), _same_dict, _set_object),
     "cell": (_cell, _same, _set_cell),
     "list": (lambda a, _: list(a), _all_same, _set_list),
-    "deque": (lambda a, _: list(a), _all_same, _set_deque),
-    "dict": (lambda d, _: _flat(d), _all_same, _set_dict),
+    "dict": (lambda d, _: dict(d), _same_dict, _set_dict),
     "set": (lambda a, _: frozenset(a), lambda a, b: a == b and set(map(_typed, a)) == set(map(_typed, b)), _set_set),
     "function": (lambda f, _: (f.__code__, f.__defaults__, f.__kwdefaults__), _all_same, _set_function),
 }
@@ -130,10 +160,11 @@ class Reads:
     def __init__(self):
         self.entries, self.known = [], set()  # (kind, owner, name, value)
         self.seen = {}  # what has been looked at, by its id; kept alive
-        self.names, self.stored, self.by_name = set(NAMES), set(), False
-        self.spaces = []  # (class, module or object, are all its attributes read?)
+        self.names, self.by_name = set(NAMES), False  # of attributes that are read; all are
+        self.stored, self.binds, self.changes = set(), False, False  # names that are written; are variables of functions, or containers?
+        self.spaces = []  # classes and modules, whose attributes are read by name
         self.doubles = []  # (wrapper, its attributes)
-        self.roots = []
+        self.roots, self.drawn = [], None
 
     # --- looking through
     def add(self, *roots):
@@ -157,25 +188,25 @@ class Reads:
     def _spaces(self):
         """Looks through attributes until no new name and no new place is found."""
         before, done = None, set()
-        while before != (before := (len(self.names), len(self.stored), len(self.spaces), self.by_name)):
-            for space, whole in list(self.spaces):
-                held, is_class = vars(space), isinstance(space, type)
-                for name in [*held, *self.stored - held.keys()]:
-                    special = is_class and name.startswith("__") and name.endswith("__")
-                    wanted = whole or self.by_name or special or name in self.names or name in self.stored
-                    if not wanted or name in UNREAD or (id(space), name) in done:
-                        continue
-                    done.add((id(space), name))
-                    value = self._note("class", space, name) if is_class else self._note("item", held, name)
-                    if value is not MISSING:
-                        self._value(value)
+        while before != (before := (len(self.names), len(self.spaces), self.by_name)):
+            for space in list(self.spaces):
+                is_class, held = isinstance(space, type), vars(space)
+                known = not is_class and _top(space.__name__) in TRUSTED | PURE
+                every = self.by_name and not known
+                names = {n for n in held if every or n in self.names or (is_class and n.startswith("__") and n.endswith("__"))} - UNREAD
+                for name in names if is_class else names | self.names | {"__getattr__"}:
+                    if (id(space), name) not in done:
+                        done.add((id(space), name))
+                        value = held[name] if is_class else self._note("item", held, name)
+                        if value is not MISSING and (not known or isinstance(value, (types.FunctionType, types.ModuleType))):
+                            self._value(value)
 
     def _value(self, o):
-        if isinstance(o, (*SCALARS, *OPAQUE, *DESCRIPTORS)) and type(o).__module__ in ("builtins", "types", "torch", "torch._ops"):
-            return
-        if id(o) in self.seen:
+        if type(o) in PLAIN or id(o) in self.seen:
             return
         self.seen[id(o)] = o
+        if len(self.seen) > MOST:
+            raise Unfollowed(f"more than {MOST} values")
         if isinstance(o, types.ModuleType):
             self._module(o)
         elif isinstance(o, type):
@@ -196,31 +227,34 @@ class Reads:
         elif type(o) is functools.partial:
             for part in (o.func, o.args, o.keywords):
                 self._value(part)
-        elif isinstance(o, functools._lru_cache_wrapper):
-            self._value(o.__wrapped__)
         else:
             self._contents(o)
 
     def _contents(self, o):
-        kinds = {list: "list", dict: "dict", set: "set", collections.OrderedDict: "dict", collections.defaultdict: "dict", collections.deque: "deque"}
+        kinds = {list: "list", dict: "dict", set: "set", collections.OrderedDict: "dict", collections.defaultdict: "dict"}
         kind = kinds.get(type(o))
         if kind:
-            for x in self._note(kind, o):
+            if len(o) > MOST:
+                raise Unfollowed(f"more than {MOST} values")
+            held = self._note(kind, o)
+            for x in held:
                 self._value(x)
+            if kind == "dict":
+                for x in held.values():
+                    self._value(x)
             if type(o) is collections.defaultdict:
+                self.changes = True
                 self._value(o.default_factory)
         elif isinstance(o, (tuple, frozenset)) and (type(o) in (tuple, frozenset, torch.Size) or hasattr(type(o), "_fields")):
             self._class(type(o))
             for x in o:
                 self._value(x)
-        elif isinstance(o, enum.Enum):
-            self._class(type(o))
-            self.spaces.append((o, True))
+        elif isinstance(o, enum.Enum) or self._plain(type(o)):
+            self._class(self._note("kind", o))
+            for x in self._note("object", o).values():
+                self._value(x)
         elif type(o) in (types.GenericAlias, types.UnionType) or (isinstance(o, SWITCHES) and not followed(type(o))) or _top(type(o).__module__).startswith("typing"):
             return
-        elif self._plain(type(o)):
-            self._class(type(o))
-            self.spaces.append((o, True))
         else:
             raise Unfollowed(f"a {type(o).__name__}")
 
@@ -231,45 +265,51 @@ class Reads:
         return plain and cls.__basicsize__ <= object.__basicsize__ + 16  # a dict, and weak references
 
     def _module(self, m):
-        if _top(m.__name__) not in TRUSTED | PURE:
-            if m.__name__ in sys.stdlib_module_names or _top(m.__name__) in sys.stdlib_module_names:
-                raise Unfollowed(f"the module {m.__name__}")
-            self.spaces.append((m, False))
+        if m.__name__ == "numpy.random" or (_top(m.__name__) not in TRUSTED | PURE and _top(m.__name__) in sys.stdlib_module_names):
+            raise Unfollowed(f"the module {m.__name__}")
+        self.spaces.append(m)
 
     def _class(self, cls):
         for c in cls.__mro__:
-            if _top(c.__module__) in TRUSTED | PURE:
+            if _known(c):
+                self.by_name |= c.__name__ in BY_NAME
                 continue
             if not c.__flags__ & HEAP:  # made in C
                 raise Unfollowed(f"the class {c.__name__}")
-            if not any(c is known for known, _ in self.spaces):
-                self.spaces.append((c, False))
+            if not any(c is known for known in self.spaces):
+                self.spaces.append(c)
+                self._note("class", c)
         if type(cls) is not type:
             self._value(type(cls))
 
     def _builtin(self, f):
         owner = f.__self__
         if owner is None or isinstance(owner, types.ModuleType):
-            self._python(f.__name__) if f.__module__ == "builtins" else None
+            self._python(f.__name__)
             if _top(f.__module__ or "") not in TRUSTED | PURE or f.__name__ in STATEFUL:
                 raise Unfollowed(f"{f.__module__}.{f.__name__}")
         else:
+            self.changes |= f.__name__ in CHANGING
             self._value(owner)
 
     def _python(self, name):
         if name in REFUSED:
             raise Unfollowed(f"{name}()")
         self.by_name |= name in BY_NAME
+        self.changes |= name in CHANGING
 
     def _function(self, f):
         trusted = _top(f.__globals__.get("__name__")) in TRUSTED | PURE
         if not trusted:
             self._note("function", f)
             self._code(f.__code__, f.__globals__, f.__builtins__)
-            self.spaces.append((f, False))
+            for x in self._note("object", f).values():
+                self._value(x)
         elif f.__name__ in STATEFUL:
             raise Unfollowed(f"{f.__module__}.{f.__name__}")
-        if not trusted or f.__closure__ and _top(f.__module__) not in TRUSTED | PURE:
+        else:
+            self.by_name |= f.__name__ in BY_NAME
+        if not {_top(f.__globals__.get("__name__")), _top(f.__module__)} <= TRUSTED:  # a decorator keeps what it was given
             for cell in f.__closure__ or ():
                 value = self._note("cell", cell)
                 if value is not MISSING:
@@ -278,15 +318,17 @@ class Reads:
                 self._value(value)
 
     def _code(self, code, scope, built_in):
-        steps = [i for i in dis.get_instructions(code) if i.opname != "CACHE"]
-        for at, step in enumerate(steps):
+        for step in dis.get_instructions(code):
             name, op = step.argval, step.opname
             if op in ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"):
-                after = steps[at + 1] if at + 1 < len(steps) else None
-                self._global(name, scope, built_in, after)
+                self._global(name, scope, built_in)
+                self.stored |= {name} if op[:4] != "LOAD" else set()
             elif op in ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_FROM"):
                 self.names.add(name)
                 self.by_name |= name in BY_NAME
+                self.changes |= name in CHANGING
+                if name in STATEFUL:
+                    raise Unfollowed(f"something's {name}")
             elif op in ("STORE_ATTR", "DELETE_ATTR"):
                 self.names.add(name)
                 self.stored.add(name)
@@ -294,48 +336,70 @@ class Reads:
                 raise Unfollowed(f"an import of {name}")
             elif op == "LOAD_BUILD_CLASS":
                 raise Unfollowed("a class that is made there")
-        for const in code.co_consts:
+            self.by_name |= op == "MATCH_CLASS"
+            self.binds |= op in ("STORE_DEREF", "DELETE_DEREF")
+            self.changes |= op in ("STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE") or (op == "BINARY_OP" and step.argrepr.endswith("="))
+        self._constants(code.co_consts, scope, built_in)
+
+    def _constants(self, constants, scope, built_in):
+        """Texts may be names of attributes, also in a format."""
+        for const in constants:
             if isinstance(const, types.CodeType):
                 self._code(const, scope, built_in)
+            elif isinstance(const, tuple):
+                self._constants(const, scope, built_in)
+            elif isinstance(const, str):
+                self.names.update(re.findall(r"[^\W\d]\w*", const))
 
-    def _global(self, name, scope, built_in, after):
+    def _global(self, name, scope, built_in):
         value = self._note("item", scope, name)
         if value is MISSING:
-            value = built_in.get(name, MISSING)
+            value = self._note("item", built_in, name)
             if value is not MISSING and value is not vars(builtins).get(name):
                 self._value(value)
             return self._python(name)
-        attribute = after.argval if after is not None and after.opname in ("LOAD_ATTR", "LOAD_METHOD") else None
-        if isinstance(value, types.ModuleType) and attribute in STATEFUL and _top(value.__name__) in TRUSTED | PURE:
-            raise Unfollowed(f"{value.__name__}.{attribute}")
-        if isinstance(value, types.BuiltinFunctionType) and value.__module__ == "builtins":
+        if isinstance(value, types.BuiltinFunctionType):
             self._python(value.__name__)
         self._value(value)
 
     # --- comparing
-    def owners(self):
-        """What holds what is read. Nothing of it may wait to be written when the code runs."""
-        return tuple({id(owner): owner for _, owner, _, _ in self.entries}.values())
+    def begin(self):
+        """Before the code runs. Gives what holds what is read: nothing of it may wait to be written."""
+        if others := self._changed():
+            raise Unfollowed(f"{others[0][2] or 'a ' + others[0][0]}, which another thread changes")
+        self.drawn = torch.default_generator.get_state() if self.entries else None  # from which code may draw that names nothing of it
+        return tuple({id(owner): vars(owner) if kind == "object" else owner for kind, owner, _, _ in self.entries}.values())
 
-    def __call__(self, _):
-        """Of a guard: is everything as it was?"""
-        try:
-            return all(KINDS[kind][1](KINDS[kind][0](owner, name), value) for kind, owner, name, value in self.entries)
-        except Exception:
-            return False
+    def _changed(self):
+        """The entries that are others now."""
+        return [e for e in self.entries if not KINDS[e[0]][1](KINDS[e[0]][0](e[1], e[2]), e[3])]
+
+    def _writes(self, kind, owner, name, value):
+        """Could the code have changed it? Otherwise it was another thread."""
+        if kind in ("list", "dict", "set"):
+            return self.changes
+        if kind == "cell":
+            return self.binds
+        if kind in ("class", "object"):
+            names = _differing(KINDS[kind][0](owner, name), value)
+        else:
+            names = {"item": [name], "kind": ["__class__"], "function": ["__code__", "__defaults__", "__kwdefaults__"]}[kind]
+        return self.by_name or bool(self.stored.intersection(names))
 
     def undo(self):
         """What the code changed, if anything: it is put back."""
         changed = None
-        for kind, owner, name, value in self.entries:
-            read, same, put = KINDS[kind]
-            if not same(read(owner, name), value):
-                changed = changed or f"{name or 'a ' + kind}"
-                put(owner, name, value)
+        for kind, owner, name, value in self._changed():
+            changed = changed or f"{name or 'a ' + kind}"
+            if self._writes(kind, owner, name, value):
+                KINDS[kind][2](owner, name, value)
         for wrapper, attributes in self.doubles:
-            if not _all_same(_flat(vars(wrapper)), _flat(attributes)):
+            if not _same_dict(vars(wrapper), attributes):
                 changed = changed or f"an attribute of a {type(wrapper).__name__}"
-                _set_dict(vars(wrapper), None, _flat(attributes))
+                _set_dict(vars(wrapper), None, attributes)
+        if self.drawn is not None and not torch.equal(self.drawn, torch.default_generator.get_state()):
+            changed = changed or "the random numbers"
+            torch.default_generator.set_state(self.drawn)
         return changed
 
 

@@ -57,6 +57,30 @@ def plain(stand_in):
     return type(stand_in) is StandIn
 
 
+def _detached(x, detached):
+    """Is this what detach gives where no class answers it: the same numbers, in a wrapper that is made alike?"""
+    if type(x) is StandIn:
+        return type(detached) is StandIn and getattr(detached, "origin", detached) is getattr(x, "origin", x)
+    if type(x) is not type(detached) or not (form := Form(x))(detached):
+        return False
+    return all(_detached(getattr(x, name), getattr(detached, name)) for name in form.names)
+
+
+class _AsGiven(torch.utils._python_dispatch.TorchDispatchMode):
+    """Of a backward pass: torch detaches what the hook gives, but without hooks only what was a result of the node, and no class is to see that."""
+
+    def __init__(self, now):
+        super().__init__()
+        self.now = now
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        given = getattr(self.now, "given", None)
+        self.now.given = None
+        if func is torch.ops.aten.detach.default and args[0] is given:
+            return given
+        return func(*args, **(kwargs or {}))
+
+
 class Tape:
     """What torch noted during one capture."""
 
@@ -65,19 +89,29 @@ class Tape:
         self.leaves, self.results = [], []  # what gradients go to, and come from: stand-ins, or wrappers around them
         self.kept, self.versions, self.forms = [], [], None  # by torch for derivatives, in its order; how each is made of the plain tensors that a run keeps
         self.now = threading.local()
+        self.nodes = []  # that made what is kept
         self.passes = {}
         self.reads, self.refused = Reads(), None  # why the call ends the graph; a tuple of that: it has an effect
 
     # --- while the first pass is captured
     def keep(self, tensor):
+        if followed(type(tensor)):  # without hooks torch detaches the results alone that it keeps
+            with torch.no_grad():
+                if not _detached(tensor, tensor.detach()):
+                    self.refused = f"the detach of a {type(tensor).__name__} gives other numbers"
+                    raise Unfollowed(self.refused)
         self.kept.append(tensor)
+        self.nodes.append(tensor.grad_fn)
         self.versions.append(tensor._version)
         return len(self.kept) - 1
 
     def give(self, number):
         if self.forms is None:
             return self.kept[number]
-        return self._made(self.forms[number], self.now.kept)
+        given = self._made(self.forms[number], self.now.kept)
+        is_result = torch._C._current_autograd_node() is self.nodes[number]
+        self.now.given = given if type(self.forms[number]) is tuple and not is_result else None
+        return given
 
     def _made(self, form, kept):
         if type(form) is int:
@@ -94,7 +128,11 @@ class Tape:
         elif isinstance(function, (type, types.FunctionType)) and followed(function):
             roots.append(function)
         self._add(*roots)
-        return self.reads.owners()
+        try:
+            return self.reads.begin()
+        except Unfollowed as e:
+            self.refused = (f"the code of a wrapper's class reaches {e}",)
+            raise
 
     def _add(self, *roots):
         try:
@@ -178,7 +216,7 @@ def pull(tape, given, wanted, kept, gradients):
     tape.now.kept = kept
     try:
         leaves = [leaf for leaf, want in zip(tape.leaves, wanted) if want]
-        with torch.autograd.set_multithreading_enabled(False):
+        with torch.autograd.set_multithreading_enabled(False), _AsGiven(tape.now):
             found = iter(torch.autograd.grad([tape.results[i] for i in given], leaves, gradients, retain_graph=True, allow_unused=True))
         return tuple(next(found) if want else None for want in wanted)
     finally:

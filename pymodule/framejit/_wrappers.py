@@ -107,7 +107,10 @@ class StandIn(torch.Tensor):
             return NotImplemented
         if func._schema.name == "_c10d_functional::_wrap_tensor_autograd":  # what it gives is no plain tensor
             return torch.distributed._functional_collectives.AsyncCollectiveTensor(args[0])
-        return dispatched(func, args, kwargs or {})
+        made = dispatched(func, args, kwargs or {})
+        if func is torch.ops.aten.detach.default:
+            made.origin = getattr(args[0], "origin", args[0])  # the same numbers (framejit._tape asks)
+        return made
 
 
 def stand_in(sizes, strides, offset, dtype, device, requires_grad=False):

@@ -28,7 +28,7 @@ Explained Explain(Compiled& compiled) {
         if (segment->tally.runs == segment->tally.told) continue;
         passed.insert(at.first);
         for (size_t i : segment->ends) compiled.met[i] = true;
-        for (auto& g : segment->guards->Describe(code->co_localsplusnames)) e.guards.push_back(g);
+        for (auto& g : segment->guards->Describe(code.code->co_localsplusnames)) e.guards.push_back(g);
         if (segment->runner() == diag::RunBy::kNone) continue;
         e.op_count += segment->op_count;
         ran.insert(segment->shown.get());

@@ -51,6 +51,7 @@ struct Captured {
   // Says why the framework must differentiate what stands in front of the break. It is empty if it need not.
   std::string left;
   Ref loop;  // the code of a loop that repeats too often, and where it begins
+  const PyObject* loop_globals = nullptr;
   int loop_at = 0;
   Problem problem;
 };
@@ -185,7 +186,8 @@ void NoteBreak(const Compiled& compiled, Session& s, const CaptureSemantics& sem
   out->stopped_at = sem.root_index();
   out->raises = s.mixes_casts;
   out->left = s.lowering().undifferentiable();
-  if (sem.loops().code()) out->loop = Borrow(reinterpret_cast<PyObject*>(sem.loops().code()));
+  out->loop = Borrow(reinterpret_cast<PyObject*>(sem.loops().code().code));
+  out->loop_globals = sem.loops().code().globals;
   out->loop_at = sem.loops().at();
   out->reason = s.reason();
   // The failing instruction was counted by Before(): what stands is everything in front of it.
@@ -413,7 +415,7 @@ Segment* CaptureAt(Compiled& compiled, CodeState& code, Place& place, FjFrame* f
     }
     if (c.loop) {
       auto* looping = reinterpret_cast<PyCodeObject*>(c.loop.get());
-      Cut(StateOf(compiled, looping), looping, c.loop_at);
+      Cut(StateOf(compiled, {looping, c.loop_globals}), looping, c.loop_at);
       if (looping == fj_code(frame)) {
         if (reasons.empty()) {
           reasons.push_back(c.reason);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "capture/backends.h"
+#include "capture/code_in.h"
 #include "capture/exit.h"
 #include "capture/policy/background.h"
 #include "capture/policy/barren.h"
@@ -34,6 +35,8 @@ struct ShownGraph {
 };
 
 struct CodeState;
+using CodeStates = std::unordered_map<CodeIn, std::unique_ptr<CodeState>, CodeInHash>;
+
 // Options of one framejit.compile call, and everything compiled under them. Shared by equal calls.
 struct Compiled : std::enable_shared_from_this<Compiled> {
   std::string key;
@@ -46,16 +49,16 @@ struct Compiled : std::enable_shared_from_this<Compiled> {
   bool compiling = true;                                     // What torch.compiler.is_compiling() answers.
   std::vector<std::pair<std::string, std::string>> options;  // Options of framejit.config for this function alone.
   int Dynamic() const;                                       // `dynamic`, or where that is -1 what the option says
-  std::unordered_map<PyCodeObject*, std::unique_ptr<CodeState>> codes;
-  CodeState* Known(PyCodeObject* code) {  // It is null where nothing is known of the code.
+  CodeStates codes;
+  CodeState* Known(const CodeIn& code) {  // It is null where nothing is known of the code.
     if (code == last_code) return last_state;
     const auto at = codes.find(code);
     if (at == codes.end() || !at->second) return nullptr;
     last_code = code;
     return last_state = at->second.get();
   }
-  void Forget() { last_code = nullptr; }  // Called before something is taken out of `codes`.
-  PyCodeObject* last_code = nullptr;
+  void Forget() { last_code = {}; }  // Called before something is taken out of `codes`.
+  CodeIn last_code;
   CodeState* last_state = nullptr;
   int64_t captures = 0, recompiles = 0, graph_count = 0, op_count = 0;
   std::vector<diag::Break> breaks;                        // One for each place, in the order in which they first came.
@@ -231,9 +234,6 @@ struct Place {  // What is known of one offset of an instruction and one depth o
 
 struct CodeState {
   Ref code;
-  // Of the frame that came first, an address alone: what depends on the dictionary holds it. Frames of this code with
-  // other globals are left to Python.
-  const void* globals = nullptr;
   std::shared_ptr<InstalledLibrary> library;  // null: not one that may be left to Python
   std::map<std::pair<int, int>, Place> places;
   bool hot = true;         // arguments map to slots one to one, so calls need no frame

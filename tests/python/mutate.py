@@ -10,12 +10,14 @@ gradients, switches of process and thread, and the thread itself.
 import contextlib
 import decimal
 import functools
+import gc
 import operator
 import random
 import re
 import sys
 import threading
 import types
+import warnings
 
 import harness
 
@@ -275,13 +277,49 @@ def _set(getter, setter, value):
         setter(before)
 
 
+@contextlib.contextmanager
+def _warnings_raise():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+@contextlib.contextmanager
+def _printed(torch):
+    torch.set_printoptions(precision=2)
+    try:
+        yield
+    finally:
+        torch.set_printoptions(profile="default")
+
+
+def _modes(torch):
+    """Modes of torch that change nothing, or what an operation gives."""
+
+    class Functions(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            result = func(*args, **(kwargs or {}))
+            return result * 2 if func in (torch.sin, torch.Tensor.sin, torch.exp, torch.relu) else result
+
+    class Operations(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            result = func(*args, **(kwargs or {}))
+            return result * 2 if func in (torch.ops.aten.sin.default, torch.ops.aten.exp.default, torch.ops.aten.relu.default) else result
+
+    yield "a mode of functions", Functions
+    yield "a mode of operations", Operations
+
+
 def switches():
     """(name, context manager factory) of states of process and thread that a program may read."""
     torch, numpy = harness._torch(), harness._numpy()
     yield "recursion limit", lambda: _set(sys.getrecursionlimit, sys.setrecursionlimit, 3210)
     yield "decimal precision", lambda: decimal.localcontext(prec=7)
+    yield "warnings that raise", _warnings_raise
+    yield "no garbage collection", lambda: _set(gc.isenabled, lambda on: gc.enable() if on else gc.disable(), False)
     if numpy is not None:
         yield "numpy.errstate", lambda: numpy.errstate(all="ignore")
+        yield "numpy errors that raise", lambda: numpy.errstate(all="raise")
         yield "numpy print options", lambda: numpy.printoptions(precision=2)
     if torch is not None:
         yield "no_grad", torch.no_grad
@@ -292,6 +330,13 @@ def switches():
         yield "deterministic", lambda: _set(torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms, True)
         yield "threads", lambda: _set(torch.get_num_threads, torch.set_num_threads, 1)
         yield "default device", lambda: torch.device("cpu")
+        yield "another default device", lambda: torch.device("meta")
+        yield "autocast to float16", lambda: torch.autocast("cpu", dtype=torch.float16)
+        yield "anomalies", lambda: torch.autograd.set_detect_anomaly(True)
+        yield "no oneDNN", lambda: torch.backends.mkldnn.flags(enabled=False)
+        yield "saved tensors packed", lambda: torch.autograd.graph.saved_tensors_hooks(lambda t: t * 1, lambda t: t)
+        yield "torch print options", lambda: _printed(torch)
+        yield from _modes(torch)
 
 
 def arguments():
@@ -313,12 +358,34 @@ def arguments():
     def turned(v):
         return v.t().contiguous().t() if v.ndim == 2 else v
 
+    def spaced(v):
+        wide = v.repeat_interleave(2, -1) if v.ndim else v
+        return wide[..., ::2] if v.ndim else v
+
+    def shifted(v):
+        return torch.cat([v[:1], v])[1:] if v.ndim else v
+
+    def same_object(made):
+        seen = {}
+        kept = [seen.setdefault((type(v), str(v.dtype), tuple(v.shape)), v) if _is_tensor(v) else v for v in made]
+        return type(made)(kept)
+
     yield "float64", each(lambda v: v.double() if v.is_floating_point() else v, lambda v: v.astype("f4") if v.dtype.kind == "f" else v)
     yield "int64", each(lambda v: v.long(), lambda v: v.astype("i8"))
+    yield "bool", each(lambda v: v > 0, lambda v: v > 0)
+    yield "int32", each(lambda v: v.int(), lambda v: v.astype("i4"))
     yield "other layout", each(turned, lambda v: numpy.asfortranarray(v))
+    yield "every second element", each(spaced, lambda v: numpy.repeat(v, 2, -1)[..., ::2] if v.ndim else v)
+    yield "in the middle of its memory", each(shifted, lambda v: numpy.concatenate([v[:1], v])[1:] if v.ndim else v)
+    yield "the same row again", each(lambda v: v[:1].expand(v.shape) if v.ndim and len(v) else v, lambda v: numpy.broadcast_to(v[:1], v.shape) if v.ndim and len(v) else v)
+    yield "backwards in memory", each(lambda v: v, lambda v: v[::-1].copy()[::-1] if v.ndim else v)
+    yield "one object", same_object
+    yield "another device", each(lambda v: v.to("meta"), lambda v: v)
     for size in (0, 1, 2):
         yield f"first size {size}", each(lambda v, n=size: v[:n].clone() if v.ndim else v, lambda v, n=size: v[:n].copy() if v.ndim else v)
         yield f"last size {size}", each(lambda v, n=size: v[..., :n].clone() if v.ndim else v, lambda v, n=size: v[..., :n].copy() if v.ndim else v)
+    yield "zeros for numbers", lambda made: type(made)(type(v)(0) if type(v) in (int, float) else v for v in made)
+    yield "floats for integers", lambda made: type(made)(float(v) if type(v) is int else v for v in made)
     yield "other numbers", lambda made: type(made)(v + 1 if type(v) in (int, float) else v for v in made)
     if torch is not None:
         yield "requires_grad", lambda made: type(made)(

@@ -8,8 +8,10 @@ classes above, the metaclass, a `__getattr__` that was not there, the built-in b
 import builtins
 import collections
 import contextlib
+import contextvars
 import functools
 import io
+import os
 import sys
 import types
 import warnings
@@ -51,6 +53,7 @@ def _single(reads):
             if (owner is getattr or owner is hasattr) and len(key) > 1 and isinstance(key[1], str):
                 yield "attribute", key[0], key[1]
             else:
+                yield from _state(getattr(owner, "__self__", None), key)
                 yield "called", owner, None
                 yield from (("operate", a, None) for a in (*key, getattr(owner, "__self__", None)))
         elif kind == "operate":
@@ -58,7 +61,16 @@ def _single(reads):
         else:
             yield kind, owner, key
             if kind in ("item", "contains"):
+                yield from _state(owner, (key,))
                 yield "operate", key, None
+
+
+def _state(owner, keys):
+    """Variables of the environment and of contexts, which code of C or of Python's library reads."""
+    if owner is os.environ and keys and isinstance(keys[0], str):
+        yield "environment", owner, keys[0]
+    elif isinstance(owner, contextvars.ContextVar):
+        yield "context", owner, None
 
 
 def recorded(function, make, extension):
@@ -107,6 +119,19 @@ def _lay_item(owner, key, value):
         kind.__delitem__(owner, key)
     else:
         kind.__setitem__(owner, key, value)
+
+
+def _lay_item_of(owner, key, value):
+    if value is MISSING:
+        del owner[key]
+    else:
+        owner[key] = value if isinstance(value, str) else "3"
+
+
+def _set_context(variable):
+    before = variable.get(MISSING)
+    token = variable.set((_other_values(before) if before is not MISSING else [("", 3)])[0][1])
+    return lambda: variable.reset(token)
 
 
 def _lay_variable(cell, _, value):
@@ -258,6 +283,10 @@ def _changes(kind, owner, key):
         return
     if kind == "attribute":
         yield from _attribute(owner, key)
+    elif kind == "environment":
+        yield from _values(_lay_item_of, owner, key, owner.get(key, MISSING))
+    elif kind == "context":
+        yield "another value", functools.partial(_set_context, owner)
     elif kind == "global":
         lying, library = owner.get(key, MISSING), not harness.is_ours(str(owner.get("__file__", "<"))) or str(owner.get("__name__")).startswith("namedtuple_")
         if lying is MISSING and library:

@@ -530,6 +530,47 @@ def test_one_code_in_several_namespaces(fresh, torch):
     assert all(fresh.compile(f).cache_info()["outcomes"]["run"]["graph"] > 0 for f in functions)
 
 
+def test_a_callee_with_other_globals_is_compiled(fresh, torch):
+    code = compile("def f(x):\n    y = x.sin() * K\n    sys.getrefcount(x)\n    return (y + K).cos()", "callee", "exec")
+    functions = []
+    for k in (2.0, 3.0, 5.0):
+        space = {"K": k, "sys": sys}
+        exec(code, space)
+        functions.append(space["f"])
+
+    def root(f, x):
+        return f(x) * 2
+
+    x = torch.ones(3)
+    with fresh.config.patch(leave=False):
+        compiled = fresh.compile(root)
+        for call in range(3):
+            for f in functions:
+                assert torch.allclose(compiled(f, x), root(f, x))
+        before = compiled.cache_info()
+        for f in functions:
+            compiled(f, x)
+        after = compiled.cache_info()
+        assert after["outcomes"]["run"]["graph"] - before["outcomes"]["run"]["graph"] == 9  # the callee's two parts, and the caller's end
+        assert after["captures"] == before["captures"]
+        functions[1].__globals__["K"] = 7.0
+        assert torch.allclose(compiled(functions[1], x), root(functions[1], x))
+
+
+def test_namespaces_without_end_run_in_python(fresh, torch):
+    code = compile("def f(x):\n    y = x.sin() * K\n    sys.getrefcount(x)\n    return (y + K).cos()", "callee", "exec")
+
+    def root(f, x):
+        return f(x) * 2
+
+    compiled, x = fresh.compile(root), torch.ones(3)
+    for k in range(200):
+        space = {"K": k, "sys": sys}
+        exec(code, space)
+        assert torch.allclose(compiled(space["f"], x), root(space["f"], x))
+    assert compiled.cache_info()["captures"] < 60
+
+
 @pytest.mark.parametrize("scalar_loops", [True, False])
 def test_a_callee_with_the_code_of_another_namespace(fresh, torch, scalar_loops):
     def total(f, x):

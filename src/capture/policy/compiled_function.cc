@@ -169,8 +169,9 @@ bool NoHook() {
 [[gnu::hot]] PyObject* RunCompiled(const std::shared_ptr<Compiled>& kept, PyObject* fn, PyObject* const* args,
                                    size_t nargsf, PyObject* kwnames) {
   Compiled& compiled = *kept;
-  auto* code = reinterpret_cast<PyCodeObject*>(reinterpret_cast<PyFunctionObject*>(fn)->func_code);
-  const CodeState* state = compiled.Known(code);
+  auto* function = reinterpret_cast<PyFunctionObject*>(fn);
+  auto* code = reinterpret_cast<PyCodeObject*>(function->func_code);
+  const CodeState* state = compiled.Known({code, function->func_globals});
   Place* entry = state ? state->entry : nullptr;
   if (entry && GivenUp(*entry)) {
     const Meter meter(compiled, state);
@@ -277,7 +278,7 @@ PyObject* GetGuards(PyObject* o, void*) {
   for (auto& [code, state] : (*Self(o)->compiled)->codes)
     for (auto& [key, place] : state->places)
       for (auto& seg : place.segments)
-        for (auto& g : seg->guards->Describe(code->co_localsplusnames)) all.push_back(g);
+        for (auto& g : seg->guards->Describe(code.code->co_localsplusnames)) all.push_back(g);
   return Strings(all);
 }
 

@@ -38,7 +38,7 @@ void Sweep(CompiledTable& table) {
 
 // Segments that were dropped while some thread was in one, or in a capture for one.
 struct Dropped {
-  std::vector<std::unordered_map<PyCodeObject*, std::unique_ptr<CodeState>>> codes;
+  std::vector<CodeStates> codes;
   std::vector<std::unique_ptr<Segment>> segments;
 };
 Dropped& Retired() {  // to drop something else
@@ -115,38 +115,45 @@ void ResetAll() {
   for (const auto& c : AllCompiled()) ResetCompiled(*c);
 }
 
-// Code that is made anew all the time (exec, a class made in a function) is equal, but never the same. Of so many equal
-// ones those that were asked for last stay: each holds what its function held.
-static void RetireEqual(Compiled& compiled, PyCodeObject* code) {
+// Code that is made anew all the time (exec, a class made in a function) is equal, but never the same; or it is the
+// same with new globals. Of so many equal ones those that were asked for last stay: each holds what its function held.
+// Returns how many have the very same code.
+static size_t RetireEqual(Compiled& compiled, PyCodeObject* code) {
   constexpr size_t kEqual = 64;
-  std::vector<std::pair<uint64_t, PyCodeObject*>> equal;
+  std::vector<std::pair<uint64_t, CodeIn>> equal;
+  size_t identical = 0;
   for (auto& [other, state] : compiled.codes) {
-    if (other == code || other->co_firstlineno != code->co_firstlineno || !state) continue;
+    if (other.code->co_firstlineno != code->co_firstlineno || !state) continue;
     const int same =
-        PyObject_RichCompareBool(reinterpret_cast<PyObject*>(other), reinterpret_cast<PyObject*>(code), Py_EQ);
+        PyObject_RichCompareBool(reinterpret_cast<PyObject*>(other.code), reinterpret_cast<PyObject*>(code), Py_EQ);
     if (same < 0) PyErr_Clear();
     if (same == 1) equal.emplace_back(state->used, other);
+    identical += other.code == code;
   }
-  if (equal.size() < kEqual) return;
+  if (equal.size() < kEqual) return identical;
   InUse now;
-  std::sort(equal.begin(), equal.end());
+  std::sort(equal.begin(), equal.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   compiled.Forget();
   auto& codes = Retired().codes.emplace_back();
   for (size_t i = 0; i < equal.size() / 2; ++i) codes.insert(compiled.codes.extract(equal[i].second));
+  return identical;
 }
 
-CodeState& StateOf(Compiled& compiled, PyCodeObject* code) {
+CodeState& StateOf(Compiled& compiled, const CodeIn& key) {
+  constexpr size_t kNamespaces = 16;  // of one code; it runs in Python with more
   static uint64_t clock = 0;
-  if (auto known = compiled.codes.find(code); known != compiled.codes.end() && known->second) {
+  PyCodeObject* const code = key.code;
+  if (auto known = compiled.codes.find(key); known != compiled.codes.end() && known->second) {
     known->second->used = ++clock;
     return *known->second;
   }
-  RetireEqual(compiled, code);
-  auto& s = compiled.codes[code];
+  const size_t namespaces = RetireEqual(compiled, code);
+  auto& s = compiled.codes[key];
   if (!s) {
     s = std::make_unique<CodeState>();
     s->code = Borrow(reinterpret_cast<PyObject*>(code));
-    s->skip = SkippedFile(code) || !(code->co_flags & CO_OPTIMIZED);  // module and class bodies
+    s->skip = SkippedFile(code) || !(code->co_flags & CO_OPTIMIZED) ||  // module and class bodies
+              namespaces >= kNamespaces;
     s->library = compiled.libraries.Of(code, reinterpret_cast<PyCodeObject*>(compiled.root_code.get()));
     s->hot = !(code->co_ncellvars);
     s->instead = InsteadOf(code);

@@ -31,7 +31,7 @@ bool Holds(const std::vector<int>& list, int x) {
 }  // namespace
 
 LoopWatch::LoopWatch(Session& s, Compiled& compiled) : s_(s), compiled_(compiled), root_cut_(nullptr) {
-  auto it = compiled.codes.find(fj_code(s.root()));
+  auto it = compiled.codes.find(CodeOf(s.root()));
   if (it != compiled.codes.end() && !it->second->cut.empty() && !compiled.fullgraph) root_cut_ = &it->second->cut;
 }
 
@@ -63,7 +63,7 @@ bool LoopWatch::EntersScalar(int index) const {
                              m.rank != 1 || m.sizes[0] < kScalar) {
     return false;
   }
-  CodeLoops* loops = LoopsOf(compiled_, StateOf(compiled_, code), code);
+  CodeLoops* loops = LoopsOf(compiled_, StateOf(compiled_, CodeOf(frame)), code);
   return loops && loops->Enters(frame, index);
 }
 
@@ -82,7 +82,7 @@ bool LoopWatch::Back(FjFrame* frame, int index, long instructions) {
   auto [it, first] = loops_.try_emplace(reinterpret_cast<uint64_t>(code) * 31 + index);
   Loop& loop = it->second;
   if (first) {
-    auto known = compiled_.codes.find(code);
+    auto known = compiled_.codes.find(CodeOf(frame));
     if (known != compiled_.codes.end() && Holds(known->second->cut, index)) return false;
     NewWeights(loop);
     loop.operations = s_.op_count;
@@ -96,9 +96,9 @@ bool LoopWatch::Back(FjFrame* frame, int index, long instructions) {
     loop.operations = s_.op_count;
   }
   if (++loop.backs == kScalar) {
-    CodeLoops* loops = LoopsOf(compiled_, StateOf(compiled_, code), code);
+    CodeLoops* loops = LoopsOf(compiled_, StateOf(compiled_, CodeOf(frame)), code);
     if (loops && loops->Promising(frame, index)) {
-      code_ = Borrow(reinterpret_cast<PyObject*>(code));
+      code_ = Borrow(reinterpret_cast<PyObject*>(code)), globals_ = fj_globals(frame);
       at_ = index;
       return false;
     }
@@ -121,7 +121,7 @@ bool LoopWatch::Back(FjFrame* frame, int index, long instructions) {
                    (loop.rounds <= kFewRounds || loop.calls <= (outermost ? kCalls : kCallsInCalls));
   if ((few || (loop.rounds <= inputs && loop.calls <= 2 * inputs)) && instructions - loop.idle_since <= kIdle)
     return true;
-  code_ = Borrow(reinterpret_cast<PyObject*>(code));
+  code_ = Borrow(reinterpret_cast<PyObject*>(code)), globals_ = fj_globals(frame);
   at_ = index;
   return false;
 }

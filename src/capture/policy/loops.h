@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "capture/code_in.h"
 #include "capture/ref.h"
 #include "frame/semantics.h"
 
@@ -27,8 +28,8 @@ class LoopWatch {
   // A function is called: its loops begin anew.
   void Called(PyCodeObject* code) { ++calls_[code]; }
 
-  // The loop that was found to repeat, to be cut from now on. Null: none.
-  PyCodeObject* code() const { return reinterpret_cast<PyCodeObject*>(code_.get()); }
+  // The loop that was found to repeat, to be cut from now on. No code: none.
+  CodeIn code() const { return {reinterpret_cast<PyCodeObject*>(code_.get()), globals_}; }
   int at() const { return at_; }
 
  private:
@@ -50,6 +51,7 @@ class LoopWatch {
   std::unordered_map<uint64_t, Loop> loops_;
   std::unordered_map<PyCodeObject*, int> calls_;
   Ref code_;
+  const PyObject* globals_ = nullptr;
   int at_ = 0;
 };
 

@@ -87,10 +87,8 @@ class Policy : public frame::FramePolicy {
       if (root) RememberDisabled(*active, frame);
       return root && active->fullgraph;
     }
-    CodeState& c = StateOf(*active, fj_code(frame));
-    if (!c.globals) c.globals = fj_globals(frame);
-    const bool wanted =
-        !c.skip && c.globals == fj_globals(frame) && !(c.idle && Idle(c)) && !(IsBarren(c) && !TakesTensors(frame));
+    CodeState& c = StateOf(*active, CodeOf(frame));
+    const bool wanted = !c.skip && !(c.idle && Idle(c)) && !(IsBarren(c) && !TakesTensors(frame));
     if (!wanted && root) active->outcomes->Add(diag::RunBy::kPython);
     return wanted || c.instead;
   }
@@ -111,7 +109,7 @@ class Policy : public frame::FramePolicy {
     } else {
       Retry retry;
       {
-        const Meter meter(*compiled, compiled->Known(fj_code(frame)));
+        const Meter meter(*compiled, compiled->Known(CodeOf(frame)));
         const ActiveScope on(compiled);
         if (!Wants(frame)) return false;
         *result = drive();
@@ -143,7 +141,7 @@ class Policy : public frame::FramePolicy {
     std::shared_ptr<Compiled> compiled = active;
     diag::OptionScope options(compiled->options.empty() ? nullptr : &compiled->options);
     if (compiled->fullgraph && IsDisabled(fj_function(frame))) return NotFull(*compiled);
-    CodeState& state = StateOf(*compiled, code);
+    CodeState& state = StateOf(*compiled, CodeOf(frame));
     if (Estimate* estimate = Estimate::Current()) return LookedAt(*estimate, *compiled, state, frame);
     if (state.instead) return RunInstead(frame, state.instead.get(), result);
     Place& place = state.places[{fj_next(frame), fj_stack_depth(frame)}];
@@ -608,7 +606,7 @@ class Policy : public frame::FramePolicy {
         diag::Break b = BreakHere(frame, diag::BreakId::kLimit, why);
         b.line = fj_code(frame)->co_firstlineno;
         diag::Warn(diag::Render(b));
-        StateOf(compiled, fj_code(frame)).stopped.emplace(fj_next(frame), RememberBreak(compiled, b));
+        StateOf(compiled, CodeOf(frame)).stopped.emplace(fj_next(frame), RememberBreak(compiled, b));
       }
       place.give_up = true;
       return false;

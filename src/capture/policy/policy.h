@@ -35,7 +35,10 @@ class InUse {
   static inline int users_ = 0;
 };
 
-CodeState& StateOf(Compiled& compiled, PyCodeObject* code);
+CodeState& StateOf(Compiled& compiled, const CodeIn& code);
+inline CodeIn CodeOf(FjFrame* frame) {
+  return {fj_code(frame), fj_globals(frame)};
+}
 
 // While alive, frames of this thread are candidates under `compiled`.
 class ActiveScope {

@@ -23,8 +23,7 @@ bool Wants(PyObject* stand_in) {
 
 namespace {
 
-// Of a guard: is the wrapper made as this form says, is all that code reads as it was? self: a framejit._tape.Form or a
-// framejit._reads.Reads.
+// Of a guard: is the wrapper made as this form says? self: a framejit._tape.Form.
 PyObject* SameForm(PyObject* self, PyObject* wrapper) {
   SuspendScope off;
   return PyObject_CallOneArg(self, wrapper);
@@ -115,7 +114,6 @@ bool Tape::Prepare(PyObject* function, PyObject* args, PyObject* kwargs) {
     owners = Ref(PyObject_CallMethod(tape_.get(), "prepare", "OOO", function, args, kwargs));
   }
   if (!owners) return Refuse("the code of a class of wrappers");
-  reads_ |= PyTuple_GET_SIZE(owners.get()) > 0;
   const PendingEffects& pending = s_.pending();
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(owners.get()); ++i) {
     PyObject* o = PyTuple_GET_ITEM(owners.get(), i);
@@ -129,13 +127,69 @@ bool Tape::Prepare(PyObject* function, PyObject* args, PyObject* kwargs) {
   return true;
 }
 
+namespace {
+
+// Guards for one entry of framejit._reads.Reads: (kind, owner, name, value).
+class ReadGuards {
+ public:
+  ReadGuards(guard::GuardBuilder& guards, PyObject* missing) : guards_(guards), missing_(missing) {}
+
+  void Add(PyObject* entry) {
+    const std::string_view kind = PyUnicode_AsUTF8(PyTuple_GET_ITEM(entry, 0));
+    PyObject *owner = PyTuple_GET_ITEM(entry, 1), *name = PyTuple_GET_ITEM(entry, 2),
+             *value = PyTuple_GET_ITEM(entry, 3);
+    const Source* at = guards_.Const(owner);
+    if (kind == "item") return Value(guards_.Child(SourceKind::kDictItem, at, 0, name), value);
+    if (kind == "cell") return Value(guards_.Child(SourceKind::kCell, at), value);
+    if (kind == "function") return guards_.Function(at, reinterpret_cast<PyFunctionObject*>(owner));
+    if (kind == "list") return List(at, value);
+    if (kind == "dict") return Dict(at, value);
+    if (kind == "set") return Row(guard::Kind::kKeys, at, Ref(PySequence_Tuple(owner)));
+    if (kind == "object") return Dict(guards_.Child(SourceKind::kInstanceDict, at), value);
+    if (kind == "class") Row(guard::Kind::kTypeVersion, at, Borrow(owner));
+    guards_.TypeIs(at, Py_TYPE(owner));  // of an object, and of a class
+  }
+
+ private:
+  void Row(guard::Kind kind, const Source* at, const Ref& object) {
+    guard::Row row{kind, at};
+    row.object = object.get();
+    guards_.Add(std::move(row));
+  }
+  void Value(const Source* at, PyObject* value) {
+    if (value == missing_) return guards_.Absent(at);
+    const bool plain = PyLong_CheckExact(value) || PyFloat_CheckExact(value) || PyUnicode_CheckExact(value) ||
+                       PyBytes_CheckExact(value);
+    plain ? guards_.Equal(at, value) : guards_.Is(at, value);
+  }
+  void List(const Source* at, PyObject* items) {
+    guard::Row row{guard::Kind::kLength, at};
+    row.number = PyList_GET_SIZE(items);
+    guards_.Add(std::move(row));
+    for (int i = 0; i < PyList_GET_SIZE(items); ++i)
+      Value(guards_.Child(SourceKind::kItem, at, i), PyList_GET_ITEM(items, i));
+  }
+  void Dict(const Source* at, PyObject* dict) {
+    Row(guard::Kind::kKeys, at, Ref(PySequence_Tuple(dict)));
+    PyObject *key, *value;
+    for (Py_ssize_t i = 0; PyDict_Next(dict, &i, &key, &value);)
+      Value(guards_.Child(SourceKind::kDictItem, at, 0, key), value);
+  }
+
+  guard::GuardBuilder& guards_;
+  PyObject* const missing_;
+};
+
+}  // namespace
+
 bool Tape::GuardReads() {
-  if (guarded_) return true;
+  static PyObject* const missing = FromModule("framejit._reads", "MISSING");
   Ref reads(PyObject_GetAttrString(tape_.get(), "reads")),
-      asks(reads ? PyCFunction_New(&same_form, reads.get()) : nullptr);
-  if (!asks) return false;
-  s_.guards().Is(s_.guards().Child(SourceKind::kMember, s_.guards().Const(reads.get()), 0, asks.get()), Py_True);
-  return guarded_ = true;
+      entries(reads && missing ? PyObject_GetAttrString(reads.get(), "entries") : nullptr);
+  if (!entries) return false;
+  ReadGuards all(s_.guards(), missing);
+  for (; guarded_ < PyList_GET_SIZE(entries.get()); ++guarded_) all.Add(PyList_GET_ITEM(entries.get(), guarded_));
+  return true;
 }
 
 PyObject* Tape::Call(PyObject* function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
@@ -155,7 +209,7 @@ PyObject* Tape::Call(PyObject* function, PyObject* const* args, Py_ssize_t nargs
   }
   if (s_.broken()) return PyErr_Clear(), s_.Break(s_.reason().id);
   if (!result) return Refuse("an operation on wrappers that raises"), nullptr;
-  if (reads_ && !GuardReads()) return nullptr;
+  if (!GuardReads()) return nullptr;
   return asking.FromTorch(result.get(), true);
 }
 

@@ -79,7 +79,7 @@ class Tape {
   Ref FormFor(PyObject* wrapper);
   // Before torch runs the code of classes, which is looked through. False: Break, or an error.
   bool Prepare(PyObject* function, PyObject* args, PyObject* kwargs);
-  bool GuardReads();              // A guard for what the code reads.
+  bool GuardReads();              // Guards for what the code reads.
   bool Refuse(const char* what);  // A Break with the error's text, or what the tape says of it. Always false.
   std::vector<PyObject*> Watched(const std::vector<PyObject*>& kept);
 
@@ -90,7 +90,7 @@ class Tape {
   std::vector<Ref> leaves_;                         // The leaves as the program has them.
   Ref leaving_;
   bool inside_ = false;
-  bool reads_ = false, guarded_ = false;  // Is there something that code reads, and the guard for that?
+  Py_ssize_t guarded_ = 0;  // So much of what the code reads has guards.
 
   friend class TapeScope;
   static thread_local Tape* now;
