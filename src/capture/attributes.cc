@@ -11,6 +11,7 @@
 #include "capture/arg_vector.h"
 #include "capture/callees.h"
 #include "capture/proxy.h"
+#include "capture/read_module.h"
 #include "capture/semantics.h"
 #include "capture/tensor_state.h"
 #include "capture/wrappers/tape.h"
@@ -77,6 +78,7 @@ const Names& N() {
 }  // namespace
 
 PyObject* CaptureSemantics::ModuleAttr(PyObject* module, PyObject* name) {
+  ReadModule(module, name);
   PyObject* dict = PyModule_GetDict(module);
   const Source* source = s_.guards().Const(dict);
   bool found;

@@ -2,7 +2,9 @@
 // object to the places that it was found in. Objects that go by several names (torch.nn.functional.linear is
 // torch._C._nn.linear) get the first name that has a row in surface/, else the first of all: the table lists public
 // places first.
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <unordered_map>
 #include <vector>
 
@@ -10,6 +12,7 @@
 #include "surface/surface.h"
 #include "tensor/autograd.h"
 #include "tensor/cupy_api.h"
+#include "tensor/named_modules.h"
 #include "tensor/numpy_api.h"
 #include "tensor/tensor.h"
 #include "tensor/torch_api.h"
@@ -18,20 +21,25 @@ namespace framejit::tensor {
 
 namespace {
 
-// X(path, types too). To make the callables of another module known: a row here.
+// A place whose callables have names. `known`: it was walked.
+struct Space {
+  const char* path;
+  bool known = false;
+};
+// To make the callables of another module known: a row here.
 // clang-format off: tables
-#define FRAMEJIT_TORCH_NAMESPACES(X)                                                                               \
-  X("torch.Tensor") X("torch") X("torch.nn.functional") X("torch.special") X("torch.linalg") X("torch.fft")        \
-  X("torch.autograd.grad_mode") X("torch.nn.init") X("torch.nn.parameter") X("torch.nn.utils") X("torch.amp")      \
-  X("torch.backends.cudnn") X("torch.functional") X("torch.compiler") X("torch.jit") X("torch.overrides")          \
-  X("torch.random") X("torch.cuda") X("torch.autograd") X("torch._C._nn") X("torch._C._linalg") X("torch._C._fft") \
-  X("torch._C._special") X("torch._C._VariableFunctionsClass") X("torch._C") X("torch._C._functions")                   \
-  X("torch._C.TensorBase") X("torch._C._functorch") X("torch._C._sparse")
-#define FRAMEJIT_NUMPY_NAMESPACES(X)                                                                  \
-  X("numpy.ndarray") X("numpy") X("numpy.linalg") X("numpy.fft") X("numpy.random") X("numpy.generic") \
-  X("numpy.float64") X("numpy.float32") X("numpy.int64") X("numpy.bool_") X("numpy.lib.stride_tricks") X("scipy.special")     \
-  X("framejit._arrays")
-#define FRAMEJIT_CUPY_NAMESPACES(X) X("cupy.ndarray") X("cupy")
+Space torch_spaces[] = {
+  {"torch.Tensor"}, {"torch"}, {"torch.nn.functional"}, {"torch.special"}, {"torch.linalg"}, {"torch.fft"},
+  {"torch.autograd.grad_mode"}, {"torch.nn.init"}, {"torch.nn.parameter"}, {"torch.nn.utils"}, {"torch.amp"},
+  {"torch.backends.cudnn"}, {"torch.functional"}, {"torch.compiler"}, {"torch.jit"}, {"torch.overrides"},
+  {"torch.random"}, {"torch.cuda"}, {"torch.autograd"}, {"torch._C._nn"}, {"torch._C._linalg"}, {"torch._C._fft"},
+  {"torch._C._special"}, {"torch._C._VariableFunctionsClass"}, {"torch._C"}, {"torch._C._functions"},
+  {"torch._C.TensorBase"}, {"torch._C._functorch"}, {"torch._C._sparse"}};
+Space numpy_spaces[] = {
+  {"numpy.ndarray"}, {"numpy"}, {"numpy.linalg"}, {"numpy.fft"}, {"numpy.random"}, {"numpy.generic"}, {"numpy.float64"},
+  {"numpy.float32"}, {"numpy.int64"}, {"numpy.bool_"}, {"numpy.lib.stride_tricks"}, {"scipy.special"},
+  {"framejit._arrays"}};
+Space cupy_spaces[] = {{"cupy.ndarray"}, {"cupy"}};
 // clang-format on
 
 // An object and the places that it was found in, in the order of the tables. Its name is made when it is asked for: a
@@ -153,6 +161,22 @@ PyObject* Walk(const std::string& path) {
   return at.release();
 }
 
+// What stands at that path, if it is there: a framework imports some of its modules only when they are first read, and
+// most programs never read them.
+Ref Loaded(const char* path) {
+  const char* dot = strchr(path, '.');
+  PyObject* modules = PyImport_GetModuleDict();
+  Ref at = Ref::Borrow(PyDict_GetItemString(modules, std::string(path, dot ? dot - path : strlen(path)).c_str()));
+  while (at && dot) {
+    const char* next = strchr(dot + 1, '.');
+    const std::string part = next ? std::string(dot + 1, next - dot - 1) : std::string(dot + 1);
+    dot = next;
+    at = PyModule_Check(at.get()) ? Ref::Borrow(PyDict_GetItemString(PyModule_GetDict(at.get()), part.c_str()))
+                                  : Ref(PyObject_GetAttrString(at.get(), part.c_str()));
+  }
+  return at;
+}
+
 bool Known(const std::string& name) {
   const Callee callee(name);
   return surface::HasRow(callee) || callee.effects().answer != Answer::kNone;
@@ -212,15 +236,16 @@ Callee NameOf(PyObject* o) {
   return table.names[o] = best;
 }
 
-void AddNamespace(const char* path) {
+void Enter(Space& row) {
   SavedError saved;
-  Ref space(Walk(path));
+  Ref space = Loaded(row.path);
   if (!space) {
     PyErr_Clear();
     return;
   }
+  row.known = true;
   const bool type = PyType_Check(space.get());
-  const uint16_t place = Names().Path(path);
+  const uint16_t place = Names().Path(row.path);
   auto add = [&](PyObject* key, PyObject* value) {
     if (!PyUnicode_Check(key) || !Callable(value)) return;
     PyTypeObject* vt = Py_TYPE(value);
@@ -259,32 +284,22 @@ void AddNamespace(const char* path) {
   }
 }
 
+template <size_t n>
+void EnterLoaded(Space (&spaces)[n]) {
+  for (Space& row : spaces)
+    if (!row.known) Enter(row);
+}
+
 void Fill() {
-  static bool torch = false, numpy = false, scipy = false;
-  if (!torch && Torch()) {
-    torch = true;
-#define X(path) AddNamespace(path);
-    FRAMEJIT_TORCH_NAMESPACES(X)
-#undef X
-  }
   static Py_ssize_t modules = -1;  // at the last look
+  static bool torch = false;
+  const bool bound = !torch && Torch();
+  torch |= bound;
   PyObject* imported = PyImport_GetModuleDict();
-  if (std::exchange(modules, PyDict_GET_SIZE(imported)) == PyDict_GET_SIZE(imported)) return;
-  bool has_scipy = Numpy() && PyDict_GetItemString(imported, "scipy.special");
-  if ((!numpy && Numpy()) || (!scipy && has_scipy)) {
-    numpy = true;
-    scipy = has_scipy;
-#define X(path) AddNamespace(path);
-    FRAMEJIT_NUMPY_NAMESPACES(X)
-#undef X
-  }
-  static bool cupy = false;
-  if (!cupy && Cupy()) {
-    cupy = true;
-#define X(path) AddNamespace(path);
-    FRAMEJIT_CUPY_NAMESPACES(X)
-#undef X
-  }
+  if (std::exchange(modules, PyDict_GET_SIZE(imported)) == PyDict_GET_SIZE(imported) && !bound) return;
+  if (torch) EnterLoaded(torch_spaces);
+  if (Numpy()) EnterLoaded(numpy_spaces);
+  if (Cupy()) EnterLoaded(cupy_spaces);
 }
 
 // torch.ops.aten.add and torch.ops.aten.add.Tensor: objects that torch makes on first use and keeps.
@@ -314,6 +329,20 @@ PyObject* ResolveCallee(const std::string& name) {
   constexpr std::string_view kVjp = "framejit.vjp(";
   if (name.starts_with(kVjp)) return MakeVjp(name.substr(kVjp.size(), name.size() - kVjp.size() - 1));
   return Walk(name);
+}
+
+void ImportNamed(PyObject* module, PyObject* name) {
+  if (PyDict_Contains(PyModule_GetDict(module), name) != 0 || !PyUnicode_Check(name)) return PyErr_Clear();
+  SavedError saved;
+  const char* of = PyModule_GetName(module);
+  if (!of) return PyErr_Clear();
+  const std::string path = std::string(of) + "." + PyUnicode_AsUTF8(name);
+  const auto is = [&](const Space& row) { return row.path == path; };
+  if (std::none_of(std::begin(torch_spaces), std::end(torch_spaces), is) &&
+      std::none_of(std::begin(numpy_spaces), std::end(numpy_spaces), is))
+    return;
+  Ref(PyImport_ImportModule(path.c_str()));
+  PyErr_Clear();
 }
 
 bool IsTorchOperator(PyObject* o) {
