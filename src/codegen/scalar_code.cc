@@ -40,7 +40,6 @@
 #include <llvm/Transforms/Scalar/SROA.h>
 #include <llvm/Transforms/Scalar/SimpleLoopUnswitch.h>
 #include <llvm/Transforms/Scalar/SimplifyCFG.h>
-#include <llvm/Transforms/Utils/Cloning.h>
 #include <llvm/Transforms/Utils/Local.h>
 #include <llvm/Transforms/Utils/LoopUtils.h>
 #include <llvm/Transforms/Utils/UnrollLoop.h>
@@ -53,6 +52,7 @@
 #include "codegen/codegen.h"
 #include "codegen/late_checks.h"
 #include "codegen/machine.h"
+#include "codegen/modulo.h"
 #include "codegen/scalar_ranges.h"
 #include "codegen/selects.h"
 #include "codegen/sunk_counters.h"
@@ -62,52 +62,6 @@ namespace framejit::codegen {
 namespace {
 
 using llvm::Value;
-
-// The remainder is a function of the module, so that passes see one instruction that has no effects, move it out of
-// loops and find it again. ExpandModuloPass puts its body in the place of each call. Many programs keep a number within
-// bounds that it seldom leaves, and then no division runs. It may be computed where nobody wants it, with any divisor.
-// What is known of the operands' signs makes it another function.
-enum class Signs : uint8_t { kAny, kDivisorNatural, kNatural };
-constexpr const char* kModulo[] = {"fj_modulo", "fj_modulo_by_natural", "fj_modulo_of_naturals"};
-
-llvm::Function* Modulo(llvm::Module& m, Signs signs) {
-  const char* const name = kModulo[static_cast<int>(signs)];
-  if (llvm::Function* f = m.getFunction(name)) return f;
-  llvm::LLVMContext& c = m.getContext();
-  llvm::IRBuilder<> b(c);
-  auto* type = llvm::FunctionType::get(b.getInt64Ty(), {b.getInt64Ty(), b.getInt64Ty()}, false);
-  auto* f = llvm::Function::Create(type, llvm::Function::InternalLinkage, name, m);
-  for (auto attribute : {llvm::Attribute::NoUnwind, llvm::Attribute::WillReturn, llvm::Attribute::Speculatable})
-    f->addFnAttr(attribute);
-  f->setDoesNotAccessMemory();
-  auto* entry = llvm::BasicBlock::Create(c, "modulo", f);
-  auto* divide = llvm::BasicBlock::Create(c, "divide", f);
-  auto* done = llvm::BasicBlock::Create(c, "divided", f);
-  Value *x = f->getArg(0), *y = f->getArg(1);
-  b.SetInsertPoint(entry);
-  Value* within = signs == Signs::kAny ? b.CreateAnd(b.CreateICmpSGE(x, b.getInt64(0)), b.CreateICmpSLT(x, y))
-                                       : b.CreateICmpULT(x, y);
-  b.CreateCondBr(within, done, divide, llvm::MDBuilder(c).createBranchWeights(1 << 16, 1));
-  b.SetInsertPoint(divide);  // of 0 and -1 it is 0
-  Value* any = signs == Signs::kAny ? b.CreateICmpULE(b.CreateAdd(y, b.getInt64(1)), b.getInt64(1))
-                                    : b.CreateICmpEQ(y, b.getInt64(0));
-  Value* by = b.CreateSelect(any, b.getInt64(1), y);
-  Value* divided = signs == Signs::kNatural ? b.CreateURem(x, by) : b.CreateSRem(x, by);
-  if (signs != Signs::kNatural) {
-    Value* wrong = b.CreateICmpSLT(divided, b.getInt64(0));
-    if (signs == Signs::kAny)
-      wrong =
-          b.CreateAnd(b.CreateICmpNE(divided, b.getInt64(0)), b.CreateICmpSLT(b.CreateXor(divided, y), b.getInt64(0)));
-    divided = b.CreateAdd(divided, b.CreateSelect(wrong, y, b.getInt64(0)));
-  }
-  b.CreateBr(done);
-  b.SetInsertPoint(done);
-  auto* both = b.CreatePHI(b.getInt64Ty(), 2);
-  both->addIncoming(x, entry);
-  both->addIncoming(divided, divide);
-  b.CreateRet(both);
-  return f;
-}
 
 class Emitter {
  public:
@@ -255,16 +209,9 @@ class Emitter {
 #endif
   }
 
-  // A remainder of its size is within.
-  static bool Within(Value* v, Value* size) {
-    const auto* call = llvm::dyn_cast<llvm::CallInst>(v);
-    const llvm::Function* f = call ? call->getCalledFunction() : nullptr;
-    return f && (f->getName() == kModulo[1] || f->getName() == kModulo[2]) && call->getArgOperand(1) == size;
-  }
-
   Value* Index(const ScalarInst& i) {
     Value *v = values_[i.a], *size = values_[i.b];
-    if (Within(v, size)) return v;
+    if (IsRemainderOf(v, size)) return v;
     if (ranges_[i.a].lo >= 0) return ExitIf(b_.CreateICmpUGE(v, size), i.exit), v;
     return Either(b_.CreateICmpULT(v, size), v, [&] {
       Value* from_end = b_.CreateAdd(v, size);
@@ -278,8 +225,10 @@ class Emitter {
     Value *x = values_[i.a], *y = values_[i.b];
     const bool natural = ranges_[i.a].lo >= 0 && ranges_[i.b].lo >= 0;
     if (i.op == ScalarOp::kFloorMod && !llvm::isa<llvm::ConstantInt>(y)) {
-      const Signs signs = natural ? Signs::kNatural : ranges_[i.b].lo >= 0 ? Signs::kDivisorNatural : Signs::kAny;
-      return b_.CreateCall(Modulo(m_, signs), {x, y});
+      return b_.CreateCall(Modulo(m_, natural                ? Signs::kNatural
+                                      : ranges_[i.b].lo >= 0 ? Signs::kDivisorNatural
+                                                             : Signs::kAny),
+                           {x, y});
     }
     if (natural) return i.op == ScalarOp::kFloorMod ? b_.CreateURem(x, y) : b_.CreateUDiv(x, y);
     Value* rem = b_.CreateSRem(x, y);
@@ -519,39 +468,6 @@ class Emitter {
   std::map<int, llvm::MDNode*> scopes_;  // of arrays
 };
 
-// A divisor that is another one in each round is as likely the larger number: then nothing is asked before the
-// division.
-void Divide(llvm::CallInst* call) {
-  llvm::IRBuilder<> b(call);
-  Value* by = b.CreateBinaryIntrinsic(llvm::Intrinsic::umax, call->getArgOperand(1), b.getInt64(1));
-  call->replaceAllUsesWith(b.CreateURem(call->getArgOperand(0), by));
-  call->eraseFromParent();
-}
-
-struct ExpandModuloPass : llvm::PassInfoMixin<ExpandModuloPass> {
-  llvm::PreservedAnalyses run(llvm::Function& f, llvm::FunctionAnalysisManager& fam) {
-    auto& li = fam.getResult<llvm::LoopAnalysis>(f);
-    std::vector<llvm::CallInst*> calls;
-    for (const char* name : kModulo)
-      if (llvm::Function* modulo = f.getParent()->getFunction(name))
-        for (llvm::User* user : modulo->users())
-          if (auto* call = llvm::cast<llvm::CallInst>(user); call->getFunction() == &f) calls.push_back(call);
-    const auto varies = [&](const llvm::CallInst* call) {
-      const llvm::Loop* loop = li.getLoopFor(call->getParent());
-      return call->getCalledFunction()->getName() == kModulo[static_cast<int>(Signs::kNatural)] && loop &&
-             !loop->isLoopInvariant(call->getArgOperand(1));
-    };
-    std::vector<llvm::CallInst*> varying;
-    llvm::erase_if(calls, [&](llvm::CallInst* call) { return varies(call) && (varying.push_back(call), true); });
-    for (llvm::CallInst* call : varying) Divide(call);
-    for (llvm::CallInst* call : calls) {
-      llvm::InlineFunctionInfo how;
-      llvm::InlineFunction(*call, how);
-    }
-    return calls.empty() && varying.empty() ? llvm::PreservedAnalyses::all() : llvm::PreservedAnalyses::none();
-  }
-};
-
 // Inner loops of programs have few rounds as a rule: one vector at once leaves fewer of them for the end.
 struct OneVectorPass : llvm::PassInfoMixin<OneVectorPass> {
   llvm::PreservedAnalyses run(llvm::Function& f, llvm::FunctionAnalysisManager& fam) {
@@ -710,8 +626,7 @@ void Optimize(llvm::Module& m, llvm::TargetMachine& machine) {
   fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(reduced)));
   for (llvm::Function& f : m)
     if (!f.isDeclaration() && !f.hasInternalLinkage()) fpm.run(f, fam);
-  for (const char* name : kModulo)
-    if (llvm::Function* modulo = m.getFunction(name)) modulo->eraseFromParent();
+  EraseModulo(m);
 }
 
 auto Filler(const ScalarCode& code, const std::string& symbol) {
