@@ -28,6 +28,7 @@
 #include <llvm/IR/Verifier.h>
 #include <llvm/Support/raw_ostream.h>
 #include <llvm/Transforms/InstCombine/InstCombine.h>
+#include <llvm/Transforms/Scalar/ConstraintElimination.h>
 #include <llvm/Transforms/Scalar/EarlyCSE.h>
 #include <llvm/Transforms/Scalar/GVN.h>
 #include <llvm/Transforms/Scalar/IndVarSimplify.h>
@@ -39,7 +40,6 @@
 #include <llvm/Transforms/Scalar/SROA.h>
 #include <llvm/Transforms/Scalar/SimpleLoopUnswitch.h>
 #include <llvm/Transforms/Scalar/SimplifyCFG.h>
-#include <llvm/Transforms/Utils/Cloning.h>
 #include <llvm/Transforms/Utils/Local.h>
 #include <llvm/Transforms/Utils/LoopUtils.h>
 #include <llvm/Transforms/Utils/UnrollLoop.h>
@@ -52,6 +52,7 @@
 #include "codegen/codegen.h"
 #include "codegen/late_checks.h"
 #include "codegen/machine.h"
+#include "codegen/modulo.h"
 #include "codegen/scalar_ranges.h"
 #include "codegen/selects.h"
 #include "codegen/sunk_counters.h"
@@ -61,40 +62,6 @@ namespace framejit::codegen {
 namespace {
 
 using llvm::Value;
-
-// The remainder is a function of the module, so that passes see one instruction that has no effects, move it out of
-// loops and find it again. ExpandModuloPass puts its body in the place of each call. Many programs keep a number within
-// bounds that it seldom leaves, and then no division runs. It may be computed where nobody wants it, with any divisor.
-llvm::Function* Modulo(llvm::Module& m) {
-  constexpr const char* kName = "fj_modulo";
-  if (llvm::Function* f = m.getFunction(kName)) return f;
-  llvm::LLVMContext& c = m.getContext();
-  llvm::IRBuilder<> b(c);
-  auto* type = llvm::FunctionType::get(b.getInt64Ty(), {b.getInt64Ty(), b.getInt64Ty()}, false);
-  auto* f = llvm::Function::Create(type, llvm::Function::InternalLinkage, kName, m);
-  for (auto attribute : {llvm::Attribute::NoUnwind, llvm::Attribute::WillReturn, llvm::Attribute::Speculatable})
-    f->addFnAttr(attribute);
-  f->setDoesNotAccessMemory();
-  auto* entry = llvm::BasicBlock::Create(c, "modulo", f);
-  auto* divide = llvm::BasicBlock::Create(c, "divide", f);
-  auto* done = llvm::BasicBlock::Create(c, "divided", f);
-  Value *x = f->getArg(0), *y = f->getArg(1);
-  b.SetInsertPoint(entry);
-  Value* within = b.CreateAnd(b.CreateICmpSGE(x, b.getInt64(0)), b.CreateICmpSLT(x, y));
-  b.CreateCondBr(within, done, divide, llvm::MDBuilder(c).createBranchWeights(1 << 16, 1));
-  b.SetInsertPoint(divide);  // of 0 and -1 it is 0
-  Value* any = b.CreateICmpULE(b.CreateAdd(y, b.getInt64(1)), b.getInt64(1));
-  Value* rest = b.CreateSRem(x, b.CreateSelect(any, b.getInt64(1), y));
-  Value* wrong = b.CreateAnd(b.CreateICmpNE(rest, b.getInt64(0)), b.CreateICmpSLT(b.CreateXor(rest, y), b.getInt64(0)));
-  Value* divided = b.CreateAdd(rest, b.CreateSelect(wrong, y, b.getInt64(0)));
-  b.CreateBr(done);
-  b.SetInsertPoint(done);
-  auto* both = b.CreatePHI(b.getInt64Ty(), 2);
-  both->addIncoming(x, entry);
-  both->addIncoming(divided, divide);
-  b.CreateRet(both);
-  return f;
-}
 
 class Emitter {
  public:
@@ -244,6 +211,7 @@ class Emitter {
 
   Value* Index(const ScalarInst& i) {
     Value *v = values_[i.a], *size = values_[i.b];
+    if (IsRemainderOf(v, size)) return v;
     if (ranges_[i.a].lo >= 0) return ExitIf(b_.CreateICmpUGE(v, size), i.exit), v;
     return Either(b_.CreateICmpULT(v, size), v, [&] {
       Value* from_end = b_.CreateAdd(v, size);
@@ -255,7 +223,14 @@ class Emitter {
   // As Python rounds.
   Value* FloorDivision(const ScalarInst& i) {
     Value *x = values_[i.a], *y = values_[i.b];
-    if (i.op == ScalarOp::kFloorMod && !llvm::isa<llvm::ConstantInt>(y)) return b_.CreateCall(Modulo(m_), {x, y});
+    const bool natural = ranges_[i.a].lo >= 0 && ranges_[i.b].lo >= 0;
+    if (i.op == ScalarOp::kFloorMod && !llvm::isa<llvm::ConstantInt>(y)) {
+      return b_.CreateCall(Modulo(m_, natural                ? Signs::kNatural
+                                      : ranges_[i.b].lo >= 0 ? Signs::kDivisorNatural
+                                                             : Signs::kAny),
+                           {x, y});
+    }
+    if (natural) return i.op == ScalarOp::kFloorMod ? b_.CreateURem(x, y) : b_.CreateUDiv(x, y);
     Value* rem = b_.CreateSRem(x, y);
     Value* wrong =
         b_.CreateAnd(b_.CreateICmpNE(rem, b_.getInt64(0)), b_.CreateICmpSLT(b_.CreateXor(rem, y), b_.getInt64(0)));
@@ -462,7 +437,8 @@ class Emitter {
         return ExitIf(b_.CreateICmpNE(bits, b_.getInt32(0)), i.exit), nullptr;
       }
       case ScalarOp::kJump: return i.parallel ? JumpBack(i) : b_.CreateBr(blocks_[i.imm]);
-      case ScalarOp::kBranch: return b_.CreateCondBr(values_[i.a], blocks_[i.imm], blocks_[i.other]);
+      case ScalarOp::kBranch:
+        return b_.CreateCondBr(values_[i.a], blocks_[i.imm], blocks_[i.other], i.seldom ? unlikely_ : nullptr);
       case ScalarOp::kExit: return b_.CreateBr(ExitBlock(i.exit));
       default: return Arithmetic(i);
     }
@@ -490,20 +466,6 @@ class Emitter {
   std::map<int, llvm::BasicBlock*> exits_;
   std::map<int, llvm::MDNode*> groups_;  // of loops
   std::map<int, llvm::MDNode*> scopes_;  // of arrays
-};
-
-struct ExpandModuloPass : llvm::PassInfoMixin<ExpandModuloPass> {
-  llvm::PreservedAnalyses run(llvm::Function& f, llvm::FunctionAnalysisManager&) {
-    llvm::Function* modulo = Modulo(*f.getParent());
-    std::vector<llvm::CallInst*> calls;
-    for (llvm::User* user : modulo->users())
-      if (auto* call = llvm::cast<llvm::CallInst>(user); call->getFunction() == &f) calls.push_back(call);
-    for (llvm::CallInst* call : calls) {
-      llvm::InlineFunctionInfo how;
-      llvm::InlineFunction(*call, how);
-    }
-    return calls.empty() ? llvm::PreservedAnalyses::all() : llvm::PreservedAnalyses::none();
-  }
 };
 
 // Inner loops of programs have few rounds as a rule: one vector at once leaves fewer of them for the end.
@@ -624,6 +586,7 @@ void Optimize(llvm::Module& m, llvm::TargetMachine& machine) {
   counted.addPass(llvm::SimpleLoopUnswitchPass(/*NonTrivial=*/false, /*Trivial=*/true));
   counted.addPass(llvm::IndVarSimplifyPass());
   fpm.addPass(llvm::EarlyCSEPass(true));
+  fpm.addPass(llvm::ConstraintEliminationPass());  // an index below a bound that is below a size
   fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(counted)));
   fpm.addPass(VersionLoopsPass());
   // Whole loops alone: a first round that stands before its loop costs more than flags that become true in it.
@@ -661,10 +624,9 @@ void Optimize(llvm::Module& m, llvm::TargetMachine& machine) {
   llvm::LoopPassManager reduced;
   reduced.addPass(StrengthReducePass());
   fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(reduced)));
-  llvm::Function* modulo = Modulo(m);
   for (llvm::Function& f : m)
-    if (!f.isDeclaration() && &f != modulo) fpm.run(f, fam);
-  modulo->eraseFromParent();
+    if (!f.isDeclaration() && !f.hasInternalLinkage()) fpm.run(f, fam);
+  EraseModulo(m);
 }
 
 auto Filler(const ScalarCode& code, const std::string& symbol) {

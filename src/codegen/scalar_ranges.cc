@@ -104,11 +104,14 @@ class Ranges {
       return {static_cast<int64_t>(std::max<Wide>(lo, kLeast)), static_cast<int64_t>(std::min<Wide>(hi, kMost)), false};
     return Between(lo, hi, Fixed(known[i.a]) && Fixed(known[i.b]) && lo >= -kSmallNumber && hi <= kSmallNumber);
   }
-  // Of which the divisor is positive.
+  // Of which the divisor is positive: it is never zero.
   ScalarRange Divided(const ScalarInst& i) {
     const ScalarRange &a = known[i.a], &b = known[i.b];
-    if (b.lo <= 0) return {};
-    if (i.op == ScalarOp::kFloorMod) return {0, b.hi - 1, b.slow};
+    if (b.lo < 0) return {};
+    if (i.op == ScalarOp::kFloorMod) {
+      const int64_t most = std::max<int64_t>(b.hi - 1, 0);
+      return {0, a.lo < 0 ? most : std::min(a.hi, most), b.slow || (a.lo >= 0 && a.slow)};
+    }
     return {a.lo < 0 ? a.lo : 0, std::max<int64_t>(a.hi, 0), a.slow};
   }
 

@@ -1,11 +1,13 @@
 #include "codegen/sunk_counters.h"
 
+#include <llvm/Analysis/AssumptionCache.h>
 #include <llvm/Analysis/LoopInfo.h>
 #include <llvm/Analysis/ScalarEvolution.h>
 #include <llvm/IR/Dominators.h>
 #include <llvm/IR/IRBuilder.h>
 #include <llvm/IR/PatternMatch.h>
 #include <llvm/Transforms/Utils/Local.h>
+#include <llvm/Transforms/Utils/LoopSimplify.h>
 #include <llvm/Transforms/Utils/LoopUtils.h>
 
 #include <vector>
@@ -72,6 +74,33 @@ void Sink(const Counter& c, const Counter& main, const llvm::Loop& loop, const s
   llvm::RecursivelyDeleteDeadPHINode(c.now);
 }
 
+// A flag that the first round sets is set behind the loop if it has gone round, or was before: main is not what it
+// began with.
+bool SinkFlag(llvm::PHINode& flag, const Counter& main, const llvm::Loop& loop) {
+  auto* last = llvm::dyn_cast<llvm::ConstantInt>(flag.getIncomingValueForBlock(loop.getLoopLatch()));
+  constexpr int64_t kMostStep = 1 << 20;  // so it does not come back to that
+  if (!flag.getType()->isIntegerTy(1) || !last || !last->isOne() || main.step == 0 || std::abs(main.step) > kMostStep)
+    return false;
+  std::vector<llvm::PHINode*> behind;
+  for (llvm::User* user : flag.users()) {
+    auto* phi = llvm::dyn_cast<llvm::PHINode>(user);
+    if (!phi || loop.contains(phi)) return false;
+    if (!llvm::is_contained(behind, phi)) behind.push_back(phi);
+  }
+  if (!Tells(behind, loop)) return false;
+  for (llvm::PHINode* phi : behind) {
+    BasicBlock* at = phi->getParent();
+    llvm::IRBuilder<> b(at, at->begin());
+    llvm::PHINode* count = b.CreatePHI(main.now->getType(), phi->getNumIncomingValues());
+    for (BasicBlock* from : phi->blocks()) count->addIncoming(main.now, from);
+    b.SetInsertPoint(at, at->getFirstInsertionPt());
+    Value* gone = b.CreateICmpNE(count, main.now->getIncomingValueForBlock(loop.getLoopPreheader()));
+    phi->replaceAllUsesWith(b.CreateOr(gone, flag.getIncomingValueForBlock(loop.getLoopPreheader())));
+    phi->eraseFromParent();
+  }
+  return true;
+}
+
 bool SinkCounters(llvm::Loop& loop) {
   const std::vector<Counter> all = CountersOf(loop);
   const Counter* main = nullptr;
@@ -88,6 +117,12 @@ bool SinkCounters(llvm::Loop& loop) {
     Sink(c, *main, loop, behind);
     changed = true;
   }
+  if (main)
+    for (llvm::PHINode& phi : llvm::make_early_inc_range(loop.getHeader()->phis()))
+      if (SinkFlag(phi, *main, loop)) {
+        phi.eraseFromParent();
+        changed = true;
+      }
   return changed;
 }
 
@@ -99,7 +134,10 @@ llvm::PreservedAnalyses SunkCountersPass::run(llvm::Function& f, llvm::FunctionA
   auto& se = fam.getResult<llvm::ScalarEvolutionAnalysis>(f);
   bool changed = false;
   for (llvm::Loop* loop : li.getLoopsInPreorder()) {
-    if (!loop->isInnermost() || !loop->isLoopSimplifyForm()) continue;
+    if (!loop->isInnermost()) continue;
+    changed |= llvm::simplifyLoop(loop, &dt, &li, &se, &fam.getResult<llvm::AssumptionAnalysis>(f), nullptr,
+                                  /*PreserveLCSSA=*/false);
+    if (!loop->isLoopSimplifyForm()) continue;
     llvm::formLCSSA(*loop, dt, &li, &se);
     changed |= SinkCounters(*loop);
   }

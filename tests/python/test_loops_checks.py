@@ -458,3 +458,156 @@ assert compiled.cache_info()["scalar_runs"]
     text = done.stdout + done.stderr
     last = name == "with_helpers"  # the version whose sum is Python's float at first
     assert wanted in text[(text.rindex if last else text.index)("define i64 @fj_scalar") :]
+
+
+# --- numbers that are equal when code is made ----------------------------------------------------------------------------
+def blended(a, b, c, n):
+    for i in range(n):
+        for j in range(a.shape[1]):
+            c[i, j] = a[i, j] + b[j, i]
+    return c
+
+
+def test_sizes_that_were_equal_no_longer_are():
+    def square(n):
+        return np.arange(n * n * 1.0).reshape(n, n)
+
+    def zeros(*shape):
+        return np.zeros(shape)
+
+    a, b, c = square(5), square(6), square(9)
+    check(blended, (a, a, zeros(5, 5), 5), (b, b, zeros(6, 6), 6), (b, c, zeros(6, 6), 6), (a, a, zeros(5, 5), 6), (b, a, zeros(6, 6), 5), (a, a, zeros(5, 4), 5), (a, a, zeros(4, 5), 5), (a, a, zeros(5, 5), 3))
+
+
+def distances(points, queries, out):
+    for i in range(len(queries)):
+        for j in range(len(points)):
+            d = 0.0
+            for k in range(points.shape[1]):
+                t = points[j, k] - queries[i, k]
+                d += t * t
+            out[i, j] = d
+    return out
+
+
+def test_sizes_that_were_small_no_longer_are():
+    def points(n, m):
+        return np.arange(n * m * 1.0).reshape(n, m) % 7
+
+    check(distances, *[(points(9, p), points(8, q), np.zeros((8, 9))) for p, q in [(3, 3), (2, 2), (3, 2), (2, 3), (4, 9), (1, 1), (0, 3), (3, 0), (70, 70)]])
+
+
+def test_an_int_that_bounds_a_loop_was_a_size():
+    def sums(x, n):
+        total = 0
+        for i in range(9):
+            for k in range(n):
+                total += x[k] * i
+        return total, k
+
+    x = np.arange(7)
+    check(sums, (x, 7), (x, 8), (x[:6], 7), (x, 6), (x, 7), (x, 2**70))
+
+
+# --- remainders ----------------------------------------------------------------------------------------------------------
+def wraps(x, n, shift):
+    total = 0
+    for _ in range(3):
+        for i in range(n):
+            total = total * 3 % 1000003 + x[(i + shift) % n] + x[(i * shift) % len(x)]
+    return total
+
+
+@pytest.mark.parametrize("shift", [0, 1, -1, -7, 30])
+def test_an_index_that_is_a_remainder(shift):
+    x = np.arange(7, 20)
+    check(wraps, (x, 13, shift), (x, 12, shift), (x, 14, shift), (x[:9], 9, shift), (x, -3, shift))
+    check(wraps, (x, 13, shift), (x[:0], 5, shift))
+
+
+def residues(values, divisors):
+    out = []
+    for i in range(len(values)):
+        for d in divisors:
+            out.append(values[i] % d)
+            out.append(values[i] // d)
+            out.append(i % d)
+            out.append(i // d)
+    return out
+
+
+def test_remainders_of_all_signs():
+    values = [0, 1, 5, -5, 6, -6, 2**62, -(2**63), 2**63 - 1, 17, -1] * 3
+    check(residues, (values, [3, -3, 1, -1, 7]), (values, [2**62, -(2**62), 2**63 - 1]), (values, [3, 0]), (values[:1] * 20, [5]), (values, [-1]))
+
+
+def remainders_of_counts(n, m):
+    total = 0
+    for i in range(n):
+        for k in range(m, 0, -1):
+            total += i % k + i // k
+        for k in range(m):
+            total += i % k
+    return total
+
+
+def test_counts_divided_by_counts():
+    check(remainders_of_counts, (30, 0), (30, 5), (0, 4))
+
+
+# --- loops over very few numbers -----------------------------------------------------------------------------------------
+def around(a, weights, out, first):
+    k = 0
+    for i in range(a.shape[0]):
+        for j in range(a.shape[1]):
+            total = 0
+            for di in range(first, 2):
+                for dj in (-1, 0, 1):
+                    if not di and not dj:
+                        continue
+                    total += a[i + di, j - dj] * weights[di + 1, dj + 1]
+                    k = max(di, dj, k)
+                if total > 1 << 40:
+                    break
+            else:
+                out[i, j] = total
+    return out, k, di, dj
+
+
+def test_a_few_around():
+    a = np.arange(56 * 68).reshape(56, 68) % 11
+    inner, out = a[:55, :67], np.zeros((56, 68), np.int64)
+    check(around, (a, np.ones((3, 3), np.int64), np.zeros((60, 70)), -1), (a, a[:3, :3], np.zeros((56, 68)), -1))
+    check(around, (a, a[:3, :3] * 0.5, out, 0), (a, a[:3, :3] << 58, out, -1), (a, a[:3, :2], out, -1), (inner, a[3:6, 3:6], out, -1))
+
+
+def over_few(values, out):
+    n = 0
+    for v in values:
+        for k in range(2, -1, -1):
+            for by in range(0, 4, 2):
+                out.append(k or by)
+                out.append(abs(by - k) - k)
+                out.append(v // (k + by))
+            n += k
+        for k in range(3, 3):
+            n -= 1
+        for k in range(1):
+            n += v
+    return n, k, by
+
+
+def test_very_few_numbers_downwards_and_by_twos():
+    """The last of them divides by zero."""
+    check(over_few, (list(range(400)), [7]), ([5] * 30, [1.5]))
+
+    def good(values, out):
+        for v in values:
+            for k in range(2, -1, -1):
+                for by in (1, 3):
+                    out.append(k or by)
+                    out.append(max(k, by, v) - k)
+                    out.append(v // (k + by))
+        return k, by
+
+    check(good, (list(range(400)), [7]), ([5] * 30, [7]), ([2**63 - 1, 7] * 9, [7]), ([True, False] * 9, [7]), ([1.5] * 30, []))

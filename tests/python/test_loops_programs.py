@@ -396,6 +396,221 @@ def dijkstra(g, start):
     return distance
 
 
+def lcs(a, b):
+    m, n = len(a), len(b)
+    table = np.zeros((m + 1, n + 1), np.int64)
+    for i in range(m):
+        for j in range(n):
+            if a[i] == b[j]:
+                table[i + 1, j + 1] = table[i, j] + 1
+            else:
+                table[i + 1, j + 1] = max(table[i, j + 1], table[i + 1, j])
+    out = []
+    i, j = m, n
+    while i > 0 and j > 0:
+        if a[i - 1] == b[j - 1]:
+            out.append(a[i - 1])
+            i -= 1
+            j -= 1
+        elif table[i - 1, j] >= table[i, j - 1]:
+            i -= 1
+        else:
+            j -= 1
+    return table[m, n], out
+
+
+def jacobi_eigen(a, v, sweeps):
+    n = a.shape[0]
+    for _ in range(sweeps):
+        for p in range(n - 1):
+            for q in range(p + 1, n):
+                if abs(a[p, q]) < 1e-12:
+                    continue
+                theta = (a[q, q] - a[p, p]) / (2.0 * a[p, q])
+                t = 1.0 / (abs(theta) + math.sqrt(theta * theta + 1.0))
+                if theta < 0.0:
+                    t = -t
+                c = 1.0 / math.sqrt(t * t + 1.0)
+                s = t * c
+                for k in range(n):
+                    x, y = a[k, p], a[k, q]
+                    a[k, p], a[k, q] = c * x - s * y, s * x + c * y
+                for k in range(n):
+                    x, y = a[p, k], a[q, k]
+                    a[p, k], a[q, k] = c * x - s * y, s * x + c * y
+                for k in range(n):
+                    x, y = v[k, p], v[k, q]
+                    v[k, p], v[k, q] = c * x - s * y, s * x + c * y
+    return a, v
+
+
+def simplex(t, most):
+    rows, columns = t.shape
+    steps = 0
+    while steps < most:
+        entering = -1
+        least = -1e-12
+        for j in range(columns - 1):
+            if t[rows - 1, j] < least:
+                least, entering = t[rows - 1, j], j
+        if entering < 0:
+            break
+        leaving = -1
+        ratio = 1e300
+        for i in range(rows - 1):
+            if t[i, entering] > 1e-12 and t[i, columns - 1] / t[i, entering] < ratio:
+                ratio, leaving = t[i, columns - 1] / t[i, entering], i
+        if leaving < 0:
+            raise ValueError("unbounded")
+        pivot = t[leaving, entering]
+        for j in range(columns):
+            t[leaving, j] /= pivot
+        for i in range(rows):
+            if i != leaving:
+                factor = t[i, entering]
+                for j in range(columns):
+                    t[i, j] -= factor * t[leaving, j]
+        steps += 1
+    return steps, t
+
+
+def viterbi(seen, start, transition, emission):
+    n, states = len(seen), len(start)
+    score = np.zeros((n, states))
+    back = np.zeros((n, states), np.int32)
+    for s in range(states):
+        score[0, s] = start[s] + emission[s, seen[0]]
+    for i in range(1, n):
+        for s in range(states):
+            best, at = -1e300, 0
+            for r in range(states):
+                p = score[i - 1, r] + transition[r, s]
+                if p > best:
+                    best, at = p, r
+            score[i, s] = best + emission[s, seen[i]]
+            back[i, s] = at
+    path = np.zeros(n, np.int64)
+    for s in range(states):
+        if score[n - 1, s] > score[n - 1, path[n - 1]]:
+            path[n - 1] = s
+    for i in range(n - 1, 0, -1):
+        path[i - 1] = back[i, path[i]]
+    return path
+
+
+def fade(t):
+    return t * t * t * (t * (t * 6.0 - 15.0) + 10.0)
+
+
+def slope(h, x, y):
+    h = h & 3
+    u = x if h & 1 == 0 else -x
+    return u + (y if h & 2 == 0 else -y)
+
+
+def perlin(permutation, width, height, scale):
+    out = np.zeros((height, width))
+    for py in range(height):
+        for px in range(width):
+            x, y = px * scale, py * scale
+            xi, yi = int(x) & 255, int(y) & 255
+            x, y = x - int(x), y - int(y)
+            u, v = fade(x), fade(y)
+            a = permutation[xi] + yi
+            b = permutation[(xi + 1) & 255] + yi
+            low = slope(permutation[a & 255], x, y)
+            low += u * (slope(permutation[b & 255], x - 1.0, y) - low)
+            high = slope(permutation[(a + 1) & 255], x, y - 1.0)
+            high += u * (slope(permutation[(b + 1) & 255], x - 1.0, y - 1.0) - high)
+            out[py, px] = low + v * (high - low)
+    return out
+
+
+def bellman_ford(n, edges, weights, source):
+    distance = np.full(n, 10**15)
+    distance[source] = 0
+    for _ in range(n - 1):
+        changed = False
+        for e in range(len(weights)):
+            u, v = edges[e, 0], edges[e, 1]
+            if distance[u] + weights[e] < distance[v]:
+                distance[v] = distance[u] + weights[e]
+                changed = True
+        if not changed:
+            break
+    for e in range(len(weights)):
+        if distance[edges[e, 0]] + weights[e] < distance[edges[e, 1]]:
+            return None
+    return distance
+
+
+def ising(spins, coupling, steps, seed):
+    n, m = spins.shape
+    energy = 0
+    for _ in range(steps):
+        seed = (seed * 6364136223846793005 + 1442695040888963407) % 2**62 if seed < 0 else (seed * 1103515245 + 12345) % 2147483648
+        i = seed // 7 % n
+        j = seed // 7919 % m
+        around = spins[(i + 1) % n, j] + spins[(i - 1) % n, j] + spins[i, (j + 1) % m] + spins[i, (j - 1) % m]
+        change = 2 * spins[i, j] * around
+        if change <= 0 or seed % 1000 < 1000 * math.exp(-change * coupling):
+            spins[i, j] = -spins[i, j]
+            energy += int(change)
+    return energy, spins
+
+
+def thomas(lower, diagonal, upper, right):
+    n = len(diagonal)
+    for i in range(1, n):
+        w = lower[i] / diagonal[i - 1]
+        diagonal[i] -= w * upper[i - 1]
+        right[i] -= w * right[i - 1]
+    right[n - 1] /= diagonal[n - 1]
+    for i in range(n - 2, -1, -1):
+        right[i] = (right[i] - upper[i] * right[i + 1]) / diagonal[i]
+    return right
+
+
+def sobel(image, kernel):
+    h, w = image.shape
+    out = np.zeros((h, w), np.float32)
+    for y in range(1, h - 1):
+        for x in range(1, w - 1):
+            gx = gy = 0
+            for dy in (-1, 0, 1):
+                for dx in range(-1, 2):
+                    if dy or dx:
+                        gx += kernel[dy + 1, dx + 1] * int(image[y + dy, x + dx])
+                        gy += kernel[dx + 1, dy + 1] * int(image[y + dy, x + dx])
+            out[y, x] = math.sqrt(gx * gx + gy * gy)
+    return out
+
+
+def householder(a):
+    m, n = a.shape
+    for k in range(n):
+        norm = 0.0
+        for i in range(k, m):
+            norm += a[i, k] * a[i, k]
+        norm = math.sqrt(norm)
+        if norm == 0.0:
+            continue
+        if a[k, k] > 0.0:
+            norm = -norm
+        head = a[k, k] - norm
+        beta = -1.0 / (norm * head)
+        for j in range(k + 1, n):
+            s = head * a[k, j]
+            for i in range(k + 1, m):
+                s += a[i, k] * a[i, j]
+            s *= beta
+            a[k, j] -= s * head
+            for i in range(k + 1, m):
+                a[i, j] -= s * a[i, k]
+        a[k, k] = norm
+    return a
+
+
 CALLS = {
     fft: [(rng().random(64), rng().random(64)), (rng().random(2), rng().random(2))],
     lru: [(rng().integers(0, 12, 300), 5), (rng().integers(0, 3, 300), 4)],
@@ -429,6 +644,30 @@ CALLS = {
         (np.full((5, 5), np.inf), 2),
         (np.ones((5, 5)), 7),
     ],
+    lcs: [(rng().integers(0, 4, 40), rng().integers(0, 4, 33)), (rng().integers(0, 4, 33), rng().integers(0, 4, 40)), ([1, 2, 3] * 9, [2, 3, 3] * 8), (rng().random(20), rng().random(0))],
+    jacobi_eigen: [
+        ((lambda a: a + a.T)(rng().random((9, 9))), np.eye(9), 4),  # noqa: PLC3002
+        ((lambda a: a + a.T)(rng().random((12, 12))), np.eye(12), 2),  # noqa: PLC3002
+        (rng().random((9, 9)), np.eye(8), 2),
+        (np.full((5, 5), 1e200), np.eye(5), 2),
+        (rng().random((6, 6)).astype(np.float32), np.eye(6, dtype=np.float32), 2),
+    ],
+    simplex: [
+        (np.c_[np.r_[rng().random((6, 8)), -rng().random((1, 8))], np.r_[np.eye(6), np.zeros((1, 6))], np.r_[rng().random(6) + 1, 0]], 40),
+        (np.c_[np.r_[rng().random((5, 5)), -rng().random((1, 5))], np.r_[np.eye(5), np.zeros((1, 5))], np.r_[rng().random(5) + 1, 0]], 2),
+        (np.r_[-rng().random((5, 7)), -rng().random((1, 7))], 9),
+    ],
+    viterbi: [(rng().integers(0, 5, 40), rng().random(4), rng().random((4, 4)), rng().random((4, 5))), (rng().integers(0, 5, 30), rng().random(6), rng().random((6, 6)), rng().random((6, 5))), (rng().integers(0, 7, 30), rng().random(4), rng().random((4, 4)), rng().random((4, 5)))],
+    perlin: [(rng().permutation(256), 23, 17, 0.13), (rng().permutation(256), 9, 31, 7.7), (rng().permutation(256).tolist(), 9, 9, 0.2), (rng().permutation(200), 9, 31, 7.7)],
+    bellman_ford: [(30, rng().integers(0, 30, (90, 2)), rng().integers(1, 20, 90), 0), (30, rng().integers(0, 30, (60, 2)), rng().integers(-9, 20, 60), 3), (20, rng().integers(0, 30, (60, 2)), rng().integers(1, 20, 60), 3)],
+    ising: [(rng().choice([-1, 1], (12, 12)), 0.3, 900, 7), (rng().choice([-1, 1], (7, 12)).astype(np.int8), 0.1, 400, 3), (rng().choice([-1, 1], (5, 5)), 0.3, 60, -5)],
+    thomas: [(rng().random(40), rng().random(40) + 3, rng().random(40), rng().random(40)), (rng().random(40), rng().random(41) + 3, rng().random(40), rng().random(41)), (rng().random(40), np.zeros(40), rng().random(40), rng().random(40)), (np.ones(5), np.full(5, 2), np.ones(5), np.ones(5))],
+    sobel: [
+        (rng().integers(0, 256, (20, 24)).astype(np.uint8), np.array([[1, 0, -1], [2, 0, -2], [1, 0, -1]])),
+        (rng().integers(0, 256, (12, 12)).astype(np.uint8), rng().random((3, 3))),
+        (rng().integers(0, 256, (9, 9)), np.ones((3, 2), np.int64)),
+    ],
+    householder: [(rng().random((14, 9)),), (rng().random((9, 9)),), (rng().random((6, 9)),), (np.zeros((8, 4)),), (np.full((8, 4), 1e200),)],
 }
 IN_PYTHON = {fnv1a: "its integers have more than 64 bits", flood: "few rounds at once"}
 

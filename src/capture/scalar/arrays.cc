@@ -213,12 +213,25 @@ Val Translator::ArrayAttribute(const Part& p, const std::string& name) {
   }
   if (name == "shape") {
     std::vector<Val> sizes;
-    for (int size : p.sizes) sizes.push_back(New(Is::kInt, size));
+    for (int size : p.sizes) sizes.push_back(SizeOf(size));
     return Tuple(std::move(sizes));
   }
   if (name == "dtype") return Fixed(tensor::Numpy()->descr[static_cast<int>(p.dtype)]);
   if (name != "size") throw Unsupported{"an attribute of an array"};
   return New(Is::kInt, Count(p.sizes));
+}
+
+// Small sizes are constants of the code: loops over so few places have a known number of rounds.
+std::optional<int64_t> Translator::SmallSize(int object, int axis) {
+  const ObjectSpec& o = out_.objects[object];
+  const tensor::NumpyApi* api = tensor::Numpy();
+  if (!hopes_.sizes || !api || !o.object || Py_TYPE(o.object.get()) != api->array) return std::nullopt;
+  const int64_t size = tensor::AsArray(o.object.get())->dims[axis];
+  if (size < 1 || size > kSmallSize) return std::nullopt;
+  const int cell = o.cells + 1 + axis;
+  if (std::none_of(out_.alike.begin(), out_.alike.end(), [&](const AlikeNumber& a) { return a.cell == cell; }))
+    out_.alike.push_back({cell, -1, size});
+  return size;
 }
 
 // --- nodes

@@ -33,6 +33,9 @@ State Translator::Entry() {
       v = Either(NewNumpy(DType::kFloat64, -1), New(Is::kBool, -1));
     f.locals[i] = Receive(v, out_.locals, i, i);
     out_.locals.back().live = live[i];
+    // Nobody asks what was in it: an exit leaves it as it is, or writes what the code has put there.
+    if (Val& local = f.locals[i]; !live[i] && local.scalar())
+      local.value = Emit({.op = ScalarOp::kConst, .type = local.type(), .id = -2});
   }
   for (int i = 0; i < fj_stack_depth(frame_); ++i)
     Hold(f.stack.emplace_back(Receive(Describe(slots[n + i], out_.objects), out_.stack, i, n + i)));
@@ -188,10 +191,24 @@ void Translator::NumberViews(State& s) {
   }
 }
 
+// Is the code in a loop over numbers that are constants of its rounds? Outside of those they are numbers like others.
+static bool UnrollsNow(const State& s) {
+  return std::any_of(s.frames.begin(), s.frames.end(), [](const Frame& f) {
+    return std::any_of(f.stack.begin(), f.stack.end(), [](const Val& v) { return v.is == Is::kTupleIter; });
+  });
+}
+static void ForgetConstants(State& s) {
+  for (Frame& f : s.frames)
+    for (std::vector<Val>* values : {&f.locals, &f.stack})
+      for (Val& v : *values)
+        if (v.scalar() || v.is == Is::kTuple) Leaves(v, [](Val& x) { x.few = false; });
+}
+
 void Translator::GoTo(State s, bool round) {
   Frame& outer = s.frames[0];
   ComputeAll(s);
   if (s.frames.size() == 1 && !loop_.Holds(outer.pc)) return Leave(s, "", true);
+  if (!UnrollsNow(s)) ForgetConstants(s);
   if (s.frames.size() == 1 && heads_.contains(outer.pc)) MergeKinds(outer, round);
   for (Frame& f : s.frames)  // all states behind this block are alike
     for (Val& v : f.stack) s.frames.size() == 1 ? Copied(v) : Hold(v);
@@ -205,7 +222,7 @@ void Translator::GoTo(State s, bool round) {
         const int home = Home(static_cast<int>(depth), position, leaf++, x.type());
         if (x.home != home || x.value >= 0) sets.emplace_back(home, Value(x));
         x.home = home, x.value = -1;
-        x.constant.reset();
+        if (!x.few) x.constant.reset();
       });
     };
     for (int i = 0; i < f.nlocals(); ++i) settle(f.locals[i], i);
@@ -358,7 +375,10 @@ void Translator::CountAnew() {
       inside[b] = true;
       for (int to : successors(b)) todo.push_back(to);
     }
-    for (int to : successors(counts)) inside[to] = true;  // the way from there
+    for (int to : successors(counts)) {  // the ways from there
+      inside[to] = true;
+      for (int on : successors(to)) inside[on] = inside[on] || joins_.contains(on);
+    }
     const auto redirect = [&](int from, int to) {
       bool any = false;
       for (size_t b = 0; b < inside.size(); ++b)
@@ -380,7 +400,7 @@ void Translator::CountAnew() {
 Translation Translator::Run() {
   out_.cells = kFirstCell;
   scratch = 1, scratch2 = 4;
-  rounds_ = Variable(ScalarType::kInt), others_ = Variable(ScalarType::kInt);
+  rounds_ = Variable(ScalarType::kInt), others_ = Variable(ScalarType::kInt), serve_ = Variable(ScalarType::kInt);
   code.blocks.emplace_back();
   code.entries.push_back(0);
   State s = Entry();

@@ -13,6 +13,8 @@ namespace framejit::capture::scalar {
 namespace {
 
 constexpr size_t kMostUnrolled = 8;
+// Numbers of so short tuples and ranges are constants of their rounds; so often code stands in loops in such loops.
+constexpr size_t kMostKept = 3, kMostCopies = 9;
 constexpr int64_t kAtOnce = 1024;
 
 Val Iterator(Is is, std::vector<Val> items) {
@@ -99,6 +101,30 @@ Val Translator::RangeIterator(const Val& v, bool alone) {
   return it;
 }
 
+// A range of very few numbers that are known, as a tuple of them: each round is code of its own, in which its number is
+// a constant.
+static std::optional<Val> Unrolled(Builder& b, const State& s, const Val& v) {
+  if (v.is != Is::kRange || !v.few) return std::nullopt;
+  for (const Val& x : v.items)
+    if (!x.constant) return std::nullopt;
+  size_t copies = 1;
+  for (const Frame& f : s.frames)
+    for (const Val& it : f.stack)
+      if (it.is == Is::kTupleIter) copies *= it.items[0].items.size();
+  const int64_t start = *v.items[0].constant, stop = *v.items[1].constant, step = *v.items[2].constant;
+  std::vector<Val> numbers;
+  for (int64_t k = start; step != 0 && (step > 0 ? k < stop : k > stop); k += step) {
+    if (numbers.size() == kMostKept) return std::nullopt;
+    numbers.push_back(IntConstant(b, k));
+    numbers.back().few = true;
+  }
+  if (numbers.empty() || copies * numbers.size() > kMostCopies) return std::nullopt;
+  Val it = Iterator(Is::kTupleIter, {Tuple(std::move(numbers))});
+  it.node = 0;
+  it.few = true;
+  return it;
+}
+
 Val Translator::IteratorOf(const Val& v, bool alone) {
   if (v.iterator()) return v;
   if (v.is == Is::kRange) return RangeIterator(v, alone);
@@ -106,6 +132,8 @@ Val Translator::IteratorOf(const Val& v, bool alone) {
     if (v.items.size() > kMostUnrolled) throw Unsupported{"an iteration over a large tuple"};
     Val it = Iterator(Is::kTupleIter, {v});
     it.node = 0;
+    if (std::all_of(v.items.begin(), v.items.end(), [](const Val& x) { return x.is == Is::kInt && x.constant; }))
+      for (Val& item : it.items[0].items) item.few = hopes_.unrolls && v.items.size() <= kMostKept;
     return it;
   }
   if (!IsList(v) && (!IsArray(v) || v.is == Is::kDeferred)) throw Unsupported{"an iteration"};
@@ -118,7 +146,8 @@ Val Translator::IteratorOf(const Val& v, bool alone) {
 void Translator::GetIter(State& s, const Instr& i) {
   if (s.top().stack.back().is == Is::kDeferred) ComputeAll(s);
   const Val v = Pop(s);
-  Push(s, IteratorOf(v, true));
+  const std::optional<Val> unrolled = hopes_.unrolls ? Unrolled(*this, s, v) : std::nullopt;
+  Push(s, unrolled ? *unrolled : IteratorOf(v, true));
   Next(s, i);
 }
 
@@ -306,7 +335,7 @@ void Translator::NextNumber(State& s, const Instr& i, const State& done) {
   const int stop = Value(it.items[2]);
   const int more = Compare(ScalarOp::kLt, next, stop);
   const int yes = Way([&] {
-    ServeOthers();
+    ServeSometimes();
     State on = s;
     const int left = Op(ScalarOp::kSub, ScalarType::kInt, stop, next);
     const int few = Least(left, Int(kAtOnce));
@@ -358,7 +387,7 @@ void Translator::NextOfChunk(State& s, const Instr& i, const State& done) {
   const int left = Left(it);
   const int more = Compare(ScalarOp::kGt, left, Int(0));
   const int yes = Way([&] {
-    ServeOthers();
+    ServeSometimes();
     State on = s;
     Val chunk;
     chunk.is = Is::kChunk;

@@ -62,6 +62,7 @@ struct CodeLoops::Head {
   int64_t last_coded = 0, coded = 0, coded_round = 0;  // likewise, of what ran as code
   int64_t runs = 0, rounds = 0, ended = 0;             // of the runs, those that went on to the loop's end
   bool seldom = false;                                 // it pays only where many rounds are left
+  bool differ = false;                                 // numbers that were alike when code was made no longer are
   std::vector<std::unique_ptr<Version>> versions;
 };
 
@@ -169,7 +170,7 @@ bool CodeLoops::Wanted(const Head& head, FjFrame* frame) const {
 void CodeLoops::Compile(Compiled& compiled, Head& head, FjFrame* frame) {
   const double start = Now();
   auto made = std::make_unique<Version>();
-  scalar::Hopes hopes{.natural = head.versions.size() + 1 < kVersions};
+  scalar::Hopes hopes{.natural = head.versions.size() + 1 < kVersions, .sizes = !head.differ};
   made->t = scalar::Translate(frame, head.loop, head.loop.start, hopes);
   std::vector<PyObject*> objects;
   for (const ObjectSpec& spec : made->t.objects) objects.push_back(spec.object.get());
@@ -187,6 +188,11 @@ void CodeLoops::Compile(Compiled& compiled, Head& head, FjFrame* frame) {
     }
     diag::Log(diag::Channel::loop_, "no scalar code: " + made->t.why + "  [" + name + "]");
     return;
+  }
+  if (!head.differ) {
+    absl::InlinedVector<int64_t, 64> cells(made->t.cells);
+    absl::InlinedVector<PyObject*, 16> found(made->t.objects.size());
+    if (scalar::ReadFrame(made->t, frame, cells.data(), found.data())) scalar::MakeAlike(made->t, cells.data());
   }
   const int blocks = made->t.blocks;
   if (blocks > kSmallCode && Gain(head, frame) < kWorkForBlock * blocks) {
@@ -262,6 +268,10 @@ std::optional<frame::Action> CodeLoops::At(Compiled& compiled, FjFrame* frame, b
     absl::InlinedVector<int64_t, 64> cells(t.cells);
     absl::InlinedVector<PyObject*, 16> objects(t.objects.size());
     if (!scalar::ReadFrame(t, frame, cells.data(), objects.data())) continue;
+    if (!scalar::IsAlike(t, cells.data())) {
+      head->differ = true;
+      continue;
+    }
     uint32_t bits;
     cells[scalar::kBreakerCell] = reinterpret_cast<int64_t>(fj_breaker(PyThreadState_Get(), &bits));
     std::optional<scalar::MadeOfRun> made;

@@ -3,6 +3,7 @@
 
 #include <absl/container/inlined_vector.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 
@@ -327,6 +328,13 @@ class Writer {
         return seq ? Sequence(v, seq.get(), index) : nullptr;
       }
       case Is::kTupleIter: {
+        if (v.few) {  // a range
+          const size_t n = v.items[0].items.size(), first = *leaf;
+          *leaf += n;
+          const auto number = [&](size_t k) { return cells_[cells[first + k]]; };
+          const int64_t step = n > 1 ? number(1) - number(0) : 1;
+          return Range(number(0) + v.node * step, step, static_cast<int64_t>(n) - v.node);
+        }
         const Ref tuple(Make(v.items[0], cells, leaf));
         PyObject* it = tuple ? PyObject_GetIter(tuple.get()) : nullptr;
         if (it) reinterpret_cast<SeqIter*>(it)->index = v.node;
@@ -471,6 +479,44 @@ bool NamesHold(const Translation& t) {
 
 bool ReadFrame(const Translation& t, FjFrame* frame, int64_t* cells, PyObject** objects) {
   return Reader(t, cells, objects).Frame(frame);
+}
+
+void MakeAlike(Translation& t, const int64_t* cells) {
+  std::map<int64_t, int> sizes;  // of each number the first cell
+  std::vector<int> all;
+  for (const ObjectSpec& o : t.objects)
+    for (int i = 0; o.array && o.cells >= 0 && i < o.rank; ++i) {
+      all.push_back(o.cells + 1 + i);
+      sizes.try_emplace(cells[all.back()], all.back());
+    }
+  for (const std::vector<Slot>* slots : {&t.locals, &t.stack})
+    for (const Slot& s : *slots) {
+      if (s.val.is == Is::kInt && s.val.natural) all.push_back(s.cells[0]);
+      if (s.val.is == Is::kRangeIter && s.val.unit && s.val.natural) all.push_back(s.cells[2]);
+    }
+  std::map<int, AlikeNumber> alike;
+  for (int cell : all) {
+    const auto size = sizes.find(cells[cell]);
+    const bool constant = cells[cell] > 0 && cells[cell] <= kSmallSize;
+    if (size == sizes.end() || cells[cell] == 0 || (size->second == cell && !constant)) continue;
+    alike[cell] = {cell, constant ? -1 : size->second, cells[cell]};
+  }
+  for (auto& block : t.code.blocks)
+    for (codegen::ScalarInst& i : block) {
+      const auto it = (i.op == ScalarOp::kInput || i.op == ScalarOp::kCell) && i.type == ScalarType::kInt
+                          ? alike.find(static_cast<int>(i.imm))
+                          : alike.end();
+      if (it == alike.end()) continue;
+      i.op = it->second.as < 0 ? ScalarOp::kConst : ScalarOp::kInput;
+      i.imm = it->second.as < 0 ? it->second.constant : it->second.as;
+      i.natural = i.small = true;
+    }
+  for (const auto& [cell, number] : alike) t.alike.push_back(number);
+}
+
+bool IsAlike(const Translation& t, const int64_t* cells) {
+  return std::all_of(t.alike.begin(), t.alike.end(),
+                     [&](const AlikeNumber& a) { return cells[a.cell] == (a.as < 0 ? a.constant : cells[a.as]); });
 }
 
 bool WriteFrame(FjFrame* frame, const ExitState& e, const int64_t* cells, PyObject* const* objects, Made* made) {

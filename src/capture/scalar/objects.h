@@ -17,6 +17,12 @@ bool LieApart(const Translation& t, PyObject* const* objects);
 bool NamesHold(const Translation& t);
 // Copies the frame into cells. False: the frame does not look as the code takes for granted.
 bool ReadFrame(const Translation& t, FjFrame* frame, int64_t* cells, PyObject** objects);
+// Takes for granted that sizes of arrays, and the ints that bound loops, are equal if they are now, and that small
+// sizes stay as they are: then indices are seen to lie in arrays, and short loops are unrolled. `cells`: as ReadFrame
+// made them.
+void MakeAlike(Translation& t, const int64_t* cells);
+// Is all as was taken for granted then?
+bool IsAlike(const Translation& t, const int64_t* cells);
 // Copies cells back into the frame at an exit. False: an exception is set, and the frame is as it was.
 bool WriteFrame(FjFrame* frame, const ExitState& e, const int64_t* cells, PyObject* const* objects, Made* made);
 

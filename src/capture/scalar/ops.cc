@@ -315,7 +315,7 @@ std::string Val::key() const {
   if (is == Is::kNumpy) s += std::to_string(static_cast<int>(dtype));
   if (object >= 0) s += '#' + std::to_string(object);
   if (unit) s += '1';
-  if (few) s += '<';
+  if (few) s += '<' + (constant ? std::to_string(*constant) : "");
   if (natural) s += 'n';
   if (ones) s += '+' + std::to_string(ones);
   if (is == Is::kView || is == Is::kRangeIter) s += std::to_string(items.size());

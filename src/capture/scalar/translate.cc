@@ -176,8 +176,20 @@ void Translator::StepValue(State& s, const Instr& i) {
       return Next(s, i);
     }
     case Op::kInvert: Push(s, Invert(*this, Pop(s))); return Next(s, i);
-    case Op::kNot: Push(s, New(Is::kBool, Op(ScalarOp::kNot, ScalarType::kBool, TruthOf(Pop(s))))); return Next(s, i);
-    case Op::kToBool: Push(s, New(Is::kBool, TruthOf(Pop(s)))); return Next(s, i);
+    case Op::kNot: {
+      const Val v = Pop(s);
+      Val r = New(Is::kBool, Op(ScalarOp::kNot, ScalarType::kBool, TruthOf(v)));
+      if (v.constant) r.constant = *v.constant == 0;
+      Push(s, std::move(r));
+      return Next(s, i);
+    }
+    case Op::kToBool: {
+      const Val v = Pop(s);
+      Val r = New(Is::kBool, TruthOf(v));
+      if (v.constant) r.constant = *v.constant != 0;
+      Push(s, std::move(r));
+      return Next(s, i);
+    }
     case Op::kIs: {
       const Val y = Pop(s), x = Pop(s);
       const std::optional<bool> a = IsNone(x), b = IsNone(y);
@@ -238,13 +250,12 @@ void Translator::CompareEither(State& s, const Instr& i, const Val& x, const Val
 void Translator::StepFlow(State& s, const Instr& i) {
   switch (i.op) {
     case Op::kJump: return Jump(s, i, i.target);
-    case Op::kPopJumpIfFalse: {
-      const int truth = TruthOf(Pop(s));
-      return ConditionalJump(s, i, truth, false);
-    }
+    case Op::kPopJumpIfFalse:
     case Op::kPopJumpIfTrue: {
-      const int truth = TruthOf(Pop(s));
-      return ConditionalJump(s, i, truth, true);
+      const bool if_true = i.op == Op::kPopJumpIfTrue;
+      const Val v = Pop(s);
+      if (v.constant) return Decided(s, i, (*v.constant != 0) == if_true);
+      return ConditionalJump(s, i, TruthOf(v), if_true);
     }
     case Op::kPopJumpIfNone:
     case Op::kPopJumpIfNotNone: {
@@ -401,7 +412,7 @@ std::optional<Val> Translator::CallBuiltin(const State& s, const std::string& na
   if (name == "builtins.len" && args.size() == 1) {
     if (args[0].is == Is::kTuple) return IntConstant(*this, static_cast<int64_t>(args[0].items.size()));
     if (args[0].is == Is::kObject && out_.objects[args[0].object].list) return New(Is::kInt, Size(args[0].object, 0));
-    if (IsArray(args[0]) && args[0].is != Is::kDeferred) return New(Is::kInt, PartOf(args[0]).sizes[0]);
+    if (IsArray(args[0]) && args[0].is != Is::kDeferred) return SizeOf(PartOf(args[0]).sizes[0]);
   }
   if (name.starts_with("math.")) return MathCall(*this, name.substr(5), args);
   return std::nullopt;
@@ -479,6 +490,7 @@ void Translator::Call(State& s, const Instr& i) {
     stack.resize(base);
     s.top().pc += i.length;
     ended_ = true;
+    for (Val& a : args) a.few = false;  // one of them, which is no constant then
     return Extreme(s, args, 1, args[0], name == "builtins.max" ? Py_GT : Py_LT);
   }
   if (name.starts_with("math.") || o == reinterpret_cast<PyObject*>(&PyFloat_Type) ||
@@ -560,6 +572,11 @@ Translation Translate(FjFrame* frame, const Loop& loop, int from, const Hopes& h
     } catch (const NotInline& call) {
       if (!not_inline.insert(call.pc).second) throw std::runtime_error("scalar code: a call cannot be left to Python");
     } catch (const TooMuch&) {
+      if (hopes.unrolls) {
+        Hopes less = hopes;
+        less.unrolls = false;
+        return Translate(frame, loop, from, less);
+      }
       Translation failed;
       failed.why = "too much code";
       return failed;

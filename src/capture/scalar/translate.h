@@ -46,12 +46,20 @@ inline constexpr int kBreakerCell = 2;  // its address: of the thread that runs 
 inline constexpr int kMadeCell = 3;     // made.h: of the run, if the code makes arrays
 inline constexpr int kFirstCell = 5;    // behind them, what counts rounds and what helpers write to
 
+inline constexpr int64_t kSmallSize = 4;
+// A number of the entry that is taken to be what another one is, or a constant.
+struct AlikeNumber {
+  int cell, as;  // as: -1 for the constant
+  int64_t constant;
+};
+
 struct Translation {
   codegen::ScalarCode code;
   std::vector<ObjectSpec> objects;
   std::vector<Slot> locals, stack;  // What the frame holds at the entry.
   std::vector<ExitState> exits;
   std::vector<NameGuard> guards;
+  std::vector<AlikeNumber> alike;
   int blocks = 0;             // of the code, without those of loops over elements and of looking for signals
   int cells = 0, rounds = 0;  // how many; the one that counts jumps back
   bool floats = false;        // Floats of NumPy: its error state matters.
@@ -68,6 +76,8 @@ Val Describe(PyObject* o, std::vector<ObjectSpec>& objects);
 struct Hopes {
   bool natural = true;  // The positions of iterators are not negative.
   bool apart = true;    // What the code writes lies in one array alone.
+  bool sizes = false;   // Small sizes of arrays are what they are now.
+  bool unrolls = true;  // Loops over very few numbers may become code for each of them.
 };
 
 // From the frame's place in the loop, which is `loop.start` but where nothing is to run.

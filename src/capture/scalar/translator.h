@@ -18,7 +18,8 @@ using bytecode::Instr;
 using bytecode::Op;
 
 inline constexpr int kMostBlocks = 260;
-inline constexpr int kMostWeight = 6;  // of what is computed again wherever it is used
+inline constexpr int64_t kServed = 1024;  // rounds
+inline constexpr int kMostWeight = 6;     // of what is computed again wherever it is used
 
 bool IsJump(Op op);
 // Locals that are read before they are written from `start` on; whatever may raise may go to its handler.
@@ -171,7 +172,18 @@ class Translator final : public Builder {
   int Size(int k, int axis) {
     const ObjectSpec& o = UseArray(k);
     if (o.list) return LoadField(Data(k), offsetof(PyVarObject, ob_size), ScalarType::kInt);
+    if (const std::optional<int64_t> known = SmallSize(k, axis)) {
+      const int size = Int(*known);
+      small_sizes_[size] = *known;
+      return size;
+    }
     return Input(o.cells + 1 + axis, ScalarType::kInt, /*natural=*/true);
+  }
+  std::optional<int64_t> SmallSize(int object, int axis);  // Hopes::sizes
+  Val SizeOf(int size) const {
+    Val v = New(Is::kInt, size);
+    if (const auto it = small_sizes_.find(size); it != small_sizes_.end()) v.constant = it->second;
+    return v;
   }
   int Stride(int k, int axis) {
     const ObjectSpec& o = UseArray(k);
@@ -360,6 +372,24 @@ class Translator final : public Builder {
           .a = Input(kBreakerCell, ScalarType::kPtr),
           .exit = exit,
           .number = static_cast<double>(bits)});
+  }
+
+  // Where a loop over numbers begins, or goes on: they are looked for if kServed rounds have been since the last time.
+  void ServeSometimes() {
+    const int all = Op(ScalarOp::kAdd, ScalarType::kInt, Count(rounds_), Count(others_));
+    const int now = Compare(ScalarOp::kGe, all, Count(serve_));
+    const int on = static_cast<int>(code.blocks.size());
+    code.blocks.emplace_back();
+    joins_.insert(on);
+    const int serve = Way([&] {
+      ServeOthers();
+      const int next = Op(ScalarOp::kAdd, ScalarType::kInt, all, Int(kServed));
+      Emit({.op = ScalarOp::kSet, .a = next, .imm = serve_});
+      Emit({.op = ScalarOp::kJump, .imm = on});
+    });
+    Emit({.op = ScalarOp::kBranch, .a = now, .other = on, .imm = serve, .seldom = true});
+    block = on;
+    extra_blocks_ += 2;
   }
 
   // All jumps back to one state come by here: rounds are counted. Loops over numbers one by one look for others where
@@ -604,8 +634,11 @@ class Translator final : public Builder {
   std::vector<bool> touched_;  // The locals that the loop names.
   std::vector<int> changed_;   // those that it writes: the variable that tells whether it did
   std::vector<bool> stored_;   // The locals that this block has stored.
-  int rounds_ = -1, others_ = -1;  // variables: rounds of loops over numbers, and of all others
-  State region_;                   // Nothing was written in this block since this state.
+  int rounds_ = -1, others_ = -1;       // variables: rounds of loops over numbers, and of all others
+  int serve_ = -1;                      // variable: after how many of both others are looked for
+  std::set<int> joins_;                 // where the way that looks for them ends
+  std::map<int, int64_t> small_sizes_;  // values that are constants because arrays have these sizes now
+  State region_;                        // Nothing was written in this block since this state.
   std::vector<bool> region_stored_;
   std::deque<Node> nodes_;
   int buffers_ = 0;                            // How many buffers this region has.
