@@ -37,6 +37,78 @@ bool ReadsAll(const Graph& g, const Node& n) {
   }
 }
 
+// Elements of a value: for each axis the first one, and the one behind the last.
+using Box = std::vector<std::pair<int64_t, int64_t>>;
+
+// Is each element of `box` in one of `boxes` from number `from` on?
+bool Covered(Box box, const std::vector<Box>& boxes, size_t from = 0) {
+  if (std::any_of(box.begin(), box.end(), [](const auto& side) { return side.first >= side.second; })) return true;
+  if (from == boxes.size()) return false;
+  const Box& by = boxes[from];
+  for (size_t axis = 0; axis < box.size(); ++axis) {  // what lies before and behind it there
+    Box before = box, behind = box;
+    before[axis].second = std::min(box[axis].second, by[axis].first);
+    behind[axis].first = std::max(box[axis].first, by[axis].second);
+    if (!Covered(std::move(before), boxes, from + 1) || !Covered(std::move(behind), boxes, from + 1)) return false;
+    box[axis] = {std::max(box[axis].first, by[axis].first), std::min(box[axis].second, by[axis].second)};
+    if (box[axis].first >= box[axis].second) return true;
+  }
+  return true;
+}
+
+// Which elements of each value are computed, as far as that is known: all, or those in some boxes.
+class Computed {
+ public:
+  explicit Computed(const Graph& g, std::vector<bool> all) : g_(g), all_(std::move(all)), parts_(g.nodes.size()) {}
+
+  void All(ValueId v) { all_[v] = true; }
+  bool Is(ValueId v) {
+    if (all_[v] || parts_[v].empty()) return all_[v];
+    return all_[v] = Covered(Whole(v), parts_[v]);
+  }
+
+  // What the node reads of its operands to compute what is computed of it.
+  void Reads(ValueId v) {
+    const Node& n = g_.nodes[v];
+    const bool all = Is(v), indexes = n.op == Op::kTake || n.op == Op::kGather;
+    for (size_t k = 0; k < n.operands.size(); ++k) {
+      const ValueId o = n.operands[k];
+      if (all && (ReadsAll(g_, n) || (indexes && k == 1))) {
+        All(o);
+      } else if (n.op == Op::kSlice && Fixed(o) && Fixed(v) && n.attrs.syms[0].is_const() &&
+                 n.attrs.syms[2] == shape::Int(1)) {
+        for (Box box : all ? std::vector<Box>{Whole(v)} : parts_[v]) {
+          auto& side = box[n.attrs.axes[0]];
+          side.first += n.attrs.syms[0].value(), side.second += n.attrs.syms[0].value();
+          Add(o, std::move(box));
+        }
+      } else if (!all && Info(n.op).kind == 'P' && n.type.shape == g_.nodes[o].type.shape) {
+        for (const Box& box : parts_[v]) Add(o, box);
+      }
+    }
+  }
+
+ private:
+  static constexpr size_t kMostParts = 8;
+
+  bool Fixed(ValueId v) const {
+    const shape::Ints& sizes = g_.nodes[v].type.shape;
+    return std::all_of(sizes.begin(), sizes.end(), [](shape::Int i) { return i.is_const(); });
+  }
+  Box Whole(ValueId v) const {
+    Box box;
+    for (shape::Int size : g_.nodes[v].type.shape) box.emplace_back(0, size.value());
+    return box;
+  }
+  void Add(ValueId v, Box box) {
+    if (!all_[v] && parts_[v].size() < kMostParts) parts_[v].push_back(std::move(box));
+  }
+
+  const Graph& g_;
+  std::vector<bool> all_;
+  std::vector<std::vector<Box>> parts_;
+};
+
 }  // namespace
 
 std::vector<bool> StandIns(const Graph& g) {
@@ -51,25 +123,21 @@ std::vector<bool> StandIns(const Graph& g) {
 
 void KeepRaising(Graph& g, bool ieee) {
   const std::vector<bool> stand_ins = StandIns(g);
-  std::vector<bool> computed = stand_ins;
-  for (ValueId v : g.outputs) computed[v] = true;
-  for (const Write& w : g.writes) computed[w.value] = true;
+  Computed computed(g, stand_ins);
+  for (ValueId v : g.outputs) computed.All(v);
+  for (const Write& w : g.writes) computed.All(w.value);
   for (size_t i = g.nodes.size(); i-- > 0;) {
     const auto v = static_cast<ValueId>(i);
     const Node& n = g.nodes[v];
     const DType operand = n.operands.empty() ? DType::kBool : g.nodes[n.operands[0]].type.dtype;
-    if (!computed[v] && IsNoticed(n, operand, ieee)) {
-      computed[v] = true;
+    if (!computed.Is(v) && IsNoticed(n, operand, ieee)) {
+      computed.All(v);
       ValueId shown = v;
       if (n.op == Op::kExtern && n.attrs.result_types.size() > 1)
         ++shown;  // The node behind it picks its first result.
       if (n.op != Op::kExtern || !n.attrs.result_types.empty()) g.outputs.push_back(shown);
     }
-    if (!computed[v] || stand_ins[v]) continue;
-    const bool indexes = n.op == Op::kTake || n.op == Op::kGather;
-    for (size_t k = 0; k < n.operands.size(); ++k) {
-      if (ReadsAll(g, n) || (indexes && k == 1)) computed[n.operands[k]] = true;
-    }
+    if (!stand_ins[v]) computed.Reads(v);
   }
 }
 

@@ -212,6 +212,50 @@ def test_warnings_are_numpys(what):
     check(program, (a, rng().random(24), 1e300 if what == "overflow" else 1.5))
 
 
+@pytest.mark.parametrize("raises", [False, True])
+@pytest.mark.parametrize("bad", [None, "first", "late"])
+def test_stores_of_whole_planes_are_put_back(bad, raises):
+    """NumPy tells of an overflow before it stores the plane, whatever was stored since the loop began."""
+
+    def program(a, b, c, counts):
+        left = 0.0
+        for i in range(40):
+            b[1:-1, 1:-1] = 0.25 * (a[1:-1, 1:-1] + a[1:-1, :-2] + a[2:, 1:-1] + a[:-2, 1:-1])
+            b[0, :] = b[1, :]
+            left += b[3, 3]
+            a[1:-1, 1:] = b[1:-1, 1:] * c + b[1:-1, :-1]
+            counts[i] += 1
+        return left
+
+    c = {None: 0.5, "first": 1e308, "late": 1e15}[bad]
+    compiled = framejit.compile(program)
+    for k in range(4):
+        seen = []
+        for function in (program, compiled):
+            args = [matrix(14, 15) + 1, matrix(14, 15), 0.5 if k < 2 else c, np.zeros(40)]
+            with warnings.catch_warnings(record=True) as caught, np.errstate(over="raise" if raises else "warn"):
+                warnings.simplefilter("always")
+                try:
+                    result = function(*args)
+                except FloatingPointError as e:
+                    result = str(e)
+            seen.append((repr(result), [str(w.message) for w in caught], [a.tobytes() for a in args if isinstance(a, np.ndarray)]))
+        assert seen[0] == seen[1]
+    info = compiled.cache_info()
+    assert info["scalar_loops"] >= (1 if bad is None else 2) and info["scalar_runs"] >= 3, info
+
+
+def test_lists_are_not_written_twice():
+    def program(a, b, c, l):
+        for _ in range(30):
+            b[1:-1] = a[1:-1] * c + a[2:]
+            a[1:-1] = b[:-2] * c
+            l.append(1)
+        return len(l)
+
+    check(program, (rng().random(20) + 1, np.zeros(20), 0.5, []), (rng().random(20) + 1, np.zeros(20), 1e40, []))
+
+
 def test_errors_are_numpys():
     def program(a, b, n):
         for i in range(len(a)):

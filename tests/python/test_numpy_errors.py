@@ -354,6 +354,30 @@ def test_an_error_of_what_makes_no_difference(fresh, np):
             assert got == expected and type(result) is type(eager) and result == eager
 
 
+def test_elements_that_parts_read_between_them(fresh, np):
+    """An array whose elements are all read, in parts, need not be there as a whole; one with an element that nothing reads is computed."""
+
+    def differences(x):
+        d = x[:, 1:] * x[:, :-1]
+        e = np.where(d * x[:, 1:] > 0, 0.0, d)
+        return e[1:, :] - e[:-1, :] + d[1:, :]
+
+    def corners(x):
+        d = x * 1e200
+        return d[1:, 1:-1] + d[:-1, 1:-1] + d[1:, 2:]
+
+    for f, kernels in ((differences, 1), (corners, 2)):
+        compiled = fresh.compile(f)
+        for at in [None, *np.ndindex(4, 5)]:
+            x = np.arange(1.0, 21.0).reshape(4, 5)
+            if at:
+                x[at] = 1e308
+            (expected, eager), (got, result) = told(f, x), told(compiled, x)
+            assert got == expected and (at is None or expected), (f, at)
+            assert result.tobytes() == eager.tobytes()
+        assert compiled.cache_info()["kernels"] == kernels, compiled.cache_info()
+
+
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "int8", "int32"])
 def test_numbers_beyond_a_type(fresh, np, dtype):
     """Numbers that change between calls, compared with integers that cannot hold them."""

@@ -17,6 +17,7 @@ namespace {
 
 constexpr int kMostBuffers = 6, kMostAxes = 3;
 constexpr int64_t kLarge = 1 << 18;
+constexpr double kMostly = .5;  // A store of so large a share of an array may have to be undone.
 
 // Gives memory of this thread while code runs. The program's next write makes its contents useless.
 char* Scratch(int64_t buffer, int64_t bytes) {
@@ -85,6 +86,7 @@ Part Translator::PartOf(const Val& v) {
   p.dtype = out_.objects[v.object].dtype;
   const int rank = UseArray(v.object).rank;
   p.unit = UseArray(v.object).unit;
+  p.share = 1;
   for (int i = 0; i < rank; ++i) p.sizes.push_back(Size(v.object, i));
   for (int i = 0; i < rank; ++i) p.strides.push_back(Stride(v.object, i));
   return p;
@@ -161,6 +163,29 @@ void Translator::IndexAxis(const Part& p, int axis, const Val& index, bool withi
   out.offset = out.offset < 0 ? bytes : Op(ScalarOp::kAdd, ScalarType::kInt, out.offset, bytes);
 }
 
+// Which share of a whole array do these indices take, if the program says so itself?
+double Translator::ShareOf(const Part& p, const std::vector<Val>& indices) const {
+  const tensor::NumpyApi* api = tensor::Numpy();
+  PyObject* o = p.object < 0 ? nullptr : out_.objects[p.object].object.get();
+  if (p.share != 1 || !api || !o || Py_TYPE(o) != api->array) return 0;
+  double share = 1;
+  for (size_t axis = 0; axis < indices.size(); ++axis) {
+    const Val& index = indices[axis];
+    if (static_cast<int>(axis) >= tensor::AsArray(o)->nd || index.is == Is::kObject) return 0;
+    const Py_ssize_t size = tensor::AsArray(o)->dims[axis];
+    Py_ssize_t start = 0, stop = size, step = 1;
+    if (index.is != Is::kSlice) return 0;
+    for (auto [bound, given] : {std::pair(&start, 0), {&stop, 1}, {&step, 2}}) {
+      const Val& v = index.items[given];
+      if (v.constant) *bound = *v.constant;
+      if (!v.constant && !(v.is == Is::kObject && out_.objects[v.object].object.get() == Py_None)) return 0;
+    }
+    if (size == 0 || step <= 0) return 0;
+    share *= static_cast<double>(PySlice_AdjustIndices(size, &start, &stop, step)) / static_cast<double>(size);
+  }
+  return share;
+}
+
 Part Translator::Index(const Part& p, const Val& index, bool within) {
   const std::vector<Val> one{index};
   const std::vector<Val>& all = index.is == Is::kTuple ? index.items : one;
@@ -170,6 +195,7 @@ Part Translator::Index(const Part& p, const Val& index, bool within) {
   out.dtype = p.dtype;
   out.born = p.born;
   out.offset = p.offset;
+  out.share = ShareOf(p, all);
   int axis = 0;
   for (const Val& v : all) {
     if (IsArray(v) || v.is == Is::kTuple) throw Unsupported{"an index that is an array"};
@@ -351,11 +377,12 @@ Val Translator::Gather(const Val& container, const Val& index) {
   return Deferred(std::move(n));
 }
 
-bool Translator::Reads(int node, const Part& to) const {
+// Does it read the array? elsewhere: at other places than the one that is stored.
+bool Translator::Reads(int node, const Part& to, bool elsewhere) const {
   const Node& n = nodes_[node];
-  const bool there = n.kind == Node::kPart || n.kind == Node::kGather;
-  return (there && (to.base >= 0 ? n.part.base >= 0 : n.part.object == to.object)) || (n.a >= 0 && Reads(n.a, to)) ||
-         (n.b >= 0 && Reads(n.b, to));
+  const bool there = (n.kind == Node::kPart || n.kind == Node::kGather) && !(elsewhere && n.updated);
+  return (there && (to.base >= 0 ? n.part.base >= 0 : n.part.object == to.object)) ||
+         (n.a >= 0 && Reads(n.a, to, elsewhere)) || (n.b >= 0 && Reads(n.b, to, elsewhere));
 }
 
 // May something come out that the code leaves for?
@@ -535,9 +562,20 @@ int Translator::Buffer(int count, DType t) {
   return memory;
 }
 
+// All that was written since the code was entered is put back, and Python goes on where it was entered.
+int Translator::UndoExit() {
+  if (undo_exit_ < 0) {
+    undo_exit_ = static_cast<int>(out_.exits.size());
+    code.exits.emplace_back();
+    out_.exits.push_back({.undo = true});
+    out_.undoes = true;
+  }
+  return undo_exit_;
+}
+
 // The node's elements as `t`, in `to` or one behind the other in a buffer, whose address is returned. What NumPy may
-// tell of is left for before that is used.
-int Translator::Fill(int node, const std::vector<int>& sizes, DType t, const Part* to) {
+// tell of is left for before that is used, or behind it with `undo`.
+int Translator::Fill(int node, const std::vector<int>& sizes, DType t, const Part* to, bool undo) {
   const int memory = to ? -1 : Buffer(Count(sizes), t), size = Int(DTypeSize(t));
   bad_ = Variable(ScalarType::kBool);
   Emit({.op = ScalarOp::kSet, .a = Flag(false), .imm = bad_});
@@ -548,7 +586,10 @@ int Translator::Fill(int node, const std::vector<int>& sizes, DType t, const Par
     else
       StoreElement(memory, Op(ScalarOp::kMul, ScalarType::kInt, place, size), v, t, kMadeArrays);
   });
-  if (SpecialAs(node, t)) ExitIf(Emit({.op = ScalarOp::kGet, .type = ScalarType::kBool, .imm = bad_, .id = -2}));
+  if (SpecialAs(node, t)) {
+    const int bad = Emit({.op = ScalarOp::kGet, .type = ScalarType::kBool, .imm = bad_, .id = -2});
+    Emit({.op = ScalarOp::kExitIf, .a = bad, .exit = undo ? UndoExit() : Exit()});
+  }
   return memory;
 }
 
@@ -574,9 +615,12 @@ void Translator::Assign(State& s, const Part& to, const Val& value) {
     if (!(n.ones >> i & 1) && n.sizes[i] != to.sizes[lead + i])
       ExitIf(Compare(ScalarOp::kNe, n.sizes[i], to.sizes[lead + i]));
   Settle();
-  const bool alone = n.kind == Node::kNumber || ((hopes_.apart || to.base >= 0) && !Reads(node, to));
-  if (alone && (Fresh(to) || !SpecialAs(node, t))) {
-    Fill(node, to.sizes, t, &to);
+  // Arrays that can be put back lie in one piece: no two of their elements are one.
+  const bool undo = hopes_.finite && to.object >= 0 && to.share >= kMostly && SpecialAs(node, t) && !Fresh(to);
+  const bool alone = n.kind == Node::kNumber || ((hopes_.apart || to.base >= 0) && !Reads(node, to, undo));
+  if (alone && (Fresh(to) || !SpecialAs(node, t) || undo)) {
+    if (undo) out_.objects[to.object].mostly = true;
+    Fill(node, to.sizes, t, &to, undo);
   } else {
     const int from = Fill(node, to.sizes, t, nullptr), size = Int(DTypeSize(t));
     ForAll(to.sizes, [&](const std::vector<int>& at, int place) {
@@ -612,6 +656,7 @@ void Translator::ArrayBinary(State& s, const Instr& i, const Val& x, const Val& 
   const bool swaps = c.At(next).op == Op::kSwap;
   while (c.At(next).op == Op::kSwap) next += c.At(next).length;
   if (swaps && (c.At(next).op == Op::kSetItem || c.At(next).op == Op::kSetSlice)) {
+    nodes_[n.a].updated = true;
     Push(s, result);
   } else if (!swaps && c.At(next).op == Op::kStoreFast) {
     Assign(s, to, result);

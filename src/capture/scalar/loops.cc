@@ -10,6 +10,7 @@
 #include "capture/policy/policy.h"
 #include "capture/scalar/iterators.h"
 #include "capture/scalar/objects.h"
+#include "capture/scalar/undo.h"
 #include "diag/diag.h"
 #include "tensor/numpy_api.h"
 #include "tensor/tensor.h"
@@ -37,7 +38,8 @@ constexpr int64_t kWorkOfEntry = 32;  // into code
 constexpr int kVersions = 4;
 // After so many runs it must have gone round so often in each.
 constexpr int64_t kRuns = 64, kRounds = 3;
-constexpr int64_t kWorthIt = 16;  // rounds, where it usually ends after few
+constexpr int64_t kWorthIt = 16;   // rounds, where it usually ends after few
+constexpr int64_t kWorthUndo = 8;  // rounds: then a copy of what is written costs less than buffers
 
 double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -63,6 +65,7 @@ struct CodeLoops::Head {
   int64_t runs = 0, rounds = 0, ended = 0;             // of the runs, those that went on to the loop's end
   bool seldom = false;                                 // it pays only where many rounds are left
   bool differ = false;                                 // numbers that were alike when code was made no longer are
+  bool undone = false;                                 // A run was undone.
   std::vector<std::unique_ptr<Version>> versions;
 };
 
@@ -171,11 +174,19 @@ void CodeLoops::Compile(Compiled& compiled, Head& head, FjFrame* frame) {
   const double start = Now();
   auto made = std::make_unique<Version>();
   scalar::Hopes hopes{.natural = head.versions.size() + 1 < kVersions, .sizes = !head.differ};
+  hopes.finite = hopes.natural && !head.undone && RoundsLeft(head, frame) >= kWorthUndo;
   made->t = scalar::Translate(frame, head.loop, head.loop.start, hopes);
-  std::vector<PyObject*> objects;
-  for (const ObjectSpec& spec : made->t.objects) objects.push_back(spec.object.get());
-  if (made->t.apart && !scalar::LieApart(made->t, objects.data())) {
+  const auto asked = [&](auto&& of) {
+    std::vector<PyObject*> objects;
+    for (const ObjectSpec& spec : made->t.objects) objects.push_back(spec.object.get());
+    return of(made->t, objects.data());
+  };
+  if (made->t.apart && !asked(scalar::LieApart)) {
     hopes.apart = false;
+    made->t = scalar::Translate(frame, head.loop, head.loop.start, hopes);
+  }
+  if (made->t.undoes && !asked(scalar::WorthUndoing)) {
+    hopes.finite = false;
     made->t = scalar::Translate(frame, head.loop, head.loop.start, hopes);
   }
   const std::string name = PyUnicode_AsUTF8(fj_code(frame)->co_qualname);
@@ -264,6 +275,7 @@ std::optional<frame::Action> CodeLoops::At(Compiled& compiled, FjFrame* frame, b
       if (i == head->versions.size()) return waits();
     }
     const Translation& t = head->versions[i]->t;
+    if (t.undoes && RoundsLeft(*head, frame) < kWorthUndo) continue;
     if (!scalar::NamesHold(t)) continue;
     absl::InlinedVector<int64_t, 64> cells(t.cells);
     absl::InlinedVector<PyObject*, 16> objects(t.objects.size());
@@ -272,11 +284,19 @@ std::optional<frame::Action> CodeLoops::At(Compiled& compiled, FjFrame* frame, b
       head->differ = true;
       continue;
     }
+    scalar::Undo undo;
+    if (t.undoes && !undo.Keep(t, objects.data())) continue;
     uint32_t bits;
     cells[scalar::kBreakerCell] = reinterpret_cast<int64_t>(fj_breaker(PyThreadState_Get(), &bits));
     std::optional<scalar::MadeOfRun> made;
     if (t.makes) cells[scalar::kMadeCell] = reinterpret_cast<int64_t>(made.emplace().get());
     const int64_t exit = head->versions[i]->code.fn(cells.data(), 0);
+    if (t.exits[exit].undo) {
+      undo.PutBack();
+      head->undone = true;
+      head->versions.erase(head->versions.begin() + static_cast<ptrdiff_t>(i--));
+      continue;
+    }
     ++compiled.scalar_runs;
     *ran = true;
     head->rounds += cells[0];

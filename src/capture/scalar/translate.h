@@ -34,6 +34,7 @@ struct ExitState {
   int next = 0;          // The instruction at which Python goes on.
   bool usual = false;    // Has the loop ended?
   bool breaker = false;  // signals and other threads wait, where the loop goes round
+  bool undo = false;     // Nothing of the run is to remain: what it wrote is put back, and the frame stays as it was.
   std::vector<Slot> locals, stack;
   std::string why;  // Why the instruction is left to Python, if it is not understood.
 };
@@ -65,6 +66,9 @@ struct Translation {
   bool floats = false;        // Floats of NumPy: its error state matters.
   bool apart = false;         // what is written lies in one array alone
   bool makes = false;         // Does the code make arrays?
+  bool undoes = false;        // Some exit is to put back what was written (undo.h).
+  int64_t kept = 0;           // How many bytes of arrays a copy of what is written took then.
+  bool lists = false;         // Does the code write to lists?
   bool loops = false;         // some loop is closed without leaving the code
   std::string why;            // What was not understood first, if something was not.
 };
@@ -78,6 +82,8 @@ struct Hopes {
   bool apart = true;    // What the code writes lies in one array alone.
   bool sizes = false;   // Small sizes of arrays are what they are now.
   bool unrolls = true;  // Loops over very few numbers may become code for each of them.
+  // NumPy will tell of nothing that is stored in most of an array: if it would, the run is undone.
+  bool finite = false;
 };
 
 // From the frame's place in the loop, which is `loop.start` but where nothing is to run.

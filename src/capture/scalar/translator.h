@@ -74,6 +74,7 @@ struct Part {
   std::vector<int> sizes, strides;
   uint32_t ones = 0;
   bool unit = false;
+  double share = 0;  // Of the object's elements, if that is known: as large as the object is while this is translated.
   int rank() const { return static_cast<int>(sizes.size()); }
 };
 
@@ -92,10 +93,11 @@ struct Node {
   DType dtype{};
   std::vector<int> sizes{};
   uint32_t ones = 0;
-  Part part{};         // also what kGather takes from
-  Element value{};     // Of kNumber: its value, as `dtype`.
-  ScalarOp op{};       // Its operands become `dtype` first.
-  int a = -1, b = -1;  // The nodes of its operands.
+  Part part{};           // also what kGather takes from
+  Element value{};       // Of kNumber: its value, as `dtype`.
+  ScalarOp op{};         // Its operands become `dtype` first.
+  int a = -1, b = -1;    // The nodes of its operands.
+  bool updated = false;  // Of kPart: what the node that reads it is stored to, element by element.
 };
 
 struct TooMuch {};
@@ -565,7 +567,7 @@ class Translator final : public Builder {
   Val DeferBinary(int op, const Val& x, const Val& y);
   Val DeferUnary(ScalarOp op, const Val& x);
   Val Gather(const Val& container, const Val& index);
-  bool Reads(int node, const Part& to) const;
+  bool Reads(int node, const Part& to, bool elsewhere) const;
   bool Special(int node) const;
   bool SpecialAs(int node, DType t) const;
   bool Large(int object) const;
@@ -585,7 +587,9 @@ class Translator final : public Builder {
   void ForAll(const std::vector<int>& sizes, absl::FunctionRef<void(const std::vector<int>&, int)> body);
   int Count(const std::vector<int>& sizes);
   int Buffer(int count, DType t);
-  int Fill(int node, const std::vector<int>& sizes, DType t, const Part* to);
+  int Fill(int node, const std::vector<int>& sizes, DType t, const Part* to, bool undo = false);
+  double ShareOf(const Part& p, const std::vector<Val>& indices) const;
+  int UndoExit();
   int AddressOf(const Part& p);
   void Assign(State& s, const Part& to, const Val& value);
   void ArrayBinary(State& s, const Instr& i, const Val& x, const Val& y);
@@ -646,9 +650,10 @@ class Translator final : public Builder {
   std::vector<std::pair<int, Val>> computed_;  // The nodes that this region has computed, and what became of them.
   int parallel_ = 0;                           // the loop over elements that is being written
   int parallels_ = 0, extra_blocks_ = 0;
-  int views_ = 1 << 16;     // behind the numbers that views have at the beginning of a block
-  int bad_ = -1;            // A variable: has a number come out that NumPy may tell of?
-  int exit_ = -1;           // The exit to where this instruction began.
+  int views_ = 1 << 16;  // behind the numbers that views have at the beginning of a block
+  int bad_ = -1;         // A variable: has a number come out that NumPy may tell of?
+  int exit_ = -1;        // The exit to where this instruction began.
+  int undo_exit_ = -1;
   bool ended_ = false;      // Has this instruction ended the block?
   bool wrote_ = false;      // Has this instruction written anything?
   bool innermost_ = false;  // a loop without others in it goes round

@@ -97,6 +97,7 @@ struct ObjectSpec {
   int rank = 0;
   bool unit = false;     // the last stride is that of neighbours
   bool written = false;  // Are elements of it written?
+  bool mostly = false;   // Most of them at once, in a way that may have to be undone?
   bool used = false;
   int cells = -1;      // data, then sizes, then strides in bytes; of a list the object
   bool fixed = false;  // by identity, found through a guard of a name
