@@ -196,6 +196,24 @@ bool DataSizes::AsIndices(Call& call) {
     a = Arg::Tensor(stack.results.at(0));
     call.args[1] = Arg::Seq(Arg::Kind::kTuple, items);
   }
+  // A bound that a tensor holds is the integer in it.
+  bool bounds = false;
+  for (Arg& a : items) {
+    if (!a.is(Arg::Kind::kSlice)) continue;
+    for (Arg& bound : a.items) {
+      if (!tensor(bound)) continue;
+      const TensorMeta& m = s_.meta(bound.t);
+      if (!m.sizes.empty() || !IsInteger(m.dtype) || IsBool(m.dtype)) return false;
+      Ref number(ItemOf(bound.t, false));
+      if (!number || !s_.ToArg(number.get(), &bound)) return false;
+      bounds = true;
+    }
+  }
+  if (bounds) {
+    call.args[1] = call.args[1].is(Arg::Kind::kTuple) ? Arg::Seq(Arg::Kind::kTuple, items) : items[0];
+    if (!AsIndices(call)) Lower(call);
+    return true;
+  }
   // One index of one integer selects a view, as the integer itself does.
   Arg* index = nullptr;
   int indices = 0;
@@ -390,16 +408,21 @@ bool NumpyCompress(Sized& c) {
   return c.One(c.Size(0, &most, true), c.x->dtype);
 }
 
-bool NumpyBinCount(Sized& c) {
-  c.x = c.Array(0, "x");
-  if (!c.x || c.rank() != 1 || !IsInteger(c.x->dtype)) return false;
+// How many counts bincount gives.
+std::optional<shape::Int> CountedSize(Sized& c, bool array) {
   const Arg* least = GivenArg(c.call, 2, {"minlength"});
-  auto n = c.Size(0, nullptr, true);
+  auto n = c.Size(0, nullptr, array);
   if (n && least && least->is(Arg::Kind::kInt) && !(least->i == shape::Int(0))) {  // as a rule there are no more
     c.fresh.back().usual = least->i;
     c.env.SetHint(c.fresh.back().symbol.symbol, c.env.Hint(least->i));
   }
-  return c.One(n, c.IsGiven(1, "weights") ? DType::kFloat64 : DType::kInt64);
+  return n;
+}
+
+bool NumpyBinCount(Sized& c) {
+  c.x = c.Array(0, "x");
+  if (!c.x || c.rank() != 1 || !IsInteger(c.x->dtype)) return false;
+  return c.One(CountedSize(c, true), c.IsGiven(1, "weights") ? DType::kFloat64 : DType::kInt64);
 }
 
 bool NumpyUnique(Sized& c) {
@@ -445,7 +468,7 @@ bool MaskedSelect(Sized& c) {
 }
 
 bool BinCount(Sized& c) {
-  return !c.IsGiven(1, "weights") && c.One(c.Size(0, nullptr), DType::kInt64);
+  return !c.IsGiven(1, "weights") && c.One(CountedSize(c, false), DType::kInt64);
 }
 
 bool OneHot(Sized& c) {
