@@ -1,6 +1,5 @@
 // Operators, items, iteration, building of containers, names. Each rule: resolve the operands, take the guards that
 // follow from looking at them, let tensors go to the session, and otherwise let CPython do it on private objects.
-#include <algorithm>
 
 #include "absl/functional/function_ref.h"
 #include "capture/builtins.h"
@@ -269,13 +268,6 @@ PyObject* CaptureSemantics::GetItem(PyObject* o, PyObject* key) {
   return s_.Adopt(PyObject_GetItem(c, key));
 }
 
-// A key that runs nothing of the program's: a primitive, a type without a metaclass, or a tuple of such.
-static bool ComparesAsIs(PyObject* key) {
-  if (!PyTuple_CheckExact(key)) return IsPrimitive(key) || Py_IS_TYPE(key, &PyType_Type);
-  const auto items = reinterpret_cast<PyTupleObject*>(key)->ob_item;
-  return std::all_of(items, items + PyTuple_GET_SIZE(key), ComparesAsIs);
-}
-
 int CaptureSemantics::SetItem(PyObject* o, PyObject* key, PyObject* value) {
   RESOLVE_INT(o);
   RESOLVE_INT(key);
@@ -293,7 +285,7 @@ int CaptureSemantics::SetItem(PyObject* o, PyObject* key, PyObject* value) {
     PyObject* d = _PyType_Lookup(Py_TYPE(o), value ? setitem_name : delitem_name);
     const bool kind = PyODict_CheckExact(o) || OfType(Py_TYPE(o), CType::kDefaultDict);
     const bool stays = PyDict_CheckExact(o) || (kind && !s_.Find(o)->contents_noted);
-    if (stays && (guard::IsText(key) || ComparesAsIs(key))) {
+    if (stays && ComparesAsItIs(key)) {
       if (!value) {
         bool found;
         Ref old(s_.ReadDictItem(o, s_.SourceOf(o), key, &found));
