@@ -153,6 +153,28 @@ bool CCall::AnsweredByObject() {
   return false;
 }
 
+// The keys of an outside dict as the program sees it, a list. Which keys it has is guarded. It is null after a Break.
+static Ref KeysThere(Session& s, PyObject* dict) {
+  if (!s.Reads(dict)) return {};
+  guard::Row row{guard::Kind::kKeys, s.SourceOf(dict)};
+  Ref keys(PyDict_Keys(dict)), now(keys ? PyDict_New() : nullptr);
+  if (!now) return {};
+  row.object = keys.get();
+  row.here = true;
+  s.guards().Add(std::move(row));
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(keys.get()); ++i)
+    if (PyDict_SetItem(now.get(), PyList_GET_ITEM(keys.get(), i), Py_None) < 0) return {};
+  for (const PendingStore& st : s.pending().stores()) {
+    if (st.dict.get() != dict) continue;
+    if ((st.value ? PyDict_SetItem(now.get(), st.key.get(), Py_None) : PyDict_DelItem(now.get(), st.key.get())) < 0)
+      return {};
+  }
+  PyObject *key, *value;
+  for (Py_ssize_t at = 0; PyDict_Next(now.get(), &at, &key, &value);)
+    if (!IsPrimitive(key) && !guard::IsText(key)) return s.Break(BreakId::kSideEffect, "dict.clear"), Ref();
+  return Ref(PyDict_Keys(now.get()));
+}
+
 bool CCall::AnsweredByDict() {
   // A dict read by one key is a guard on that key alone.
   if (PyDict_Check(args_[0]) && s_.IsOutside(args_[0]) && (owner_ == &PyDict_Type) &&
@@ -182,6 +204,13 @@ bool CCall::AnsweredByDict() {
   if (PyDict_CheckExact(args_[0]) && s_.IsOutside(args_[0]) && owner_ == &PyDict_Type && !strcmp(name_, "update") &&
       nargs_ == 2 && !kwnames_ && PyDict_CheckExact(args_[1]) && !s_.IsOutside(args_[1]))
     return Done(sem_.UpdateDict(args_[0], args_[1]));
+  if (PyDict_CheckExact(args_[0]) && s_.IsOutside(args_[0]) && !strcmp(name_, "clear") && nargs_ == 1 && !kwnames_) {
+    Ref keys = KeysThere(s_, args_[0]);
+    if (!keys) return Done(nullptr);
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(keys.get()); ++i)
+      if (s_.WriteDictItem(args_[0], PyList_GET_ITEM(keys.get(), i), nullptr) < 0) return Done(nullptr);
+    return Done(Py_NewRef(Py_None));
+  }
   return false;
 }
 
@@ -360,9 +389,18 @@ PyObject* CaptureSemantics::MissingItem(PyObject* dict, PyObject* key) {
     Ref arguments(PyTuple_Pack(1, key));  // a tuple would be all of them
     return arguments ? PyErr_SetObject(PyExc_KeyError, arguments.get()), nullptr : nullptr;
   }
-  if (!PyFunction_Check(missing)) return s_.Break(BreakId::kUnknownCall, "__missing__");
   PyObject* args[] = {dict, key};
-  return Call(missing, args, 2, nullptr);
+  if (PyFunction_Check(missing)) return Call(missing, args, 2, nullptr);
+  if (!OfType(Py_TYPE(dict), CType::kDefaultDict)) return s_.Break(BreakId::kUnknownCall, "__missing__");
+  static PyObject* const factory_name = Interned("default_factory");
+  Ref factory(LoadAttr(dict, factory_name));
+  if (!factory) return nullptr;
+  if (factory.get() == Py_None) {
+    Ref arguments(PyTuple_Pack(1, key));
+    return arguments ? PyErr_SetObject(PyExc_KeyError, arguments.get()), nullptr : nullptr;
+  }
+  Ref value(Call(factory.get(), nullptr, 0, nullptr));
+  return value && SetItem(dict, key, value.get()) == 0 ? value.release() : nullptr;
 }
 
 PyObject* CaptureSemantics::CallC(PyObject* callable, PyObject* self, PyObject* const* args, Py_ssize_t nargs,

@@ -94,7 +94,7 @@ class CustomCall {
   PyObject* const cls_;
   PyObject* const* const args_;
   const Py_ssize_t nargs_;
-  bool tracked_ = false;
+  bool tracked_ = false, materialize_ = true;
   Ref context_, forward_, set_up_, out_;
   Reach before_;
   surface::Lowering::Custom custom_;
@@ -174,21 +174,26 @@ bool CustomCall::LookAtOutputs() {
       if (!AsResult(&outputs_[i])) return false;
       continue;
     }
-    if (id < custom_.tensors) return Refuse("a result that is an argument, or comes from outside"), false;
-    if (s_.trace().tensors[id].base < custom_.tensors) return Refuse("a result that is a view"), false;
+    const bool argument = std::find(args_, args_ + nargs_, outputs_[i]) != args_ + nargs_;
+    if (id < custom_.tensors && !argument) return Refuse("a result that comes from outside"), false;
     bool plain = IsFloat(s_.meta(id).dtype) || IsComplex(s_.meta(id).dtype);
     for (Py_ssize_t k = 0; PyTuple_Check(opaque.get()) && k < PyTuple_GET_SIZE(opaque.get()); ++k)
       plain &= s_.Resolve(PyTuple_GET_ITEM(opaque.get(), k)) != outputs_[i];
     for (const std::vector<TraceId>* known : {&differentiable_, &others_})
       if (std::find(known->begin(), known->end(), id) != known->end())
         return Refuse("a result that appears twice"), false;
+    if (!plain && s_.trace().tensors[id].base < custom_.tensors) return Refuse("a view without gradients"), false;
     std::vector<TraceId>& kind = plain ? differentiable_ : others_;
     number_[i] = static_cast<int>(kind.size());
     kind.push_back(id);
     if (!plain) without.push_back(i);
   }
   for (size_t i : without) number_[i] += static_cast<int>(differentiable_.size());
-  return true;
+  // One result has a gradient when the backward runs.
+  Ref materialize(Attribute(context_.get(), "_materialize"));
+  if (!materialize) return false;
+  materialize_ = materialize.get() == Py_True;
+  return materialize_ || differentiable_.size() < 2 || (Refuse("set_materialize_grads(False)"), false);
 }
 
 // Makes zeros of the same sizes that lie row by row. It is a new reference.
@@ -218,10 +223,10 @@ bool CustomCall::Backward(PyObject* backward) {
   GradOff off(s_, tracked_);
   std::vector<PyObject*> given = {context_.get()};
   for (size_t i = 0; i < outputs_.size(); ++i) {
-    const bool other = number_[i] >= static_cast<int>(tangents_.size());  // the backward gets zeros for it
-    held_.emplace_back(number_[i] < 0 ? Py_NewRef(Py_None)
-                       : other        ? RowMajorZeros(outputs_[i])
-                                      : s_.NewProxy(tangents_[number_[i]]));
+    const bool other = number_[i] >= static_cast<int>(tangents_.size());  // the backward gets zeros for it, or None
+    held_.emplace_back(number_[i] < 0 || (other && !materialize_) ? Py_NewRef(Py_None)
+                       : other                                    ? RowMajorZeros(outputs_[i])
+                                                                  : s_.NewProxy(tangents_[number_[i]]));
     if (!held_.back()) return false;
     given.push_back(held_.back().get());
   }

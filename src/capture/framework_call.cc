@@ -273,7 +273,8 @@ Ref FrameworkCall::HeldNumber(PyObject* item, size_t position, bool factor) {
   // As a factor it is read by the framework, which refuses those that its floats cannot hold.
   if (factor) return Ref(beside.device.kind == DeviceKind::kCpu ? ItemAsFactor(s_, item, beside) : nullptr);
   const size_t last = total() - 1;
-  if (!callee_.Has(kTakesHeldNumber) || kwnames_ || position != last) return {};
+  const bool takes = callee_.Has(kTakesHeldNumber) || callee_ == callees::kTensorSetItem;
+  if (!takes || kwnames_ || position != last) return {};
   if (last == 1) return Ref(callee_.Has(kInPlace) && !IsFloat(beside.dtype) ? nullptr : ItemFor(s_, item, beside));
   // Behind two tensors it is a weight, which is of their type.
   TensorMeta weight = beside;

@@ -1,8 +1,10 @@
 #include "capture/identity.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "capture/proxy.h"
+#include "guard/source.h"
 
 namespace framejit::capture {
 
@@ -19,6 +21,13 @@ std::optional<bool> IsOfValues(Session& s, PyObject* a, PyObject* b) {
   row.here = true;
   if (row.source != row.other) s.guards().Add(std::move(row));
   return x == y;
+}
+
+bool ComparesAsItIs(PyObject* key) {
+  if (!PyTuple_CheckExact(key))
+    return IsPrimitive(key) || guard::IsText(key) || (PyType_Check(key) && guard::ComparesByIdentity(key));
+  PyObject* const* items = reinterpret_cast<PyTupleObject*>(key)->ob_item;
+  return std::all_of(items, items + PyTuple_GET_SIZE(key), ComparesAsItIs);
 }
 
 }  // namespace framejit::capture

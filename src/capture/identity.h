@@ -11,4 +11,7 @@ namespace framejit::capture {
 // such ones.
 std::optional<bool> IsOfValues(Session& s, PyObject* a, PyObject* b);
 
+// Does a key run nothing of the program's when it is looked up? It is a primitive, a text, a type, or a tuple of such.
+bool ComparesAsItIs(PyObject* key);
+
 }  // namespace framejit::capture

@@ -1,5 +1,6 @@
 // Operators, items, iteration, building of containers, names. Each rule: resolve the operands, take the guards that
 // follow from looking at them, let tensors go to the session, and otherwise let CPython do it on private objects.
+
 #include "absl/functional/function_ref.h"
 #include "capture/builtins.h"
 #include "capture/changed_sets.h"
@@ -282,8 +283,9 @@ int CaptureSemantics::SetItem(PyObject* o, PyObject* key, PyObject* value) {
                                                                                          PyUnicode_InternFromString(
                                                                                              "__delitem__");
     PyObject* d = _PyType_Lookup(Py_TYPE(o), value ? setitem_name : delitem_name);
-    const bool stays = PyDict_CheckExact(o) || (PyODict_CheckExact(o) && !s_.Find(o)->contents_noted);
-    if (stays && (IsPrimitive(key) || guard::IsText(key))) {
+    const bool kind = PyODict_CheckExact(o) || OfType(Py_TYPE(o), CType::kDefaultDict);
+    const bool stays = PyDict_CheckExact(o) || (kind && !s_.Find(o)->contents_noted);
+    if (stays && ComparesAsItIs(key)) {
       if (!value) {
         bool found;
         Ref old(s_.ReadDictItem(o, s_.SourceOf(o), key, &found));

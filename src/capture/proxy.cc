@@ -96,6 +96,8 @@ int TSetItem(PyObject* a, PyObject* key, PyObject* value) {
   return r ? 0 : -1;
 }
 PyObject* TGetAttr(PyObject* a, PyObject* name) {
+  // torch asks the object itself, which has the class method below.
+  if (!PyUnicode_CompareWithASCIIString(name, "__torch_function__")) return PyObject_GenericGetAttr(a, name);
   Session* s = Live(AsTensor(a)->session);
   return s ? TensorAttr(*s, a, name) : nullptr;
 }

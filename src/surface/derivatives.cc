@@ -109,6 +109,17 @@ void Derivatives::CheckWritable(TraceId root) const {
   if (captured_ && (trace_.tensors[root].input >= 0 || root + 1 < captured_))
     throw Decline("write to a tensor from outside of a function that is differentiated");
   if (leaves_.contains(root) || frozen_.contains(root)) throw Decline("write to a tensor with gradients of its own");
+  for (const auto& [result, of] : shared_)
+    if (root == result || root == of) throw Decline("write to what a torch.autograd.Function returned as a view");
+}
+
+void Derivatives::Share(TraceId result, TraceId root) {
+  shared_[result] = root;
+}
+
+TraceId Derivatives::Memory(TraceId root) const {
+  auto at = shared_.find(root);
+  return at == shared_.end() ? root : Memory(at->second);
 }
 
 void Derivatives::AddLeaf(TraceId leaf, TraceId of) {

@@ -32,6 +32,11 @@ class Derivatives {
   // written. The graph would give the gradient instead: such programs are left to the framework.
   void NoteWrite(TraceId t, bool grad);
   void CheckWritable(TraceId root) const;  // Throws Decline.
+  // A custom function's result, a root, has the memory of that root in the program. To the graph they are two, so
+  // neither is written any more.
+  void Share(TraceId result, TraceId root);
+  // The root whose memory it is in the program.
+  TraceId Memory(TraceId root) const;
 
   // --- derivatives inside of the program
   bool differentiates() const { return differentiates_; }
@@ -60,6 +65,7 @@ class Derivatives {
   std::set<TraceId> kept_;
   std::map<TraceId, std::vector<ValueId>> surely_kept_;
   std::set<TraceId> leaves_, frozen_;  // roots that AddLeaf was told of, and what they stand for
+  std::map<TraceId, TraceId> shared_;  // what Share was told
   std::set<ValueId> freed_;
   bool differentiates_ = false;
   size_t captured_ = 0;

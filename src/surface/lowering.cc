@@ -490,11 +490,23 @@ static bool HasGradient(const TensorMeta& m) {
   return m.requires_grad && IsFloat(m.dtype);
 }
 
+// A result of a custom function that is a view in the program may leave alone, as what it was a view of stays here.
+void Lowering::Impl::LookAtShared(const std::vector<TraceId>& outputs) {
+  std::map<TraceId, TraceId> seen;  // what leaves, by its memory
+  for (TraceId t : outputs) {
+    const TraceId root = objects[t].root, memory = derivatives.Memory(root);
+    const bool outside = memory != root && trace.tensors[memory].input >= 0;
+    if (outside || seen.emplace(memory, root).first->second != root)
+      objects.BecomeUnusable("a torch.autograd.Function returned a view, and both leave the graph");
+  }
+}
+
 std::vector<Lowering::Made> Lowering::Finish(const std::vector<TraceId>& outputs, bool ieee) {
   Impl& s = *impl_;
   Graph& g = s.builder.graph();
   DeclareSymbols(s.env(), &g);
   s.trace.outputs = outputs;
+  s.LookAtShared(outputs);
   std::map<TraceId, int> graph_output;
   std::vector<Made> made;
   for (TraceId t : outputs) {

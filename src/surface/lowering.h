@@ -84,6 +84,7 @@ struct Lowering::Impl {
   // apart: nor may an operand be the target itself.
   void RefuseShared(const Call& call, TraceId target, bool apart);
   void RefuseShared(const Call& call, const Overwrite& written);
+  void LookAtShared(const std::vector<TraceId>& outputs);
 
   void Apply(Call& call);
   void Cast(Call& call);

@@ -57,6 +57,9 @@ std::vector<TraceId> Lowering::EndCustom(Custom* c, Call call, const std::vector
   }
   for (size_t t = 0; t < c->versions.size(); ++t)
     if (s.objects.versions()[t] != c->versions[t]) throw Decline("a custom function writes a tensor");
+  for (TraceId t : c->outputs)
+    if (s.objects[t].root < c->tensors && !IsContiguous(s.env(), s.meta(t)))
+      throw Decline("a custom function whose result is a view that lies apart");
   Derivative d{"custom", {}, {}, {}};
   std::vector<ValueId> ends;
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -92,8 +95,10 @@ std::vector<TraceId> Lowering::EndCustom(Custom* c, Call call, const std::vector
     s.Show(c->outputs[i]);
     TensorMeta m = s.meta(c->outputs[i]);
     m.requires_grad = true;
+    m.is_parameter = false;
     made.push_back(s.objects.New(std::move(m), v));
     s.derivatives.Keep(made.back());
+    if (const TraceId root = s.objects[c->outputs[i]].root; root < c->tensors) s.derivatives.Share(made.back(), root);
   }
   for (auto t = others; t != c->outputs.end(); ++t) {
     s.Show(*t);

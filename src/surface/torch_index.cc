@@ -238,7 +238,7 @@ ValueId Stored(Scope& s, const Operand& v, DType t, const Ints& sizes) {
     auto number = Number(s, v.number, t);
     return s.b.Broadcast(s.Constant(number, t), sizes);
   }
-  if (IsComplex(v.meta->dtype)) Scope::Skip();
+  if (IsComplex(v.meta->dtype) && v.meta->dtype != t) Scope::Skip();
   ValueId value = s.b.Cast(v.value, t);
   Ints mine = v.meta->sizes;
   while (mine.size() > sizes.size() && s.env.Eq(mine.front(), 1)) mine.erase(mine.begin());
@@ -307,6 +307,14 @@ Outs SetItem(Scope& s) {
   }
   outs.writes.push_back({x.id, IndexPut(s, x, idx, s.arg(1), value), idx.view.region(), true});
   return outs;
+}
+
+// Complex values are stored as they are.
+Outs SetComplex(Scope& s) {
+  const Operand x = s.tensor(0), value = s.Read(s.arg(2));
+  if (!IsComplex(x.meta->dtype) || !value.is_tensor() || value.meta->dtype != x.meta->dtype) Scope::Skip();
+  if (!(value.meta->device == x.meta->device) || !ParseIndex(s, x, s.arg(1)).tensors.empty()) Scope::Skip();
+  return SetItem(s);
 }
 
 Outs IndexSelect(Scope& s) {
@@ -427,6 +435,7 @@ Outs FillDiagonal(Scope& s) {
 constexpr Row kRows[] = {
     {"oO:getitem", "(Tensor input, Any key)", &GetItem},
     {"oO:setitem", "(Tensor input, Any key, Operand value)", &SetItem},
+    {"o:setitem", "(Tensor input, Any key, Operand value)", &SetComplex, Op::kInput, kAnyDType},
     {"tm:index_select", "(Tensor input, int dim, Tensor index)", &IndexSelect},
     {"tmI:index_copy", "(Tensor input, int dim, Tensor index, Tensor source)", &IndexCopy, Op::kInput, kApart},
     {"tm:gather", "(Tensor input, int dim, Tensor index, *, bool sparse_grad=False)", &Gather},

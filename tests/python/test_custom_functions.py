@@ -89,6 +89,32 @@ class Same(torch.autograd.Function):
         return g * 5
 
 
+class Reversed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, factor):
+        ctx.factor = factor
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return -g * ctx.factor, None
+
+
+class Spiking(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.set_materialize_grads(False)
+        over = x > 0.5
+        ctx.mark_non_differentiable(over)
+        ctx.save_for_backward(x)
+        return over.to(x.dtype), over
+
+    @staticmethod
+    def backward(ctx, g, none):
+        assert none is None
+        return None if g is None else g * torch.exp(-ctx.saved_tensors[0].abs())
+
+
 class NoMaterial(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
@@ -163,6 +189,11 @@ ONE = {
     "of a detached one": lambda x, y: (Scaled.apply(x.detach(), 1.0) * x, Scaled.apply(x, 2.0).detach()),
     "random": lambda x, y: (Noisy.apply(x), torch.rand(3), Noisy.apply(y)),
     "twice": lambda x, y: (Scaled.apply(Scaled.apply(x, 2.0), 3.0),),
+    "an argument": lambda x, y: (Same.apply(x) * 2, Same.apply(x + 1)),
+    "a view": lambda x, y: (Reversed.apply(x, 0.5) * 2, Reversed.apply(Reversed.apply(y.tanh(), 2.0), 3.0)),
+    "a view beside what it is a view of": lambda x, y: (lambda h: (h.sin() + Reversed.apply(h, 2.0).cos(), h))(x * 3),
+    "no gradients for the second": lambda x, y: (lambda s, over: (s * x, over))(*Spiking.apply(x * 2)),
+    "nothing is asked of it": lambda x, y: (Spiking.apply(x)[0].detach() + y[:3].sum(), Spiking.apply(x)[1]),
 }
 
 
@@ -185,7 +216,54 @@ def test_results_of_a_function_are_not_made_of_each_other(fj):
     assert torch.autograd.grad(product.sum(), [total, x], allow_unused=True)[0] is None
 
 
-@pytest.mark.parametrize("cls", [Dirty, Same, NoMaterial, Partly, DrawsBackwards])
+def test_a_view_shares_its_memory_where_both_leave(fj):
+    def f(x):
+        h = x * 2
+        return h, Reversed.apply(h, 0.5), Reversed.apply(x, 0.5)
+
+    compiled = fj.compile(f)
+    for _ in range(3):
+        outcomes = []
+        for one in (f, compiled):
+            x = torch.ones(3, 4, requires_grad=True)
+            h, r, s = one(x)
+            assert r.data_ptr() == h.data_ptr() and s.data_ptr() == x.data_ptr() and r._base is h and s._base is x
+            (h.sum() + r.sum() * 3 + s.sum() * 5).backward()
+            outcomes.append(x.grad)
+        assert torch.equal(*outcomes)
+
+
+@pytest.mark.parametrize("write", [lambda h, r: r.add_(1), lambda h, r: r[0].add_(1)])
+def test_a_view_must_not_be_written(fj, write):
+    def f(x):
+        h = x * 2
+        r = Reversed.apply(h, 0.5)
+        write(h, r)
+        return h * r
+
+    compiled = fj.compile(f)
+    for _ in range(2):
+        for one in (f, compiled):
+            with pytest.raises(RuntimeError, match="is a view and is being modified inplace"):
+                one(torch.ones(3, 4, requires_grad=True))
+
+
+def test_what_a_view_is_of_must_not_be_written(fj):
+    def f(x):
+        h = x * 2
+        r = Reversed.apply(h, 0.5)
+        with torch.no_grad():
+            h.detach().add_(1)
+        return h + r
+
+    compiled = fj.compile(f)
+    for _ in range(2):
+        for one in (f, compiled):
+            with pytest.raises(RuntimeError, match="its base or another view of its base has been modified inplace"):
+                one(torch.ones(3, requires_grad=True))
+
+
+@pytest.mark.parametrize("cls", [Dirty, NoMaterial, Partly, DrawsBackwards])
 def test_functions_that_are_left_to_torch(fj, cls):
     def program(x, y):
         out = cls.apply(x * 1)

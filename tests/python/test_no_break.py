@@ -3,6 +3,7 @@
 import collections
 import copy
 import functools
+import itertools
 import math
 import types
 
@@ -974,3 +975,162 @@ def test_axes_that_change(fresh):
         for got, expected in zip(compiled(x, *args), call(x, *args), strict=True):
             torch.testing.assert_close(got, expected)
     assert compiled.cache_info()["breaks"] == 0
+
+
+def test_functions_of_torch_that_c_code_calls(fresh):
+    def f(x):
+        xs = [x, x * 2, x + 1]
+        pairs = list(zip(xs, xs[1:], strict=False))
+        return (
+            list(map(torch.relu, xs)),
+            list(map(F.relu6, xs)),
+            functools.reduce(torch.maximum, xs),
+            list(itertools.accumulate(xs, torch.add)),
+            list(itertools.starmap(torch.sub, pairs)),
+            functools.partial(torch.clamp, min=0.5)(x),
+        )
+
+    alike(fresh, f, [lambda k=k: (torch.arange(4.0) - k,) for k in range(3)])
+
+    def asks(x):
+        return x.__torch_function__
+
+    assert fresh.compile(asks)(torch.ones(2)).__name__ == "__torch_function__"
+
+
+def test_complex_parts_are_stored(fresh):
+    def f(x, w):
+        spectrum = torch.fft.rfft(x, dim=1)
+        out = torch.zeros_like(spectrum)
+        out[:, :3] = spectrum[:, :3] * torch.view_as_complex(w)
+        out[:, -1, 0] = spectrum[:, 0, 1]
+        return torch.fft.irfft(out, n=x.shape[1], dim=1), out
+
+    alike(fresh, f, [lambda n=n: (torch.arange(8.0 * n).reshape(2, n, 4).sin(), torch.arange(24.0).reshape(3, 4, 2).cos()) for n in (8, 10, 13)])
+
+
+@pytest.mark.parametrize("changing", [False, True])
+def test_bounds_that_tensors_hold(fresh, changing):
+    def f(x, lengths):
+        parts = [x[i][: lengths[i], :] for i in range(len(lengths))]
+        return torch.cat(parts, 0), x[:, lengths[0] :], x[0, : lengths[1] : 2]
+
+    calls = [([4, 2, 3],), ([4, 2, 3],), ([1, 5, 2],), ([3, 3, 1],)] if changing else [([4, 2, 3],)] * 2
+    alike(fresh, f, [lambda n=n: (torch.arange(60.0).reshape(3, 5, 4), torch.tensor(n[0])) for n in calls])
+
+
+def test_numbers_that_tensors_hold_are_stored(fresh):
+    def f(x, mask):
+        w = torch.zeros_like(x)
+        total = mask.float().sum().item() + 1
+        w[mask] = total / 3
+        w[0, 1] = total
+        w[:, 2] = total * 0.5
+        return w
+
+    alike(fresh, f, [lambda n=n: (torch.ones(4, 4), torch.arange(16).reshape(4, 4) < n) for n in (3, 0, 9)])
+
+
+def test_counts_of_at_least_so_many(fresh):
+    def f(values, groups):
+        n = int(groups.max()) + 1
+        return torch.zeros(n, 2).index_add(0, groups, values) / torch.bincount(groups, minlength=n).clamp(min=1).unsqueeze(-1)
+
+    alike(fresh, f, [lambda n=n: (torch.ones(5, 2), torch.arange(5) % n) for n in (3, 3, 2, 5)])
+
+    def fewer(groups):
+        return torch.bincount(groups, minlength=3) * 2
+
+    compiled = fresh.compile(fewer)
+    for groups in ([0, 1, 1], [2, 2, 0], [0, 7, 1], [1, 1, 1], [9]):
+        same(compiled(torch.tensor(groups)), fewer(torch.tensor(groups)))
+
+
+def test_dicts_that_are_cleared(fresh):
+    class Recorder:
+        def __init__(self):
+            self.kept = {"old": 1, 2: "two"}
+
+    recorder = Recorder()
+
+    def f(x, names):
+        recorder.kept.clear()
+        assert "old" not in recorder.kept
+        for name in names:
+            recorder.kept[name] = x * len(name)
+        return [v + 1 for v in recorder.kept.values()], list(recorder.kept)
+
+    compiled = fresh.compile(f)
+    for names in (("b", "old"), ("old", "b"), ("old", "b"), ("x",)):
+        kept = []
+        for one in (f, compiled):
+            before = dict(recorder.kept)
+            got = one(torch.ones(2), names)
+            kept.append((got, list(recorder.kept.items())))
+            if one is f:
+                recorder.kept.clear()
+                recorder.kept.update(before)
+        assert [k for k, _ in kept[0][1]] == [k for k, _ in kept[1][1]] == list(names)
+        same(*[[v for _, v in k[1]] for k in kept])
+        same(*[k[0][0] for k in kept])
+    recorder.kept = {"old": 1}
+    told = fresh.explain(f)(torch.ones(2), ("b",))
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+
+
+def test_dicts_that_make_what_is_missing(fresh):
+    history = collections.defaultdict(list)
+    counts = collections.defaultdict(int, {"calls": 3})
+    nothing = collections.defaultdict(None)
+
+    def f(x, key):
+        history[key].append(x.shape[0])
+        counts["calls"] += 1
+        counts[key] += 2
+        try:
+            nothing[key]
+        except KeyError as error:
+            assert error.args == (key,)
+        return x * len(history[key]) + counts["calls"], key in nothing
+
+    compiled = fresh.compile(f)
+    for key in ("a", "a", "b", "c", "a"):
+        outcomes = []
+        for one in (f, compiled):
+            before = {k: list(v) for k, v in history.items()}, dict(counts)
+            outcomes.append((one(torch.ones(2), key), {k: list(v) for k, v in history.items()}, list(counts.items())))
+            if one is f:
+                history.clear()
+                history.update({k: list(v) for k, v in before[0].items()})
+                counts.clear()
+                counts.update(before[1])
+        same(outcomes[0][0], outcomes[1][0])
+        assert outcomes[0][1:] == outcomes[1][1:]
+    told = fresh.explain(f)(torch.ones(2), "new")
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+
+
+def test_keys_of_types(fresh):
+    table = {}
+
+    def f(x, k):
+        try:
+            scale = table[type(x), k]
+        except KeyError:
+            scale = table[type(x), k] = len(table) + 1
+        table[int] = k
+        return x * scale, (type(x), k) in table, table[int]
+
+    compiled = fresh.compile(f)
+    for k in (1, 1, "a", 2, 1):
+        outcomes = []
+        for one in (f, compiled):
+            before = dict(table)
+            outcomes.append((one(torch.ones(2), k), list(table.items())))
+            if one is f:
+                table.clear()
+                table.update(before)
+        same(outcomes[0][0], outcomes[1][0])
+        assert outcomes[0][1] == outcomes[1][1]
+    told = fresh.explain(f)(torch.ones(2), "new")
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)

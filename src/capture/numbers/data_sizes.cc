@@ -3,12 +3,12 @@
 // (compiler/pieces.h), and its result has a new symbol as a size. While capturing nothing is known of that symbol but a
 // made-up hint, at which most programs never look. Where one asks (a branch on the size, sizes that must be equal), the
 // capture is made again and the sizes are found out, as guesses are. What was answered becomes a condition that every
-// run looks at before anything depends on it. Where it does not hold the next version is tried, or captured. After a
-// few of them the place is left to Python.
+// run looks at before anything depends on it. Where it does not hold the next version is tried, or a few are captured.
 #include "capture/numbers/data_sizes.h"
 
 #include <algorithm>
 
+#include "absl/functional/function_ref.h"
 #include "capture/callees.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
@@ -147,6 +147,50 @@ std::vector<TraceId> DataSizes::IndicesOf(const Call& like, TraceId mask) {
   return columns.results;
 }
 
+// The bounds of slices that tensors hold become the integers in them. Were there any? Nothing: one is none.
+static std::optional<bool> TakeBounds(std::vector<Arg>& items, absl::FunctionRef<bool(Arg*)> number) {
+  bool any = false;
+  for (Arg& a : items)
+    for (Arg& bound : a.items) {
+      if (!a.is(Arg::Kind::kSlice) || !bound.is(Arg::Kind::kTensor)) continue;
+      if (!(any = number(&bound))) return {};
+    }
+  return any;
+}
+
+// A sequence of integers, some of them tensors' items, is one index tensor.
+static void StackIntegers(Session& s, Call& call, std::vector<Arg>& items, absl::FunctionRef<void(Call&)> lower) {
+  auto tensor = [](const Arg& x) { return x.is(Arg::Kind::kTensor); };
+  for (Arg& a : items) {
+    auto integer = [&](const Arg& x) {
+      if (x.is(Arg::Kind::kInt)) return x.i.is_const();
+      return tensor(x) && s.meta(x.t).sizes.empty() && s.meta(x.t).dtype == DType::kInt64 &&
+             s.meta(x.t).device.kind == DeviceKind::kCpu;
+    };
+    if (a.is(Arg::Kind::kSlice) || std::none_of(a.items.begin(), a.items.end(), tensor) ||
+        !std::all_of(a.items.begin(), a.items.end(), integer))
+      continue;
+    for (Arg& x : a.items) {
+      if (tensor(x)) continue;
+      Call made = call;
+      made.callee = Callee("torch.scalar_tensor");
+      made.args = {x};
+      Arg dtype = Arg::Str("int64");
+      dtype.kind = Arg::Kind::kDType;
+      made.kwargs = {{"dtype", dtype}};
+      lower(made);
+      x = Arg::Tensor(made.results.at(0));
+    }
+    Call stack = call;
+    stack.callee = callees::kStack;
+    stack.args = {Arg::Seq(Arg::Kind::kTuple, a.items)};
+    stack.kwargs.clear();
+    lower(stack);
+    a = Arg::Tensor(stack.results.at(0));
+    call.args[1] = Arg::Seq(Arg::Kind::kTuple, items);
+  }
+}
+
 bool DataSizes::AsIndices(Call& call) {
   const std::string_view last = call.callee.last();
   auto is_tensor = [&](size_t i) { return call.args.size() > i && call.args[i].is(Arg::Kind::kTensor); };
@@ -167,34 +211,17 @@ bool DataSizes::AsIndices(Call& call) {
   auto tensor = [](const Arg& x) { return x.is(Arg::Kind::kTensor); };
   if (call.args[1].is(Arg::Kind::kList) && std::any_of(items[0].items.begin(), items[0].items.end(), tensor))
     throw surface::Decline("a list of tensors as index, which torch takes for a tuple, with a warning");
-  // A sequence of integers, some of them tensors' items, is one index tensor.
-  for (Arg& a : items) {
-    auto integer = [&](const Arg& x) {
-      if (x.is(Arg::Kind::kInt)) return x.i.is_const();
-      return tensor(x) && s_.meta(x.t).sizes.empty() && s_.meta(x.t).dtype == DType::kInt64 &&
-             s_.meta(x.t).device.kind == DeviceKind::kCpu;
-    };
-    if (a.is(Arg::Kind::kSlice) || std::none_of(a.items.begin(), a.items.end(), tensor) ||
-        !std::all_of(a.items.begin(), a.items.end(), integer))
-      continue;
-    for (Arg& x : a.items) {
-      if (tensor(x)) continue;
-      Call made = call;
-      made.callee = Callee("torch.scalar_tensor");
-      made.args = {x};
-      Arg dtype = Arg::Str("int64");
-      dtype.kind = Arg::Kind::kDType;
-      made.kwargs = {{"dtype", dtype}};
-      Lower(made);
-      x = Arg::Tensor(made.results.at(0));
-    }
-    Call stack = call;
-    stack.callee = callees::kStack;
-    stack.args = {Arg::Seq(Arg::Kind::kTuple, a.items)};
-    stack.kwargs.clear();
-    Lower(stack);
-    a = Arg::Tensor(stack.results.at(0));
-    call.args[1] = Arg::Seq(Arg::Kind::kTuple, items);
+  StackIntegers(s_, call, items, [&](Call& made) { Lower(made); });
+  const std::optional<bool> bounds = TakeBounds(items, [&](Arg* bound) {
+    const TensorMeta& m = s_.meta(bound->t);
+    if (!m.sizes.empty() || !IsInteger(m.dtype) || IsBool(m.dtype)) return false;
+    Ref number(ItemOf(bound->t, false));
+    return number && s_.ToArg(number.get(), bound);
+  });
+  if (!bounds) return false;
+  if (*bounds) {
+    call.args[1] = call.args[1].is(Arg::Kind::kTuple) ? Arg::Seq(Arg::Kind::kTuple, items) : items[0];
+    return AsIndices(call) || (Lower(call), true);
   }
   // One index of one integer selects a view, as the integer itself does.
   Arg* index = nullptr;
@@ -390,16 +417,21 @@ bool NumpyCompress(Sized& c) {
   return c.One(c.Size(0, &most, true), c.x->dtype);
 }
 
-bool NumpyBinCount(Sized& c) {
-  c.x = c.Array(0, "x");
-  if (!c.x || c.rank() != 1 || !IsInteger(c.x->dtype)) return false;
+// How many counts bincount gives.
+std::optional<shape::Int> CountedSize(Sized& c, bool array) {
   const Arg* least = GivenArg(c.call, 2, {"minlength"});
-  auto n = c.Size(0, nullptr, true);
+  auto n = c.Size(0, nullptr, array);
   if (n && least && least->is(Arg::Kind::kInt) && !(least->i == shape::Int(0))) {  // as a rule there are no more
     c.fresh.back().usual = least->i;
     c.env.SetHint(c.fresh.back().symbol.symbol, c.env.Hint(least->i));
   }
-  return c.One(n, c.IsGiven(1, "weights") ? DType::kFloat64 : DType::kInt64);
+  return n;
+}
+
+bool NumpyBinCount(Sized& c) {
+  c.x = c.Array(0, "x");
+  if (!c.x || c.rank() != 1 || !IsInteger(c.x->dtype)) return false;
+  return c.One(CountedSize(c, true), c.IsGiven(1, "weights") ? DType::kFloat64 : DType::kInt64);
 }
 
 bool NumpyUnique(Sized& c) {
@@ -445,7 +477,7 @@ bool MaskedSelect(Sized& c) {
 }
 
 bool BinCount(Sized& c) {
-  return !c.IsGiven(1, "weights") && c.One(c.Size(0, nullptr), DType::kInt64);
+  return !c.IsGiven(1, "weights") && c.One(CountedSize(c, false), DType::kInt64);
 }
 
 bool OneHot(Sized& c) {
