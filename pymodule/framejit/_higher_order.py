@@ -1,5 +1,7 @@
 """What torch's higher-order operators mean, as functions that are captured (src/capture/higher_order.cc)."""
 
+import sys
+
 import torch
 from torch._higher_order_ops.flex_attention import math_attention
 from torch.utils._pytree import tree_flatten, tree_unflatten
@@ -34,6 +36,32 @@ def flex_attention(query, key, value, score_mod, block_mask, scale, kernel_optio
     order = [last, *sorted([d for d in range(last)], key=lambda d: strides[d])][::-1]
     back = sorted(range(query.ndim), key=lambda d: order[d])
     return (out.permute(order).contiguous().permute(back), *sums)
+
+
+def linearize(func, *primals):
+    """torch.func.linearize of tensors, which calls `func` twice: for the results, and for what is linear in the tangents. The derivative
+    along the tangents is that of the gradients, which are linear in what they are given."""
+    output = func(*primals)
+    flat, spec = tree_flatten(output)
+    if not all(isinstance(o, torch.Tensor) and o.is_floating_point() and not o.requires_grad for o in flat):
+        sys._current_frames()  # ends the capture: torch's graph has gradients of its own, and takes other results
+    made, pull = torch.func.vjp(lambda *at: tuple(tree_flatten(func(*at))[0]), *primals)
+
+    def jvp_fn(*tangents):
+        if len(tangents) != len(primals) or not all(isinstance(t, torch.Tensor) for t in tangents):
+            given, form = tree_flatten(tangents)[1], tree_flatten(primals)[1]
+            raise RuntimeError(f"Expected the tangents {given} to have the same argspec as the primals {form}")
+        for i, (t, p) in enumerate(zip(tangents, primals)):
+            for what in ("shape", "device", "dtype"):
+                if getattr(t, what) != getattr(p, what):
+                    raise RuntimeError(
+                        f"tangent:{i} with {what} {getattr(t, what)} in flattened pytree doesn't match the {what} {getattr(p, what)} "
+                        "of the corresponding primal."
+                    )
+        push = torch.func.vjp(lambda *u: pull(u), *[torch.zeros_like(m) for m in made])[1]
+        return tree_unflatten(list(push(tangents)), spec)
+
+    return output, jvp_fn
 
 
 _OURS = {"cond": cond, "while_loop": while_loop, "scan": scan, "flex_attention": flex_attention}

@@ -216,7 +216,8 @@ PyObject* CaptureSemantics::FindAttr(PyObject* object, PyObject* name, bool* mis
   const bool of_program = type->tp_flags & Py_TPFLAGS_HEAPTYPE && !(type->tp_flags & Py_TPFLAGS_IMMUTABLETYPE);
   if (of_program && !s_.SourceOf(object) && !s_.Find(object) && !s_.IsPrivate(object))
     return s_.Break(BreakId::kUnknownOrigin, std::string("a ") + type->tp_name + " that C code brought");
-  PyObject* d = _PyType_Lookup(type, name);
+  bool waits;
+  PyObject* d = s_.pending().InClass(type, name, &waits);
   if (guard::IsThreadLocal(type) && !PyUnicode_CompareWithASCIIString(name, "__dict__")) {
     const Source* source;
     PyObject* dict = InstanceDict(object, &source);
@@ -269,7 +270,7 @@ PyObject* CaptureSemantics::FindAttr(PyObject* object, PyObject* name, bool* mis
       return s_.Adopt(v);
     }
   }
-  if (d) return ClassValue(d, object, type);
+  if (d) return waits ? Py_NewRef(d) : ClassValue(d, object, type);
   *missing = true;
   return nullptr;
 }
@@ -367,12 +368,13 @@ PyObject* CaptureSemantics::TypeAttr(PyTypeObject* type, PyObject* name) {
     s_.NoteType(type);
   s_.NoteType(metatype);
   PyObject *args[] = {o, name}, *r = nullptr;
+  bool waits;
   if (PyObject* hook = PythonFunctionIn(metatype, N().getattribute)) {
     r = Call(hook, args, 2, nullptr);
   } else if (PyObject* meta = _PyType_Lookup(metatype, name), *own = nullptr; meta && IsDataDescr(meta)) {
     r = IsGetSetDescr(meta) || IsMemberDescr(meta) ? ClassFact(type, name) : ClassValue(meta, o, metatype);
-  } else if ((own = _PyType_Lookup(type, name))) {
-    return ClassValue(own, nullptr, type);
+  } else if ((own = s_.pending().InClass(type, name, &waits))) {
+    return waits ? Py_NewRef(own) : ClassValue(own, nullptr, type);
   } else if (meta) {
     return ClassValue(meta, o, metatype);
   } else {
@@ -393,6 +395,8 @@ PyObject* CaptureSemantics::ClassFact(PyTypeObject* type, PyObject* name) {
   auto* o = reinterpret_cast<PyObject*>(type);
   const char* text = PyUnicode_AsUTF8(name);
   const Source* s = type->tp_flags & Py_TPFLAGS_HEAPTYPE ? s_.SourceOf(o) : nullptr;
+  if (!strcmp(text, "__dict__") && s_.pending().WritesClass(type))
+    return s_.Break(BreakId::kSideEffect, "a class whose attributes were written is read as a whole");
   if (!strcmp(text, "__dict__"))
     return NoteClassValues(type) ? s_.AdoptHeld(PyObject_GenericGetAttr(o, name)) : nullptr;
   PyObject* held = PyDict_GetItemWithError(guard::TypeDict(type), name);  // __doc__ may be a descriptor
@@ -441,7 +445,8 @@ PyObject* CaptureSemantics::SuperAttr(PyObject* super, PyObject* name) {
     Py_ssize_t i = 0;
     while (i < PyTuple_GET_SIZE(mro) && PyTuple_GET_ITEM(mro, i) != here.get()) ++i;
     for (++i; i < PyTuple_GET_SIZE(mro); ++i) {
-      PyObject* dict = guard::TypeDict(reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(mro, i)));
+      PyObject *dict = guard::TypeDict(reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(mro, i))), *stored;
+      if (s_.pending().Find(PyTuple_GET_ITEM(mro, i), name, &stored) > 0) return Py_NewRef(stored);
       Ref d(Py_XNewRef(dict ? PyDict_GetItemWithError(dict, name) : nullptr));
       if (!d && PyErr_Occurred()) return nullptr;
       if (!d) continue;
@@ -663,13 +668,49 @@ int CaptureSemantics::StoreTensorAttr(PyObject* o, PyObject* name, PyObject* val
   return seen ? s_.WriteDictItem(*dict, name, value) : -1;
 }
 
+namespace {
+
+// May a store to an attribute of a class wait for the exit? Neither what it replaces nor what is stored is bound or
+// asked when it is read, and capture itself asks a class of the framework for nothing that has no underscores around
+// it.
+bool MayWait(Session& s, PyTypeObject* type, PyObject* name, PyObject* value) {
+  auto* o = reinterpret_cast<PyObject*>(type);
+  auto plain = [](PyObject* x) { return !x || (!Py_TYPE(x)->tp_descr_get && !Py_TYPE(x)->tp_descr_set); };
+  const bool of_program = type->tp_flags & Py_TPFLAGS_HEAPTYPE && !(type->tp_flags & Py_TPFLAGS_IMMUTABLETYPE);
+  if (!value || !of_program || s.IsFresh(o) || !s.SourceOf(o) || s.later || s.InLookup() || IsBookkeeping(type) ||
+      !PyUnicode_CheckExact(name) || tensor::Overrides(type))
+    return false;
+  const char* text = PyUnicode_AsUTF8(name);
+  PyTypeObject* metatype = Py_TYPE(type);
+  PyObject* meta = _PyType_Lookup(metatype, name);
+  return text && strncmp(text, "__", 2) && metatype->tp_setattro == PyType_Type.tp_setattro &&
+         !(meta && IsDataDescr(meta)) && plain(_PyType_Lookup(type, name)) && plain(value);
+}
+
+}  // namespace
+
+int CaptureSemantics::StoreClassAttr(PyTypeObject* type, PyObject* name, PyObject* value) {
+  auto* o = reinterpret_cast<PyObject*>(type);
+  if (!MayWait(s_, type, name, value)) return s_.Break(BreakId::kSideEffect, "attribute of a type"), -1;
+  s_.NoteType(type);
+  s_.NoteType(Py_TYPE(type));
+  PyObject* real = PyDict_GetItemWithError(guard::TypeDict(type), name);
+  if (!real && PyErr_Occurred()) return -1;
+  if (real == value)
+    s_.pending().Forget(o, name);
+  else
+    s_.pending().Store(o, name, value);
+  return 0;
+}
+
 int CaptureSemantics::StoreAttr(PyObject* o, PyObject* name, PyObject* value) {
   o = s_.Resolve(o);
   if (value) value = s_.Resolve(value);
   if (!o || s_.broken()) return -1;
   if (IsTensor(o)) return StoreTensorAttr(o, name, value);
   if (IsWrapper(o) && !WrapperTakes(s_, o, name)) return -1;
-  if (PyType_Check(o) || PyModule_Check(o) || PyFunction_Check(o)) {
+  if (PyType_Check(o)) return StoreClassAttr(reinterpret_cast<PyTypeObject*>(o), name, value);
+  if (PyModule_Check(o) || PyFunction_Check(o)) {
     if (PyFunction_Check(o) && s_.IsFresh(o)) return PyObject_SetAttr(o, name, value);
     return s_.Break(BreakId::kSideEffect, std::string("attribute of a ") + Py_TYPE(o)->tp_name), -1;
   }

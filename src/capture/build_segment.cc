@@ -279,9 +279,12 @@ class SegmentBuilder {
 
   // What is written and called at the exit.
   void Effects() {
-    for (auto& st : s_.pending().stores())
+    for (auto& st : s_.pending().stores()) {
+      const Origin* tensor = tensor::Classify(st.key.get()) == tensor::Class::kNone ? nullptr : s_.Find(st.key.get());
+      PyObject* key = tensor && tensor->proxy ? tensor->proxy : st.key.get();
       seg_->exit.stores.push_back(
-          {recipe().Add(st.dict.get()), recipe().Add(st.key.get()), st.value ? recipe().Add(st.value.get()) : -1});
+          {recipe().Add(st.dict.get()), recipe().Add(key), st.value ? recipe().Add(st.value.get()) : -1});
+    }
     for (auto& c : s_.pending().calls()) AddExitCall(c);
     for (PyObject* list : s_.pending().lists()) AddList(list);
     for (auto& c : s_.pending().cells())

@@ -326,6 +326,12 @@ PyObject* CCall::Pure(Py_ssize_t first) {
     return s_.Adopt(PyObject_CallMethod(args_[0], name_, nullptr));
   // What a container takes in is asked nothing, and neither is a dict that is read.
   const Py_ssize_t asked_nothing = first || AsksForClass() ? total_ : owner_ && PyDict_Check(args_[0]);
+  if (owner_ == &PyUnicode_Type && !strncmp(name_, "format", 6))  // "{0.x}": it reads attributes
+    for (Py_ssize_t i = 0; i < total_; ++i) {
+      auto* type = reinterpret_cast<PyTypeObject*>(args_[i]);
+      if (s_.pending().WritesClass(PyType_Check(args_[i]) ? type : Py_TYPE(args_[i])))
+        return s_.Break(BreakId::kSideEffect, "C code reads a class whose attributes were written");
+    }
   for (Py_ssize_t i = first; i < total_; ++i)
     if (!MovesItemsOf(args_[i]) && !sem_.ForC(args_ + i, 1, asked_nothing > i - first)) return nullptr;
   if (const Compares what = WhatCompares(owner_, name_); what != Compares::kNone)

@@ -219,6 +219,8 @@ PyObject* CaptureSemantics::Call(PyObject* callable, PyObject* const* args_in, s
   if (PyFunction_Check(callable))
     if (PyObject* r = CallCollective(s_, callable, args, nargs, kwnames); r || s_.broken() || PyErr_Occurred())
       return r;
+  if (PyFunction_Check(callable) && IsLinearize(callable))
+    if (PyObject* r = CallLinearize(args, nargs, kwnames); r || s_.broken() || PyErr_Occurred()) return r;
   if (PyFunction_Check(callable) && IsHigherOrder(callable))
     if (PyObject* r = CallHigherOrder(args, nargs, kwnames); r || s_.broken() || PyErr_Occurred()) return r;
   if (PyFunction_Check(callable) && (IsPull(callable) || IsMethodOfC(callable))) {
@@ -529,6 +531,32 @@ PyObject* CaptureSemantics::CallPureType(PyTypeObject* type, PyObject* const* ar
   return s_.Adopt(r);
 }
 
+namespace {
+
+PyObject* ReferenceTo(PyObject*, PyObject* o) {  // self is not used
+  return PyWeakref_NewRef(o, nullptr);
+}
+PyMethodDef reference_to = {"weak_reference", ReferenceTo, METH_O, nullptr};
+
+// weakref.ref of an object from outside: the one that the object has by then, in each run. Null without an error: it
+// was made here.
+PyObject* WeakReference(Session& s, PyObject* o) {
+  static PyObject* const make = PyCFunction_New(&reference_to, nullptr);
+  const Source* source = nullptr;
+  if (IsTensor(o) && !IsWrapper(o)) {
+    const int input = s.trace().tensors[s.pending().Original(AsTensor(o)->id)].input;
+    o = input < 0 ? nullptr : s.input_tensors()[input];
+    if (o) source = s.input_sources()[input];
+  } else if (s.IsOutside(o) && !s.Find(o)->real) {
+    source = s.SourceOf(o);
+  }
+  if (!source) return nullptr;
+  Ref reference(PyWeakref_NewRef(o, nullptr));
+  return reference ? s.FromOutside(reference.get(), s.guards().Child(SourceKind::kMember, source, 0, make)) : nullptr;
+}
+
+}  // namespace
+
 PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
                                      bool plain) {
   auto* o = reinterpret_cast<PyObject*>(type);
@@ -561,6 +589,8 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
     if (TapeOf(s_) && !TapeOf(s_)->inside()) return TapeOf(s_)->Call(o, args, nargs, kwnames);
     if (MadeInC(type) && Tape::Ask(s_)) return s_.Break(BreakId::kSubclass, type->tp_name);
   }
+  if (type == &_PyWeakref_RefType && total == 1 && !kwnames)
+    if (PyObject* made = WeakReference(s_, args[0]); made || s_.broken() || PyErr_Occurred()) return made;
   if (IsPureType(type) && type != &PyType_Type) return CallPureType(type, args, nargs, kwnames);
   if (PyObject* made = LegacyVariable(o, args, nargs, kwnames); made || s_.broken()) return made;
   if (PyObject* scope = ModeScope(s_, type, args, total); scope || PyErr_Occurred()) return scope;

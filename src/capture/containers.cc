@@ -113,12 +113,14 @@ void Session::SeparateWrites() {
   };
   auto same = [&](PyObject* a, PyObject* b) {
     if (a == b) return true;
-    if (interned(a) && interned(b)) return false;
+    if ((interned(a) && interned(b)) || tensor::Classify(a) != tensor::Class::kNone) return false;
+    if (tensor::Classify(b) != tensor::Class::kNone) return false;  // Tensors are keys by identity.
     int eq = PyObject_RichCompareBool(a, b, Py_EQ);
     if (eq < 0) PyErr_Clear();
     return eq != 0;
   };
   for (auto& st : pending_.stores()) {
+    if (PyType_Check(st.dict.get())) continue;  // What is read of a class is guarded by its version.
     const bool dict = PyDict_Check(st.dict.get());
     for (auto& r : reads_)
       if (dict ? PyDict_Check(r.container) && (!r.key || same(r.key, st.key.get())) : r.key == st.key.get())
@@ -613,7 +615,7 @@ PyObject* Session::ReadDictItem(PyObject* dict, const Source* s, PyObject* asked
 }
 
 bool Session::GuardsKey(PyObject* dict, PyObject* key) {
-  const bool tensor = IsTensor(key) && trace_.tensors[AsTensor(key)->id].input >= 0 &&
+  const bool tensor = IsTensor(key) && !IsWrapper(key) && trace_.tensors[AsTensor(key)->id].input >= 0 &&
                       meta(AsTensor(key)->id).framework == Framework::kTorch && !vmap.open();
   if (!tensor && !IsPrimitive(key) && !guard::IsText(key) &&
       (!guard::ComparesByIdentity(key) || !SourceOf(key) || Find(key)->kind != Origin::kConst))
@@ -651,7 +653,7 @@ void Session::NoteViewed(PyObject* const* given, Py_ssize_t n, PyObject* made) {
       PyDict_CheckExact(made) || PySet_CheckExact(made))
     return;
   for (Py_ssize_t i = 0; i < n; ++i)
-    if (Origin* g = PyDict_Check(given[i]) ? Find(given[i]) : nullptr) {
+    if (Origin* g = PyDict_Check(given[i]) || PyList_Check(given[i]) ? Find(given[i]) : nullptr) {
       if (g->real) g = Find(g->real);
       if (g) g->viewed = true;
     }

@@ -329,8 +329,10 @@ PyObject* Session::Settled(PyObject* list) {
 PyObject* Session::WriteList(PyObject* list) {
   Origin* g = Find(list);
   if (g->written) return pending_.Touch(), g->written;
-  if (g->real || g->shadow || g->IsGoneThrough() || later || InLookup())
+  const bool held = g->shadow && (g->shadow != list || g->viewed);  // Does C code have what it was given?
+  if (g->real || held || g->IsGoneThrough() || later || InLookup())
     return Break(BreakId::kSideEffect, "a list that is being gone through is written to");
+  g->shadow = nullptr;
   std::vector<PendingCall> mine = pending_.TakeCalls(list);
   g->changes = false;
   const auto last = std::find_if(mine.rbegin(), mine.rend(), Clears);

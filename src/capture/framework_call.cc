@@ -242,6 +242,10 @@ bool FrameworkCall::AnsweredByValue(PyObject** out) {
   const BreakId refusal = callee_.effects().ends;
   const bool asks = refusal == BreakId::kTensorItem || refusal == BreakId::kTensorBool;
   const bool truth = callee_.last() == "__bool__";
+  if (Ref known(asks && alone() ? s_.guessing().Constant(AsTensor(args_[0])->id, std::string(callee_.last()))
+                                : nullptr);
+      known)
+    return *out = s_.Adopt(known.release()), true;
   if (asks && alone() && (truth || callee_.last() == "item"))
     if ((*out = s_.data_sizes().ItemOf(AsTensor(args_[0])->id, truth))) return true;
   if (asks && alone() && callee_.last() == "item" && !s_.broken() && !PyErr_Occurred() &&

@@ -1,10 +1,34 @@
 // torch.cond, while_loop, scan, map, flex_attention and the like: what such an operator means is a Python function
 // (framejit._higher_order), which is captured like any other. A branch that it takes by data is guessed (guess.h).
 #include "capture/override.h"
+#include "capture/proxy.h"
 #include "capture/semantics.h"
 #include "tensor/import.h"
 
 namespace framejit::capture {
+
+// torch.func.linearize of tensors of floats, which torch does by a graph of its own.
+PyObject* CaptureSemantics::CallLinearize(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  static PyObject* const linearize = FromModule("framejit._higher_order", "linearize");
+  if (!linearize || nargs < 2 || kwnames || s_.vmap.open()) return nullptr;
+  for (Py_ssize_t i = 1; i < nargs; ++i) {
+    PyObject* primal = s_.Resolve(args[i]);
+    if (!primal) return nullptr;
+    if (!IsTensor(primal) || !IsFloat(s_.meta(AsTensor(primal)->id).dtype)) return nullptr;
+  }
+  if (!s_.SourceOf(linearize)) return s_.Break(BreakId::kUnknownCall, "torch.func.linearize");
+  return CallPython(linearize, args, static_cast<size_t>(nargs), kwnames);
+}
+
+bool IsLinearize(PyObject* function) {
+  static PyObject* linearize = nullptr;
+  if (!linearize) {
+    PyObject* modules = tensor::TorchLoaded() ? PyImport_GetModuleDict() : nullptr;
+    PyObject* module = modules ? PyDict_GetItemString(modules, "torch._functorch.eager_transforms") : nullptr;
+    linearize = module ? Py_XNewRef(PyDict_GetItemString(PyModule_GetDict(module), "linearize")) : nullptr;
+  }
+  return linearize && function == linearize;
+}
 
 bool IsHigherOrder(PyObject* function) {
   static PyObject* call = nullptr;

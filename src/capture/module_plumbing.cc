@@ -240,7 +240,9 @@ PyObject* CaptureSemantics::CallModule(PyFunctionObject* f, PyObject* const* arg
   s_.NoteType(type);
   const Source* source;
   PyObject* dict = InstanceDict(self, &source);
-  if (!dict || !source || s_.pending().Has(dict) || _PyType_Lookup(type, compiled_name) != Py_None) return nullptr;
+  if (!dict || !source || s_.pending().Has(dict) || s_.pending().WritesClass(type) ||
+      _PyType_Lookup(type, compiled_name) != Py_None)
+    return nullptr;
   bool found;
   Ref compiled(s_.ReadDictItem(dict, source, compiled_name, &found));
   if (found ? compiled.get() != Py_None : s_.broken() || PyErr_Occurred()) return nullptr;

@@ -294,6 +294,10 @@ int CaptureSemantics::SetItem(PyObject* o, PyObject* key, PyObject* value) {
       }
       return s_.WriteDictItem(o, key, value);
     }
+    if (PyDict_CheckExact(o) && value && IsTensor(key) && s_.GuardsKey(o, key)) {
+      Ref tensor = s_.AsKey(key);
+      return tensor ? s_.WriteDictItem(o, tensor.get(), value) : -1;
+    }
     if (PyList_CheckExact(o)) {
       if (!(o = s_.WriteList(o))) return -1;
     } else if (!(d && PyFunction_Check(d))) {
@@ -335,7 +339,7 @@ PyObject* CaptureSemantics::Iter(PyObject* o) {
   if (!c) return nullptr;
   if (PyAnySet_Check(c) && !s_.NoteContents(c)) return nullptr;
   Ref made(s_.Adopt(PyObject_GetIter(c)));
-  if (made) s_.NoteViewed(&o, 1, made.get());
+  if (made && !PyList_Check(o)) s_.NoteViewed(&o, 1, made.get());                      // a list's copy is gone through
   if (made && PySet_CheckExact(c) && s_.IsOutside(o)) s_.Keep(Py_NewRef(made.get()));  // for Session::Defer
   return made.release();
 }

@@ -24,7 +24,7 @@ struct Origin {
   PyObject* items[2] = {};         // of a list or tuple that is gone through, by the program or C code: a copy (kept)
   PyObject* real = nullptr;        // of such a copy, and of one that is written to: the container
   PyObject* written = nullptr;     // of an outside list: the private list that stands for it since it was written to
-  bool viewed = false;             // of an outside dict: something that C code made goes on to read it
+  bool viewed = false;             // of an outside dict or list: something that C code made goes on to read it
   bool shallow = false;            // of such a copy: what is in its items was not read
   bool hides = false;              // ... which has, or something in it, methods that the copy has not: AnswersItself
   bool IsGoneThrough() const {     // Does an iterator hold the copy?

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "capture/session.h"
+#include "guard/versions.h"
 
 namespace framejit::capture {
 
@@ -42,7 +43,27 @@ int PendingEffects::Find(PyObject* dict, PyObject* key, PyObject** value) const 
 }
 
 void PendingEffects::Store(PyObject* dict, PyObject* key, PyObject* value) {
+  classes_ |= PyType_Check(dict) != 0;
   stores_.push_back({Borrow(dict), Borrow(key), Borrow(value)});
+}
+
+PyObject* PendingEffects::InClass(PyTypeObject* type, PyObject* name, bool* waits) const {
+  *waits = false;
+  if (!classes_) return _PyType_Lookup(type, name);
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(type->tp_mro); ++i) {
+    PyObject *base = PyTuple_GET_ITEM(type->tp_mro, i), *stored;
+    if (Find(base, name, &stored) > 0) return *waits = true, stored;
+    PyObject* dict = guard::TypeDict(reinterpret_cast<PyTypeObject*>(base));
+    if (PyObject* own = dict ? PyDict_GetItemWithError(dict, name) : nullptr) return own;
+  }
+  return nullptr;
+}
+
+bool PendingEffects::WritesClass(PyTypeObject* type) const {
+  if (!classes_) return false;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(type->tp_mro); ++i)
+    if (Has(PyTuple_GET_ITEM(type->tp_mro, i))) return true;
+  return false;
 }
 
 void PendingEffects::Forget(PyObject* dict, PyObject* key) {

@@ -14,7 +14,7 @@ namespace framejit::capture {
 // A store to an outside dict (instance __dict__, globals, dict), or to a slot of an outside object, that replays at the
 // segment's exit.
 struct PendingStore {
-  Ref dict;   // The dict; the object that has the slot.
+  Ref dict;   // The dict; the object that has the slot; the class that has the attribute.
   Ref key;    // The slot's descriptor, for one.
   Ref value;  // The item is deleted where it is empty.
 };
@@ -68,6 +68,11 @@ class PendingEffects {
   void Store(PyObject* dict, PyObject* key, PyObject* value);  // Null deletes the item.
   void Forget(PyObject* dict, PyObject* key);                  // of a string: what was stored there is there already
 
+  // --- attributes of classes
+  // What a class or a base of it has under a name by now; borrowed, null: nothing. *waits: it is a store that waits.
+  PyObject* InClass(PyTypeObject* type, PyObject* name, bool* waits) const;
+  bool WritesClass(PyTypeObject* type) const;  // Does a store to it, or to a base of it, wait?
+
   // --- calls of methods that change a container
   const std::vector<PendingCall>& calls() const { return calls_; }
   void Call(PendingCall call) { calls_.push_back(std::move(call)); }
@@ -108,6 +113,7 @@ class PendingEffects {
   std::vector<PendingCell> cells_;
   std::vector<PyObject*> lists_;
   size_t touched_ = 0;
+  bool classes_ = false;  // Has a store to a class ever waited?
 };
 
 }  // namespace framejit::capture

@@ -46,11 +46,14 @@ constexpr const char* kNeg = "__neg__";
 constexpr const char* kPos = "__pos__";
 constexpr const char* kAbs = "__abs__";
 constexpr const char* kInvert = "__invert__";
+constexpr const char* kFloat = "__float__";
+constexpr const char* kIndex = "__index__";
 
 int TBool(PyObject* a) {
   Session* s = Live(AsTensor(a)->session);
   if (!s || !AsEver(*s, a, "__bool__")) return -1;
   if (auto known = s->lowering().KnownTruth(AsTensor(a)->id)) return *known;
+  if (Ref known(s->guessing().Constant(AsTensor(a)->id, "__bool__")); known) return known.get() == Py_True;
   if (Ref guess(s->guessing().Value(AsTensor(a)->id, true)); guess) return guess.get() == Py_True;
   s->Break(BreakId::kTensorBool);
   return -1;
@@ -58,12 +61,16 @@ int TBool(PyObject* a) {
 PyObject* TInt(PyObject* a) {
   Session* s = Live(AsTensor(a)->session);
   if (!s || !AsEver(*s, a, "__int__")) return nullptr;
+  if (PyObject* known = s->guessing().Constant(AsTensor(a)->id, "__int__")) return known;
   Ref guess(s->data_sizes().ItemOf(AsTensor(a)->id, false));
   return guess ? PyNumber_Long(guess.get()) : s->Break(BreakId::kTensorItem);
 }
+template <const char* const* kName>
 PyObject* TNumber(PyObject* a) {
   Session* s = Live(AsTensor(a)->session);
-  return s ? s->Break(BreakId::kTensorItem) : nullptr;
+  if (!s || !AsEver(*s, a, *kName)) return nullptr;
+  PyObject* known = s->guessing().Constant(AsTensor(a)->id, *kName);
+  return known ? known : s->Break(BreakId::kTensorItem);
 }
 PyObject* TRepr(PyObject* a) {
   Session* s = Live(AsTensor(a)->session);
@@ -191,7 +198,7 @@ PyNumberMethods tensor_number = {
     .nb_xor = TBinary<12>,
     .nb_or = TBinary<7>,
     .nb_int = TInt,
-    .nb_float = TNumber,
+    .nb_float = TNumber<&kFloat>,
     .nb_inplace_add = TBinary<13>,
     .nb_inplace_subtract = TBinary<23>,
     .nb_inplace_multiply = TBinary<18>,
@@ -206,7 +213,7 @@ PyNumberMethods tensor_number = {
     .nb_true_divide = TBinary<11>,
     .nb_inplace_floor_divide = TBinary<15>,
     .nb_inplace_true_divide = TBinary<24>,
-    .nb_index = TNumber,
+    .nb_index = TNumber<&kIndex>,
     .nb_matrix_multiply = TBinary<4>,
     .nb_inplace_matrix_multiply = TBinary<17>,
 };

@@ -97,6 +97,7 @@ class CaptureSemantics : public frame::Semantics {
   PyObject* CallAttrGetter(PyObject* getter, PyObject* object);
   PyObject* MissingItem(PyObject* dict, PyObject* key);
   PyObject* OwnCell(PyObject* cell);
+  int StoreClassAttr(PyTypeObject* type, PyObject* name, PyObject* value);
   int StoreTensorAttr(PyObject* tensor, PyObject* name, PyObject* value);
   int StoreSlot(PyObject* o, PyObject* name, PyObject* descriptor, PyObject* value);
   // Output that the segment's exit makes (effects.cc). Null without an error: it must be made at its place.
@@ -117,6 +118,7 @@ class CaptureSemantics : public frame::Semantics {
   PyObject* CallCheckpoint(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   // Null without an error: to be called as any other.
   PyObject* CallHigherOrder(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
+  PyObject* CallLinearize(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   // plain: by type.__call__ itself, whatever the metaclass has.
   PyObject* CallType(PyTypeObject* type, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
                      bool plain = false);
@@ -156,6 +158,7 @@ class CaptureSemantics : public frame::Semantics {
 
 bool IsFunctionApply(PyObject* function);  // Is it torch.autograd.Function.apply, unbound?
 bool IsCheckpoint(PyObject* function);     // Is it torch.utils.checkpoint.checkpoint?
+bool IsLinearize(PyObject* function);      // Is it torch.func.linearize?
 bool IsHigherOrder(PyObject* function);    // Is it torch._ops.HigherOrderOperator.__call__?
 
 }  // namespace framejit::capture

@@ -364,15 +364,22 @@ PyObject* Session::FromOutside(PyObject* o, const Source* s, bool used) {
   if (later && !ReadLater(o, s)) return nullptr;
   if (IsPrimitive(o) || IsTupleOfPrimitives(o)) {
     if (PyTuple_CheckExact(o)) {  // by value, item by item: tuples are rebuilt by callers
+      Ref seen(PyTuple_New(PyTuple_GET_SIZE(o)));
+      bool symbols = false;
+      if (!seen) return nullptr;
       guards_->TypeIs(s, &PyTuple_Type);
       guard::Row row{guard::Kind::kLength, s};
       row.number = PyTuple_GET_SIZE(o);
       row.here = true;
       guards_->Add(std::move(row));
       for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i) {
-        Ref x(FromOutside(PyTuple_GET_ITEM(o, i), guards_->Child(SourceKind::kItem, s, static_cast<int>(i))));
+        PyObject* item = PyTuple_GET_ITEM(o, i);
+        PyObject* x = FromOutside(item, guards_->Child(SourceKind::kItem, s, static_cast<int>(i)), used);
         if (!x) return nullptr;
+        PyTuple_SET_ITEM(seen.get(), i, x);
+        symbols |= x != item;
       }
+      if (symbols) return MarkFresh(seen.release());
     } else {
       if (PyObject* symbol = used ? SymbolOf(o, s) : nullptr) return symbol;
       if (broken_) return nullptr;

@@ -603,3 +603,240 @@ def test_the_device_of_an_array(fresh):
     told = fresh.explain(f)(np.ones(3))
     assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
     assert fresh.compile(f)(np.ones(3))[1:] == f(np.ones(3))[1:]
+
+
+# --- attributes of classes ---------------------------------------------------------------------------------------------
+class Setting:
+    state, level = False, 0
+
+    def __init__(self, to):
+        self.to = to
+
+    @classmethod
+    def on(cls):
+        return cls.state
+
+    def __enter__(self):
+        self.before = type(self).state
+        type(self).state = self.to
+
+    def __exit__(self, *_):
+        type(self).state = self.before
+
+
+class Detailed(Setting):
+    @property
+    def above(self):
+        return super().state
+
+
+class Other(Setting):
+    state = True
+
+
+@pytest.fixture
+def settings():
+    before = Setting.state, Setting.level, Other.state
+    yield
+    Setting.state, Setting.level, Other.state = before
+
+
+def test_a_setting_of_a_class_is_on_for_a_while(fresh, settings):
+    def f(x, kind):
+        with Setting(True):
+            inside = kind.on(), kind.state, Detailed(None).state, Detailed(None).above, getattr(Setting, "state"), Other.state
+            y = x * 2 if Setting.on() else x
+        return y, inside, kind.on(), hasattr(Setting, "nothing")
+
+    compiled = alike(fresh, f, tensors(Setting))
+    assert "state" in vars(Setting) and Setting.state is False
+    Setting.state = True
+    same(compiled(torch.ones(2), Setting), f(torch.ones(2), Setting))
+    assert Setting.state is True
+
+
+def test_attributes_of_classes_are_written_at_the_exit(fresh, settings):
+    def f(x, kind):
+        kind.level += 1
+        Setting.last = x * kind.level
+        return x + kind.level, Setting.last * 2, Detailed.level
+
+    compiled = fresh.compile(f)
+    for kind in (Setting, Setting, Detailed, Other):
+        levels, found = [], []
+        for g in (compiled, f):
+            Setting.level = 5
+            Detailed.level = Other.level = 7
+            found.append(g(torch.ones(2), kind))
+            levels.append((Setting.level, Detailed.level, Other.level, Setting.last))
+        same(found[0], found[1])
+        same(levels[0], levels[1])
+    del Detailed.level, Other.level, Setting.last
+    Setting.last = None
+    assert fresh.explain(f)(torch.ones(2), Setting).graph_break_count == 0
+    del Setting.last
+
+
+def test_what_is_bound_or_read_as_a_whole_is_not_written_at_the_exit(fresh, settings):
+    def bound(x):
+        Setting.level = property(lambda self: 3)
+        return x + Setting(1).level
+
+    def whole(x):
+        Setting.level = 4
+        return x + vars(Setting)["level"]
+
+    def refused(x):
+        Setting.level = 4
+        del Setting.level
+        return x, hasattr(Setting, "level")
+
+    for f in (bound, whole, refused):
+        Setting.level = 0
+        expected = outcome(f, [torch.ones(2)])
+        Setting.level = 0
+        same(outcome(fresh.compile(f), [torch.ones(2)]), expected)
+        Setting.level = 0
+        assert fresh.explain(f)(torch.ones(2)).graph_break_count
+
+
+def test_what_is_written_of_a_class_before_an_exception(fresh, settings):
+    def f(x, kind):
+        kind.level = 8
+        if x.shape[0] == 2:
+            raise ValueError("two")
+        return x
+
+    for g in (fresh.compile(f), f):
+        Setting.level = 0
+        assert outcome(g, [torch.ones(2), Setting])[0] == "ValueError"
+        assert Setting.level == 8
+
+
+# --- lists as stacks ---------------------------------------------------------------------------------------------------
+STACK = []
+
+
+def test_a_stack_that_is_asked_between_its_writes(fresh):
+    def f(x, o):
+        if o not in STACK:
+            STACK.append(o)
+        STACK.append(x.shape[0])
+        depth = len(STACK)
+        top = STACK[-1]
+        STACK.pop()
+        known = o in STACK
+        STACK.remove(o)
+        return x * depth, top, known, list(STACK)
+
+    alike(fresh, f, tensors("a"))
+    assert STACK == []
+
+
+def test_an_iterator_sees_what_is_written_to_a_list_after_it(fresh):
+    def f(x, items):
+        kept = reversed(items)
+        long = 3 in items
+        items.append(5)
+        items[0] = 7
+        return x, list(kept), long, items
+
+    compiled = fresh.compile(f)
+    for _ in range(3):
+        same(compiled(torch.ones(2), [1, 2, 3]), f(torch.ones(2), [1, 2, 3]))
+
+
+# --- numbers of the program alone --------------------------------------------------------------------------------------
+def test_arrays_that_nothing_from_outside_leads_to(fresh):
+    np = pytest.importorskip("numpy")
+    from numpy.polynomial.legendre import leggauss
+
+    def f(x, n):
+        steps, weights = leggauss(n)
+        sizes = np.asarray((2, 3)).tolist()[1:]
+        rates = [r.item() for r in torch.linspace(0, 0.5, n)]
+        gone = bool(np.isnan(float("nan")))
+        return x * sum(weights.tolist()) + float(steps[0]), sizes, rates, gone, torch.arange(n).tolist(), int(np.array([n])[0])
+
+    alike(fresh, f, [lambda: (torch.ones(2), 3), lambda: (torch.ones(4), 3)])
+
+
+def test_what_is_written_drawn_or_warned_of_is_no_number_of_the_program(fresh):
+    np = pytest.importorskip("numpy")
+
+    def f(x, a):
+        b = np.zeros(2)
+        b[0] = a[0]
+        drawn = torch.rand(2).tolist()
+        return x, b.tolist(), drawn[0] != drawn[1], (np.ones(2) / np.arange(2)).tolist()
+
+    compiled = fresh.compile(f)
+    for i in range(3):
+        a = np.arange(2.0) + i
+        with pytest.warns(RuntimeWarning):
+            expected = f(torch.ones(2), a)
+        with pytest.warns(RuntimeWarning):
+            same(compiled(torch.ones(2), a), expected)
+
+
+# --- numbers in tuples -------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_numbers_in_tuples_become_symbols(fresh, dynamic):
+    import math
+
+    def f(x, sizes):
+        frame, height, width = sizes[0]
+        spatial = math.prod(sizes[0][1:])
+        return x.new_ones(frame, height * width), x * spatial, sizes[0][1:], (height, width) == sizes[0][1:]
+
+    compiled = fresh.compile(f, dynamic=dynamic)
+    for sizes in [(2, 4, 4), (2, 8, 8), (2, 6, 8), (3, 9, 5), (4, 7, 6)]:
+        same(compiled(torch.ones(3), [sizes]), f(torch.ones(3), [sizes]))
+    assert len(compiled.graphs) <= (2 if dynamic else 4)
+
+
+# --- weak references, and tensors as new keys --------------------------------------------------------------------------
+def test_weak_references_to_what_comes_from_outside(fresh):
+    import weakref
+
+    def f(box, kept):
+        owner, x = box
+        here, there = weakref.ref(owner), weakref.ref(x)
+        told = here() is owner, there() is x, weakref.ref(owner) is here
+        x.maker = here
+        kept.append(there)
+        return owner.scale * x, *told, here
+
+    class Owner:
+        scale = 3
+
+    compiled, owner = fresh.compile(f), Owner()
+    for i in range(3):
+        x, kept = torch.ones(2) + i, []
+        (out, *told, here) = compiled([owner, x], kept)
+        same(out, x * 3)
+        assert told == [True] * 3 and here is weakref.ref(owner) and x.maker is here and kept == [weakref.ref(x)]
+    assert fresh.explain(f)([owner, torch.ones(2)], []).graph_break_count == 0
+
+
+def test_a_tensor_is_a_new_key(fresh):
+    known, weights = {}, [torch.ones(2), torch.zeros(2)]
+
+    def f(x):
+        for i, w in enumerate(weights):
+            if w not in known:
+                known[w] = i
+            known[w] = known[w] + x.shape[0]
+        return x + weights[0], len(known), known[weights[1]]
+
+    compiled = fresh.compile(f)
+    for k in range(3):
+        found = []
+        for g in (compiled, f):
+            known.clear()
+            if k == 2:
+                known[weights[1]] = 8
+            found.append((g(torch.ones(2)), [(id(t), n) for t, n in known.items()]))
+        same(found[0], found[1])
+    known.clear()
+    assert fresh.explain(f)(torch.ones(2)).graph_break_count == 0

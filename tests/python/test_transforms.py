@@ -292,3 +292,43 @@ def test_differentiated_tangents_of_norms(fresh, name):
             torch.testing.assert_close(compiled(x, t), g(x, t), rtol=1e-9, atol=1e-9)
     if name in ("layer_norm", "batch_norm", "group_norm"):
         assert compiled.cache_info()["breaks"] == 0
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_linearize_is_one_graph(fresh, grad):
+    net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2)).requires_grad_(grad)
+    calls = []
+
+    def f(x, y, t):
+        def both(a, b):
+            calls.append(1)
+            return {"net": net(a).sin(), "product": (a * b).exp()}
+
+        out, push = torch.func.linearize(both, x, y)
+        return out, push(t, y), push(x, t)
+
+    compiled = fresh.compile(f)
+    for seed in range(3):
+        torch.manual_seed(seed)
+        args = torch.randn(3), torch.randn(3), torch.randn(3)
+        calls.clear()
+        expected, told = f(*args), len(calls)
+        calls.clear()
+        got = compiled(*args)
+        assert len(calls) == told
+        for g, e in zip(got, expected):
+            assert list(g) == list(e)
+            for k in e:
+                torch.testing.assert_close(g[k], e[k])
+                assert g[k].requires_grad == e[k].requires_grad
+    told = fresh.explain(f)(*args)
+    assert (told.graph_count == 1 and told.graph_break_count == 0) != grad, str(told)
+
+
+def test_linearize_refuses_tangents_of_another_shape(fresh):
+    def f(x, t):
+        return torch.func.linearize(torch.sin, x)[1](t)
+
+    for g in (f, fresh.compile(f)):
+        with pytest.raises(RuntimeError, match=r"tangent:0 with shape torch.Size\(\[2\]\)"):
+            g(torch.ones(3), torch.ones(2))

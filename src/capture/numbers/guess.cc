@@ -166,6 +166,74 @@ PyObject* Guessing::Value(TraceId t, bool truth, bool raises) {
   return value.release();
 }
 
+namespace {
+
+// Is `t` made of numbers of the program alone, by calls that draw nothing? So must be whatever is given memory that
+// leads to it and that somebody writes to.
+bool IsConstant(const Trace& trace, TraceId t) {
+  std::vector<bool> needed(trace.tensors.size()), shared(trace.tensors.size());
+  auto need = [&](TraceId i) { needed[i] = shared[trace.tensors[i].base] = true; };
+  auto written = [&](TraceId i) { return trace.tensors[i].mutated || trace.tensors[trace.tensors[i].base].mutated; };
+  need(t);
+  bool constant = true;
+  for (auto c = trace.calls.rbegin(); c != trace.calls.rend() && constant; ++c) {
+    bool leads = std::any_of(c->results.begin(), c->results.end(), [&](TraceId r) { return needed[r]; });
+    EachTensor(*c, [&](TraceId i) { leads = leads || (shared[trace.tensors[i].base] && written(i)); });
+    if (!leads) continue;
+    constant = !Draws(c->callee) && c->callee != kCustomCall;
+    EachArg(*c, [&](const Arg& a) {
+      constant = constant && !a.is(Arg::Kind::kSymFloat) && !a.is(Arg::Kind::kObject) &&
+                 !(a.is(Arg::Kind::kInt) && !a.i.as_const());
+      if (a.is(Arg::Kind::kTensor)) need(a.t);
+    });
+  }
+  for (TraceId i = 0; i < needed.size() && constant; ++i)
+    if (needed[i]) {
+      const TraceTensor &x = trace.tensors[i], &base = trace.tensors[x.base];
+      constant = x.input < 0 && base.input < 0 && x.meta.device.kind == DeviceKind::kCpu && !x.meta.requires_grad;
+    }
+  return constant;
+}
+
+// Numbers, and lists of them.
+bool AreNumbers(PyObject* o) {
+  if (!PyList_CheckExact(o)) return PyBool_Check(o) || PyLong_CheckExact(o) || PyFloat_CheckExact(o);
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(o); ++i)
+    if (!AreNumbers(PyList_GET_ITEM(o, i))) return false;
+  return true;
+}
+
+// NumPy raises where it would warn: what warns does so in each run.
+class NothingToWarnOf {
+ public:
+  NothingToWarnOf() {
+    static PyObject *const numpy = tensor::Import("numpy"), *const none = PyTuple_New(0);
+    Ref how(Py_BuildValue("{ss}", "all", "raise")), make(numpy ? PyObject_GetAttrString(numpy, "errstate") : nullptr);
+    state_ = Ref(make && how ? PyObject_Call(make.get(), none, how.get()) : nullptr);
+    if (!state_ || !Ref(PyObject_CallMethod(state_.get(), "__enter__", nullptr))) PyErr_Clear(), state_ = Ref();
+  }
+  ~NothingToWarnOf() {
+    if (state_ && !Ref(PyObject_CallMethod(state_.get(), "__exit__", "OOO", Py_None, Py_None, Py_None))) PyErr_Clear();
+  }
+
+ private:
+  Ref state_;
+};
+
+}  // namespace
+
+PyObject* Guessing::Constant(TraceId t, const std::string& method) {
+  static constexpr std::string_view kMethods[] = {"item", "tolist", "__bool__", "__float__", "__int__", "__index__"};
+  if (std::find(std::begin(kMethods), std::end(kMethods), method) == std::end(kMethods) || s_.broken() ||
+      s_.vmap.open() || s_.in_custom || s_.lowering().IsHidden(t) || !IsConstant(s_.trace(), t))
+    return nullptr;
+  SuspendScope off;
+  NothingToWarnOf quiet;
+  Ref tensor = RunUpTo(t), said(tensor ? PyObject_CallMethod(tensor.get(), method.c_str(), nullptr) : nullptr);
+  if (!said) PyErr_Clear();
+  return said && AreNumbers(said.get()) ? said.release() : nullptr;
+}
+
 bool Guessing::Sizes(Call* call) {
   bool any = false;
   for (Arg* x : SizesAmong(*call)) {

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "capture/ref.h"
@@ -56,6 +57,9 @@ class Guessing {
   // nothing of that kind, or it is not to be guessed.
   bool Sizes(Call* call);
   std::vector<Arg*> SizesAmong(Call& call);
+  // What a method without arguments says of a tensor that nothing from outside leads to, so that it says the same in
+  // each run. New reference; null without an exception: something does, or it is not for this method to say.
+  PyObject* Constant(TraceId t, const std::string& method);
   Ref RunUpTo(TraceId t);  // The tensor, computed from the real inputs; null if that fails.
 
  private:
