@@ -17,6 +17,7 @@
 #include "capture/wrappers/tape.h"
 #include "capture/wrappers/wrappers.h"
 #include "guard/versions.h"
+#include "tensor/autograd.h"
 
 namespace framejit::capture {
 namespace {
@@ -696,6 +697,9 @@ int CaptureSemantics::StoreClassAttr(PyTypeObject* type, PyObject* name, PyObjec
   s_.NoteType(Py_TYPE(type));
   PyObject* real = PyDict_GetItemWithError(guard::TypeDict(type), name);
   if (!real && PyErr_Occurred()) return -1;
+  if (type == tensor::DataParallelType() && value != Py_None &&
+      !PyUnicode_CompareWithASCIIString(name, "_active_ddp_module"))
+    s_.data_parallel = value;
   if (real == value)
     s_.pending().Forget(o, name);
   else

@@ -40,6 +40,15 @@ std::vector<int> PartsOf(const autodiff::Joint& j, const std::vector<bool>& want
   return part;
 }
 
+// The buckets of the DistributedDataParallel that the program entered here, or that is at work around it.
+std::vector<int64_t> BucketBytes(const Session& s) {
+  if (s.data_parallel) return tensor::BucketBytes(s.data_parallel);
+  auto* type = reinterpret_cast<PyObject*>(tensor::DataParallelType());
+  Ref active(type ? PyObject_GetAttrString(type, "_active_ddp_module") : nullptr);
+  if (!active) PyErr_Clear();
+  return active && active.get() != Py_None ? tensor::BucketBytes(active.get()) : std::vector<int64_t>();
+}
+
 // By node, as autodiff::Joint has them.
 std::vector<int> RegionsOf(const Graph& g, const std::vector<surface::Lowering::Range>& ranges) {
   std::vector<int> region;
@@ -429,13 +438,15 @@ void NoteGroups(const Graph& g, const std::vector<PyObject*>& inputs, tensor::Tr
   }
 }
 
-// Only those stay of which outputs are made.
+// Only those stay of which outputs are made. What a view is of is made of it where it was written through the view: the
+// framework then takes the view of what was written.
 void KeepViews(const Graph& g, std::vector<ValueId>* values, tensor::Training* t) {
   size_t kept = 0;
   for (size_t j = 0; j < values->size(); ++j) {
     const std::vector<bool> from = autodiff::DependsOn(g, {(*values)[j]});
     bool made = false;
-    for (size_t k = 0; k < g.outputs.size(); ++k) made |= t->differentiable[k] && from[g.outputs[k]];
+    for (size_t k = 0; k < g.outputs.size(); ++k)
+      made |= t->differentiable[k] && static_cast<int>(k) != t->views[j].base && from[g.outputs[k]];
     if (!made) continue;
     t->views[kept] = t->views[j];
     (*values)[kept++] = (*values)[j];
@@ -534,7 +545,7 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tens
   LetOthersStand(&replay, t.made_of, &t.stands);
   CheckStanding(trace, plans, t);
   t.replay = tensor::MakeTraceRunner(replay, constants);
-  t.part = PartsOf(joint, t.wanted, tensor::BucketBytes());
+  t.part = PartsOf(joint, t.wanted, BucketBytes(s));
   NoteGroups(graph, s.input_tensors(), &t);
   for (const Node& n : joint.graph.nodes)
     if (n.type.device.kind == DeviceKind::kCuda) t.device = n.type.device;

@@ -227,25 +227,27 @@ int SegmentHook::NoteVersions(CallState* s, PyObject* const* made) {
   return 0;
 }
 
-std::vector<int64_t> BucketBytes() {
-  SavedError saved;
+PyTypeObject* DataParallelType() {
   PyObject* module = PyDict_GetItemString(PyImport_GetModuleDict(), "torch.nn.parallel.distributed");
-  Ref type(module ? PyObject_GetAttrString(module, "DistributedDataParallel") : nullptr);
-  Ref active(type ? PyObject_GetAttrString(type.get(), "_active_ddp_module") : nullptr);
-  if (!active || active.get() == Py_None) return PyErr_Clear(), std::vector<int64_t>();
+  PyObject* type = module ? PyDict_GetItemString(PyModule_GetDict(module), "DistributedDataParallel") : nullptr;
+  return type && PyType_Check(type) ? reinterpret_cast<PyTypeObject*>(type) : nullptr;
+}
+
+std::vector<int64_t> BucketBytes(PyObject* module) {
+  SavedError saved;
   std::vector<int64_t> caps;
   auto add = [&](PyObject* o) {
     const double bytes = o ? PyFloat_AsDouble(o) : -1;
     PyErr_Clear();
     if (bytes > 0) caps.push_back(static_cast<int64_t>(bytes));
   };
-  Ref config(PyObject_GetAttrString(active.get(), "_bucket_config"));  // of newer versions
+  Ref config(PyObject_GetAttrString(module, "_bucket_config"));  // of newer versions
   Ref each(config ? PyObject_GetAttrString(config.get(), "per_bucket_bytes_caps") : nullptr);
   for (Py_ssize_t i = 0; each && PyTuple_Check(each.get()) && i < PyTuple_GET_SIZE(each.get()); ++i)
     add(PyTuple_GET_ITEM(each.get(), i));
   if (!caps.empty()) return caps;
   add(Ref(config ? PyObject_GetAttrString(config.get(), "first_bucket_bytes_cap") : nullptr).get());
-  add(Ref(PyObject_GetAttrString(active.get(), "bucket_bytes_cap")).get());
+  add(Ref(PyObject_GetAttrString(module, "bucket_bytes_cap")).get());
   return caps;
 }
 

@@ -96,9 +96,10 @@ std::shared_ptr<OutputHook> MakeTrainingHook(Training training);
 std::optional<autodiff::AttentionForm> FindAttention(const autodiff::AttentionRequest& r,
                                                      std::span<const int64_t> hints);
 
-// Where torch's DistributedDataParallel runs now: the bytes of its buckets of gradients. The last number holds for all
-// buckets that follow.
-std::vector<int64_t> BucketBytes();
+// torch's class DistributedDataParallel, borrowed; null: it was not imported.
+PyTypeObject* DataParallelType();
+// The bytes of the buckets of gradients of such a module. The last number holds for all buckets that follow.
+std::vector<int64_t> BucketBytes(PyObject* module);
 
 // For each operand of a call whose results want gradients: does the framework give it none, not even zeros? The sizes
 // must be numbers.
