@@ -419,7 +419,6 @@ def arguments():
 
     yield "float64", each(lambda v: v.double() if v.is_floating_point() else v, lambda v: v.astype("f4") if v.dtype.kind == "f" else v)
     yield "int64", each(lambda v: v.long(), lambda v: v.astype("i8"))
-    yield "bool", each(lambda v: v > 0, lambda v: v > 0)
     yield "int32", each(lambda v: v.int(), lambda v: v.astype("i4"))
     yield "other layout", each(turned, lambda v: numpy.asfortranarray(v))
     yield "every second element", each(spaced, lambda v: numpy.repeat(v, 2, -1)[..., ::2] if v.ndim else v)
@@ -554,8 +553,8 @@ def _todo(build, framejit, of_reads):
         return [("changed", what, None) for what in found if not (what.endswith(": None") and "getrefcount" in names)]  # of which everybody has some
     todo = [("changed", what, None) for what in changes(function)]
     todo += [("under", what, context) for what, context in switches()]
-    layouts = (" size ", " memory", " layout", " element", " row ")
-    todo += [("called with", what, other) for what, other in arguments() if not names & BOUND_TO_SIZES or not any(l in what for l in layouts)]
+    layouts = (" size ", " memory", " layout", " element", " row ", "int32")  # and smaller numbers
+    todo += [("called with", what, other) for what, other in arguments() if not names & BOUND_TO_SIZES or not any(l in f" {what}" for l in layouts)]
     return [*todo, ("from another thread", "", None)]
 
 
