@@ -214,6 +214,58 @@ def others(value):
     return []
 
 
+def _written(array):
+    before = array.copy()
+    array *= 2
+    return lambda: array.__setitem__(..., before)
+
+
+def _written_tensor(tensor):
+    torch, before = harness._torch(), tensor.detach().clone()
+    with torch.no_grad():
+        tensor.copy_(before * 2 if before.dtype != torch.bool else ~before)
+
+    def back():
+        with torch.no_grad():
+            tensor.copy_(before)
+
+    return back
+
+
+def _other_data(tensor):
+    before = tensor.data
+    tensor.data = before * 2
+    return lambda: setattr(tensor, "data", before)
+
+
+def _wanting(tensor):
+    tensor.requires_grad_(not tensor.requires_grad)
+    return lambda: tensor.requires_grad_(not tensor.requires_grad)
+
+
+def of_tensors(value):
+    """(what, change of the very tensor or array, which gives the way back)."""
+    if type(value).__name__ == "ndarray" and value.dtype.kind in "fiu" and value.flags.writeable:
+        yield "written in place", _written
+    if type(value).__name__ in ("Tensor", "Parameter", "Buffer") and str(value.layout) == "torch.strided" and value.is_leaf and not value.is_inference():
+        yield "written in place", _written_tensor
+        if value.is_floating_point():
+            yield "other data", _other_data
+            yield "other need of gradients", _wanting
+
+
+def of_modules(value):
+    torch = harness._torch()
+    if torch is None or not isinstance(value, torch.nn.Module):
+        return
+
+    def doubled(module, args, result):
+        return result * 2 if isinstance(result, torch.Tensor) else result
+
+    yield "a hook", lambda module: module.register_forward_hook(doubled).remove
+    yield "a hook before it", lambda module: module.register_forward_pre_hook(lambda m, args: tuple(a * 2 if isinstance(a, torch.Tensor) else a for a in args)).remove
+
+
 def changes(function):
     """{description: (owner, change() -> undo)} of everything that can be changed in what the function may read."""
 
@@ -240,13 +292,8 @@ def changes(function):
 
         return change
 
-    def in_place(place):
-        def change():
-            array = place.get(function)
-            array *= 2
-            return lambda: array.__itruediv__(2)
-
-        return change
+    def of_value(place, how):
+        return lambda: how(place.get(function))
 
     made = {}
     found, absent = places(function)
@@ -257,8 +304,8 @@ def changes(function):
         if kind in WRITE:
             for what, other in others(value):
                 made[f"{place}: {what}"] = place.owner(function), setter(place, other)
-            if kind == "own" and _is_tensor(value) and type(value).__name__ == "ndarray":
-                made[f"{place}: written in place"] = value, in_place(place)
+            for what, how in of_tensors(value) if _is_tensor(value) else of_modules(value):
+                made[f"{place}: {what}"] = value, of_value(place, how)
         if kind in REMOVE:
             made[f"{place}: removed"] = place.owner(function), remover(place)
     for place, _ in absent:
@@ -372,7 +419,6 @@ def arguments():
 
     yield "float64", each(lambda v: v.double() if v.is_floating_point() else v, lambda v: v.astype("f4") if v.dtype.kind == "f" else v)
     yield "int64", each(lambda v: v.long(), lambda v: v.astype("i8"))
-    yield "bool", each(lambda v: v > 0, lambda v: v > 0)
     yield "int32", each(lambda v: v.int(), lambda v: v.astype("i4"))
     yield "other layout", each(turned, lambda v: numpy.asfortranarray(v))
     yield "every second element", each(spaced, lambda v: numpy.repeat(v, 2, -1)[..., ::2] if v.ndim else v)
@@ -507,7 +553,8 @@ def _todo(build, framejit, of_reads):
         return [("changed", what, None) for what in found if not (what.endswith(": None") and "getrefcount" in names)]  # of which everybody has some
     todo = [("changed", what, None) for what in changes(function)]
     todo += [("under", what, context) for what, context in switches()]
-    todo += [("called with", what, other) for what, other in arguments() if " size " not in what or not names & BOUND_TO_SIZES]
+    layouts = (" size ", " memory", " layout", " element", " row ", "int32")  # and smaller numbers
+    todo += [("called with", what, other) for what, other in arguments() if not names & BOUND_TO_SIZES or not any(l in f" {what}" for l in layouts)]
     return [*todo, ("from another thread", "", None)]
 
 

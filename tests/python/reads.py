@@ -47,13 +47,13 @@ def _single(reads):
     """(kind, owner, key) with a single owner each: what calls and operators read of their operands. What code of libraries reads counts where it
     is the program's: torch's and NumPy's functions are known by what they do, not by their code."""
     for kind, owner, key, code in reads:
+        yield from _state(kind, owner, key)
         if not harness.is_ours(code.co_filename) and not _of_program(owner):
             continue
         if kind == "call":
             if (owner is getattr or owner is hasattr) and len(key) > 1 and isinstance(key[1], str):
                 yield "attribute", key[0], key[1]
             else:
-                yield from _state(getattr(owner, "__self__", None), key)
                 yield "called", owner, None
                 yield from (("operate", a, None) for a in (*key, getattr(owner, "__self__", None)))
         elif kind == "operate":
@@ -61,16 +61,17 @@ def _single(reads):
         else:
             yield kind, owner, key
             if kind in ("item", "contains"):
-                yield from _state(owner, (key,))
                 yield "operate", key, None
 
 
-def _state(owner, keys):
-    """Variables of the environment and of contexts, which code of C or of Python's library reads."""
-    if owner is os.environ and keys and isinstance(keys[0], str):
-        yield "environment", owner, keys[0]
-    elif isinstance(owner, contextvars.ContextVar):
-        yield "context", owner, None
+def _state(kind, owner, key):
+    """Variables of the environment and of contexts, also where code of Python's library reads them."""
+    operands = (getattr(owner, "__self__", None), *key) if kind == "call" else (owner, key)
+    for what, name in zip(operands, (*operands[1:], None)):
+        if what is os.environ and isinstance(name, str) and kind in ("call", "item", "contains"):
+            yield "environment", what, name
+        elif isinstance(what, contextvars.ContextVar):
+            yield "context", what, None
 
 
 def recorded(function, make, extension):
