@@ -58,6 +58,74 @@ def test_texts_that_are_new_in_each_call(fresh):
     assert again.cache_info()["outcomes"]["run"]["nothing"] >= 20 and again.cache_info()["captures"] <= 4
 
 
+def nested(n, tag):
+    return tag if n == 0 else "(" + nested(n - 1, tag + "l") + nested(n - 1, tag + "r") + ")"
+
+
+def hanoi(n, a, b, c):
+    out = []
+
+    def move(k, x, y, z):
+        if k:
+            move(k - 1, x, z, y)
+            out.append(x + y)
+            move(k - 1, z, y, x)
+
+    move(n, a, b, c)
+    return " ".join(out)
+
+
+def prefixes(text):
+    root = {}
+    for word in text.split():
+        node = root
+        for letter in word:
+            node = node.setdefault(letter, {})
+        node["$"] = word + "!"
+    return sorted(root)
+
+
+def hooked(text):
+    for f in [lambda s, i=i: s + str(i) for i in range(40)]:
+        text = f(text)
+    return text.upper()
+
+
+@pytest.mark.parametrize(
+    ("f", "make"),
+    [
+        (nested, lambda i: (6, f"t{i}")),
+        (hanoi, lambda i: (6, f"a{i}", f"b{i}", f"c{i}")),
+        (prefixes, lambda i: (f"abc{i} abd{i} bcd{i} " * 5,)),
+        (hooked, lambda i: (f"x{i}",)),
+    ],
+)
+def test_strings_that_are_new_in_each_call_cost_what_they_cost_in_python(fresh, f, make):
+    def seconds(call, inputs):
+        start = time.process_time()
+        for args in inputs:
+            call(*args)
+        return time.process_time() - start
+
+    ratios = []
+    for attempt in range(4):  # the machine has other things to do
+        inputs = [make(1000 * attempt + i) for i in range(400)]
+        compiled = fresh.compile(f, options={"leave": True})
+        framejit.reset()
+        for args in inputs[:2]:
+            assert compiled(*args) == f(*args)
+        ratios.append(seconds(compiled, inputs[2:]) / seconds(f, inputs[2:]))
+    assert min(ratios) < 1.3, ratios
+    assert compiled(*make(5000)) == f(*make(5000))
+
+
+def test_values_that_come_again_are_still_found(fresh):
+    compiled = fresh.compile(nested, options={"leave": True})
+    for i in range(80):
+        assert compiled(3, "ab"[i % 2]) == nested(3, "ab"[i % 2])
+    assert compiled.cache_info()["outcomes"]["run"]["nothing"] >= 20 and compiled.cache_info()["captures"] <= 4
+
+
 def test_one_function_at_two_places_and_two(fresh):
     holder = Holder()
 

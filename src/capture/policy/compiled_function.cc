@@ -4,6 +4,7 @@
 
 #include <structmember.h>
 
+#include <chrono>
 #include <optional>
 
 #include "capture/meter.h"
@@ -106,6 +107,7 @@ PyObject* AsWritten(PyObject* fn, PyObject* const* args, size_t nargsf, PyObject
 
 PyObject* LeftToPython(Compiled& compiled, PyObject* fn, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
   const Meter meter(compiled, nullptr);
+  compiled.outcomes->Add(diag::RunBy::kPython);
   return AsWritten(fn, args, nargsf, kwnames);
 }
 
@@ -125,6 +127,18 @@ bool GivenUp(Place& place) {
   if (!place.give_up || place.misses < Place::kUseless || place.lost < kLost) return false;
   ++place.lost;
   return place.lost % kRetry != 0;
+}
+
+double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Nothing to compile was found in such calls.
+PyObject* InVain(Compiled& compiled, PyObject* fn, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+  const double start = Now();
+  PyObject* result = LeftToPython(compiled, fn, args, nargsf, kwnames);
+  compiled.timing->RanInPython(Now() - start);
+  return result;
 }
 
 // framejit's frame hook cannot be used: functions run as written, which is told once.
@@ -157,11 +171,13 @@ bool NoHook() {
   Retry retry;
   PyObject* result;
   const Py_ssize_t modules = PyDict_GET_SIZE(PyImport_GetModuleDict());
+  const double start = Now();
   {
     const Meter meter(*kept, root);
     ActiveScope on(kept);
     result = PyObject_Vectorcall(fn, args, nargsf, kwnames);
   }
+  kept->timing->RanInFrames(*kept, Now() - start);
   if (kept->imports) AfterImports(*kept, PyDict_GET_SIZE(PyImport_GetModuleDict()) > modules);
   return retry.Finish(result);
 }
@@ -194,6 +210,8 @@ bool NoHook() {
       }
     }
   }
+  const Py_ssize_t given = PyVectorcall_NARGS(nargsf) + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
+  if (compiled.timing->InVain(args, given)) return InVain(compiled, fn, args, nargsf, kwnames);
   return ThroughTheHook(kept, fn, args, nargsf, kwnames, state);
 }
 

@@ -5,9 +5,11 @@
 #include <bit>
 #include <chrono>
 #include <cstdlib>
+#include <utility>
 
 #include "capture/events.h"
 #include "capture/policy/policy.h"
+#include "capture/scalar/loops.h"
 #include "diag/diag.h"
 #include "runtime/arena.h"
 #include "tensor/contractions.h"
@@ -25,6 +27,10 @@ constexpr double kWorse = 1.05;
 // Likewise, at the end: what does not show a gain in all samples may lose. Of the pairs above 99% are left to Python.
 constexpr double kGain = 0.98;
 
+// Of the time since the first one, calls in frames may cost this share where they find nothing; one counts as so many
+// seconds at most.
+constexpr double kVain = 0.03, kVainMost = 30e-3;
+
 double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -38,15 +44,16 @@ double Median(std::vector<double> v) {
   return v[v.size() / 2];
 }
 
-// What decides how long a call takes, roughly: kinds of arguments, sizes to a factor of two, strings and switches.
-uint64_t SizeOf(PyObject* o) {
+// What decides how long a call takes, roughly: kinds of arguments, sizes to a factor of two, switches and, with texts,
+// strings.
+uint64_t SizeOf(PyObject* o, bool texts) {
   if (PyBool_Check(o) || o == Py_None) return reinterpret_cast<uint64_t>(o);
   if (PyLong_CheckExact(o)) {
     int overflow;
     const long long v = PyLong_AsLongLongAndOverflow(o, &overflow);
     return overflow ? 64 : std::bit_width(static_cast<uint64_t>(std::llabs(v)));
   }
-  if (PyUnicode_CheckExact(o)) return static_cast<uint64_t>(PyObject_Hash(o));
+  if (PyUnicode_CheckExact(o)) return texts ? static_cast<uint64_t>(PyObject_Hash(o)) : 0;
   if (PyList_CheckExact(o)) return std::bit_width(static_cast<uint64_t>(PyList_GET_SIZE(o)));
   if (PyTuple_CheckExact(o)) return std::bit_width(static_cast<uint64_t>(PyTuple_GET_SIZE(o)));
   tensor::Meta m;
@@ -92,11 +99,17 @@ Timing::Turn Timing::Choose(Compiled& compiled, PyObject* const* args, Py_ssize_
   if (GetStance() != Stance::kDefault) return {};
   uint64_t key = at;
   for (Py_ssize_t i = 0; i < n; ++i)
-    key = (key ^ reinterpret_cast<uint64_t>(Py_TYPE(args[i])) / 16 ^ SizeOf(args[i]) << 20) * 0x9E3779B97F4A7C15ull;
+    key = (key ^ reinterpret_cast<uint64_t>(Py_TYPE(args[i])) / 16 ^ SizeOf(args[i], texts_) << 20) *
+          0x9E3779B97F4A7C15ull;
   if (PyErr_Occurred()) PyErr_Clear();
   Class* c = Find(key);
   if (!c) {
-    if (classes_.size() >= kClasses) return {};
+    if (classes_.size() >= kClasses) {
+      if (!std::exchange(texts_, false)) return {};
+      classes_.clear();
+      left_ = measuring_ = 0;
+      return Choose(compiled, args, n, at);
+    }
     c = &classes_.emplace_back();
     c->key = key;
     ++measuring_;
@@ -141,6 +154,26 @@ void Timing::Ended(Compiled& compiled, const Turn& turn, bool ok) {
   constexpr int kMaps = 8;
   if (runtime::ArenaPool::Get().mapped() != turn.mapped && ++c->maps < kMaps) return;
   c->compiled.push_back(seconds);
+}
+
+bool Timing::Spent(PyObject* const* args, Py_ssize_t n) const {
+  if (spent_ <= kVain * (Now() - first_) || GetStance() != Stance::kDefault) return false;
+  PyTypeObject* module = tensor::ModuleType();
+  return std::none_of(args, args + n, [&](PyObject* o) {
+    return tensor::Classify(o) != tensor::Class::kNone || (module && PyObject_TypeCheck(o, module));
+  });
+}
+
+void Timing::RanInFrames(Compiled& compiled, double seconds) {
+  in_vain_ = false;
+  if (!compiled.graphs.empty() || compiled.fullgraph || compiled.imports) return;
+  const auto has_loops = [](const auto& known) { return known.second->loops && known.second->loops->any(); };
+  if (std::any_of(compiled.codes.begin(), compiled.codes.end(), has_loops)) return;
+  diag::OptionScope options(compiled.options.empty() ? nullptr : &compiled.options);
+  if (!Measurable(compiled) || diag::OptionOn("error_on_recompile")) return;
+  in_vain_ = ++in_frames_ > 1;
+  spent_ += std::min(plain_ < seconds ? seconds - plain_ : seconds, kVainMost);
+  if (!first_) first_ = Now();
 }
 
 void Timing::Judge(Compiled& compiled, Class& c) {

@@ -4,6 +4,7 @@
 // is not settled) and with the option `leave` off.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "capture/segment.h"
@@ -30,6 +31,14 @@ class Timing {
   static bool Measurable(const Compiled& compiled);
   void Ended(Compiled& compiled, const Turn& turn, bool ok);
 
+  // No segment is for these arguments. Has it been tried in vain so often that the call is Python's? That is so for a
+  // function in which nothing of a framework and no loop for machine code was found, once two calls or more that ran in
+  // frames have cost more than a small share of the time that has passed.
+  bool InVain(PyObject* const* args, Py_ssize_t n) const { return in_vain_ && Spent(args, n); }
+  // Such a call took so long in Python; and one that ran in frames.
+  void RanInPython(double seconds) { plain_ = std::min(plain_, seconds); }
+  void RanInFrames(Compiled& compiled, double seconds);
+
  private:
   enum class State : uint8_t { kMeasuring, kKept, kLeft };
   struct Class {  // The times of calls whose arguments have like sizes.
@@ -41,12 +50,18 @@ class Timing {
   };
   Turn Choose(Compiled& compiled, PyObject* const* args, Py_ssize_t n, uint64_t at);
   Class* Find(uint64_t key);
+  bool Spent(PyObject* const* args, Py_ssize_t n) const;
   void Judge(Compiled& compiled, Class& c);
   void Decide(Compiled& compiled, Class& c, bool leave);
 
   std::vector<Class> classes_;
   int left_ = 0, measuring_ = 0;  // Numbers of classes.
   long rest_ = 0;                 // The calls until arguments are looked at again.
+  bool texts_ = true;             // Do classes differ by strings? They do until there are too many.
+  bool in_vain_ = false;          // See InVain.
+  int in_frames_ = 0;             // calls that ran in frames in vain
+  double spent_ = 0, first_ = 0;  // What calls in frames cost, and when the first one ended.
+  double plain_ = 1e9;            // The shortest call in Python.
   int64_t looked_ = -1;           // captures when it was last asked whether there is anything to measure
 };
 
