@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 
+import framejit
 import numpy as np
 import pytest
 from test_loops_compiled import check, rng, scalar_loops  # noqa: F401 (a fixture for this file, too)
@@ -678,14 +679,46 @@ def test_what_python_does(program):
     check(program, *CALLS[program], runs=not left, loops=not left)
 
 
+def test_floats_that_nobody_asks_for_multiply_no_code():
+    """The least and the best ratio are floats of Python or NumPy behind their loops, in which nobody asks for them any more: the loop around was too much code."""
+    compiled = framejit.compile(simplex)
+    own = np.random.default_rng(7)
+    table = np.c_[np.r_[own.random((25, 30)), -own.random((1, 30))], np.r_[np.eye(25), np.zeros((1, 25))], np.r_[own.random(25) + 1, 0]]
+    for _ in range(150):
+        steps, _ = compiled(table.copy(), 40)
+    before = compiled.cache_info()["scalar_runs"]
+    assert compiled(table.copy(), 40)[0] == steps > 3
+    assert compiled.cache_info()["scalar_runs"] == before + 1
+
+
+def many_kinds(x, n):
+    a = b = c = d = e = f = g = h = j = 0
+    for i in range(n):
+        for k in range(len(x)):
+            x[k] += 1
+        a = x[i] if x[i] & 1 else a // 2
+        b = x[i] if x[i] & 2 else b // 2
+        c = x[i] if x[i] & 4 else c // 2
+        d = x[i] if x[i] & 8 else d // 2
+        e = x[i] if x[i] & 16 else e // 2
+        f = x[i] if x[i] & 32 else 0
+        g = x[i] if x[i] & 64 else 0
+        h = x[i] if x[i] & 128 else 0
+        j = x[i] if x[i] & 256 else 0
+        for k in range(len(x)):
+            x[k] += a + b + c + d + e + f + g + h + j
+            x[k] %= 512
+    return x
+
+
 def test_a_loop_that_has_no_code_is_asked_more_and_more_seldom():
     """Translating the outermost loop of this one again and again took twenty times as long as its inner ones."""
     program = """
 import framejit, numpy as np
-from test_loops_programs import determinant
-compiled = framejit.compile(determinant)
-a = np.random.default_rng(1).random((60, 60))
-for _ in range(200): compiled(a.copy())
+from test_loops_programs import many_kinds
+compiled = framejit.compile(many_kinds)
+x = np.random.default_rng(1).integers(0, 512, 200)
+for _ in range(12): compiled(x.copy(), 200)
 assert compiled.cache_info()["scalar_runs"]
 """
     path = os.pathsep.join([os.path.dirname(__file__), os.getcwd(), *filter(None, sys.path)])

@@ -400,10 +400,27 @@ void Translator::NextOfChunk(State& s, const Instr& i, const State& done) {
   Emit({.op = ScalarOp::kBranch, .a = more, .other = Way(done), .imm = yes});
 }
 
+// Of which kind a float is that nobody asks for is no reason for code of its own: one of either kind.
+static void ForgetKinds(Builder& b, Frame& f, const std::vector<bool>& live) {
+  for (int i = 0; i < f.nlocals(); ++i) {
+    Val& v = f.locals[i];
+    if (live[i] || (v.is != Is::kFloat && (v.is != Is::kNumpy || v.dtype != DType::kFloat64))) continue;
+    Val number = v;
+    number.is = Is::kNumpy;
+    number.dtype = DType::kFloat64;
+    v = Either(std::move(number), New(Is::kBool, b.Flag(v.is == Is::kNumpy)));
+  }
+}
+
 void Translator::ForIter(State& s, const Instr& i) {
   State done = s;
   Pop(done);
   done.top().pc = i.target;
+  if (s.frames.size() == 1 && loop_.Holds(i.target)) {
+    const auto [live, made] = live_.try_emplace(i.target);
+    if (made) live->second = LiveAt(*s.top().code, i.target, s.top().nlocals());
+    ForgetKinds(*this, done.top(), live->second);
+  }
   ended_ = true;
   const Val& it = s.top().stack.back();
   if (it.is == Is::kRangeIter && it.unit) return NextNumber(s, i, done);

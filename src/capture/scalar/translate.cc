@@ -556,22 +556,28 @@ Translation Translate(FjFrame* frame, const Loop& loop, int from, const Hopes& h
   MergedKinds merged;
   constexpr int kMostTries = 8;
   int tries = 0;
+  const auto merge = [&](const Translator& translator) {
+    bool changed = false;
+    for (auto& [place, kind] : translator.Mixed()) {
+      const auto [it, added] = merged.try_emplace(place, kind);
+      changed |= added || it->second.key() != kind.key();
+      it->second = kind;
+    }
+    return changed;
+  };
   for (;;) {
+    Translator translator(frame, loop, from, hopes, not_inline, kinds, merged);
     try {
-      Translator translator(frame, loop, from, hopes, not_inline, kinds, merged);
       Translation made = translator.Run();
       const size_t known = kinds.size();
       kinds.merge(translator.Learned(made));
       bool changed = kinds.size() != known;
-      for (auto& [place, kind] : translator.Mixed()) {
-        const auto [it, added] = merged.try_emplace(place, kind);
-        changed |= added || it->second.key() != kind.key();
-        it->second = kind;
-      }
+      changed |= merge(translator);
       if (!changed || ++tries == kMostTries) return made;
     } catch (const NotInline& call) {
       if (!not_inline.insert(call.pc).second) throw std::runtime_error("scalar code: a call cannot be left to Python");
-    } catch (const TooMuch&) {
+    } catch (const TooMuch&) {  // it may be less where kinds are merged
+      if (merge(translator) && ++tries < kMostTries) continue;
       if (hopes.unrolls) {
         Hopes less = hopes;
         less.unrolls = false;
