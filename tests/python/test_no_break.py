@@ -1134,3 +1134,19 @@ def test_keys_of_types(fresh):
         assert outcomes[0][1] == outcomes[1][1]
     told = fresh.explain(f)(torch.ones(2), "new")
     assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+
+
+def test_the_state_of_the_generator_is_one_break(fresh):
+    def f(x):
+        state = torch.get_rng_state()
+        return F.dropout(x, 0.5, True) * 2, state
+
+    told = fresh.explain(f)(torch.ones(8))
+    assert (told.graph_count, [r.split("]")[0] for r in told.break_reasons]) == (1, ["break[FJ0017"]), str(told)
+    compiled = fresh.compile(f)
+    for seed in range(3):
+        outcomes = []
+        for one in (f, compiled):
+            torch.manual_seed(seed)
+            outcomes.append((*one(torch.ones(8)), torch.get_rng_state()))
+        same(*map(list, outcomes))

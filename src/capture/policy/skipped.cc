@@ -16,7 +16,7 @@ constexpr std::string_view kPlumbing =
     "_higher_order_ops/ _library/ fx/ nested/_internal/ "
     "autograd/ optim/ profiler/ amp/ accelerator/ __init__.py _tensor.py _ops.py _utils.py _guards.py _compile.py "
     "storage.py utils/_device.py utils/_foreach_utils.py utils/_contextlib.py utils/_python_dispatch.py "
-    "utils/_config_module.py utils/weak.py nn/utils/clip_grad.py ";
+    "random.py utils/_config_module.py utils/weak.py nn/utils/clip_grad.py ";
 
 // Parts of torch that no graph can follow in the middle of a program, and what is done where a capture comes to one.
 enum class Instead : uint8_t {
