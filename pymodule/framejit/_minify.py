@@ -1,5 +1,6 @@
 """`python -m framejit minify SCRIPT`: the smallest program found that still shows a script's wrong result, crash or slowdown."""
 
+import bisect
 import glob
 import os
 import pickle
@@ -145,11 +146,7 @@ class Minifier:
         high = 1
         while not fails(high) and high < 1 << 16:
             high *= 2
-        low = high // 2
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if fails(middle) else (middle, high)
-        return high - 1
+        return _first(range(high // 2 + 1, high), fails) - 1
 
     def _slowest(self, dump):
         worst, found = self.slower, None
@@ -288,13 +285,10 @@ class Minifier:
                 return told
         if self.fails(program, values, fuel=0):
             return [*told, "no pass is at fault: it is so without any (fuel=0)" + self._kernels(program, values)]
-        low, high = 0, 64
-        if not self.fails(program, values, fuel=high):
+        if not self.fails(program, values, fuel=64):
             return [*told, "which pass is at fault could not be told"]
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if self.fails(program, values, fuel=middle) else (middle, high)
-        return [*told, f"it begins with the pass {self._pass(program, values, high)!r} (fuel={high})"]
+        fuel = _first(range(1, 64), lambda fuel: self.fails(program, values, fuel=fuel))
+        return [*told, f"it begins with the pass {self._pass(program, values, fuel)!r} (fuel={fuel})"]
 
     def _logged(self, program, values, **options):
         path = os.path.join(self.folder, "logged.py")
@@ -337,6 +331,11 @@ class Minifier:
         calls = len(program.calls)
         self.say(f"{self.out}: {calls} call{'s' * (calls != 1)} of the framework, after {self.tried} trials")
         return 0
+
+
+def _first(numbers, shows):
+    """The first of a range of numbers that shows it, as all behind it do, or the end of the range."""
+    return numbers.start + bisect.bisect_left(numbers, True, key=shows)
 
 
 def _status(path):

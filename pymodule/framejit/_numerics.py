@@ -7,6 +7,8 @@ value. Where it is known how far eager's own result moves when its operands move
 its own error, too. Not-a-numbers and infinities must stand at the same places.
 """
 
+import bisect
+import functools
 import math
 import os
 import sys
@@ -177,7 +179,7 @@ class same_random:
             generator.set_state(state)
 
 
-def _wrong(run, inputs, got, expected):
+def first_wrong(run, inputs, got, expected):
     """None, or (place, text) of the first of `got` that is not as good as `expected`; `run(inputs)` is what the framework does, and
     `run(inputs, seed)` the same where what it makes up itself (incoming gradients) is moved by an eps, too."""
 
@@ -266,7 +268,7 @@ def difference(segment, inputs, wanted=(), **how):
         def run(values, seed):
             return [*inner(values), *values]
 
-    found = _wrong(run, inputs, got, expected)
+    found = first_wrong(run, inputs, got, expected)
     return found and found[1]
 
 
@@ -389,7 +391,7 @@ class Checker:
         def run(values, seed):
             return [*self.graph(*values), *values]
 
-        found = _wrong(run, pristine, [*outputs, *inputs], [*results, *replayed])
+        found = first_wrong(run, pristine, [*outputs, *inputs], [*results, *replayed])
         if found:
             place, text = found
             what = f"result {place}" if place < len(outputs) else f"what is written to input {place - len(outputs)}"
@@ -412,20 +414,16 @@ class Checker:
         given = dict(zip(program.inputs, inputs))
         ends = [place + 1 for place, call in enumerate(program.calls) if call.results]
 
+        @functools.cache
         def wrong(end):
             part = program.first(end)
             return difference(part.function(), [given[name] for name in part.inputs], backend=self.backend, options=self.options)
 
-        low, high = 0, len(ends) - 1
-        texts = {high: wrong(ends[high])} if ends else {}
-        if not texts.get(high):
+        if not ends or not wrong(ends[-1]):
             return None
-        while low < high:
-            middle = (low + high) // 2
-            texts[middle] = wrong(ends[middle])
-            low, high = (low, middle) if texts[middle] else (middle + 1, high)
-        part = program.first(ends[high])
-        return program.calls[ends[high] - 1], texts[high], _last_step(part, [given[name] for name in part.inputs], self)
+        end = ends[bisect.bisect_left(ends[:-1], True, key=lambda end: bool(wrong(end)))]
+        part = program.first(end)
+        return program.calls[end - 1], wrong(end), _last_step(part, [given[name] for name in part.inputs], self)
 
     def _report(self, text, located):
         from .errors import raised

@@ -9,11 +9,8 @@
 namespace framejit::capture {
 namespace {
 
-// The session of a proxy, if it is the one capturing on this thread.
 Session* Live(Session* s) {
-  if (s && s == Session::Current()) return s;
-  PyErr_SetString(PyExc_RuntimeError, "framejit: a tensor of a finished capture was used");
-  return nullptr;
+  return Live(s, "tensor");
 }
 
 // Gives the session of the operand that is a proxy. Python calls binary slots with the proxy on either side.
@@ -134,20 +131,14 @@ Py_hash_t THash(PyObject* a) {  // as a key of what is private: that of a torch 
   if (s->meta(AsTensor(a)->id).framework == Framework::kTorch) return _Py_HashPointer(a);
   return s->Break(BreakId::kFrameworkError, "hash of a NumPy value"), -1;
 }
-void TDealloc(PyObject* a) {
-  PyObject_Free(a);
-}
 
 // torch's argument parser asks any non-Tensor argument for __torch_function__: so torch functions called from C code
 // (map, reduce, partial) reach the session too.
 PyObject* TorchFunction(PyObject*, PyObject* args) {
   PyObject *func, *types, *fargs, *fkwargs = nullptr;
   if (!PyArg_ParseTuple(args, "OOO|O", &func, &types, &fargs, &fkwargs)) return nullptr;
-  Session* s = Session::Current();
-  if (!s) {
-    PyErr_SetString(PyExc_RuntimeError, "framejit: a tensor of a finished capture was used");
-    return nullptr;
-  }
+  Session* s = Live(Session::Current());
+  if (!s) return nullptr;
   const Callee name = tensor::CalleeOf(func);
   if (name.empty()) return s->Break(BreakId::kUnknownCall, "a torch function without a name");
   std::vector<PyObject*> flat;
@@ -235,7 +226,7 @@ PyTypeObject TensorProxyType = {
     .ob_base = {PyObject_HEAD_INIT(nullptr) 0},
     .tp_name = "framejit.TensorProxy",
     .tp_basicsize = sizeof(TensorProxy),
-    .tp_dealloc = TDealloc,
+    .tp_dealloc = FreeStandIn,
     .tp_repr = TRepr,
     .tp_as_number = &tensor_number,
     .tp_as_sequence = &tensor_sequence,
@@ -257,6 +248,16 @@ PyTypeObject LazyType = {
     .tp_dealloc = LDealloc,
     .tp_flags = Py_TPFLAGS_DEFAULT,
 };
+
+Session* Live(Session* session, const char* what) {
+  if (session && session == Session::Current()) return session;
+  PyErr_Format(PyExc_RuntimeError, "framejit: a %s of a finished capture was used", what);
+  return nullptr;
+}
+
+void FreeStandIn(PyObject* o) {
+  PyObject_Free(o);
+}
 
 bool ReadyProxies() {
   return PyType_Ready(&TensorProxyType) == 0 && ReadyNumbers() && PyType_Ready(&UnseenType) == 0 &&

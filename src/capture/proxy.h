@@ -4,6 +4,8 @@
 // __torch_function__) records like bytecode does.
 #pragma once
 
+#include <cstddef>
+
 #include "capture/ref.h"
 #include "framejit/call.h"
 
@@ -35,6 +37,17 @@ struct Lazy {
   PyObject* value;  // The real object of the frame.
   const guard::Source* source;
   PyObject* resolved;  // What captured code sees of it, once it was used.
+};
+
+// `session`, if it captures on this thread. Else null with an error: `what` is only there while its capture goes on.
+Session* Live(Session* session, const char* what);
+void FreeStandIn(PyObject* o);  // of those that own nothing
+// Slots and methods of what is only there while a capture goes on: each ends it, as `kAsk` says.
+template <std::nullptr_t (*kAsk)(PyObject*)>
+struct Asks {
+  static PyObject* Unary(PyObject* o) { return kAsk(o); }
+  static PyObject* Binary(PyObject* o, PyObject*) { return kAsk(o); }
+  static Py_hash_t Hash(PyObject* o) { return kAsk(o), -1; }
 };
 
 bool ReadyNumbers();

@@ -162,11 +162,11 @@ class Session {
   PyObject* ReadDictItem(PyObject* dict, const Source* s, PyObject* asked, bool* found);
   // Is a lookup of `key` guarded by what the dict has there alone? Keys are numbers, strings, or types and the like.
   bool GuardsKey(PyObject* dict, PyObject* key);
+  // C code was given these and made `made` of them, which may go on to read them (a view, an iterator).
+  void NoteViewed(PyObject* const* given, Py_ssize_t n, PyObject* made);
   // Reads an item of an outside dict that is a dict itself and stays in our hands: where it is (guarded: of its exact
   // type; empty, if that is asked). Null without an error: it is absent (guarded), *found is false; or it must be read
   // as any other item, *found is true. Only while no store to `dict` is pending.
-  // C code was given these and made `made` of them, which may go on to read them (a view, an iterator).
-  void NoteViewed(PyObject* const* given, Py_ssize_t n, PyObject* made);
   const Source* InnerDict(PyObject* dict, const Source* s, PyObject* key, bool empty, PyObject** inner, bool* found);
   int WriteDictItem(PyObject* dict, PyObject* key, PyObject* value);  // It waits for the exit. Null deletes.
   // A method that changes an outside list, set or deque, needs nothing from it and cannot fail. True: it is kept for

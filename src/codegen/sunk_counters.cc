@@ -10,6 +10,8 @@
 #include <llvm/Transforms/Utils/LoopSimplify.h>
 #include <llvm/Transforms/Utils/LoopUtils.h>
 
+#include <limits>
+#include <optional>
 #include <vector>
 
 namespace framejit::codegen {
@@ -58,7 +60,15 @@ bool Tells(const std::vector<llvm::PHINode*>& behind, const llvm::Loop& loop) {
   });
 }
 
-void Sink(const Counter& c, const Counter& main, const llvm::Loop& loop, const std::vector<llvm::PHINode*>& behind) {
+// a / b, if that is an integer of 64 bits.
+std::optional<int64_t> Quotient(int64_t a, int64_t b) {
+  if (b == 0 || (b == -1 && a == std::numeric_limits<int64_t>::min()) || a % b != 0) return {};
+  return a / b;
+}
+
+// `c` counts `times` what `main` counts.
+void Sink(const Counter& c, const Counter& main, int64_t times, const llvm::Loop& loop,
+          const std::vector<llvm::PHINode*>& behind) {
   const auto start = [&](const Counter& of) { return of.now->getIncomingValueForBlock(loop.getLoopPreheader()); };
   for (llvm::PHINode* phi : behind) {
     BasicBlock* at = phi->getParent();
@@ -66,7 +76,7 @@ void Sink(const Counter& c, const Counter& main, const llvm::Loop& loop, const s
     llvm::PHINode* count = b.CreatePHI(phi->getType(), phi->getNumIncomingValues());
     for (BasicBlock* from : phi->blocks()) count->addIncoming(main.now, from);
     b.SetInsertPoint(at, at->getFirstInsertionPt());
-    Value* rounds = b.CreateMul(b.CreateSub(count, start(main)), b.getInt64(c.step / main.step));
+    Value* rounds = b.CreateMul(b.CreateSub(count, start(main)), b.getInt64(times));
     if (phi->getIncomingValue(0) == c.next) rounds = b.CreateAdd(rounds, b.getInt64(c.step));
     phi->replaceAllUsesWith(b.CreateAdd(start(c), rounds));
     phi->eraseFromParent();
@@ -111,10 +121,10 @@ bool SinkCounters(llvm::Loop& loop) {
   bool changed = false;
   for (const Counter& c : all) {
     std::vector<llvm::PHINode*> behind;
-    if (!main || &c == main || UsedIn(c, loop, behind) || main->step == 0 || c.step % main->step != 0 ||
-        !Tells(behind, loop))
-      continue;
-    Sink(c, *main, loop, behind);
+    if (!main || &c == main || UsedIn(c, loop, behind) || !Tells(behind, loop)) continue;
+    const std::optional<int64_t> times = Quotient(c.step, main->step);
+    if (!times) continue;
+    Sink(c, *main, *times, loop, behind);
     changed = true;
   }
   if (main)

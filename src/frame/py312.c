@@ -96,6 +96,10 @@ int fj_range_state(PyObject* iterator, long* next, long* step, long* left) {
   return 1;
 }
 
+int fj_finalizing(void) {
+  return _Py_IsFinalizing();
+}
+
 int fj_poll(PyThreadState* ts) {
   if (PyErr_CheckSignals() < 0 || Py_MakePendingCalls() < 0) return -1;  // scheduled gc runs in the former
   if (_Py_atomic_load_relaxed(&ts->interp->ceval.gil_drop_request)) PyEval_RestoreThread(PyEval_SaveThread());

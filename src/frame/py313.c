@@ -80,6 +80,10 @@ int fj_range_state(PyObject* iterator, long* next, long* step, long* left) {
   return 1;
 }
 
+int fj_finalizing(void) {
+  return Py_IsFinalizing();
+}
+
 int fj_poll(PyThreadState* ts) {
   return _Py_HandlePending(ts) ? -1 : 0;
 }

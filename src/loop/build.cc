@@ -87,9 +87,9 @@ class KernelBuilder {
 
   struct Use {
     Affine at;
-    double weight;
+    bool memory;  // else it is a number that the kernel computes
     bool store;
-  };  // A weight of 0 says that it is no access of memory.
+  };
 
   void CollectDynamic(const Affine& a) {
     for (const auto& [d, stride] : a.dynamic) {
@@ -97,29 +97,29 @@ class KernelBuilder {
       if (dyn.kind == Dynamic::Kind::kValue || !dynamics_seen_.insert(d).second) continue;
       Affine inner = OfLin(dyn.lin);
       CollectDynamic(inner);
-      uses_.push_back({std::move(inner), 0, false});
+      uses_.push_back({std::move(inner), false, false});
     }
   }
-  void AddUse(Affine a, double weight, bool store) {
+  void AddUse(Affine a, bool memory, bool store) {
     CollectDynamic(a);
-    uses_.push_back({std::move(a), weight, store});
+    uses_.push_back({std::move(a), memory, store});
   }
 
   void CollectUses() {
     for (const Needed& n : space_.needed()) {
       const Node& node = g_.nodes[n.value];
       if (!space_.member(n.value)) {
-        AddUse(OfAccess(n.value, n.index), DTypeSize(node.type.dtype), false);
+        AddUse(OfAccess(n.value, n.index), true, false);
       } else if (node.op == Op::kIota) {
-        AddUse(OfLin(space_.index(n.index)[node.attrs.axes[0]]), 0, false);
+        AddUse(OfLin(space_.index(n.index)[node.attrs.axes[0]]), false, false);
       } else if (node.op == Op::kArgMax || node.op == Op::kArgMin) {
-        AddUse(OfLin(Position(n.value)), 0, false);
+        AddUse(OfLin(Position(n.value)), false, false);
       }
       for (int p = n.pred; p; p = space_.predicate(p).parent) {
-        AddUse(OfLin(space_.predicate(p).lin), 0, false);
+        AddUse(OfLin(space_.predicate(p).lin), false, false);
       }
     }
-    for (ValueId v : stored_) AddUse(OfAccess(v, space_.canonical(v)), DTypeSize(g_.nodes[v].type.dtype), true);
+    for (ValueId v : stored_) AddUse(OfAccess(v, space_.canonical(v)), true, true);
   }
 
   // Gives the row-major position along the reduced axes of an arg reduction.
@@ -172,7 +172,7 @@ class KernelBuilder {
       if (!alive_[v]) continue;
       double cost = 0;
       for (const Use& u : uses_) {
-        if (u.weight == 0) continue;
+        if (!u.memory) continue;
         bool gathers = false;
         for (const auto& [d, stride] : u.at.dynamic) {
           gathers = gathers || (DynamicVars(d) & bits_[v]);
@@ -229,7 +229,7 @@ class KernelBuilder {
     if (extents_[inner_].is_const() && extents_[inner_].value() <= kTile) return;
     for (const Use& u : uses_) {
       const Int c = u.at.coef[inner_];
-      if (u.weight == 0 || IsZero(c) || IsOne(c)) continue;
+      if (!u.memory || IsZero(c) || IsOne(c)) continue;
       for (size_t i = 0; i < outer_.size(); ++i) {
         const int v = outer_[i];
         if (!IsOne(u.at.coef[v]) || (extents_[v].is_const() && extents_[v].value() < 4)) continue;

@@ -1,13 +1,15 @@
 """Random pairs of calls under torch.compile and framejit in one process: one function compiled by both, by one around the other, in place
 of one another (`install()`) and as a back end, called in any order with other sizes, layouts and modes; resets, stances, `install()` and
-`uninstall()` lie between the calls. Results, what became of the arguments, and gradients are eager's, whoever compiled."""
+`uninstall()` lie between the calls. Results, what became of the arguments, and gradients are as good as eager's, whoever compiled."""
 
+import copy
 import linecache
 import random
 
 import framejit
 import fuzzing
 import pytest
+from framejit._numerics import first_wrong
 
 torch = pytest.importorskip("torch")
 from framejit._torch_backend import framejit as our_back_end  # noqa: E402
@@ -122,12 +124,21 @@ def outcome(f, net, made, gradients, stance):
     return [x.detach(), y.detach(), a.detach(), a.grad, *(p.grad for p in net.parameters())], (x.requires_grad, y.requires_grad, length, box)
 
 
-def same(got, expected):
+def same(got, expected, f, net, made, gradients):
     if isinstance(got[0], str) or isinstance(expected[0], str):
         return got[0] == expected[0]
-    tensors = all((g is None) == (e is None) and (g is None or g.shape == e.shape and torch.allclose(g, e, 1e-3, 1e-4, equal_nan=True))
-                  for g, e in zip(got[0], expected[0]))  # fmt: skip
-    return tensors and got[1] == expected[1]
+
+    def run(values, seed):
+        other = copy.deepcopy(net).to(values[1].dtype)
+        for own, value in zip(other.parameters(), values[1:]):
+            own.data.copy_(value)
+        results, _ = outcome(f, other, (values[0], *made[1:]), gradients, "default")
+        assert not isinstance(results, str), results
+        return results
+
+    pairs = list(zip(got[0], expected[0], strict=True))
+    alike = all((g is None) == (e is None) and (g is None or g.shape == e.shape) for g, e in pairs)
+    return alike and got[1] == expected[1] and first_wrong(run, [made[0], *net.parameters()], got[0], expected[0]) is None
 
 
 def differs(seed, back_ends, pairs, alone=False):
@@ -144,7 +155,7 @@ def differs(seed, back_ends, pairs, alone=False):
                 call = arguments(draw), draw.random() < 0.4, draw.choice(["default"] * 12 + ["force_eager"])
                 told.append(f"{name}: {tuple(call[0][0].shape)} {call[0][0].stride()} {call[0][1:]}, gradients {call[1]}, {call[2]}")
                 got, expected = outcome(compiled[name], net, *call), outcome(f, net, *call)
-                if not same(got, expected):
+                if not same(got, expected, f, net, call[0], call[1]):
                     return f"call {len(told)}\n{text}\n{told[-4:]}\ngot:   {got}\neager: {expected}"
     finally:
         framejit.uninstall()
@@ -174,3 +185,21 @@ def test_random_pairs_of_calls():
 @pytest.mark.parametrize("seed", range(3))
 def test_some_pairs_of_calls(seed):
     assert not run(seed, ("eager", "aot_eager"), 8)
+
+
+def test_a_wrong_kernel_is_found(monkeypatch):
+    """Whose results differ by a few eps, which no rounding explains."""
+    compiled = framejit.compile
+
+    def wrong(f):
+        good = compiled(f)
+
+        def call(*args):
+            x, *others = good(*args)
+            return x * (1 + 2e-6), *others
+
+        return call
+
+    monkeypatch.setattr(framejit, "compile", wrong)
+    with pytest.raises(AssertionError, match="eager: "):
+        run(0, ("eager",), 8)

@@ -113,8 +113,8 @@ def test_gradients_that_vanish():
 
     got, expected = _numerics.with_gradients(by_hand, _numerics.copies([x, w]), [True, True]), run(_numerics.copies([x, w]))
     assert (got[1] - expected[1]).abs().max() > 3 * expected[1].abs().max()  # by far less exact than eager
-    assert _numerics._wrong(run, [x, w], got, expected) is None
-    place, text = _numerics._wrong(run, [x, w], [got[0], got[1] + 1e-4, got[2]], expected)
+    assert _numerics.first_wrong(run, [x, w], got, expected) is None
+    place, text = _numerics.first_wrong(run, [x, w], [got[0], got[1] + 1e-4, got[2]], expected)
     assert place == 1 and "error" in text
     told = dict(_doctor._trials("cpu", "cpu"))
     assert len(told) == len(_doctor._TRIALS) and all(text.startswith("right, ") for text in told.values()), told

@@ -1,6 +1,7 @@
 """Many threads, fork, Ctrl-C, calls back into compiled code, graphs that fail half-way: same results, nothing done twice."""
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -321,3 +322,50 @@ def test_threads_guesses_and_reset():
         return True
 
     assert all(in_threads(8, work))
+
+
+DAEMONS = """
+import threading
+import time
+
+import numpy as np
+
+import framejit
+
+x = np.ones({size})
+
+
+@framejit.compile
+def f(x):
+    y = np.sin(x) * 2 + np.exp(x)
+    {between}
+    return y * 2
+
+
+f(x), f(x), f(x)
+{check}
+
+
+def run():
+    while True:
+        f(x)
+
+
+many = [{{i: [i]}} for i in range(200_000)]  # the interpreter takes its time to end
+for _ in range(4):
+    threading.Thread(target=run, daemon=True).start()
+time.sleep(0.1)
+"""
+
+
+@pytest.mark.parametrize("size, between, check", [
+    (3000, "pass", "assert len(f.graphs) == 1 and not f.cache_info()['breaks']"),
+    (1_000_000, "pass", "assert len(f.graphs) == 1 and not f.cache_info()['breaks']"),  # in a kernel, without the GIL
+    (3000, "print(end='')", "assert len(f.graphs)"),  # in Python, and in functions of C
+    (3000, "y = np.sort(y, kind='stable')", "assert len(f.graphs)"),
+], ids=["small", "large", "between", "in_numpy"])  # fmt: skip
+def test_daemon_threads_at_the_end_of_the_process(size, between, check):
+    """A thread that asks for the GIL while the interpreter ends stays where it is: it does not let go of anything there."""
+    program = DAEMONS.format(size=size, between=between, check=check)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr

@@ -25,10 +25,7 @@ ItemFloat* As(PyObject* o) {
 }
 
 Session* Live(PyObject* o) {
-  Session* s = As(o)->session;
-  if (s && s == Session::Current()) return s;
-  PyErr_SetString(PyExc_RuntimeError, "framejit: a number of a finished capture was used");
-  return nullptr;
+  return Live(As(o)->session, "number");
 }
 
 std::nullptr_t Ask(PyObject* o) {
@@ -146,9 +143,6 @@ PyObject* Compare(PyObject* a, PyObject* b, int op) {
   return r < 0 ? nullptr : PyBool_FromLong(r);
 }
 
-PyObject* Needed(PyObject* a) {
-  return Ask(a);
-}
 PyObject* NeededOfTwo(PyObject* a, PyObject* b) {
   if (IsTensor(a) || IsTensor(b)) Py_RETURN_NOTIMPLEMENTED;
   return Ask(IsItemFloat(a) ? a : b);
@@ -175,27 +169,19 @@ PyObject* Power(PyObject* a, PyObject* b, PyObject* modulus) {
 PyObject* Positive(PyObject* a) {
   return Py_NewRef(a);
 }
-Py_hash_t Hash(PyObject* a) {
-  return Ask(a), -1;
-}
 PyObject* GetAttr(PyObject* a, PyObject* name) {
   if (PyUnicode_CompareWithASCIIString(name, "__class__") == 0)
     return Py_NewRef(reinterpret_cast<PyObject*>(&PyFloat_Type));
   return Ask(a);
 }
-void Dealloc(PyObject* a) {
-  PyObject_Free(a);
-}
 
-PyObject* Method(PyObject* a, PyObject*) {
-  return Ask(a);
-}
-PyMethodDef methods[] = {{"__format__", Method, METH_VARARGS, nullptr},
-                         {"__round__", Method, METH_VARARGS, nullptr},
-                         {"__trunc__", Method, METH_VARARGS, nullptr},
-                         {"__floor__", Method, METH_VARARGS, nullptr},
-                         {"__ceil__", Method, METH_VARARGS, nullptr},
-                         {"__reduce_ex__", Method, METH_VARARGS, nullptr},
+using Needed = Asks<Ask>;
+PyMethodDef methods[] = {{"__format__", Needed::Binary, METH_VARARGS, nullptr},
+                         {"__round__", Needed::Binary, METH_VARARGS, nullptr},
+                         {"__trunc__", Needed::Binary, METH_VARARGS, nullptr},
+                         {"__floor__", Needed::Binary, METH_VARARGS, nullptr},
+                         {"__ceil__", Needed::Binary, METH_VARARGS, nullptr},
+                         {"__reduce_ex__", Needed::Binary, METH_VARARGS, nullptr},
                          {nullptr, nullptr, 0, nullptr}};
 
 PyNumberMethods number = {
@@ -209,8 +195,8 @@ PyNumberMethods number = {
     .nb_positive = Positive,
     .nb_absolute = Unary<&kAbs>,
     .nb_bool = Bool,
-    .nb_int = Needed,
-    .nb_float = Needed,
+    .nb_int = Needed::Unary,
+    .nb_float = Needed::Unary,
     .nb_floor_divide = NeededOfTwo,
     .nb_true_divide = Divide,
 };
@@ -221,11 +207,11 @@ PyTypeObject ItemFloatType = {
     .ob_base = {PyObject_HEAD_INIT(nullptr) 0},
     .tp_name = "framejit.ItemFloat",
     .tp_basicsize = sizeof(ItemFloat),
-    .tp_dealloc = Dealloc,
-    .tp_repr = Needed,
+    .tp_dealloc = FreeStandIn,
+    .tp_repr = Needed::Unary,
     .tp_as_number = &number,
-    .tp_hash = Hash,
-    .tp_str = Needed,
+    .tp_hash = Needed::Hash,
+    .tp_str = Needed::Unary,
     .tp_getattro = GetAttr,
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_richcompare = Compare,

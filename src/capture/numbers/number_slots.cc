@@ -27,11 +27,9 @@ PyMethodDef number_methods[] = {
 };
 
 Session* LiveNumber(PyObject* symbol) {
-  Session* s =
-      IsSymInt(symbol) ? reinterpret_cast<SymInt*>(symbol)->session : reinterpret_cast<SymFloat*>(symbol)->session;
-  if (s && s == Session::Current()) return s;
-  PyErr_SetString(PyExc_RuntimeError, "framejit: a number of a finished capture was used");
-  return nullptr;
+  return Live(
+      IsSymInt(symbol) ? reinterpret_cast<SymInt*>(symbol)->session : reinterpret_cast<SymFloat*>(symbol)->session,
+      "number");
 }
 
 PyObject* Concrete(PyObject* o) {
@@ -57,10 +55,6 @@ PyObject* AttributeOfNumber(PyObject* a, PyObject* name) {
     return Py_NewRef(reinterpret_cast<PyObject*>(IsSymInt(a) ? &PyLong_Type : &PyFloat_Type));
   Ref x(Concrete(a));
   return x ? PyObject_GetAttr(x.get(), name) : nullptr;
-}
-
-void FreeNumber(PyObject* a) {
-  PyObject_Free(a);
 }
 
 bool ReadyNumbers() {

@@ -24,7 +24,24 @@ PyObject* Converted(PyObject* a) {
 }
 Py_hash_t HashOfNumber(PyObject* a);
 PyObject* AttributeOfNumber(PyObject* a, PyObject* name);
-void FreeNumber(PyObject* a);
 extern PyMethodDef number_methods[];  // Methods that C code looks for on the type of a number.
+
+// The type of such numbers, which differ in what they do with each other.
+constexpr PyTypeObject NumberType(const char* name, Py_ssize_t size, PyNumberMethods* operations, richcmpfunc compare) {
+  return {
+      .ob_base = {PyObject_HEAD_INIT(nullptr) 0},
+      .tp_name = name,
+      .tp_basicsize = size,
+      .tp_dealloc = FreeStandIn,
+      .tp_repr = Converted<PyObject_Repr>,
+      .tp_as_number = operations,
+      .tp_hash = HashOfNumber,
+      .tp_str = Converted<PyObject_Repr>,
+      .tp_getattro = AttributeOfNumber,
+      .tp_flags = Py_TPFLAGS_DEFAULT,
+      .tp_richcompare = compare,
+      .tp_methods = number_methods,
+  };
+}
 
 }  // namespace framejit::capture

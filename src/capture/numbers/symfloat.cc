@@ -102,20 +102,7 @@ PyNumberMethods number = {
 
 }  // namespace
 
-PyTypeObject SymFloatType = {
-    .ob_base = {PyObject_HEAD_INIT(nullptr) 0},
-    .tp_name = "framejit.SymFloat",
-    .tp_basicsize = sizeof(SymFloat),
-    .tp_dealloc = FreeNumber,
-    .tp_repr = Converted<PyObject_Repr>,
-    .tp_as_number = &number,
-    .tp_hash = HashOfNumber,
-    .tp_str = Converted<PyObject_Repr>,
-    .tp_getattro = AttributeOfNumber,
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_richcompare = Compare,
-    .tp_methods = number_methods,
-};
+PyTypeObject SymFloatType = NumberType("framejit.SymFloat", sizeof(SymFloat), &number, Compare);
 
 PyObject* OnFloats(char kind, PyObject* a, PyObject* b, binaryfunc f) {
   PyObject* r = FloatBinary(kind, a, b);

@@ -149,20 +149,7 @@ PyNumberMethods number = {
 
 }  // namespace
 
-PyTypeObject SymIntType = {
-    .ob_base = {PyObject_HEAD_INIT(nullptr) 0},
-    .tp_name = "framejit.SymInt",
-    .tp_basicsize = sizeof(SymInt),
-    .tp_dealloc = FreeNumber,
-    .tp_repr = Converted<PyObject_Repr>,
-    .tp_as_number = &number,
-    .tp_hash = HashOfNumber,
-    .tp_str = Converted<PyObject_Repr>,
-    .tp_getattro = AttributeOfNumber,
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_richcompare = Compare,
-    .tp_methods = number_methods,
-};
+PyTypeObject SymIntType = NumberType("framejit.SymInt", sizeof(SymInt), &number, Compare);
 
 PyObject* NewSymInt(Session* s, shape::Int e) {
   auto* p = PyObject_New(SymInt, &SymIntType);

@@ -20,19 +20,8 @@ struct Unseen {
 
 std::nullptr_t Ask(PyObject* o) {
   auto* u = reinterpret_cast<Unseen*>(o);
-  if (u->session && u->session == Session::Current())
-    return u->session->Break(u->at ? BreakId::kTensorItem : BreakId::kAutogradCall, u->what);
-  PyErr_Format(PyExc_RuntimeError, "framejit: a %s of a finished capture was used", u->what);
-  return nullptr;
-}
-PyObject* GetAttr(PyObject* o, PyObject*) {
-  return Ask(o);
-}
-PyObject* Repr(PyObject* o) {
-  return Ask(o);
-}
-Py_hash_t Hash(PyObject* o) {
-  return Ask(o), -1;
+  Session* s = Live(u->session, u->what);
+  return s ? s->Break(u->at ? BreakId::kTensorItem : BreakId::kAutogradCall, u->what) : nullptr;
 }
 // What is made in the graph lies where nothing else lies, but for what is empty. Of two inputs nothing is known.
 std::optional<bool> LieTogether(Session& s, TraceId a, TraceId b) {
@@ -54,9 +43,6 @@ PyObject* Compare(PyObject* a, PyObject* b, int op) {
   if (b == Py_None && (op == Py_EQ || op == Py_NE)) return PyBool_FromLong(op == Py_NE);
   return Ask(IsUnseen(a) ? a : b);
 }
-void Dealloc(PyObject* o) {
-  PyObject_Free(o);
-}
 
 }  // namespace
 
@@ -64,11 +50,11 @@ PyTypeObject UnseenType = {
     .ob_base = {PyObject_HEAD_INIT(nullptr) 0},
     .tp_name = "framejit.Unseen",
     .tp_basicsize = sizeof(Unseen),
-    .tp_dealloc = Dealloc,
-    .tp_repr = Repr,
-    .tp_hash = Hash,
-    .tp_str = Repr,
-    .tp_getattro = GetAttr,
+    .tp_dealloc = FreeStandIn,
+    .tp_repr = Asks<Ask>::Unary,
+    .tp_hash = Asks<Ask>::Hash,
+    .tp_str = Asks<Ask>::Unary,
+    .tp_getattro = Asks<Ask>::Binary,
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_richcompare = Compare,
 };
