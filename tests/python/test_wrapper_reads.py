@@ -6,6 +6,7 @@ import framejit
 import pytest
 
 torch = pytest.importorskip("torch")
+import framejit._tape  # noqa: E402
 from test_wrapper_code import LOG, ends, f, reader, steps  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("fresh")
@@ -197,7 +198,7 @@ def test_what_a_capture_noted_dies_with_it(fresh, monkeypatch):
     compiled, w = fresh.compile(f), W(torch.ones(3)).requires_grad_()
     compiled(w).backward()
     assert len(tapes) > 0
-    del compiled
+    del compiled, w, W
     fresh.reset()
     gc.collect()
     assert not len(tapes)
