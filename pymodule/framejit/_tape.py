@@ -5,6 +5,7 @@ torch goes through what it noted, on stand-ins for what the first pass kept."""
 
 import threading
 import types
+import weakref
 
 import torch
 from torch.autograd.function import once_differentiable
@@ -164,7 +165,8 @@ class Tape:
 
     def perform(self, function, args, kwargs, grad, inference):
         with torch.inference_mode(inference) if inference != torch.is_inference_mode_enabled() else torch.set_grad_enabled(grad):
-            with torch.autograd.graph.saved_tensors_hooks(self.keep, self.give):
+            tape = weakref.proxy(self)  # which holds what was computed, and so these hooks
+            with torch.autograd.graph.saved_tensors_hooks(lambda t: tape.keep(t), lambda n: tape.give(n)):
                 try:
                     made = function(*args, **kwargs)
                 finally:

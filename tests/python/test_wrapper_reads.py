@@ -6,6 +6,7 @@ import framejit
 import pytest
 
 torch = pytest.importorskip("torch")
+import framejit._tape  # noqa: E402
 from test_wrapper_code import LOG, ends, f, reader, steps  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("fresh")
@@ -180,3 +181,24 @@ def test_exceptions_in_the_code(fresh):
                 found.append((str(e), len(LOG)))
     LOG.clear()
     assert found[:4] == found[4:] and ("'too many'", 4) in found
+
+
+def test_what_a_capture_noted_dies_with_it(fresh, monkeypatch):
+    import gc
+    import weakref
+
+    tapes, plain = weakref.WeakSet(), framejit._tape.Tape.__init__
+
+    def init(self):
+        plain(self)
+        tapes.add(self)
+
+    monkeypatch.setattr(framejit._tape.Tape, "__init__", init)
+    W = reader(lambda cls: 1.0)
+    compiled, w = fresh.compile(f), W(torch.ones(3)).requires_grad_()
+    compiled(w).backward()
+    assert len(tapes) > 0
+    del compiled, w, W
+    fresh.reset()
+    gc.collect()
+    assert not len(tapes)
