@@ -27,8 +27,8 @@ constexpr double kWorse = 1.05;
 // Likewise, at the end: what does not show a gain in all samples may lose. Of the pairs above 99% are left to Python.
 constexpr double kGain = 0.98;
 
-// Of the time since the first one, calls in frames may cost this share where they find nothing; one counts as so many
-// seconds at most.
+// Of the time since the first one, calls in frames may cost this share where they find nothing. Each of the first two,
+// in which much is set up, counts as so many seconds at most.
 constexpr double kVain = 0.03, kVainMost = 30e-3;
 
 double Now() {
@@ -172,7 +172,8 @@ void Timing::RanInFrames(Compiled& compiled, double seconds) {
   diag::OptionScope options(compiled.options.empty() ? nullptr : &compiled.options);
   if (!Measurable(compiled) || diag::OptionOn("error_on_recompile")) return;
   in_vain_ = ++in_frames_ > 1;
-  spent_ += std::min(plain_ < seconds ? seconds - plain_ : seconds, kVainMost);
+  const double cost = plain_ < seconds ? seconds - plain_ : seconds;
+  spent_ += in_frames_ > 2 ? cost : std::min(cost, kVainMost);
   if (!first_) first_ = Now();
 }
 
