@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <deque>
 #include <limits>
-#include <optional>
 
 #include "autodiff/autodiff.h"
 #include "diag/diag.h"
@@ -394,20 +393,20 @@ static bool IsDense(const TensorType& type, const shape::Ints& laid) {
 // otherwise lies row by row. A sum is added up in what came first, if that has memory for all of its elements, and no
 // other.
 static shape::Ints LeftBy(const Graph& g, ValueId v, int sums = 8) {  // sums: of sums, that are looked into
-  return LaidBy(g, v,
-                [&](ValueId at) -> std::optional<Layout> {
-                  const Node& n = g.node(at);
-                  if (!n.strides.empty()) return Layout{n.strides};
-                  for (size_t i = 0; n.op == Op::kAdd && sums && i < n.operands.size(); ++i) {
-                    ValueId whole = n.operands[i];  // whose memory it is
-                    while (Info(g.node(whole).op).kind == 'V') whole = g.node(whole).operands[0];
-                    if (g.node(whole).type.numel() != n.type.numel()) continue;
-                    shape::Ints laid = LeftBy(g, n.operands[i], sums - 1);
-                    if (laid.size() == n.type.shape.size() && IsDense(n.type, laid)) return Layout{std::move(laid)};
-                  }
-                  return {};
-                })
-      .strides;
+  const Node& n = g.node(v);
+  if (!n.strides.empty()) return n.strides;
+  for (size_t i = 0; n.op == Op::kAdd && sums && i < n.operands.size(); ++i) {
+    ValueId whole = n.operands[i];  // whose memory it is
+    while (Info(g.node(whole).op).kind == 'V') whole = g.node(whole).operands[0];
+    if (g.node(whole).type.numel() != n.type.numel()) continue;
+    shape::Ints laid = LeftBy(g, n.operands[i], sums - 1);
+    if (laid.size() == n.type.shape.size() && IsDense(n.type, laid)) return laid;
+  }
+  if (Info(n.op).kind == 'V') {
+    const TensorType& from = g.node(n.operands[0]).type;
+    if (auto layout = ViewLayout(n, from, {LeftBy(g, n.operands[0], sums)})) return layout->strides;
+  }
+  return RowMajor(n.type.shape);
 }
 
 // Strides for the gradient of a leaf that lies row by row: a framework's formula may leave any on dimensions of size 1,

@@ -95,19 +95,12 @@ std::optional<Layout> ViewLayout(const Node& n, const TensorType& operand, const
 }
 
 Layout LaidBy(const Graph& g, ValueId v) {
-  return LaidBy(g, v, [&](ValueId at) -> std::optional<Layout> {
-    const Node& n = g.node(at);
-    return Info(n.op).kind == 'V' || n.strides.empty() ? std::nullopt : std::optional(Layout{n.strides});
-  });
-}
-
-Layout LaidBy(const Graph& g, ValueId v, Promised promised) {
-  if (auto layout = promised(v)) return *std::move(layout);
   const Node& n = g.node(v);
-  if (Info(n.op).kind == 'V')
-    if (auto layout = ViewLayout(n, g.node(n.operands[0]).type, LaidBy(g, n.operands[0], promised)))
-      return *std::move(layout);
-  return {RowMajor(n.type.shape)};
+  if (Info(n.op).kind == 'V') {
+    if (auto layout = ViewLayout(n, g.node(n.operands[0]).type, LaidBy(g, n.operands[0]))) return *std::move(layout);
+    return {RowMajor(n.type.shape), 0};
+  }
+  return {n.strides.empty() ? RowMajor(n.type.shape) : n.strides, 0};
 }
 
 }  // namespace framejit

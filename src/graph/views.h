@@ -4,7 +4,6 @@
 #include <optional>
 #include <span>
 
-#include "absl/functional/function_ref.h"
 #include "framejit/graph.h"
 
 namespace framejit {
@@ -28,9 +27,5 @@ std::optional<Layout> ViewLayout(const Node& n, const TensorType& operand, const
 // (Node::strides) or row by row. What no strides express is made row by row. What a view itself promises does not
 // count: it says how the value lies once something copies it, as it does for an output.
 Layout LaidBy(const Graph& g, ValueId v);
-
-// The same where `promised` says of a value, before views are looked through, how it lies; of others it says nothing.
-using Promised = absl::FunctionRef<std::optional<Layout>(ValueId)>;
-Layout LaidBy(const Graph& g, ValueId v, Promised promised);
 
 }  // namespace framejit
