@@ -117,11 +117,6 @@ void Derivatives::Share(TraceId result, TraceId root) {
   shared_[result] = root;
 }
 
-TraceId Derivatives::Memory(TraceId root) const {
-  auto at = shared_.find(root);
-  return at == shared_.end() ? root : Memory(at->second);
-}
-
 void Derivatives::AddLeaf(TraceId leaf, TraceId of) {
   leaves_.insert(leaf);
   frozen_.insert(of);

@@ -35,8 +35,7 @@ class Derivatives {
   // A custom function's result, a root, has the memory of that root in the program. To the graph they are two, so
   // neither is written any more.
   void Share(TraceId result, TraceId root);
-  // The root whose memory it is in the program.
-  TraceId Memory(TraceId root) const;
+  bool IsShared(TraceId result) const { return shared_.contains(result); }
 
   // --- derivatives inside of the program
   bool differentiates() const { return differentiates_; }

@@ -490,15 +490,11 @@ static bool HasGradient(const TensorMeta& m) {
   return m.requires_grad && IsFloat(m.dtype);
 }
 
-// A result of a custom function that is a view in the program may leave alone, as what it was a view of stays here.
+// A result of a custom function that is a view in the program is one where it leaves: the framework makes it.
 void Lowering::Impl::LookAtShared(const std::vector<TraceId>& outputs) {
-  std::map<TraceId, TraceId> seen;  // what leaves, by its memory
-  for (TraceId t : outputs) {
-    const TraceId root = objects[t].root, memory = derivatives.Memory(root);
-    const bool outside = memory != root && trace.tensors[memory].input >= 0;
-    if (outside || seen.emplace(memory, root).first->second != root)
-      objects.BecomeUnusable("a torch.autograd.Function returned a view, and both leave the graph");
-  }
+  for (TraceId t : outputs)
+    if (derivatives.IsShared(objects[t].root))
+      objects.BecomeUnusable("a torch.autograd.Function returned a view, which leaves the graph");
 }
 
 std::vector<Lowering::Made> Lowering::Finish(const std::vector<TraceId>& outputs, bool ieee) {

@@ -189,8 +189,8 @@ ONE = {
     "of a detached one": lambda x, y: (Scaled.apply(x.detach(), 1.0) * x, Scaled.apply(x, 2.0).detach()),
     "random": lambda x, y: (Noisy.apply(x), torch.rand(3), Noisy.apply(y)),
     "twice": lambda x, y: (Scaled.apply(Scaled.apply(x, 2.0), 3.0),),
-    "an argument": lambda x, y: (Same.apply(x) * 2, Same.apply(x + 1)),
-    "a view": lambda x, y: (Reversed.apply(x, 0.5) * 2, Reversed.apply(Reversed.apply(y.tanh(), 2.0), 3.0)),
+    "an argument": lambda x, y: (Same.apply(x) * 2, Same.apply(x + 1) * 3),
+    "a view": lambda x, y: (Reversed.apply(x, 0.5) * 2, Reversed.apply(Reversed.apply(y.tanh(), 2.0), 3.0) + 1),
     "a view beside what it is a view of": lambda x, y: (lambda h: (h.sin() + Reversed.apply(h, 2.0).cos(), h))(x * 3),
     "no gradients for the second": lambda x, y: (lambda s, over: (s * x, over))(*Spiking.apply(x * 2)),
     "nothing is asked of it": lambda x, y: (Spiking.apply(x)[0].detach() + y[:3].sum(), Spiking.apply(x)[1]),
@@ -216,7 +216,15 @@ def test_results_of_a_function_are_not_made_of_each_other(fj):
     assert torch.autograd.grad(product.sum(), [total, x], allow_unused=True)[0] is None
 
 
-def test_a_view_shares_its_memory_where_both_leave(fj):
+def test_a_view_is_one_where_it_leaves(fj):
+    def alone(x):
+        return Reversed.apply(x * 2, 0.5)
+
+    assert fj.compile(alone)(torch.ones(3, requires_grad=True))._is_view()
+    with pytest.raises(RuntimeError, match="is a view and is being modified inplace"):
+        fj.compile(alone)(torch.ones(3, requires_grad=True)).add_(1)
+
+
     def f(x):
         h = x * 2
         return h, Reversed.apply(h, 0.5), Reversed.apply(x, 0.5)
