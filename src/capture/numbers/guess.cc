@@ -227,6 +227,7 @@ PyObject* Guessing::Constant(TraceId t, const std::string& method) {
   if (std::find(std::begin(kMethods), std::end(kMethods), method) == std::end(kMethods) || s_.broken() ||
       s_.vmap.open() || s_.in_custom || s_.lowering().IsHidden(t) || !IsConstant(s_.trace(), t))
     return nullptr;
+  if (!s_.draws.empty()) return nullptr;  // A number that was drawn may have become one of the program's.
   SuspendScope off;
   NothingToWarnOf quiet;
   Ref tensor = RunUpTo(t), said(tensor ? PyObject_CallMethod(tensor.get(), method.c_str(), nullptr) : nullptr);
