@@ -11,7 +11,7 @@ nn = torch.nn
 
 
 class Block(nn.Module):
-    """Every convolution here may be packed: no long chains."""
+    """Every convolution here may be packed: no long chains, and pictures of 96x96 make enough of them."""
 
     def __init__(self, channels=16):
         super().__init__()
@@ -113,7 +113,7 @@ def statistics(model):
 
 def a_step(model):
     optimizer = torch.optim.Adam(model.parameters(), 0.1)
-    model(torch.randn(2, 3, 8, 8)).square().mean().backward()
+    model(torch.randn(2, 3, 96, 96)).square().mean().backward()
     optimizer.step()
     model.zero_grad()
 
@@ -148,7 +148,7 @@ def test_a_change_is_seen(change, fresh, oracle):
     if change is by_old_data:
         model.__dict__["kept"] = model.last.weight.data
     compiled = fresh.compile(model)
-    x = torch.randn(2, 3, 8, 8)
+    x = torch.randn(2, 3, 96, 96)
     for _ in range(3):
         before = same(oracle, model, compiled, x)
     change(model)
@@ -163,7 +163,7 @@ def test_weights_are_kept_once_and_given_back(fresh, oracle):
     start = held()
     model = make()
     compiled = fresh.compile(model)
-    x = torch.randn(2, 3, 8, 8)
+    x = torch.randn(2, 3, 96, 96)
     same(oracle, model, compiled, x)
     packed = held() - start
     convolutions = [model.first, model.deep, model.last]
@@ -176,13 +176,21 @@ def test_weights_are_kept_once_and_given_back(fresh, oracle):
     assert held() - start == packed
 
 
+def test_convolutions_of_little_work_are_not_packed(fresh, oracle):
+    """The library's call costs more than they do; the depthwise one has no other fast kernel."""
+    start = held()
+    model = make()
+    same(oracle, model, fresh.compile(model), torch.randn(1, 3, 8, 8))
+    assert held() - start == model.deep.weight.nbytes + 4 * 16
+
+
 def test_copies_and_storages_do_not_matter(fresh, oracle):
     start = held()
     model = make()
     twin = copy.deepcopy(model)
     assert model.norm.running_mean.untyped_storage().nbytes() == 64
     compiled = fresh.compile(model)
-    x = torch.randn(2, 3, 8, 8)
+    x = torch.randn(2, 3, 96, 96)
     same(oracle, model, compiled, x)
     assert held() > start
     storage = model.last.weight.untyped_storage()  # whoever has it may write
@@ -195,7 +203,7 @@ def test_weights_that_always_change_are_not_kept(fresh, oracle):
     start = held()
     model = make()
     compiled = fresh.compile(model)
-    x = torch.randn(2, 3, 8, 8)
+    x = torch.randn(2, 3, 96, 96)
     for _ in range(12):
         in_place(model)
         same(oracle, model, compiled, x)
@@ -209,7 +217,7 @@ def test_option(fresh, oracle):
     framejit.config.pack_weights = False
     try:
         model = make()
-        same(oracle, model, fresh.compile(model), torch.randn(2, 3, 8, 8))
+        same(oracle, model, fresh.compile(model), torch.randn(2, 3, 96, 96))
         assert held() == start
     finally:
         framejit.config.pack_weights = True
@@ -218,7 +226,7 @@ def test_option(fresh, oracle):
 def test_training_and_gradients(fresh, oracle):
     model = make()
     compiled = fresh.compile(model)
-    x = torch.randn(2, 3, 8, 8)
+    x = torch.randn(2, 3, 96, 96)
     same(oracle, model, compiled, x)
     twin = copy.deepcopy(model)
     for m, call in ((model, compiled), (twin, twin)):
@@ -239,7 +247,7 @@ def test_training_and_gradients(fresh, oracle):
 def test_layouts_and_sizes(dynamic, fresh, oracle):
     model = make()
     compiled = fresh.compile(model, dynamic=dynamic)
-    for shape in ((2, 3, 8, 8), (5, 3, 8, 8), (1, 3, 8, 8), (3, 3, 12, 10), (1, 3, 4, 4), (1, 3, 2, 2), (2, 3, 2, 2)):
+    for shape in ((2, 3, 96, 96), (5, 3, 96, 96), (1, 3, 96, 96), (2, 3, 8, 8), (3, 3, 12, 10), (1, 3, 4, 4), (1, 3, 2, 2), (2, 3, 2, 2)):
         x = torch.randn(shape)
         for each in (x, x.to(memory_format=torch.channels_last), x.transpose(2, 3).contiguous().transpose(2, 3)):
             same(oracle, model, compiled, each)
@@ -248,7 +256,7 @@ def test_layouts_and_sizes(dynamic, fresh, oracle):
 def test_not_a_number(fresh):
     model = make()
     compiled = fresh.compile(model)
-    x = torch.randn(1, 3, 8, 8)
+    x = torch.randn(2, 3, 96, 96)
     x[0, 1, 2, 3] = float("nan")
     x[0, 2, 6, 6] = float("inf")
     with torch.no_grad():
@@ -263,7 +271,7 @@ def test_intermediate_results_keep_their_strides(fresh):
         y = torch.relu(model.first(x))
         return y, y.permute(0, 2, 3, 1), model.last(y), torch.cat([y, y], 1), y.flatten(1) @ torch.ones(y[0].numel(), 2)
 
-    x = torch.randn(2, 3, 8, 8)
+    x = torch.randn(2, 3, 96, 96)
     with torch.no_grad():
         for got, eager in zip(fresh.compile(both)(x), both(x)):
             assert got.stride() == eager.stride()
@@ -280,7 +288,7 @@ def test_shared_and_foreign_memory(fresh, oracle):
     flat = torch.randn(16 * 3)
     model.first.weight = nn.Parameter(flat.view(16, 3, 1, 1))
     compiled = fresh.compile(model)
-    x = torch.randn(2, 3, 8, 8)
+    x = torch.randn(2, 3, 96, 96)
     before = same(oracle, model, compiled, x)
     memory[1, 2] = 9
     after = same(oracle, model, compiled, x)
@@ -299,7 +307,7 @@ def test_one_convolution_called_twice(fresh):
         return norm(conv(torch.relu(y))) + y
 
     compiled = fresh.compile(f)
-    x = torch.randn(2, 8, 16, 16)
+    x = torch.randn(2, 8, 32, 32)
     with torch.no_grad():
         for _ in range(3):
             torch.testing.assert_close(compiled(x), f(x), rtol=1e-4, atol=1e-5)
