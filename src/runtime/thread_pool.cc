@@ -19,6 +19,8 @@
 namespace framejit::runtime {
 namespace {
 
+// How often a worker looks for the next region before it sleeps. Two threads on two cores take the same time for four
+// programs from 0 to 20,000; it is for machines whose idle cores wake up slowly, and ends well below a millisecond.
 constexpr int kSpins = 2000;
 
 void Pause() {
