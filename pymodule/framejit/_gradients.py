@@ -92,18 +92,20 @@ class _WithGradient:
 
     def __call__(self, tensor):
         before, self.before = self.before, None
-        return None if before == _gradient_now(tensor) else self.hook(tensor)
+        if before and before[0] is tensor.grad and before[1] == _version_of(tensor.grad):
+            return None
+        return self.hook(tensor)
 
 
-def _gradient_now(tensor):
-    return None if tensor.grad is None else id(tensor.grad), None if tensor.grad is None else tensor.grad._version
+def _version_of(grad):
+    return None if grad is None else grad._version
 
 
 def only_with_gradient(hooks, tensor):
     """This pass has no gradient for the tensor, at whose node it arrives all the same."""
     for key, hook in list(hooks.items()):
         hooks[key] = kept = hook if isinstance(hook, _WithGradient) else _WithGradient(hook)
-        kept.before = _gradient_now(tensor)
+        kept.before = tensor.grad, _version_of(tensor.grad)
 
 
 def keep(tensor, grad):

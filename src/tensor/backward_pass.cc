@@ -323,9 +323,10 @@ PyObject* SegmentHook::Answer(CallState* head, int part, Pass pass, int64_t numb
   for (int i : edges_[part]) all.push_back(pass.grads[i] ? pass.grads[i].release() : Py_NewRef(Py_None));
   if (part == 0 && edges_[0].empty()) all.push_back(Py_NewRef(Py_None));
   if (part + 1 < num_parts()) {
-    constexpr size_t kMost = 64;  // passes that asked for a part of the gradients only are never heard of again
-    if (head->passes->size() == kMost) head->passes->erase(head->passes->begin());
-    head->passes->insert_or_assign(number, std::move(pass));
+    if (KeepPass(head, number, std::move(pass)) < 0) {
+      for (PyObject* o : all) Py_XDECREF(o);
+      return nullptr;
+    }
   }
   PyObject* result = PyTuple_New(all.size());
   for (size_t i = 0; i < all.size(); ++i) {
@@ -350,14 +351,37 @@ SegmentHook::Pass SegmentHook::TakePass(CallState* head, int64_t number) {
   return pass;
 }
 
-void SegmentHook::KeepPass(CallState* head, int64_t number, Pass pass) {
-  constexpr size_t kMost = 8;  // those that looked for some gradients only are never heard of again
-  const auto some = [](const std::vector<Ref>& all) {
-    return std::any_of(all.begin(), all.end(), [](auto& r) { return bool(r); });
-  };
-  if (!some(pass.grads) && !some(pass.given)) return;
-  if (head->passes->size() == kMost) head->passes->erase(head->passes->begin());
+// Until the pass ends: one that looks for some gradients only may never take what is kept for it.
+int SegmentHook::KeepPass(CallState* head, int64_t number, Pass pass) {
+  if (!pass.ends) {
+    if (ForgetAtEnd(head, number) < 0) return -1;
+    pass.ends = true;
+  }
   head->passes->insert_or_assign(number, std::move(pass));
+  return 0;
+}
+
+// As the framework's engine ends the pass that it is at. Those that fail are not told of: their number is limited, and
+// the last ones stay.
+int SegmentHook::ForgetAtEnd(CallState* head, int64_t number) {
+  static PyMethodDef forget = {"forget",
+                               [](PyObject* of, PyObject*) {
+                                 auto* s = reinterpret_cast<CallState*>(PyTuple_GET_ITEM(of, 0));
+                                 const int64_t pass = PyLong_AsLongLong(PyTuple_GET_ITEM(of, 1));
+                                 auto left = s->passes->extract(pass);  // what it held dies when it has left
+                                 s->routed->erase(pass);
+                                 return Py_NewRef(Py_None);
+                               },
+                               METH_NOARGS, nullptr};
+  static PyObject* const at_end = ResolveCallee("torch.autograd.Variable._execution_engine.queue_callback");
+  Ref of(Py_BuildValue("(OL)", head, static_cast<long long>(number)));
+  Ref callback(of ? PyCFunction_New(&forget, of.get()) : nullptr);
+  Ref done(callback && at_end ? PyObject_CallOneArg(at_end, callback.get()) : nullptr);
+  if (!done) return -1;
+  constexpr size_t kMost = 1024;
+  if (head->passes->size() >= kMost) head->passes->erase(head->passes->begin());
+  if (head->routed->size() >= kMost) head->routed->erase(head->routed->begin());
+  return 0;
 }
 
 // The segment's node and those of groups each hand on the gradients of some inputs. The first that runs computes all:
@@ -384,7 +408,7 @@ PyObject* SegmentHook::InGroups(CallState* s, CallState* head, PyObject* ctx, Py
   Pass own;
   own.grads.resize(pass.grads.size());
   for (int i : edges_[s->part]) own.grads[i] = std::move(pass.grads[i]);
-  KeepPass(head, number, std::move(pass));
+  if (KeepPass(head, number, std::move(pass)) < 0) return nullptr;
   return Answer(head, s->part, std::move(own), number);
 }
 

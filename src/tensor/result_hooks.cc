@@ -469,22 +469,22 @@ PyObject* SegmentHook::Routed(CallState* head, size_t output, PyObject* ctx, PyO
       if ((create ? ToInnerAgain(head, output, standing, grad, &inner)
                   : ToInner(head, output, segment.get(), grad, &inner)) < 0)
         return nullptr;
-      constexpr size_t kMost = 64;
-      if (head->routed->size() == kMost) head->routed->erase(head->routed->begin());
-      head->routed->insert_or_assign(NumberOfPass(), std::move(standing));
+      const int64_t number = NumberOfPass();
+      if (!head->routed->contains(number) && ForgetAtEnd(head, number) < 0) return nullptr;
+      head->routed->insert_or_assign(number, std::move(standing));
     }
   }
   inner.resize(InnerOf(output).size());
   std::vector<PyObject*> all = {Py_None, grad};
   for (const Ref& g : inner) all.push_back(g ? g.get() : Py_None);
   if (!link_ && !t_.reached_by.empty()) link_ = Ref(HiddenScalar("zeros", t_.device));
-  for (int g [[maybe_unused]] : GroupsOf(output)) all.push_back(grad == Py_None ? Py_None : link_.get());
+  all.insert(all.end(), GroupsOf(output).size(), grad == Py_None ? Py_None : link_.get());
   all.push_back(Py_None);
   if (grad != Py_None && !t_.reached_by.empty()) {
     const int64_t number = NumberOfPass();
     Pass pass = TakePass(head, number);
     pass.given[output] = Ref::Borrow(grad);
-    KeepPass(head, number, std::move(pass));
+    if (KeepPass(head, number, std::move(pass)) < 0) return nullptr;
   }
   PyObject* result = link_ || t_.reached_by.empty() ? PyTuple_New(all.size()) : nullptr;
   for (size_t i = 0; result && i < all.size(); ++i) PyTuple_SET_ITEM(result, i, Py_NewRef(all[i]));

@@ -51,6 +51,7 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
     // Where several nodes hand them on: what has arrived at outputs, and whether it is in `grads`.
     std::vector<Ref> given;
     std::vector<bool> taken;
+    bool ends = false;  // Will it be forgotten when it ends (ForgetAtEnd)?
   };
 
  private:
@@ -61,14 +62,15 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   bool HasInner(size_t result) const;  // Are outputs made of this result?
   std::vector<int> InnerOf(size_t output) const;
   std::vector<int> GroupsOf(size_t output) const;  // of inputs that its gradient reaches
-  int NodeOf(
-      int input) const {  // that hands on its gradient: of a part of the backward pass, or behind these a group's
+  // The node that hands on an input's gradient: that of a part of the backward pass or, behind these, of a group.
+  int NodeOf(int input) const {
     const bool grouped = !t_.group.empty() && t_.group[input] >= 0;
     return grouped ? num_parts() + t_.group[input] : t_.part.empty() ? 0 : t_.part[input];
   }
   PyObject* InGroups(CallState* s, CallState* head, PyObject* ctx, PyObject* const* grads, int64_t number);
   Pass TakePass(CallState* head, int64_t number);
-  void KeepPass(CallState* head, int64_t number, Pass pass);
+  int KeepPass(CallState* head, int64_t number, Pass pass);
+  int ForgetAtEnd(CallState* head, int64_t number);
   int HangResults(PyObject* state, PyObject* const* outputs, const std::vector<Ref>& routed,
                   const std::vector<Ref>& groups, PyObject** made, MakeResult result);
   int Retained(CallState* s, size_t result, PyObject* tensor);

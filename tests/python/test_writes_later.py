@@ -94,11 +94,11 @@ norm:y0 torch.ops.aten._safe_softmax.default:y0
 """.split())
 EVERY_STRICTER = set("""
   __rdiv__:x0 _unsafe_masked_index:x0 _unsafe_masked_index_put_accumulate:x0 _unsafe_masked_index_put_accumulate:x1 addbmm:x0
-addmv:x0 addr:x0 cumulative_trapezoid:x0 cumulative_trapezoid:x1 einsum:x0 frexp:x0 gradient:x0 kron:x0 kron:x1 kthvalue:x0 ldexp:x0
+addmv:x0 addr:x0 cholesky:x0 cumulative_trapezoid:x0 cumulative_trapezoid:x1 einsum:x0 frexp:x0 gradient:x0 kron:x0 kron:x1 kthvalue:x0 ldexp:x0
 linalg.cholesky:x0 linalg.cholesky_ex:x0 linalg.cond:x0 linalg.eigh:x0 linalg.eigvalsh:x0 linalg.inv:x0 linalg.inv_ex:x0 linalg.lu:x0
 linalg.lu_factor:x0 linalg.lu_factor_ex:x0 linalg.lu_solve:x1 linalg.matrix_power:x0 linalg.qr:x0 linalg.solve:x1 linalg.solve_ex:x1
 linalg.solve_triangular:x0 linalg.solve_triangular:x1 linalg.svd:x0 linalg.svdvals:x0 linalg.tensorinv:x0 linalg.tensorsolve:x0
-linalg.tensorsolve:x1 lu_unpack:x0 masked.median:x0 max_pool2d_with_indices_backward:x0 median:x0 mode:x0 msort:x0 nanmedian:x0
+linalg.tensorsolve:x1 lu:x0 lu_solve:x0 lu_unpack:x0 masked.median:x0 max_pool2d_with_indices_backward:x0 median:x0 mode:x0 msort:x0 nanmedian:x0
 nanquantile:x0 native_group_norm:x2 nn.functional.conv_transpose3d:x2 nn.functional.cosine_embedding_loss:x2 nn.functional.cross_entropy:x0
 nn.functional.hinge_embedding_loss:x0 nn.functional.hinge_embedding_loss:x1 nn.functional.instance_norm:x1 nn.functional.kl_div:x0 nn.functional.kl_div:x1
 nn.functional.l1_loss:x0 nn.functional.l1_loss:x1 nn.functional.margin_ranking_loss:x0 nn.functional.pad.circular:x0
