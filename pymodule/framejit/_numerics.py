@@ -179,7 +179,7 @@ class same_random:
             generator.set_state(state)
 
 
-def first_wrong(run, inputs, got, expected):
+def first_wrong(run, inputs, got, expected, nudges=2):
     """None, or (place, text) of the first of `got` that is not as good as `expected`; `run(inputs)` is what the framework does, and
     `run(inputs, seed)` the same where what it makes up itself (incoming gradients) is moved by an eps, too."""
 
@@ -199,7 +199,7 @@ def first_wrong(run, inputs, got, expected):
             pass
         if more is None:
             exact = again(in_float64(inputs))
-            noise = [(one, expected) for one in (again(nudged(inputs, seed), seed) for seed in (1, 2)) if one]
+            noise = [(one, expected) for one in (again(nudged(inputs, seed), seed) for seed in range(1, nudges + 1)) if one]
             more = exact, noise
         exact, noise = more
         exact = exact and exact[place]

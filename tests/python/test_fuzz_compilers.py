@@ -156,7 +156,7 @@ def same(got, expected, f, net, made, gradients):
 
     pairs = list(zip(got[0], expected[0], strict=True))
     alike = all((g is None) == (e is None) and (g is None or g.shape == e.shape) for g, e in pairs)
-    return alike and got[1] == expected[1] and first_wrong(run, [made[0], *net.parameters()], got[0], expected[0]) is None
+    return alike and got[1] == expected[1] and first_wrong(run, [made[0], *net.parameters()], got[0], expected[0], 16) is None
 
 
 def differs(seed, back_ends, pairs, alone=False):
