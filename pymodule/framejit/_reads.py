@@ -3,6 +3,7 @@
 and variables become guards (`Tape::GuardReads`), and where one is another afterwards, the code has an effect that no graph repeats: it is undone, and the graph
 ends before the call. Code that reaches what cannot be compared (files, clocks, random numbers) is not run at all."""
 
+import abc
 import builtins
 import collections
 import dis
@@ -28,7 +29,7 @@ TRUSTED = {"torch", "torchao", "framejit", "numpy"}
 PURE = {"abc", "builtins", "cmath", "collections", "contextlib", "copy", "dataclasses", "enum", "functools", "itertools", "math", "numbers", "operator"}
 PURE |= {"re", "string", "types", "typing", "typing_extensions", "_operator", "_functools", "_collections", "_collections_abc", "__future__"}
 STATEFUL = {"rand", "randn", "randint", "randperm", "normal", "random", "seed", "manual_seed", "initial_seed", "save", "load", "Generator", "default_generator"}
-STATEFUL |= {"get_rng_state", "set_rng_state", "set_default_dtype", "set_default_device", "set_num_threads", "set_printoptions", "backends", "num_threads"}
+STATEFUL |= {"get_rng_state", "set_rng_state", "__subclasses__", "set_default_dtype", "set_default_device", "set_num_threads", "set_printoptions", "backends", "num_threads"}
 STATEFUL |= {"get_num_threads", "get_num_interop_threads", "get_float32_matmul_precision", "set_float32_matmul_precision", "use_deterministic_algorithms"}
 STATEFUL |= {"are_deterministic_algorithms_enabled", "is_deterministic_algorithms_warn_only_enabled", "get_deterministic_debug_mode", "is_warn_always_enabled"}
 STATEFUL |= {"geterr", "seterr", "geterrcall", "seterrcall", "errstate", "get_printoptions", "printoptions", "getbufsize", "setbufsize"}
@@ -43,6 +44,8 @@ CHANGING |= {f"__{name}__" for name in ("setitem", "delitem", "iadd", "iand", "i
 UNREAD = {"__module__", "__doc__", "__dict__", "__weakref__", "__annotations__", "__qualname__", "__name__", "__slots__", "__init_subclass__", "__abstractmethods__"}
 UNREAD |= {"__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__deepcopy__", "__copy__", "__parameters__", "__orig_bases__", "__match_args__"}
 UNREAD |= {"__dataclass_fields__", "__dataclass_params__", "__firstlineno__", "__static_attributes__", "__annotate__", "__class_getitem__", "_abc_impl", "__slotnames__"}
+# Attributes of functions and of classes that lie in none of their dicts.
+ASKED = {types.FunctionType: {"__name__", "__qualname__", "__doc__", "__module__", "__annotations__"}, type: {"__name__", "__qualname__"}}
 
 
 def _top(module):
@@ -131,6 +134,11 @@ def _set_object(o, _, value):
     _set_dict(vars(o), None, value)
 
 
+def _asked(o, name):
+    """The descriptor that reads and writes what lies in no dict."""
+    return vars(type if isinstance(o, type) else types.FunctionType)[name]
+
+
 def _typed(x):
     return type(x), x
 
@@ -139,6 +147,8 @@ def _typed(x):
 KINDS = {
     "item": (lambda d, name: d.get(name, MISSING), _same, _set_item),
     "class": (_class, _same_dict, _set_class),
+    "asked": (lambda o, name: _asked(o, name).__get__(o), _same, lambda o, name, value: _asked(o, name).__set__(o, value)),
+    "abstract": (lambda token, _: token(), _same, None),
     "kind": (lambda o, _: type(o), _same, _set_kind),
     "object": (lambda o, _: dict(vars(o)), _same_dict, _set_object),
     "cell": (_cell, _same, _set_cell),
@@ -163,6 +173,7 @@ class Reads:
         self.names, self.by_name = set(NAMES), False  # of attributes that are read; all are
         self.stored, self.binds, self.changes = set(), False, False  # names that are written; are variables of functions, or containers?
         self.spaces = []  # classes and modules, whose attributes are read by name
+        self.functions = []
         self.doubles = []  # (wrapper, its attributes)
         self.roots, self.drawn = [], None
 
@@ -188,17 +199,22 @@ class Reads:
     def _spaces(self):
         """Looks through attributes until no new name and no new place is found."""
         before, done = None, set()
-        while before != (before := (len(self.names), len(self.spaces), self.by_name)):
+        while before != (before := (len(self.names), len(self.spaces), len(self.functions), self.by_name)):
+            for o in (*self.functions, *self.spaces):
+                for name in ASKED.get(type if isinstance(o, type) else type(o), set()) & self.names:
+                    if isinstance(o, type) and any(name in vars(c) for c in type(o).__mro__ if not _known(c)):
+                        raise Unfollowed(f"the {name} of a {type(o).__name__}")
+                    self._value(self._note("asked", o, name))
             for space in list(self.spaces):
                 is_class, held = isinstance(space, type), vars(space)
                 known = not is_class and _top(space.__name__) in TRUSTED | PURE
                 every = self.by_name and not known
-                names = {n for n in held if every or n in self.names or (is_class and n.startswith("__") and n.endswith("__"))} - UNREAD
+                names = {n for n in held if every or n in self.names or (is_class and n.startswith("__") and n.endswith("__"))} - (UNREAD - self.names)
                 for name in names if is_class else names | self.names | {"__getattr__"}:
                     if (id(space), name) not in done:
                         done.add((id(space), name))
                         value = held[name] if is_class else self._note("item", held, name)
-                        if value is not MISSING and (not known or isinstance(value, (types.FunctionType, types.ModuleType))):
+                        if value is not MISSING and (not known or isinstance(value, (types.FunctionType, types.ModuleType, abc.ABCMeta))):
                             self._value(value)
 
     def _value(self, o):
@@ -270,6 +286,8 @@ class Reads:
         self.spaces.append(m)
 
     def _class(self, cls):
+        if isinstance(cls, abc.ABCMeta):  # which classes are its own is a matter of registrations, too
+            self._note("abstract", abc.get_cache_token)
         for c in cls.__mro__:
             if _known(c):
                 self.by_name |= c.__name__ in BY_NAME
@@ -302,6 +320,7 @@ class Reads:
         trusted = _top(f.__globals__.get("__name__")) in TRUSTED | PURE
         if not trusted:
             self._note("function", f)
+            self.functions.append(f)
             self._code(f.__code__, f.__globals__, f.__builtins__)
             for x in self._note("object", f).values():
                 self._value(x)
@@ -383,7 +402,7 @@ class Reads:
         if kind in ("class", "object"):
             names = _differing(KINDS[kind][0](owner, name), value)
         else:
-            names = {"item": [name], "kind": ["__class__"], "function": ["__code__", "__defaults__", "__kwdefaults__"]}[kind]
+            names = {"item": [name], "asked": [name], "abstract": [], "kind": ["__class__"], "function": ["__code__", "__defaults__", "__kwdefaults__"]}[kind]
         return self.by_name or bool(self.stored.intersection(names))
 
     def undo(self):

@@ -12,7 +12,7 @@ from test_wrapper_code import LOG, ends, f, reader, steps  # noqa: E402
 pytestmark = pytest.mark.usefixtures("fresh")
 
 IMPORTS = """
-import builtins, collections, contextlib, contextvars, copy, dataclasses, functools, operator, sys, threading, types
+import abc, builtins, collections, contextlib, contextvars, copy, dataclasses, functools, numbers, operator, sys, threading, types
 import numpy as np, torch
 S = [1.0]
 """
@@ -58,6 +58,17 @@ ROWS = [
     ("c = collections.ChainMap({}, {'a': 1.0})", "c['a']", "c.maps[1]['a'] = 2.0", GUARDED),
     ("c = {1.0}", "next(iter(c))", "c.clear(); c.add(2.0)", GUARDED),
     ("c = collections.namedtuple('N', 'scale')(1.0)", "c.scale", "c = c._replace(scale=2.0)", GUARDED),
+    ("class A(abc.ABC): pass\nclass K: pass\nk = K()", "2.0 if isinstance(k, A) else 1.0", "A.register(K)", GUARDED),
+    ("class A(abc.ABC): pass\nclass K: pass", "2.0 if issubclass(K, A) else 1.0", "A.register(K)", GUARDED),
+    ("class K: pass\nk = K()", "2.0 if isinstance(k, numbers.Number) else 1.0", "numbers.Number.register(K)", GUARDED),
+    ("class A: pass", "1.0 + len(A.__subclasses__())", "class B(A): pass", False),
+    ("class A: x: int", "1.0 * len(A.__annotations__)", "A.__annotations__['y'] = int", GUARDED),
+    ("class A: pass", "1.0 * len(A.__name__)", "A.__name__ = 'longer'", GUARDED),
+    ("class A: pass\na = A()", "1.0 * len(type(a).__qualname__)", "A.__qualname__ = 'longer'", GUARDED),
+    ("class M(type): __name__ = property(lambda cls: 'abc'[:int(S[0])])\nclass A(metaclass=M): pass", "1.0 * len(A.__name__)", "S[0] = 2.0", False),
+    ("def r(): 'a'", "1.0 * len(r.__doc__)", "r.__doc__ = 'longer'", GUARDED),
+    ("def r(): pass", "1.0 * len(r.__name__)", "r.__name__ = 'longer'", GUARDED),
+    ("def r(x: int): pass", "1.0 * len(r.__annotations__)", "r.__annotations__['y'] = 1", GUARDED),
     ("c = collections.deque([1.0])", "c[0]", "c[0] = 2.0", False),
     ("c = collections.Counter(a=1)", "float(c['a'])", "c['a'] = 2", False),
     ("d = {'a': 1.0}; c = types.MappingProxyType(d)", "c['a']", "d['a'] = 2.0", False),

@@ -132,22 +132,35 @@ namespace {
 // Guards for one entry of framejit._reads.Reads: (kind, owner, name, value).
 class ReadGuards {
  public:
-  ReadGuards(guard::GuardBuilder& guards, PyObject* missing) : guards_(guards), missing_(missing) {}
+  ReadGuards(Session& s, PyObject* missing) : s_(s), guards_(s.guards()), missing_(missing) {}
 
-  void Add(PyObject* entry) {
+  bool Add(PyObject* entry) {
     const std::string_view kind = PyUnicode_AsUTF8(PyTuple_GET_ITEM(entry, 0));
     PyObject *owner = PyTuple_GET_ITEM(entry, 1), *name = PyTuple_GET_ITEM(entry, 2),
              *value = PyTuple_GET_ITEM(entry, 3);
+    if (kind == "abstract") return s_.NoteAbstract();
     const Source* at = guards_.Const(owner);
-    if (kind == "item") return Value(guards_.Child(SourceKind::kDictItem, at, 0, name), value);
-    if (kind == "cell") return Value(guards_.Child(SourceKind::kCell, at), value);
-    if (kind == "function") return guards_.Function(at, reinterpret_cast<PyFunctionObject*>(owner));
-    if (kind == "list") return List(at, value);
-    if (kind == "dict") return Dict(at, value);
-    if (kind == "set") return Row(guard::Kind::kKeys, at, Ref(PySequence_Tuple(owner)));
-    if (kind == "object") return Dict(guards_.Child(SourceKind::kInstanceDict, at), value);
-    if (kind == "class") Row(guard::Kind::kTypeVersion, at, Borrow(owner));
-    guards_.TypeIs(at, Py_TYPE(owner));  // of an object, and of a class
+    if (kind == "item") {
+      Value(guards_.Child(SourceKind::kDictItem, at, 0, name), value);
+    } else if (kind == "cell") {
+      Value(guards_.Child(SourceKind::kCell, at), value);
+    } else if (kind == "asked") {  // of a function, and of a class
+      Value(guards_.Child(SourceKind::kMember, at, 0, name), value);
+    } else if (kind == "function") {
+      guards_.Function(at, reinterpret_cast<PyFunctionObject*>(owner));
+    } else if (kind == "list") {
+      List(at, value);
+    } else if (kind == "dict") {
+      Dict(at, value);
+    } else if (kind == "set") {
+      Row(guard::Kind::kKeys, at, Ref(PySequence_Tuple(owner)));
+    } else if (kind == "object") {
+      Dict(guards_.Child(SourceKind::kInstanceDict, at), value);
+    } else {
+      if (kind == "class") Row(guard::Kind::kTypeVersion, at, Borrow(owner));
+      guards_.TypeIs(at, Py_TYPE(owner));  // of an object, and of a class
+    }
+    return true;
   }
 
  private:
@@ -176,6 +189,7 @@ class ReadGuards {
       Value(guards_.Child(SourceKind::kDictItem, at, 0, key), value);
   }
 
+  Session& s_;
   guard::GuardBuilder& guards_;
   PyObject* const missing_;
 };
@@ -187,8 +201,9 @@ bool Tape::GuardReads() {
   Ref reads(PyObject_GetAttrString(tape_.get(), "reads")),
       entries(reads && missing ? PyObject_GetAttrString(reads.get(), "entries") : nullptr);
   if (!entries) return false;
-  ReadGuards all(s_.guards(), missing);
-  for (; guarded_ < PyList_GET_SIZE(entries.get()); ++guarded_) all.Add(PyList_GET_ITEM(entries.get(), guarded_));
+  ReadGuards all(s_, missing);
+  for (; guarded_ < PyList_GET_SIZE(entries.get()); ++guarded_)
+    if (!all.Add(PyList_GET_ITEM(entries.get(), guarded_))) return false;
   return true;
 }
 
