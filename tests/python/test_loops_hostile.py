@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 
+import framejit
 import numpy as np
 import pytest
 from test_loops_compiled import copied, described, observed, rng, scalar_loops  # noqa: F401 (a fixture for this file, too)
@@ -640,3 +641,59 @@ def test_very_many_rounds_leave_the_code():
     done = subprocess.run([sys.executable, "-c", COUNTS], env=environment, text=True, capture_output=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert str((1 << 42) - 1) in done.stderr or str(1 << 42) in done.stderr
+
+
+def interrupted_stencil(a, b, done):
+    for i in range(1500):
+        b[1:-1] = a[1:-1] * 0.4 + a[2:] * 0.4
+        a[1:-1] = b[1:-1] * 0.4 + b[:-2] * 0.4
+        done[0] = i
+
+
+def interrupted_products(a, b, done):
+    s = 0.0
+    for i in range(1500):
+        s += np.dot(a, b)
+        done[0] = i
+
+
+def interrupted_inside(a, b, done):
+    for i in range(750):
+        for _ in range(2):
+            b[:] = a * 0.5 + b * 0.1
+        done[0] = 2 * i
+
+
+def interrupted_in_steps(a, b, done):
+    for i in range(0, 4500, 3):
+        a *= b
+        done[0] = i // 3
+
+
+def interrupted_while(a, b, done):
+    i = 0
+    while i < 1500:
+        for _ in (1, 2):
+            a *= b
+        i += 1
+        done[0] = 12 * i
+
+
+@pytest.mark.parametrize("program", [interrupted_stencil, interrupted_products, interrupted_inside, interrupted_in_steps, interrupted_while])
+def test_rounds_of_many_elements_are_interrupted_soon(program):
+    """An alarm after 50 ms, in rounds of which each takes a fair part of a millisecond: they are not counted only."""
+    compiled = framejit.compile(program)
+    for _ in range(3):
+        compiled(np.ones(40), np.ones(40), np.zeros(1, int))
+    runs = compiled.cache_info()["scalar_runs"]
+    args = np.ones(1_000_000), np.ones(1_000_000), np.zeros(1, int)
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            compiled(*args)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert compiled.cache_info()["scalar_runs"] > runs
+    assert args[2][0] < 700

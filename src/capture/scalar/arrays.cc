@@ -545,6 +545,7 @@ void Translator::ForAll(const std::vector<int>& sizes, absl::FunctionRef<void(co
     });
   };
   axis(-1);
+  elements_.push_back(Count(sizes));
 }
 
 int Translator::Count(const std::vector<int>& sizes) {

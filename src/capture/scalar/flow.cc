@@ -2,6 +2,7 @@
 // them, exits.
 #include <cmath>
 #include <functional>
+#include <limits>
 
 #include "capture/scalar/translator.h"
 
@@ -204,10 +205,35 @@ static void ForgetConstants(State& s) {
         if (v.scalar() || v.is == Is::kTuple) Leaves(v, [](Val& x) { x.few = false; });
 }
 
+// A round that has computed very many elements of arrays at once is the last one before others are looked for: where
+// the innermost loop goes round, whatever its kind.
+void Translator::ServeAfterMany(State& s) {
+  constexpr int64_t kMany = 1024;
+  int many = -1;
+  for (int count : std::set<int>(elements_.begin(), elements_.end())) {
+    const int more = Compare(ScalarOp::kGe, count, Int(kMany));
+    many = many < 0 ? more : Op(ScalarOp::kOr, ScalarType::kBool, many, more);
+  }
+  if (many < 0) return;
+  const auto pick = [&](int yes, int no) { return Op(ScalarOp::kSelect, ScalarType::kInt, many, yes, no); };
+  Emit({.op = ScalarOp::kSet, .a = pick(Int(0), Count(serve_)), .imm = serve_});
+  const int last = Op(ScalarOp::kOr, ScalarType::kInt, Count(others_), Int(kOthersServed - 1));
+  Emit({.op = ScalarOp::kSet, .a = pick(last, Count(others_)), .imm = others_});
+  for (auto f = s.frames.rbegin(); f != s.frames.rend(); ++f)
+    for (auto v = f->stack.rbegin(); v != f->stack.rend(); ++v) {
+      const bool numbers = v->is == Is::kRangeIter && v->items.size() == 4 && !v->few;
+      if (!numbers && v->is != Is::kChunk) continue;
+      Val& limit = v->items[numbers ? 3 : 1];
+      limit = New(Is::kInt, pick(Int(std::numeric_limits<int64_t>::min()), Value(limit)));
+      return;
+    }
+}
+
 void Translator::GoTo(State s, bool round) {
   Frame& outer = s.frames[0];
   ComputeAll(s);
   if (s.frames.size() == 1 && !loop_.Holds(outer.pc)) return Leave(s, "", true);
+  ServeAfterMany(s);
   if (!UnrollsNow(s)) ForgetConstants(s);
   if (s.frames.size() == 1 && heads_.contains(outer.pc)) MergeKinds(outer, round);
   for (Frame& f : s.frames)  // all states behind this block are alike
@@ -333,7 +359,8 @@ void Translator::Block(State s) {
     const std::set<int> finite = finite_;
     ended_ = wrote_ = false;
     const int here = block, blocks = static_cast<int>(code.blocks.size()), exit = exit_;
-    const size_t written = code.blocks[here].size(), fresh = fresh_.size(), computed = computed_.size();
+    const size_t written = code.blocks[here].size(), fresh = fresh_.size(), computed = computed_.size(),
+                 elements = elements_.size();
     try {
       if (branches) return GoTo(s);
       Step(s, f.code->At(f.pc));
@@ -344,6 +371,7 @@ void Translator::Block(State s) {
       finite_ = finite;
       fresh_.resize(fresh);
       computed_.resize(computed);
+      elements_.resize(elements);
       code.blocks[here].resize(written);
       Abandon(blocks);
       if (Distinguish(before)) return;
@@ -413,6 +441,7 @@ Translation Translator::Run() {
     work_.pop_front();
     block = current_ = w.block;
     stored_.assign(stored_.size(), false);
+    elements_.clear();
     NewRegion(w.state);
     w.round ? Round(std::move(w.state)) : Block(std::move(w.state));
   }

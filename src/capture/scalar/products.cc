@@ -230,6 +230,7 @@ Val Translator::Product(const Val& x, const Val& y, bool dot) {
     const int good = Call(InnerProduct(t, dot), ScalarType::kBool,
                           {function, left.address, left.column, right.address, right.row, out, inner});
     ExitIf(Op(ScalarOp::kNot, ScalarType::kBool, good));
+    elements_.push_back(inner);
     if (IsComplex(t)) {
       const Element z = ElementAt(out, zero, t, kMadeArrays);
       return Complex(New(Is::kFloat, z.value), New(Is::kFloat, z.imag), true);
@@ -241,6 +242,9 @@ Val Translator::Product(const Val& x, const Val& y, bool dot) {
                         {function, left.address, left.row, left.column, right.address, right.row, right.column, out,
                          ranks[0] == 2 ? m.sizes[0] : one, inner, ranks[1] == 2 ? n.sizes[1] : one, Int(DTypeSize(t))});
   ExitIf(Op(ScalarOp::kNot, ScalarType::kBool, good));
+  sizes.push_back(inner);
+  elements_.push_back(Count(sizes));
+  sizes.pop_back();
   return Packed(out, t, sizes);
 }
 
@@ -346,6 +350,7 @@ std::optional<Val> Translator::CallOfArray(const State& s, const std::string& na
   const int good = Call(reinterpret_cast<void*>(OfAll), ScalarType::kBool,
                         {Pointer(reinterpret_cast<const void*>(loop.run)), Pointer(loop.data), from.address,
                          from.stride, to.base, Int(DTypeSize(result)), Count(n.sizes)});
+  elements_.push_back(Count(n.sizes));
   ExitIf(Op(ScalarOp::kNot, ScalarType::kBool, good));
   out_.floats = true;
   Val v = View(to);

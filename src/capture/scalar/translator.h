@@ -18,8 +18,8 @@ using bytecode::Instr;
 using bytecode::Op;
 
 inline constexpr int kMostBlocks = 260;
-inline constexpr int64_t kServed = 1024;  // rounds
-inline constexpr int kMostWeight = 6;     // of what is computed again wherever it is used
+inline constexpr int64_t kServed = 1024, kOthersServed = 64;  // rounds
+inline constexpr int kMostWeight = 6;                         // of what is computed again wherever it is used
 
 bool IsJump(Op op);
 // Locals that are read before they are written from `start` on; whatever may raise may go to its handler.
@@ -280,7 +280,7 @@ class Translator final : public Builder {
   int Way(F f) {
     Settle();
     const int made = static_cast<int>(code.blocks.size()), here = block, exit = exit_;
-    const size_t fresh = fresh_.size(), computed = computed_.size();
+    const size_t fresh = fresh_.size(), computed = computed_.size(), elements = elements_.size();
     code.blocks.emplace_back();
     block = made;
     f();
@@ -288,6 +288,7 @@ class Translator final : public Builder {
     exit_ = exit;  // what was made there is not known here
     fresh_.resize(fresh);
     computed_.resize(computed);
+    elements_.resize(elements);
     return made;
   }
   void Branch(int condition, const State& yes, const State& no) {
@@ -394,6 +395,8 @@ class Translator final : public Builder {
     extra_blocks_ += 2;
   }
 
+  void ServeAfterMany(State& s);
+
   // All jumps back to one state come by here: rounds are counted. Loops over numbers one by one look for others where
   // their limit is reached, all others whenever they have gone round so often.
   void Round(State s) {
@@ -404,8 +407,7 @@ class Translator final : public Builder {
       CountOne(rounds_);
       return GoTo(std::move(s));
     }
-    constexpr int64_t kAtOnce = 64;
-    const int rest = Op(ScalarOp::kAnd, ScalarType::kInt, CountOne(others_), Int(kAtOnce - 1));
+    const int rest = Op(ScalarOp::kAnd, ScalarType::kInt, CountOne(others_), Int(kOthersServed - 1));
     const int now = Compare(ScalarOp::kEq, rest, Int(0));
     const int serve = Way([&] {
       ServeOthers();
@@ -647,6 +649,7 @@ class Translator final : public Builder {
   std::deque<Node> nodes_;
   int buffers_ = 0;                            // How many buffers this region has.
   std::vector<int> fresh_;                     // The addresses of arrays that were made in this region.
+  std::vector<int> elements_;                  // of arrays, that this block has computed at once: how many
   std::vector<std::pair<int, Val>> computed_;  // The nodes that this region has computed, and what became of them.
   int parallel_ = 0;                           // the loop over elements that is being written
   int parallels_ = 0, extra_blocks_ = 0;
