@@ -252,7 +252,7 @@ class Session {
   // A backward pass of the user's is captured, which runs later: of what is outside it may read what never changes.
   bool later = false;
   bool ReadLater(PyObject* o, const Source* s);  // It is false after a Break: that may be another by then.
-  PyObject* data_parallel = nullptr;  // The DistributedDataParallel that this capture entered last.
+  PyObject* data_parallel = nullptr;             // The DistributedDataParallel that this capture entered last.
   bool mixes_casts = false;      // Does it end in casts of two regions of autocast, which eager refuses?
   bool symbols_refused = false;  // a call that torch makes does not take them for sizes; numbers may do
 
