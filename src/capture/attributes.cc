@@ -399,6 +399,8 @@ PyObject* CaptureSemantics::ClassFact(PyTypeObject* type, PyObject* name) {
   if (!strcmp(text, "__dict__") && s_.pending().WritesClass(type))
     return s_.Break(BreakId::kSideEffect, "a class whose attributes were written is read as a whole");
   if (!strcmp(text, "__dict__"))
+    if (Origin* g = s_.Find(o)) g->viewed = true;
+  if (!strcmp(text, "__dict__"))
     return NoteClassValues(type) ? s_.AdoptHeld(PyObject_GenericGetAttr(o, name)) : nullptr;
   PyObject* held = PyDict_GetItemWithError(guard::TypeDict(type), name);  // __doc__ may be a descriptor
   if (held && Py_TYPE(held)->tp_descr_get && Py_TYPE(held)->tp_flags & Py_TPFLAGS_HEAPTYPE)
@@ -673,14 +675,16 @@ namespace {
 
 // May a store to an attribute of a class wait for the exit? Neither what it replaces nor what is stored is bound or
 // asked when it is read, and capture itself asks a class of the framework for nothing that has no underscores around
-// it.
+// it, but for a class of tensors.
 bool MayWait(Session& s, PyTypeObject* type, PyObject* name, PyObject* value) {
   auto* o = reinterpret_cast<PyObject*>(type);
   auto plain = [](PyObject* x) { return !x || (!Py_TYPE(x)->tp_descr_get && !Py_TYPE(x)->tp_descr_set); };
   const bool of_program = type->tp_flags & Py_TPFLAGS_HEAPTYPE && !(type->tp_flags & Py_TPFLAGS_IMMUTABLETYPE);
+  auto* tensors = reinterpret_cast<PyTypeObject*>(tensor::TorchLoaded() ? PlainTensorClass(false) : nullptr);
   if (!value || !of_program || s.IsFresh(o) || !s.SourceOf(o) || s.later || s.InLookup() || IsBookkeeping(type) ||
-      !PyUnicode_CheckExact(name) || tensor::Overrides(type))
+      !PyUnicode_CheckExact(name) || (tensors && PyType_IsSubtype(type, tensors)))
     return false;
+  if (const Origin* g = s.Find(o); g && g->viewed) return false;  // It was read as a whole, and that shows writes.
   const char* text = PyUnicode_AsUTF8(name);
   PyTypeObject* metatype = Py_TYPE(type);
   PyObject* meta = _PyType_Lookup(metatype, name);

@@ -52,7 +52,11 @@ bool ReadsAttributes(PyObject* o) {
 // them.
 bool NotForC(Session& s, PyObject* o) {
   PyObject* self = PyCFunction_Check(o) ? PyCFunction_GET_SELF(o) : nullptr;
-  if (!(PyCFunction_Check(o) || IsMethodDescriptor(o)) || tensor::HasCalleeName(o)) return false;
+  if (!(PyCFunction_Check(o) || IsMethodDescriptor(o))) return false;
+  if (tensor::HasCalleeName(o)) {  // What is given no tensor does not reach the session, and would draw at once.
+    const Callee callee = tensor::CalleeOf(o);
+    return callee.Has(kDraws) && callee.Has(kOnDefaultDevice);
+  }
   if (PyCFunction_Check(o) && (!self || PyModule_Check(self) || PyType_Check(self))) {
     const std::string_view name = reinterpret_cast<PyCFunctionObject*>(o)->m_ml->ml_name;
     const Effect e = EffectOfFunction(o);

@@ -673,7 +673,7 @@ int Session::WriteDictItem(PyObject* dict, PyObject* key, PyObject* value) {
   }
   if (replaces && PyDict_SetItem(g->shadow, key, value) < 0) return -1;
   Origin* was = real ? Find(real) : nullptr;
-  if (was && was->proxy && was->proxy == value && pending_.Has(dict)) {  // put back
+  if (was && was->proxy && was->proxy == value && pending_.Has(dict) && !pending_.Deletes(dict, key)) {  // put back
     const bool read = std::any_of(reads_.begin(), reads_.end(), [&](const Read& r) {
       return r.container == dict && r.key && PyUnicode_CheckExact(r.key) && PyUnicode_CheckExact(key) &&
              PyUnicode_Compare(r.key, key) == 0;

@@ -1,5 +1,7 @@
 // torch.cond, while_loop, scan, map, flex_attention and the like: what such an operator means is a Python function
 // (framejit._higher_order), which is captured like any other. A branch that it takes by data is guessed (guess.h).
+#include <algorithm>
+
 #include "capture/override.h"
 #include "capture/proxy.h"
 #include "capture/semantics.h"
@@ -17,7 +19,13 @@ PyObject* CaptureSemantics::CallLinearize(PyObject* const* args, Py_ssize_t narg
     if (!IsTensor(primal) || !IsFloat(s_.meta(AsTensor(primal)->id).dtype)) return nullptr;
   }
   if (!s_.SourceOf(linearize)) return s_.Break(BreakId::kUnknownCall, "torch.func.linearize");
-  return CallPython(linearize, args, static_cast<size_t>(nargs), kwnames);
+  const size_t before = s_.trace().calls.size();
+  Ref made(CallPython(linearize, args, static_cast<size_t>(nargs), kwnames));
+  // torch calls the function more often, and what is linear in the tangents draws anew.
+  if (made && std::any_of(s_.trace().calls.begin() + static_cast<ptrdiff_t>(before), s_.trace().calls.end(),
+                          [](const auto& c) { return Draws(c.callee); }))
+    return s_.Break(BreakId::kUnknownCall, "torch.func.linearize of what draws random numbers");
+  return made.release();
 }
 
 bool IsLinearize(PyObject* function) {

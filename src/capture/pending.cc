@@ -66,11 +66,26 @@ bool PendingEffects::WritesClass(PyTypeObject* type) const {
   return false;
 }
 
+// Is it a store to this item, whose key is a string?
+static bool IsStoreTo(const PendingStore& st, PyObject* dict, PyObject* key) {
+  return st.dict.get() == dict && PyUnicode_CheckExact(st.key.get()) && PyUnicode_CheckExact(key) &&
+         PyUnicode_Compare(st.key.get(), key) == 0;
+}
+
 void PendingEffects::Forget(PyObject* dict, PyObject* key) {
-  std::erase_if(stores_, [&](const PendingStore& st) {
-    return st.dict.get() == dict && PyUnicode_CheckExact(st.key.get()) && PyUnicode_CheckExact(key) &&
-           PyUnicode_Compare(st.key.get(), key) == 0;
-  });
+  std::erase_if(stores_, [&](const PendingStore& st) { return IsStoreTo(st, dict, key); });
+}
+
+bool PendingEffects::Deletes(PyObject* dict, PyObject* key) const {
+  return std::any_of(stores_.begin(), stores_.end(),
+                     [&](const PendingStore& st) { return !st.value && IsStoreTo(st, dict, key); });
+}
+
+bool PendingEffects::Writes(PyObject* owner) const {
+  return Has(owner) || (PyCell_Check(owner) && Cell(owner)) ||
+         std::find(lists_.begin(), lists_.end(), owner) != lists_.end() ||
+         std::any_of(calls_.begin(), calls_.end(),
+                     [&](const PendingCall& c) { return !c.args.empty() && c.args[0].get() == owner; });
 }
 
 std::vector<PendingCall> PendingEffects::TakeCalls(PyObject* container) {

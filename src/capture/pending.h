@@ -67,6 +67,7 @@ class PendingEffects {
   int Find(PyObject* dict, PyObject* key, PyObject** value) const;
   void Store(PyObject* dict, PyObject* key, PyObject* value);  // Null deletes the item.
   void Forget(PyObject* dict, PyObject* key);                  // of a string: what was stored there is there already
+  bool Deletes(PyObject* dict, PyObject* key) const;           // of a string: it has another place in the dict by now
 
   // --- attributes of classes
   // What a class or a base of it has under a name by now; borrowed, null: nothing. *waits: it is a store that waits.
@@ -100,6 +101,9 @@ class PendingEffects {
   // what has no gradients any more.
   std::set<TraceId> hooked, replaced, stopped;
   bool Waits(TraceId id) const { return hooked.contains(id) || replaced.contains(id) || stopped.contains(id); }
+  // Is it nothing that is written? Does a write to this dict, list, cell or class wait?
+  bool Empty() const { return stores_.empty() && calls_.empty() && cells_.empty() && lists_.empty(); }
+  bool Writes(PyObject* owner) const;
   // Of tensors that became others: the input that the program has there.
   std::map<TraceId, TraceId> rebound;
   TraceId Original(TraceId id) const {

@@ -328,7 +328,12 @@ bool IsMethodWrapper(PyObject* o) {
 PyObject* ResolveCallee(const std::string& name) {
   constexpr std::string_view kVjp = "framejit.vjp(";
   if (name.starts_with(kVjp)) return MakeVjp(name.substr(kVjp.size(), name.size() - kVjp.size() - 1));
-  return Walk(name);
+  Ref found(Walk(name));
+  const Callee wanted(name);
+  if (!found || NameOf(found.get()) == wanted) return found.release();
+  for (const auto& [object, callee] : Names().names)  // The program has put another in its place.
+    if (callee == wanted) return Py_NewRef(object);
+  return found.release();
 }
 
 void ImportNamed(PyObject* module, PyObject* name) {

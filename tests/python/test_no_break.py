@@ -1150,3 +1150,82 @@ def test_the_state_of_the_generator_is_one_break(fresh):
             torch.manual_seed(seed)
             outcomes.append((*one(torch.ones(8)), torch.get_rng_state()))
         same(*map(list, outcomes))
+
+
+def test_writes_to_classes_of_tensors_show_in_tensors(fresh):
+
+    def f(x):
+        torch.Tensor.fj_mark = x.shape[0]
+        return x * x.fj_mark
+
+    compiled = fresh.compile(f)
+    try:
+        for n in (2, 3, 2, 3):
+            assert compiled(torch.ones(n)).tolist() == [float(n)] * n
+    finally:
+        del torch.Tensor.fj_mark
+
+
+def test_the_dict_of_a_class_shows_later_writes(fresh):
+
+    class A:
+        n = 1
+
+    def f(x):
+        seen = vars(A)
+        A.n += 1
+        return x * seen["n"]
+
+    compiled = fresh.compile(f)
+    assert [compiled(torch.ones(1)).item() for _ in range(4)] == [2, 3, 4, 5]
+
+
+def test_what_is_deleted_and_put_back_comes_last(fresh):
+    d = {}
+
+    def f(x):
+        d.pop("a", None)
+        d["a"] = x
+        return x + 1, list(d)
+
+    compiled, x = fresh.compile(f), torch.ones(1)
+    for _ in range(4):
+        d.clear()
+        d["a"], d["b"] = x, 2
+        assert compiled(x)[1] == ["b", "a"] == list(d)
+
+
+def test_random_factories_that_c_code_calls_draw_once(fresh):
+
+    def f(x):
+        return x + 1, list(map(torch.rand, [2, 3]))
+
+    compiled = fresh.compile(f)
+    for _ in range(3):
+        torch.manual_seed(3)
+        wanted = f(torch.ones(1))[1] + [torch.rand(1)]
+        torch.manual_seed(3)
+        got = compiled(torch.ones(1))[1] + [torch.rand(1)]
+        assert [t.tolist() for t in got] == [t.tolist() for t in wanted]
+
+
+def test_linearize_of_what_draws_draws_as_torch_does(fresh):
+
+    def f(x):
+        out, along = torch.func.linearize(lambda z: z * torch.rand(3), x)
+        return out, along(x), along(x)
+
+    compiled = fresh.compile(f)
+    for _ in range(3):
+        torch.manual_seed(3)
+        wanted = f(torch.ones(3))
+        torch.manual_seed(3)
+        assert [t.tolist() for t in compiled(torch.ones(3))] == [t.tolist() for t in wanted]
+
+
+def test_a_function_that_is_replaced_by_one_that_calls_it(fresh, monkeypatch):
+    own = torch.linalg.eigvalsh
+    monkeypatch.setattr(torch.linalg, "eigvalsh", lambda x: own(x) * 2)
+    compiled = fresh.compile(lambda x: torch.linalg.eigvalsh(x))
+    for _ in range(3):
+        torch.testing.assert_close(compiled(torch.eye(2)), torch.full((2,), 2.0))

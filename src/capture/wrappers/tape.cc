@@ -118,11 +118,8 @@ bool Tape::Prepare(PyObject* function, PyObject* args, PyObject* kwargs) {
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(owners.get()); ++i) {
     PyObject* o = PyTuple_GET_ITEM(owners.get(), i);
     PyObject* dict = PyType_Check(o) ? guard::TypeDict(reinterpret_cast<PyTypeObject*>(o)) : o;
-    const bool waits = pending.Has(o) || pending.Has(dict) || (PyCell_Check(o) && pending.Cell(o)) ||
-                       std::find(pending.lists().begin(), pending.lists().end(), o) != pending.lists().end() ||
-                       std::any_of(pending.calls().begin(), pending.calls().end(),
-                                   [&](const PendingCall& c) { return !c.args.empty() && c.args[0].get() == o; });
-    if (waits) return s_.Break(BreakId::kSideEffect, "what a class of wrappers reads is written before"), false;
+    if (pending.Writes(o) || pending.Writes(dict))
+      return s_.Break(BreakId::kSideEffect, "what a class of wrappers reads is written before"), false;
   }
   return true;
 }
