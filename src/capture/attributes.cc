@@ -10,6 +10,7 @@
 
 #include "capture/arg_vector.h"
 #include "capture/callees.h"
+#include "capture/class_attributes.h"
 #include "capture/proxy.h"
 #include "capture/read_module.h"
 #include "capture/semantics.h"
@@ -17,7 +18,6 @@
 #include "capture/wrappers/tape.h"
 #include "capture/wrappers/wrappers.h"
 #include "guard/versions.h"
-#include "tensor/autograd.h"
 
 namespace framejit::capture {
 namespace {
@@ -96,8 +96,7 @@ PyObject* CaptureSemantics::ModuleAttr(PyObject* module, PyObject* name) {
   return s_.AdoptHeld(PyObject_GetAttr(module, name));
 }
 
-// torch.compile writes to classes of its own at every call: of them only what was read counts, not each change.
-static bool IsBookkeeping(PyTypeObject* type) {
+bool IsBookkeeping(PyTypeObject* type) {
   PyObject* dict = Py_TYPE(type) == &PyType_Type ? guard::TypeDict(type) : nullptr;
   PyObject* module = dict ? PyDict_GetItemString(dict, "__module__") : nullptr;
   const char* text = module && PyUnicode_Check(module) ? PyUnicode_AsUTF8(module) : nullptr;
@@ -179,6 +178,12 @@ PyObject* CaptureSemantics::ClassValue(PyObject* d, PyObject* object, PyTypeObje
   return s_.Break(BreakId::kUnknownCall, std::string("descriptor of type ") + kind->tp_name);
 }
 
+// What was stored to a class here, which a backward pass may find changed again.
+static PyObject* WaitingValue(Session& s, PyObject* value, PyTypeObject* type) {
+  const Source* source = s.guards().Const(reinterpret_cast<PyObject*>(type));
+  return s.later && !s.ReadLater(value, source) ? nullptr : Py_NewRef(value);
+}
+
 PyObject* CaptureSemantics::InstanceDict(PyObject* object, const Source** source) {
   *source = nullptr;
   if (guard::IsThreadLocal(Py_TYPE(object))) {
@@ -199,7 +204,6 @@ PyObject* CaptureSemantics::InstanceDict(PyObject* object, const Source** source
   return dict;
 }
 
-// One that is asked before the object's own dict: what can only be written (no __get__) is not.
 bool IsDataDescr(PyObject* d) {
   return Py_TYPE(d)->tp_descr_set ? Py_TYPE(d)->tp_descr_get != nullptr : IsMemberDescr(d);
 }
@@ -271,7 +275,7 @@ PyObject* CaptureSemantics::FindAttr(PyObject* object, PyObject* name, bool* mis
       return s_.Adopt(v);
     }
   }
-  if (d) return waits ? Py_NewRef(d) : ClassValue(d, object, type);
+  if (d) return waits ? WaitingValue(s_, d, type) : ClassValue(d, object, type);
   *missing = true;
   return nullptr;
 }
@@ -375,7 +379,7 @@ PyObject* CaptureSemantics::TypeAttr(PyTypeObject* type, PyObject* name) {
   } else if (PyObject* meta = _PyType_Lookup(metatype, name), *own = nullptr; meta && IsDataDescr(meta)) {
     r = IsGetSetDescr(meta) || IsMemberDescr(meta) ? ClassFact(type, name) : ClassValue(meta, o, metatype);
   } else if ((own = s_.pending().InClass(type, name, &waits))) {
-    return waits ? Py_NewRef(own) : ClassValue(own, nullptr, type);
+    return waits ? WaitingValue(s_, own, type) : ClassValue(own, nullptr, type);
   } else if (meta) {
     return ClassValue(meta, o, metatype);
   } else {
@@ -669,46 +673,6 @@ int CaptureSemantics::StoreTensorAttr(PyObject* o, PyObject* name, PyObject* val
   if (!value) return refuse();
   Ref seen(s_.FromOutside(*dict, s_.guards().Child(SourceKind::kInstanceDict, s_.input_sources()[input])));
   return seen ? s_.WriteDictItem(*dict, name, value) : -1;
-}
-
-namespace {
-
-// May a store to an attribute of a class wait for the exit? Neither what it replaces nor what is stored is bound or
-// asked when it is read, and capture itself asks a class of the framework for nothing that has no underscores around
-// it, but for a class of tensors.
-bool MayWait(Session& s, PyTypeObject* type, PyObject* name, PyObject* value) {
-  auto* o = reinterpret_cast<PyObject*>(type);
-  auto plain = [](PyObject* x) { return !x || (!Py_TYPE(x)->tp_descr_get && !Py_TYPE(x)->tp_descr_set); };
-  const bool of_program = type->tp_flags & Py_TPFLAGS_HEAPTYPE && !(type->tp_flags & Py_TPFLAGS_IMMUTABLETYPE);
-  auto* tensors = reinterpret_cast<PyTypeObject*>(tensor::TorchLoaded() ? PlainTensorClass(false) : nullptr);
-  if (!value || !of_program || s.IsFresh(o) || !s.SourceOf(o) || s.later || s.InLookup() || IsBookkeeping(type) ||
-      !PyUnicode_CheckExact(name) || (tensors && PyType_IsSubtype(type, tensors)))
-    return false;
-  if (const Origin* g = s.Find(o); g && g->viewed) return false;  // It was read as a whole, and that shows writes.
-  const char* text = PyUnicode_AsUTF8(name);
-  PyTypeObject* metatype = Py_TYPE(type);
-  PyObject* meta = _PyType_Lookup(metatype, name);
-  return text && strncmp(text, "__", 2) && metatype->tp_setattro == PyType_Type.tp_setattro &&
-         !(meta && IsDataDescr(meta)) && plain(_PyType_Lookup(type, name)) && plain(value);
-}
-
-}  // namespace
-
-int CaptureSemantics::StoreClassAttr(PyTypeObject* type, PyObject* name, PyObject* value) {
-  auto* o = reinterpret_cast<PyObject*>(type);
-  if (!MayWait(s_, type, name, value)) return s_.Break(BreakId::kSideEffect, "attribute of a type"), -1;
-  s_.NoteType(type);
-  s_.NoteType(Py_TYPE(type));
-  PyObject* real = PyDict_GetItemWithError(guard::TypeDict(type), name);
-  if (!real && PyErr_Occurred()) return -1;
-  if (type == tensor::DataParallelType() && value != Py_None &&
-      !PyUnicode_CompareWithASCIIString(name, "_active_ddp_module"))
-    s_.data_parallel = value;
-  if (real == value)
-    s_.pending().Forget(o, name);
-  else
-    s_.pending().Store(o, name, value);
-  return 0;
 }
 
 int CaptureSemantics::StoreAttr(PyObject* o, PyObject* name, PyObject* value) {

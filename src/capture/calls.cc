@@ -9,6 +9,7 @@
 #include "capture/builtins.h"
 #include "capture/callees.h"
 #include "capture/foreach.h"
+#include "capture/identity.h"
 #include "capture/modes.h"
 #include "capture/override.h"
 #include "capture/policy/compiled_function.h"
@@ -534,32 +535,6 @@ PyObject* CaptureSemantics::CallPureType(PyTypeObject* type, PyObject* const* ar
   s_.NoteViewed(v.data(), total, r);
   return s_.Adopt(r);
 }
-
-namespace {
-
-PyObject* ReferenceTo(PyObject*, PyObject* o) {  // self is not used
-  return PyWeakref_NewRef(o, nullptr);
-}
-PyMethodDef reference_to = {"weak_reference", ReferenceTo, METH_O, nullptr};
-
-// weakref.ref of an object from outside: the one that the object has by then, in each run. Null without an error: it
-// was made here.
-PyObject* WeakReference(Session& s, PyObject* o) {
-  static PyObject* const make = PyCFunction_New(&reference_to, nullptr);
-  const Source* source = nullptr;
-  if (IsTensor(o) && !IsWrapper(o)) {
-    const int input = s.trace().tensors[s.pending().Original(AsTensor(o)->id)].input;
-    o = input < 0 ? nullptr : s.input_tensors()[input];
-    if (o) source = s.input_sources()[input];
-  } else if (s.IsOutside(o) && !s.Find(o)->real) {
-    source = s.SourceOf(o);
-  }
-  if (!source) return nullptr;
-  Ref reference(PyWeakref_NewRef(o, nullptr));
-  return reference ? s.FromOutside(reference.get(), s.guards().Child(SourceKind::kMember, source, 0, make)) : nullptr;
-}
-
-}  // namespace
 
 PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
                                      bool plain) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "capture/proxy.h"
+#include "capture/wrappers/wrappers.h"
 #include "guard/source.h"
 
 namespace framejit::capture {
@@ -28,6 +29,30 @@ bool ComparesAsItIs(PyObject* key) {
     return IsPrimitive(key) || guard::IsText(key) || (PyType_Check(key) && guard::ComparesByIdentity(key));
   PyObject* const* items = reinterpret_cast<PyTupleObject*>(key)->ob_item;
   return std::all_of(items, items + PyTuple_GET_SIZE(key), ComparesAsItIs);
+}
+
+namespace {
+
+PyObject* ReferenceTo(PyObject*, PyObject* o) {  // self is not used
+  return PyWeakref_NewRef(o, nullptr);
+}
+PyMethodDef reference_to = {"weak_reference", ReferenceTo, METH_O, nullptr};
+
+}  // namespace
+
+PyObject* WeakReference(Session& s, PyObject* o) {
+  static PyObject* const make = PyCFunction_New(&reference_to, nullptr);
+  const Source* source = nullptr;
+  if (IsTensor(o) && !IsWrapper(o)) {
+    const int input = s.trace().tensors[s.pending().Original(AsTensor(o)->id)].input;
+    o = input < 0 ? nullptr : s.input_tensors()[input];
+    if (o) source = s.input_sources()[input];
+  } else if (s.IsOutside(o) && !s.Find(o)->real) {
+    source = s.SourceOf(o);
+  }
+  if (!source) return nullptr;
+  Ref reference(PyWeakref_NewRef(o, nullptr));
+  return reference ? s.FromOutside(reference.get(), s.guards().Child(SourceKind::kMember, source, 0, make)) : nullptr;
 }
 
 }  // namespace framejit::capture

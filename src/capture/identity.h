@@ -1,4 +1,4 @@
-// Which object a number or string from outside is.
+// Which object a number, a string or a weak reference from outside is.
 #pragma once
 
 #include <optional>
@@ -13,5 +13,9 @@ std::optional<bool> IsOfValues(Session& s, PyObject* a, PyObject* b);
 
 // Does a key run nothing of the program's when it is looked up? It is a primitive, a text, a type, or a tuple of such.
 bool ComparesAsItIs(PyObject* key);
+
+// weakref.ref of an object from outside: the one that the object has by then, in each run. Null without an error: it
+// was made here.
+PyObject* WeakReference(Session& s, PyObject* o);
 
 }  // namespace framejit::capture

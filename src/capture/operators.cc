@@ -1,6 +1,5 @@
 // Operators, items, iteration, building of containers, names. Each rule: resolve the operands, take the guards that
 // follow from looking at them, let tensors go to the session, and otherwise let CPython do it on private objects.
-
 #include "absl/functional/function_ref.h"
 #include "capture/builtins.h"
 #include "capture/changed_sets.h"
@@ -668,8 +667,7 @@ PyObject* CaptureSemantics::LoadSpecial(PyObject* o, PyObject* name) {
   PyTypeObject* type = Py_TYPE(o);
   s_.NoteType(type);
   PyObject* d = _PyType_Lookup(type, name);
-  if (!d) return nullptr;
-  return ClassValue(d, o, type);
+  return d ? ClassValue(d, o, type) : nullptr;
 }
 
 bool CaptureSemantics::MayHandOver(FjFrame* frame, int index) {

@@ -110,8 +110,12 @@ PyObject* CaptureSemantics::CallOperator(PyObject* op, PyObject* const* args, Py
   static PyObject* const plan_of = FromModule("framejit._functions", "plan_of");
   const std::optional<bool> in_python = HasPythonKernel(op);
   if (!in_python) return nullptr;
-  if (*in_python && !s_.options().whole && !s_.guessing().made().empty())
-    return s_.Break(BreakId::kSideEffect, "an operator in Python, which a wrong guess must not call");
+  if (*in_python && !s_.options().whole) {  // With fullgraph=True the program has said that neither matters.
+    if (!s_.guessing().made().empty())
+      return s_.Break(BreakId::kSideEffect, "an operator in Python, which a wrong guess must not call");
+    if (!s_.pending().Empty())
+      return s_.Break(BreakId::kSideEffect, "an operator in Python behind a write that it may read");
+  }
   bool tracked = false;
   for (Py_ssize_t i = 0; i < nargs + KwCount(kwnames); ++i)
     EachTensorIn(args[i], [&](PyObject* t) { tracked |= s_.meta(AsTensor(t)->id).requires_grad; });

@@ -929,3 +929,34 @@ def test_what_a_function_saved_must_not_be_written(fresh, function):
     for written in ("nothing", "result", "other", "operand", "nothing"):
         assert tell(compiled, written) == tell(f, written), written
     assert compiled.cache_info()["breaks"] == 0
+
+
+def test_a_backward_pass_reads_a_class_that_was_written(fresh):
+    class State:
+        k = 0
+
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * State.k
+
+    def f(x):
+        State.k += 1
+        y = Scaled.apply(x).sum()
+        State.k += 10
+        return y
+
+    def run(g):
+        State.k = 0
+        grads = []
+        for _ in range(3):
+            x = torch.ones(2, requires_grad=True)
+            g(x).backward()
+            grads.append(x.grad.tolist())
+        return grads
+
+    assert run(fresh.compile(f)) == run(f)

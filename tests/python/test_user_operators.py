@@ -418,6 +418,45 @@ def test_an_operator_that_raises_is_called_once(f, grad, whole, monkeypatch):
     same(seen_by[0], seen_by[1])
 
 
+class Seen:
+    of_class, of_dict = 0, {"a": 0}
+
+
+of_module = 0
+
+
+@torch.library.custom_op("framejit_test::reads_what_was_written", mutates_args=())
+def reads_what_was_written(x: torch.Tensor) -> torch.Tensor:
+    return x * Seen.of_class + Seen.of_dict["a"] + of_module
+
+
+@reads_what_was_written.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+@pytest.mark.parametrize("what", ["class", "dict", "global"])
+def test_a_kernel_sees_what_was_written_before(what):
+    def f(x):
+        global of_module
+        if what == "class":
+            Seen.of_class += 1
+        elif what == "dict":
+            Seen.of_dict["a"] += 1
+        else:
+            of_module += 1
+        return reads_what_was_written(x)
+
+    def run(g):
+        global of_module
+        Seen.of_class, Seen.of_dict, of_module = 0, {"a": 0}, 0
+        return [g(torch.ones(2)).tolist() for _ in range(4)]
+
+    compiled = framejit.compile(f)
+    assert run(compiled) == run(f)
+    assert framejit.cache_info(compiled)["breaks"] == 1
+
+
 def test_what_a_kernel_raises_is_traced_to_its_line():
     import traceback
 

@@ -1,0 +1,13 @@
+#pragma once
+
+#include <Python.h>
+
+namespace framejit::capture {
+
+// torch.compile writes to classes of its own at every call: of them only what was read counts, not each change.
+bool IsBookkeeping(PyTypeObject* type);
+
+// One that is asked before the object's own dict: what can only be written (no __get__) is not.
+bool IsDataDescr(PyObject* d);
+
+}  // namespace framejit::capture
