@@ -1,7 +1,6 @@
 #include "capture/build_segment.h"
 
 #include <algorithm>
-#include <chrono>
 #include <limits>
 #include <optional>
 
@@ -9,6 +8,7 @@
 #include "capture/estimate.h"
 #include "capture/events.h"
 #include "capture/named_code.h"
+#include "capture/now.h"
 #include "capture/numbers/provenance.h"
 #include "capture/outcomes.h"
 #include "capture/override.h"
@@ -33,10 +33,6 @@
 
 namespace framejit::capture {
 namespace {
-
-double Now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 bool HasDestructor(PyObject* o) {
   static PyObject* del_name = PyUnicode_InternFromString("__del__");

@@ -1,9 +1,9 @@
 #include "capture/meter.h"
 
-#include <chrono>
 #include <utility>
 
 #include "capture/events.h"
+#include "capture/now.h"
 #include "capture/policy/policy.h"
 #include "diag/diag.h"
 #include "runtime/step_times.h"
@@ -12,10 +12,6 @@ namespace framejit::capture {
 namespace {
 
 thread_local Meter* innermost = nullptr;
-
-double Now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // A program that is killed has told what was measured until a few seconds before.
 void ReportNowAndThen(double now) {

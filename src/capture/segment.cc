@@ -4,7 +4,6 @@
 #include <absl/cleanup/cleanup.h>
 
 #include <algorithm>
-#include <chrono>
 #include <limits>
 #include <optional>
 
@@ -13,6 +12,7 @@
 #include "capture/events.h"
 #include "capture/meter.h"
 #include "capture/named_code.h"
+#include "capture/now.h"
 #include "capture/outcomes.h"
 #include "capture/override.h"
 #include "capture/policy/leave.h"
@@ -30,10 +30,6 @@
 
 namespace framejit::capture {
 namespace {
-
-double Now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 using diag::Again;
 

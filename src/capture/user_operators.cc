@@ -119,7 +119,7 @@ PyObject* CaptureSemantics::CallOperator(PyObject* op, PyObject* const* args, Py
   static PyObject* const plan_of = FromModule("framejit._functions", "plan_of");
   const std::optional<bool> in_python = HasPythonKernel(op);
   if (!in_python) return nullptr;
-  if (*in_python && !s_.options().whole) {  // With fullgraph=True the program has said that neither matters.
+  if (*in_python && !s_.options().whole) {  // With fullgraph=True the graph goes on, and these may show.
     if (!s_.guessing().made().empty())
       return s_.Break(BreakId::kSideEffect, "an operator in Python, which a wrong guess must not call");
     if (!s_.pending().Empty() && !IsOurs(op))

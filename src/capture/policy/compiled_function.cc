@@ -4,11 +4,11 @@
 
 #include <structmember.h>
 
-#include <chrono>
 #include <optional>
 
 #include "capture/meter.h"
 #include "capture/named_code.h"
+#include "capture/now.h"
 #include "capture/operator_runs.h"
 #include "capture/outcomes.h"
 #include "capture/override.h"
@@ -127,10 +127,6 @@ bool GivenUp(Place& place) {
   if (!place.give_up || place.misses < Place::kUseless || place.lost < kLost) return false;
   ++place.lost;
   return place.lost % kRetry != 0;
-}
-
-double Now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 // Nothing to compile was found in such calls.

@@ -5,13 +5,13 @@
 #include <absl/container/inlined_vector.h>
 
 #include <algorithm>
-#include <chrono>
 #include <optional>
 
 #include "capture/estimate.h"
 #include "capture/events.h"
 #include "capture/meter.h"
 #include "capture/named_code.h"
+#include "capture/now.h"
 #include "capture/outcomes.h"
 #include "capture/override.h"
 #include "capture/policy/generators.h"
@@ -62,10 +62,6 @@ constexpr double kLoopSeconds = 0.3, kLoopShare = 0.25;
 // first.
 constexpr double kPlainShare = 0.03;
 constexpr int kPlainOnce = 4;  // versions that ran once at most; fewer values may come again
-
-double Now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 std::string Where(PyCodeObject* code) {
   return std::string(PyUnicode_AsUTF8(code->co_qualname)) + " (" + PyUnicode_AsUTF8(code->co_filename) + ":" +

@@ -3,11 +3,11 @@
 
 #include <algorithm>
 #include <bit>
-#include <chrono>
 #include <cstdlib>
 #include <utility>
 
 #include "capture/events.h"
+#include "capture/now.h"
 #include "capture/policy/policy.h"
 #include "capture/scalar/loops.h"
 #include "diag/diag.h"
@@ -30,10 +30,6 @@ constexpr double kGain = 0.98;
 // Of the time since the first one, calls in frames may cost this share where they find nothing. Each of the first two,
 // in which much is set up, counts as so many seconds at most.
 constexpr double kVain = 0.03, kVainMost = 30e-3;
-
-double Now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 double Best(const std::vector<double>& v) {
   return *std::min_element(v.begin(), v.end());

@@ -5,8 +5,8 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 
+#include "capture/now.h"
 #include "capture/policy/policy.h"
 #include "capture/scalar/iterators.h"
 #include "capture/scalar/objects.h"
@@ -40,10 +40,6 @@ constexpr int kVersions = 4;
 constexpr int64_t kRuns = 64, kRounds = 3;
 constexpr int64_t kWorthIt = 16;   // rounds, where it usually ends after few
 constexpr int64_t kWorthUndo = 8;  // rounds: then a copy of what is written costs less than buffers
-
-double Now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 }  // namespace
 
