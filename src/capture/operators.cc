@@ -472,46 +472,6 @@ int CaptureSemantics::StoreGlobal(PyObject* globals, PyObject* name, PyObject* v
   return seen ? s_.WriteDictItem(globals, name, value) : -1;
 }
 
-// Functions of the frame hold the frame's own cells. What these would hold by now is in the private ones.
-PyObject* CaptureSemantics::OwnCell(PyObject* cell) {
-  for (auto& [mine, root] : s_.root_cells) {
-    if (root.real != cell) continue;
-    if (const Source* s = s_.SourceOf(cell))
-      s_.guards().Add(guard::Row{guard::Kind::kSameObject, s, s_.guards().Slot(root.slot)});
-    return mine;
-  }
-  return cell;
-}
-
-PyObject* CaptureSemantics::LoadCell(PyObject* cell) {
-  RESOLVE(cell);
-  if (!s_.IsFresh(cell)) cell = OwnCell(cell);
-  if (const PendingCell* now = s_.pending().Cell(cell)) return Py_XNewRef(now->value.get());
-  PyObject* v = PyCell_GET(cell);
-  if (s_.IsFresh(cell)) {
-    if (!v) return nullptr;
-    Py_INCREF(v);
-    return s_.Adopt(v);
-  }
-  const Source* base = s_.SourceOf(cell);
-  if (base && base->kind != SourceKind::kConst && !s_.Reads(cell, nullptr, base)) return nullptr;
-  const Source* s = s_.guards().Child(SourceKind::kCell, base ? base : s_.guards().Const(cell));
-  if (!v) {
-    s_.guards().Absent(s);
-    return nullptr;
-  }
-  return s_.FromOutside(v, s, true);
-}
-
-int CaptureSemantics::StoreCell(PyObject* cell, PyObject* value) {
-  RESOLVE_INT(cell);
-  if (value) RESOLVE_INT(value);
-  if (!s_.IsFresh(cell)) cell = OwnCell(cell);
-  if (s_.IsFresh(cell)) return PyCell_Set(cell, value);
-  if (!s_.IsOutside(cell)) return s_.Break(BreakId::kSideEffect, "a variable of an enclosing function"), -1;
-  return s_.WriteCell(cell, value) ? 0 : -1;
-}
-
 // --- building: the parts are resolved, the container is private -----------------------------------------------------
 
 #define RESOLVED(items, n)                                 \
@@ -633,19 +593,6 @@ int CaptureSemantics::Unpack(PyObject* seq, int before, int after, PyObject** it
     items[i] = x;
   }
   return 0;
-}
-
-PyObject* CaptureSemantics::MakeFunction(PyObject* code, PyObject* globals) {
-  return s_.MarkFresh(frame::Semantics::MakeFunction(code, globals));
-}
-int CaptureSemantics::SetFunctionField(PyObject* f, int which, PyObject* v) {
-  RESOLVE_INT(v);
-  TARGET(f);
-  return frame::Semantics::SetFunctionField(f, which, v);
-}
-PyObject* CaptureSemantics::MakeCell(PyObject* v) {
-  if (v) RESOLVE(v);
-  return s_.MarkFresh(PyCell_New(v));
 }
 
 PyObject* CaptureSemantics::LoadSuperAttr(PyObject* super, PyObject* cls, PyObject* self, PyObject* name) {

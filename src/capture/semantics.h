@@ -97,6 +97,7 @@ class CaptureSemantics : public frame::Semantics {
   PyObject* CallAttrGetter(PyObject* getter, PyObject* object);
   PyObject* MissingItem(PyObject* dict, PyObject* key);
   PyObject* OwnCell(PyObject* cell);
+  PyObject* OwnCells(PyObject* closure);
   int StoreClassAttr(PyTypeObject* type, PyObject* name, PyObject* value);
   int StoreTensorAttr(PyObject* tensor, PyObject* name, PyObject* value);
   int StoreSlot(PyObject* o, PyObject* name, PyObject* descriptor, PyObject* value);

@@ -101,7 +101,7 @@ def sequence(f, seed):
                 found = GRAD(loss, others, create_graph=create, retain_graph=True, allow_unused=True)
                 seen.append((what, [g if g is None else g.detach().clone() for g in found]))
                 if create:
-                    asked += [g for g in found if g is not None and g.requires_grad]
+                    asked += [g for g in found if g is not None and g.requires_grad and not g._is_view()]  # torch crashes in register_hook of a written view
             elif what == "backward":
                 (y * z.sum()).sum().backward(retain_graph=True)
                 seen.append((what, [t.grad if t.grad is None else t.grad.clone() for t in (x, w)]))
