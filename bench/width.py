@@ -167,15 +167,14 @@ def torchvision(name):
     if package == "detection":
         pictures = [torch.rand(3, 64, 64), torch.rand(3, 48, 80)]
         boxes = torch.tensor([[4.0, 5.0, 30.0, 40.0], [10.0, 8.0, 44.0, 33.0]])
-        masks, points = torch.ones(2, 64, 64, dtype=torch.uint8), torch.ones(2, 17, 3)
-        targets = [{"boxes": boxes, "labels": torch.tensor([1, 2]), "masks": masks[:, : p.shape[1]].expand(2, *p.shape[1:]), "keypoints": points * 15} for p in pictures]
+        targets = [{"boxes": boxes, "labels": torch.tensor([1, 2]), "masks": torch.ones(2, *p.shape[1:], dtype=torch.uint8), "keypoints": torch.full((2, 17, 3), 15.0)} for p in pictures]
         return model, ((pictures, targets) if training else (pictures,), {})
     if package == "optical_flow":
         return model, ((torch.rand(2, 3, 128, 128), torch.rand(2, 3, 128, 128)), {"num_flow_updates": 2})
     if package == "video":
         frames, size = {"mvit": (16, 224), "s3d": (16, 224), "swin": (8, 64)}.get(name.split("_")[0][:4].rstrip("3"), (8, 64))
         return model, ((torch.randn(1 + training, 3, frames, size, size),), {})
-    size = 299 if "inception" in name else 224 if "vit" in name else 64
+    size = 299 if "inception" in name else 224 if "vit" in name or with_times else 64
     return model, ((torch.randn(2, 3, size, size),), {})
 
 
