@@ -247,9 +247,13 @@ std::optional<bool> SetOfTensor(Session& s, PyObject* tensor, std::string_view n
   if (!MayWait(s, tensor)) return {};
   if (name == "grad") return SetGrad(s, tensor, value);
   if (name == "data") return SetData(s, tensor, value);
-  if (name != "requires_grad" || value != Py_False) return {};
+  if (name != "requires_grad" || (value != Py_False && value != Py_True)) return {};
   if (!AsEver(s, tensor, "requires_grad")) return false;
-  if (!s.meta(IdOf(tensor)).requires_grad) return true;
+  if (s.meta(IdOf(tensor)).requires_grad == (value == Py_True)) return true;
+  if (value == Py_True) {
+    Ref leaf(s.options().derivatives ? MakeLeaf(s, tensor) : nullptr);
+    return leaf ? std::optional(true) : s.broken() || PyErr_Occurred() ? std::optional(false) : std::nullopt;
+  }
   Ref done(Stop(s, tensor, "requires_grad_", true));
   return done ? std::optional(true) : s.broken() || PyErr_Occurred() ? std::optional(false) : std::nullopt;
 }

@@ -374,6 +374,72 @@ def test_a_leaf_that_leaves():
         agree(x.grad, g)
 
 
+def test_a_leaf_that_stays_inside():
+    """Nobody sees its gradient: those of the other inputs are eager's, and not through what the leaf was made of."""
+    w = torch.nn.Parameter(Y.clone())
+
+    def of_an_input(x):
+        h = x[:, None]
+        h.requires_grad = True
+        return (h * w).sin()
+
+    def by_call(x):
+        h = x * 2
+        return (h.requires_grad_() * w).sin(), h.is_leaf, h.requires_grad
+
+    def cut_off(x):
+        with torch.no_grad():
+            h = w * x
+        h.requires_grad = True
+        return (h * w.exp()).sin()
+
+    def penalty(x):
+        h = (x * 2).requires_grad_()
+        y = (h * w).sin().sum()
+        (g,) = torch.autograd.grad(y, h, create_graph=True)
+        return (g.norm() - 1) ** 2 + y
+
+    def without_gradients(x):
+        with torch.no_grad():
+            h = x * 2
+            h.requires_grad = True
+            y = h * w
+        return y + w
+
+    for f in (of_an_input, by_call, cut_off, penalty, without_gradients):
+        compiled = one_graph(f, X)
+        of_w = []
+        for call in (compiled, f):
+            w.grad = None
+            tree_leaves(call(X))[0].sum().backward()
+            of_w.append(w.grad)
+        agree(*of_w)
+
+
+def test_what_hangs_on_a_leaf_alone():
+    w = torch.nn.Parameter(Y.clone())
+
+    def alone(x):
+        h = w.detach() * x
+        h.requires_grad = True
+        return h * 3
+
+    def leaves(x):
+        h = x * 2
+        h.requires_grad = True
+        return h * w, h
+
+    for f in (alone, leaves):
+        compiled = framejit.compile(f)
+        for _ in range(2):
+            w.grad = None
+            got, wanted = tree_leaves(compiled(X)), tree_leaves(f(X))
+            agree(got, wanted)
+            assert [t.is_leaf for t in got] == [t.is_leaf for t in wanted]
+            got[0].sum().backward()
+            assert (w.grad is None) == (f is alone)
+
+
 def test_backward_of_what_has_gradients_inside_twice():
     def f(x):
         return torch.autograd.grad((x**4).sum(), x, create_graph=True)[0].sum()
