@@ -376,6 +376,17 @@ bool Cause::Outdated(PyObject* const* slots) {
   return false;
 }
 
+// The program ends this call by an exception, for its sizes as a rule. A version of what stands in front of that is for
+// nothing.
+static bool IsRefusal(Compiled& compiled, Place& place, Captured& c) {
+  if (!c.broke || !c.cause || c.reason.id != BreakId::kException || place.segments.empty() || compiled.fullgraph)
+    return false;
+  if (place.raising.size() >= Place::kMostRaising) place.raising.erase(place.raising.begin());
+  place.raising.push_back(std::move(c.cause));
+  RememberBreak(compiled, c.reason);
+  return true;
+}
+
 Segment* CaptureAt(Compiled& compiled, CodeState& code, Place& place, FjFrame* frame) {
   const Meter::Pause pause;
   double start = Now();
@@ -402,6 +413,10 @@ Segment* CaptureAt(Compiled& compiled, CodeState& code, Place& place, FjFrame* f
     if (problem.again != Again::kNone) {
       Decide(problem.again, compiled, place);
       continue;
+    }
+    if (attempt == 0 && &place == code.entry && IsRefusal(compiled, place, c)) {
+      compiled.seconds += Now() - start;
+      return nullptr;
     }
     if (c.raises) {
       code.stopped.emplace(c.stopped_at, RememberBreak(compiled, c.reason));

@@ -216,7 +216,10 @@ struct Place {  // What is known of one offset of an instruction and one depth o
   long step = 0;            // The step of the range that the loop goes through.
   long skip = 0;            // nothing to capture here: step this many instructions before asking again
   Cause cause;              // What ended that capture.
-  int revised = 0;          // captures that were made because a cause was outdated; those in vain count twice
+  // What was read in calls that the program ends by an exception, of code that has a version for others.
+  std::vector<std::shared_ptr<guard::GuardSet>> raising;
+  static constexpr size_t kMostRaising = 8;
+  int revised = 0;  // captures that were made because a cause was outdated; those in vain count twice
   static constexpr int kMostRevised = 4;
   int misses = 0;
   int wasted = 0;  // Versions with a guard on an object that died after one run.

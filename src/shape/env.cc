@@ -328,8 +328,14 @@ void Env::Learn(Cmp cmp, Int lhs, Int rhs) {
   int64_t room = WrapAdd(limit, -f.constant);
   if (f.scale > 0) fact.hi = std::min(fact.hi, PyFloorDiv(room, f.scale));
   if (f.scale < 0) fact.lo = std::max(fact.lo, -PyFloorDiv(room, -f.scale));
-  if (cmp != Cmp::kEq || f.constant % f.scale != 0) return;
-  int64_t value = -f.constant / f.scale;  // key == value
+  int64_t value;  // that the key has
+  if (cmp == Cmp::kEq && f.constant % f.scale == 0) {
+    value = -f.constant / f.scale;
+  } else if (const Range known = Bounds(f.key); cmp != Cmp::kEq && known.lo == known.hi) {  // s0 <= 1 says s0 == 1
+    value = known.lo;
+  } else {
+    return;
+  }
   fact = {value, value};
   Poly p = ToPoly(f.key);
   std::optional<uint32_t> best;  // of several, the youngest gives way

@@ -23,8 +23,10 @@ bool IsContiguous(Env& env, const TensorMeta& m) {
   if (IsRowMajor(m) || IsEmpty(env, m.sizes)) return true;
   Int expect = 1;
   for (size_t i = m.sizes.size(); i-- > 0;) {
-    if (env.Eq(m.sizes[i], 1)) continue;
-    if (!env.Eq(m.strides[i], expect)) return false;
+    // Whether the size is 1 is asked only where that decides.
+    const bool fits = env.Prove(shape::Cmp::kEq, m.strides[i], expect) == true;
+    if (!fits && env.Eq(m.sizes[i], 1)) continue;
+    if (!fits && !env.Eq(m.strides[i], expect)) return false;
     expect = expect * m.sizes[i];
   }
   return true;
@@ -82,8 +84,9 @@ bool IsChannelsLast(Env& env, const TensorMeta& m) {
   if (rank != 4 && rank != 5) return false;
   Int expect = 1;
   auto fits = [&](size_t d) {
-    if (env.Eq(m.sizes[d], 1)) return true;
-    bool ok = env.Eq(m.strides[d], expect);
+    const bool known = env.Prove(shape::Cmp::kEq, m.strides[d], expect) == true;
+    if (!known && env.Eq(m.sizes[d], 1)) return true;
+    const bool ok = known || env.Eq(m.strides[d], expect);
     expect = expect * m.sizes[d];
     return ok;
   };
@@ -325,7 +328,8 @@ Ints PreserveFormat(Env& env, const TensorMeta& m) {
   });
 }
 
-std::optional<Ints> ViewStrides(Env& env, const TensorMeta& m, const Ints& sizes) {
+// Nothing: the elements of m do not lie so that they can be walked in these sizes.
+static std::optional<Ints> Walked(Env& env, const TensorMeta& m, const Ints& sizes) {
   if (IsRowMajor(m)) return RowMajor(sizes);
   if (m.sizes == sizes) return m.strides;  // also keeps odd strides of size-1 dimensions
   if (IsEmpty(env, m.sizes)) return RowMajor(sizes);
@@ -344,7 +348,8 @@ std::optional<Ints> ViewStrides(Env& env, const TensorMeta& m, const Ints& sizes
     const bool ends = d == 0 || !goes_on();
     if (!ends) continue;
     const auto fits = [&] {  // what ends the chunk is of it, be it 1 or more
-      return taken * sizes[view] == chunk || env.Lt(taken, chunk) || env.Eq(sizes[view], 1);
+      return taken * sizes[view] == chunk || env.Prove(shape::Cmp::kEq, sizes[view], 1) == true ||
+             env.Lt(taken, chunk) || env.Eq(sizes[view], 1);
     };
     while (view >= 0 && fits()) {
       out[view] = taken * chunk_stride;
@@ -359,6 +364,28 @@ std::optional<Ints> ViewStrides(Env& env, const TensorMeta& m, const Ints& sizes
   }
   if (view != -1) return std::nullopt;
   return out;
+}
+
+std::optional<Ints> ViewStrides(Env& env, const TensorMeta& m, const Ints& sizes) {
+  if (IsRowMajor(m)) return RowMajor(sizes);
+  // What can be viewed with sizes of at least 2 can be with ones, and then its elements lie at the same places.
+  const Ints before = shape::TakenForGranted();
+  bool found = true;
+  Ints out = AtTypicalSizes(env, {sizes, m.sizes, m.strides}, [&](const std::vector<Ints>& p) {
+    TensorMeta at = m;
+    at.sizes = p[1];
+    at.strides = p[2];
+    auto strides = Walked(env, at, p[0]);
+    found = found && strides;
+    return strides.value_or(Ints());
+  });
+  if (found) {
+    std::for_each(before.begin(), before.end(), shape::TakeForGranted);
+    return out;
+  }
+  shape::TakenForGranted();
+  std::for_each(before.begin(), before.end(), shape::TakeForGranted);
+  return Walked(env, m, sizes);
 }
 
 }  // namespace framejit::surface

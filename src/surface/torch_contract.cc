@@ -44,20 +44,8 @@ ValueId Product(Scope& s, ValueId a, ValueId b) {
     ValueId flat = s.b.Reshape(a, {shape::Product(rows), ta.shape.back()});
     return s.b.Reshape(s.b.Add(Op::kMatMul, {flat, b}), result);
   }
-  Ints batch;
-  Ints ba(ta.shape.begin(), ta.shape.end() - 2), bb(tb.shape.begin(), tb.shape.end() - 2);
-  batch = ba.size() >= bb.size() ? ba : bb;
-  const Ints& shorter = ba.size() >= bb.size() ? bb : ba;
-  size_t shift = batch.size() - shorter.size();
-  for (size_t i = 0; i < shorter.size(); ++i) {
-    Int& have = batch[i + shift];
-    if (have == shorter[i]) continue;
-    if (s.env.Eq(have, 1)) {
-      have = shorter[i];
-    } else if (!s.env.Eq(shorter[i], 1) && !s.env.Eq(have, shorter[i])) {
-      Scope::Fail("matmul: batch sizes do not broadcast");
-    }
-  }
+  const Ints batch =
+      BroadcastShapes({ta.shape.begin(), ta.shape.end() - 2}, {tb.shape.begin(), tb.shape.end() - 2}, s.env);
   auto spread = [&](ValueId v, const TensorType& t) {
     Ints sizes = batch;
     sizes.insert(sizes.end(), t.shape.end() - 2, t.shape.end());

@@ -520,19 +520,7 @@ Outs BroadcastTensors(Scope& s) {
   std::vector<Operand> all = s.tensors(0);
   if (all.empty()) Scope::Skip();
   Ints sizes;
-  for (const Operand& x : all) {
-    Ints mine = x.meta->sizes;
-    if (mine.size() > sizes.size()) sizes.insert(sizes.begin(), mine.size() - sizes.size(), Int(1));
-    size_t shift = sizes.size() - mine.size();
-    for (size_t i = 0; i < mine.size(); ++i) {
-      Int& size = sizes[i + shift];
-      if (s.env.Eq(size, 1)) {
-        size = mine[i];
-      } else if (!s.env.Eq(mine[i], 1) && !s.env.Eq(mine[i], size)) {
-        Scope::Fail("shapes do not broadcast");
-      }
-    }
-  }
+  for (const Operand& x : all) sizes = BroadcastShapes(sizes, x.meta->sizes, s.env);
   std::vector<Out> items;
   for (const Operand& x : all) {
     const Ints& mine = x.meta->sizes;

@@ -59,7 +59,7 @@ def X(*sizes):
     return torch.randn(*sizes)
 
 
-NORM, CONV = nn.LayerNorm(8), nn.Conv2d(3, 4, 3, padding=1).eval()
+NORM, QKV, CONV = nn.LayerNorm(8), nn.Linear(8, 24), nn.Conv2d(3, 4, 3, padding=1).eval()
 # Programs to which a size of 1 is a size like any other, though strides or library calls ask.
 ONE_VERSION = {
     "heads": (lambda x: NORM((x.view(x.size(0), x.size(1), 2, 4).transpose(1, 2) * 2).transpose(1, 2).reshape(x.shape)), lambda n: X(2, n, 8)),
@@ -76,6 +76,12 @@ ONE_VERSION = {
     "cropped": (lambda x, y: F.pad(x, (0, y.size(1) - x.size(1))) + y, lambda n: (X(2, n), X(2, (n * 5) % 11 + 1))),
     "tensor_split": (lambda x: [a + 1 for a in torch.tensor_split(x, 3)], lambda n: X(n, 4)),
     "int": (lambda x, n: x.new_zeros(n, 3) + x, lambda n: (X(3), n)),
+    "heads_of_a_part": (
+        lambda x: NORM(F.scaled_dot_product_attention(*[p.view(*p.shape[:-1], -1, 4).transpose(1, 2) for p in QKV(x).split(8, -1)]).transpose(1, 2).reshape(x.shape)),
+        lambda n: X(2, n, 8),
+    ),
+    "batches_of_two": (lambda x, y: torch.softmax(x @ y.transpose(1, 2), -1) @ y, lambda n: (X(n, 5, 4), X(n, 6, 4))),
+    "broadcast_tensors": (lambda x, y: [a + 1 for a in torch.broadcast_tensors(x, y)], lambda n: (X(n, 5), X(n, 5))),
 }
 
 
@@ -120,6 +126,40 @@ def test_heads_are_loops_over_dimensions(name, grad, capfd, fresh):
     assert "kernel(" in loops and "floordiv" not in loops and "= rem" not in loops, loops
 
 
+@pytest.mark.parametrize("grad", (False, True))
+def test_what_a_branch_says_of_a_size_is_known(grad, fresh):
+    """Where the program has asked whether a length is 1, nothing else is asked of it, nor of the batch."""
+
+    def f(x):
+        y = F.softmax(x.view(x.size(0), x.size(1), 2, 4).transpose(1, 2), -1)
+        if x.size(1) > 1:
+            y = y * 2
+        return y.transpose(1, 2).contiguous().reshape(x.size(0), x.size(1), -1).contiguous() + 1
+
+    pairs = [(7, 5), (6, 9), (5, 1), (1, 8), (1, 1), (3, 1), (4, 1), (2, 2)]
+    info = calls(f, lambda n: X(*pairs[n], 8), range(len(pairs)), grad)
+    assert compiles(info) == 3, info
+    assert info["outcomes"]["run"] == {"graph": len(pairs)}, info
+
+
+def test_sizes_that_the_program_refuses_make_no_versions():
+    def check(x):
+        if x.size(0) * x.size(1) == 1:
+            raise ValueError("more than one value")
+        return x * 2
+
+    def f(x):
+        y = torch.tanh(x) + 1
+        z = check(y)
+        return torch.exp(z).sum(0)
+
+    pairs = [(7, 5), (6, 9), (1, 1), (1, 4), (1, 1), (1, 1), (3, 1), (1, 1)]
+    info = calls(f, lambda n: X(*pairs[n]), range(len(pairs)))
+    assert compiles(info) == 2 and info["captures"] == 3, info
+    assert info["outcomes"]["run"] == {"graph": 4, "python": 4}, info
+    assert "the program raises an exception: such calls run as written" in info["notes"]
+
+
 def test_strides_that_show_are_right():
     """A result that lies in columns has other strides where it has one: a version for that, and no wrong one."""
     info = calls(lambda x: (x.t() * 2).t(), lambda n: X(n, 1, 4).squeeze(1).t(), SIZES)
@@ -127,6 +167,10 @@ def test_strides_that_show_are_right():
     calls(lambda x: x.permute(2, 0, 1) + 1, lambda n: X(n, 3, n + 1), SIZES)
     calls(lambda x: x.permute(0, 3, 1, 2).relu() * 2, lambda n: X(n, n, 2, 3), SIZES)
     calls(lambda x, n: x.expand(n, 4), lambda n: (X(1, 4), n), SIZES)
+    calls(lambda x: x.chunk(3, -1)[1].view(x.size(0), x.size(1), 2, 4), lambda n: X(2, n, 24), SIZES)
+    calls(lambda x: x.chunk(3, -1)[1].view(x.size(0), x.size(1), 2, 4), lambda n: X(n, 2, 24), SIZES)
+    calls(lambda x: x.transpose(0, 1).reshape(x.size(1), x.size(0), 2, 2), lambda n: X(n, n, 4), SIZES)
+    calls(lambda x: x.transpose(0, 1)[:, :, ::2].view(-1, x.size(0), 1, 2), lambda n: X(2, n, 4), SIZES)
     assert compiles(calls(lambda x, y: x.expand(y.size(0), -1) + y, lambda n: (X(1, 4), X(n, 4)), SIZES)) <= 3
     assert compiles(calls(lambda x: (x * 2).sum(0), lambda n: np.asfortranarray(np.random.RandomState(n).rand(n, 4)), SIZES)) <= 4
 

@@ -197,7 +197,8 @@ class Policy : public frame::FramePolicy {
       if (may_leave && Scattered(state, place))
         return &place == state.entry ? InPython(*compiled) : StepOver(frame, place);
       const Sizes differ = last->guards->DynamicCandidates(fj_localsplus(frame));
-      if (!compiled->fullgraph && Emptied(differ)) return AsWritten(*compiled, frame, result);
+      if (!compiled->fullgraph && Emptied(differ)) return AsWritten(*compiled, frame, kEmpty, result);
+      if (Refuses(place, frame)) return AsWritten(*compiled, frame, kRefused, result);
       if (!Missed(*compiled, place, frame, differ))
         return PyErr_Occurred() ? frame::Action::kRaise : StepOver(frame, place);
     } else if (stance == Stance::kFailOnRecompile) {
@@ -208,7 +209,9 @@ class Policy : public frame::FramePolicy {
     }
     if (loops && loops->Considered(frame)) return frame::Action::kStep;
     const double before = compiled->seconds;
+    const auto raising = place.raising.empty() ? nullptr : place.raising.back();
     Segment* seg = CaptureAt(*compiled, state, place, frame);
+    if (!place.raising.empty() && place.raising.back() != raising) return AsWritten(*compiled, frame, kRefused, result);
     if (looping) state.loop_seconds += compiled->seconds - before;
     if (seg && seg->calls == 0) state.plain_seconds += compiled->seconds - before;
     ProgressOf(frame).ran = true;
@@ -273,10 +276,21 @@ class Policy : public frame::FramePolicy {
 
   // A call with something empty, of code that has versions for what is not: what is empty follows rules of its own (of
   // strides, of errors) and has next to nothing to compute.
-  static frame::Action AsWritten(Compiled& compiled, FjFrame* frame, PyObject** result) {
-    constexpr const char* kNote = "a size is 0 that was not: such calls run as written";
-    if (std::find(compiled.notes.begin(), compiled.notes.end(), kNote) == compiled.notes.end())
-      compiled.notes.push_back(kNote);
+  static constexpr const char* kEmpty = "a size is 0 that was not: such calls run as written";
+  static constexpr const char* kRefused = "the program raises an exception: such calls run as written";
+
+  // Of such a call, for which there is no version, is it known that the program ends it by an exception?
+  static bool Refuses(const Place& place, FjFrame* frame) {
+    return std::any_of(place.raising.begin(), place.raising.end(), [&](const auto& guards) {
+      std::vector<int64_t> symbols(guards->num_symbols() + 1);
+      PyObject* no_input;
+      return guards->Check(fj_localsplus(frame), &no_input, symbols.data());
+    });
+  }
+
+  static frame::Action AsWritten(Compiled& compiled, FjFrame* frame, const char* note, PyObject** result) {
+    if (std::find(compiled.notes.begin(), compiled.notes.end(), note) == compiled.notes.end())
+      compiled.notes.push_back(note);
     compiled.outcomes->Add(diag::RunBy::kPython);
     SuspendScope off;
     frame::ConcreteSemantics semantics;
