@@ -65,7 +65,7 @@ constexpr Row kTorch[] = {
     {"leaky_relu", {.keeps = kFirst, .batch = Batch::kUnary}},
     {"sgn", {.keeps = kFirst | kResult, .batch = Batch::kUnary}},
     {"hardshrink take threshold var", {.keeps = kFirst}},
-    {"_safe_softmax det linalg_det ldexp linalg_slogdet linalg_solve_triangular logcumsumexp scatter_reduce "
+    {"_safe_softmax det linalg_det ldexp linalg_slogdet linalg_solve_triangular logcumsumexp "
      "special_erfcx special_i0e special_i1 special_i1e special_log_ndtr special_ndtri std_mean vector_norm",
      {.keeps = kResult}},
     {"__iter__", {.flags = kOneOfSeveral}},
@@ -104,12 +104,15 @@ constexpr Row kTorch[] = {
     {"alias_copy atleast_1d atleast_2d atleast_3d block_diag broadcast_to cartesian_prod channel_shuffle col2im "
      "constant_pad_nd diag diag_embed diagflat diagonal_copy diagonal_scatter diff dsplit expand_copy fft_fftshift "
      "fft_hfft2 fft_hfftn fft_ifftshift fill fliplr flipud hsplit im2col index_fill index_select linalg_diagonal "
-     "masked_scatter max_unpool1d meshgrid narrow_copy permute_copy pixel_shuffle pixel_unshuffle rot90 scatter "
+     "masked_scatter max_unpool1d meshgrid narrow_copy permute_copy pixel_shuffle pixel_unshuffle rot90 "
      "select_copy select_scatter slice_copy slice_scatter split_copy split_with_sizes_copy squeeze_copy "
      "sum_to_size t_copy transpose_copy unbind_copy unfold unfold_copy unsqueeze_copy view_copy vsplit",
      {.flags = kLinear}},
     {"fill_", {.flags = kLinear, .batch = Batch::kFill}},
-    {"index_add put", {.flags = kLinear, .keeps = kSecond}},
+    {"put", {.flags = kLinear, .keeps = kSecond}},
+    {"index_add", {.flags = kLinear | kLikeFirst, .keeps = kSecond}},
+    {"scatter", {.flags = kLinear | kLikeFirst}},
+    {"scatter_reduce", {.flags = kLikeFirst, .keeps = kResult}},
     {"_upsample_bicubic2d_aa _upsample_bilinear2d_aa _upsample_nearest_exact1d _upsample_nearest_exact2d "
      "_upsample_nearest_exact3d upsample_bicubic2d upsample_linear1d upsample_nearest1d upsample_nearest3d "
      "upsample_trilinear3d",
@@ -216,7 +219,8 @@ constexpr Row kTorch[] = {
     {"cat concat", {.flags = kKeepsNoOperand | kKeepsNoResult, .cpu = CastRule::kPromote, .batch = Batch::kJoined}},
     {"stack", {.flags = kKeepsNoOperand | kKeepsNoResult, .cpu = CastRule::kPromote, .batch = Batch::kStacked}},
     {"masked_fill", {.flags = kKeepsNoOperand | kKeepsNoResult | kTakesFactor, .batch = Batch::kPointwiseOfTwo}},
-    {"index_put scatter_add", {.flags = kLinear, .cuda = CastRule::kPromote}},
+    {"index_put", {.flags = kLinear, .cuda = CastRule::kPromote}},
+    {"scatter_add", {.flags = kLinear | kLikeFirst, .cuda = CastRule::kPromote}},
     {"__bool__ __nonzero__", {.flags = kOutside, .ends = BreakId::kTensorBool, .batch = Batch::kUnary}},
     {"__int__", {.flags = kOutside, .ends = BreakId::kTensorItem, .batch = Batch::kUnary}},
     {"cumprod logsumexp special_logsumexp", {.keeps = kResult, .cuda = CastRule::kFloat32, .batch = Batch::kDim}},
@@ -442,6 +446,7 @@ constexpr std::pair<EffectFlags, const char*> kFlags[] = {
     {kSizedByShapes, "sized_by_shapes"},
     {kSizedByNumbers, "sized_by_numbers"},
     {kLayoutFollows, "layout_follows"},
+    {kLikeFirst, "like_first"},
     {kWritesFirst, "writes_first"},
     {kWritesInSilence, "writes_in_silence"},
     {kDraws, "draws"},

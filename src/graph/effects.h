@@ -28,6 +28,7 @@ enum EffectFlags : uint32_t {
   kSizedByShapes = 1u << 7,   // NumPy: they follow from the shapes of the operands
   kSizedByNumbers = 1u << 8,  // NumPy: likewise, if no array is among the arguments
   kLayoutFollows = 1u << 9,   // the result lies as its first operand does, and does not depend on how that lies
+  kLikeFirst = 1u << 31,      // the result is of the first operand's type and size, and lies row by row
   // --- what it writes and draws
   kWritesFirst = 1u << 10,      // NumPy: into its first argument, and returns nothing
   kWritesInSilence = 1u << 11,  // operands (running statistics): nothing on a stand-in shows it

@@ -309,6 +309,13 @@ Outs SetItem(Scope& s) {
   return outs;
 }
 
+// Parts of complex tensors, and of others that the primitives do not compute with, are views like all others.
+Outs GetPart(Scope& s) {
+  const Operand x = s.tensor(0);
+  if (!ParseIndex(s, x, s.arg(1)).tensors.empty()) Scope::Skip();
+  return GetItem(s);
+}
+
 // Complex values are stored as they are.
 Outs SetComplex(Scope& s) {
   const Operand x = s.tensor(0), value = s.Read(s.arg(2));
@@ -434,6 +441,7 @@ Outs FillDiagonal(Scope& s) {
 // clang-format off: a table
 constexpr Row kRows[] = {
     {"oO:getitem", "(Tensor input, Any key)", &GetItem},
+    {"o:getitem", "(Tensor input, Any key)", &GetPart, Op::kInput, kAnyDType},
     {"oO:setitem", "(Tensor input, Any key, Operand value)", &SetItem},
     {"o:setitem", "(Tensor input, Any key, Operand value)", &SetComplex, Op::kInput, kAnyDType},
     {"tm:index_select", "(Tensor input, int dim, Tensor index)", &IndexSelect},

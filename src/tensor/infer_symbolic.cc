@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "graph/arguments.h"
+#include "graph/effects.h"
 #include "tensor/ones.h"
 
 namespace framejit::tensor {
@@ -129,9 +130,11 @@ std::optional<Inferred> Infer(const Asking& asking, Call& call, const std::vecto
                                        least);
     }
   }
-  Fitter fitter(values);
+  Fitter fitter(values), apart(values);
   for (Int s : sizes) fitter.Candidate(s);
   fitter.Combine(sizes);
+  for (const TensorMeta& m : metas)
+    for (Int s : m.strides) apart.Candidate(s);
 
   std::vector<Inferred> answers;
   Call answered;
@@ -185,13 +188,47 @@ std::optional<Inferred> Infer(const Asking& asking, Call& call, const std::vecto
       for (const Inferred& a : answers) got.push_back(a.metas[r].strides[d].value());
       if (auto stride = fitter.Fit(got)) m.strides[d] = *stride;
     }
-    for (size_t q = 0; q < answers.size(); ++q)  // dense, in this order
+    bool dense = true;  // in this order
+    for (size_t q = 0; q < answers.size(); ++q)
       for (size_t d = 0; d < rank; ++d)
-        if (m.sizes[d] != Int(1) && m.strides[d].Eval(values[q]) != answers[q].metas[r].strides[d].value())
-          return std::nullopt;
+        dense =
+            dense && (m.sizes[d] == Int(1) || m.strides[d].Eval(values[q]) == answers[q].metas[r].strides[d].value());
+    if (dense) continue;
+    if (out.aliases[r].operand < 0) return std::nullopt;
+    for (size_t d = 0; d < rank; ++d) {  // a view: its strides follow from those of what it is a view of
+      std::vector<int64_t> got;
+      for (const Inferred& a : answers) got.push_back(a.metas[r].strides[d].value());
+      const auto stride = apart.Fit(got);
+      if (!stride) return std::nullopt;
+      m.strides[d] = *stride;
+    }
   }
   call.result = answered.result;
   return out;
+}
+
+// The result of a call whose result is like its first operand: made-up sizes of the others would not fit one another.
+std::optional<Inferred> LikeFirst(Call& call, const std::vector<TensorMeta>& operands, const shape::Env& env,
+                                  const std::vector<PyObject*>& constants, Refusal* why) {
+  if (call.args.empty() || !call.args[0].is(Arg::Kind::kTensor)) return std::nullopt;
+  const std::vector<int64_t> now(env.hints().begin(), env.hints().end());
+  const auto number = [&](Int& e) { e = Int(env.Simplify(e).Eval(now)); };
+  std::vector<TensorMeta> concrete = operands;
+  for (TensorMeta& m : concrete)
+    for (Ints* all : {&m.sizes, &m.strides}) std::for_each(all->begin(), all->end(), number);
+  Call asked = call;
+  EachInt(asked, number);
+  auto found = InferByFramework(asked, concrete, constants, why, true);
+  const size_t first = call.args[0].t;
+  if (!found || found->metas.size() != 1 || found->aliases[0].operand >= 0 || first >= operands.size())
+    return std::nullopt;
+  TensorMeta& m = found->metas[0];
+  if (m.sizes != concrete[first].sizes || m.strides != shape::RowMajor(m.sizes)) return std::nullopt;
+  m.sizes = operands[first].sizes;
+  for (Int& s : m.sizes) s = env.Simplify(s);
+  m.strides = shape::RowMajor(m.sizes);
+  call.result = asked.result;
+  return found;
 }
 
 // Does what was found hold where these symbols are 1? A call that the framework refuses then, a run refuses, too.
@@ -240,7 +277,7 @@ std::optional<Inferred> InferSymbolic(Call& call, const std::vector<TensorMeta>&
                                       const std::vector<PyObject*>& constants, Refusal* why) {
   for (const Asking& asking : kAskings)
     if (auto found = Infer(asking, call, operands, env, constants, why)) return found;
-  return std::nullopt;
+  return call.callee.Has(kLikeFirst) ? LikeFirst(call, operands, env, constants, why) : std::nullopt;
 }
 
 Ones OnesMatter(const Inferred& found, const Call& call, const std::vector<TensorMeta>& operands, const shape::Env& env,

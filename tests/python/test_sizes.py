@@ -347,3 +347,75 @@ def test_numbers_are_symbols_from_the_first_call(name, fresh):
     assert compiles(framejit.cache_info(compiled)) == 1
     for n in (1, 5):
         assert torch.equal(call(compiled, n), call(f, n))
+
+
+PARTS_OF_COMPLEX = {
+    "rows": lambda x, n: x[-(n - n // 2) :].clone(),
+    "columns": lambda x, n: x.split([4, 2, 2], dim=1)[1][-(n - n // 2) :].clone(),
+    "view": lambda x, n: x[: n // 2, 2:4],
+    "joined": lambda x, n: torch.cat([x[:, 4:6][: n // 2], x[:, 2:4][: n - n // 2]]).view(1, n, 1, -1).expand(n, n, n, -1).clone(),
+    "real": lambda x, n: x.real[:n, 4:6].clone(),
+    "stepped": lambda x, n: x[:n:2, None, ..., 3].clone(),
+}
+
+
+@pytest.mark.parametrize("name", PARTS_OF_COMPLEX)
+def test_parts_of_complex_tensors_by_numbers_that_change(name, fresh):
+    f = PARTS_OF_COMPLEX[name]
+    x = torch.polar(torch.ones(64, 8), torch.randn(64, 8))
+    compiled = framejit.compile(f, dynamic=True, fullgraph=True)
+    for n in (4, 8, 6, 9, 33):
+        want, got = f(x, n), compiled(x, n)
+        assert torch.equal(want, got) and (want.stride(), want.storage_offset()) == (got.stride(), got.storage_offset())
+    assert compiled.cache_info()["captures"] == 1
+
+
+def test_parts_of_complex_tensors_are_written_through():
+    def f(x, n):
+        y = x[:n, 1:3]
+        y += 1j
+        return y * 2
+
+    compiled = framejit.compile(f, fullgraph=True)
+    for n in (4, 8, 6):
+        x = torch.polar(torch.ones(16, 4), torch.randn(16, 4))
+        other = x.clone()
+        torch.testing.assert_close(f(x, n), compiled(other, n))
+        torch.testing.assert_close(x, other)
+
+
+SCATTERED = {
+    "scatter_add": lambda x, index, y: x.scatter_add(0, index, y),
+    "scatter": lambda x, index, y: x.scatter(0, index, y),
+    "number": lambda x, index, y: x.scatter(0, index, 2.5),
+    "scatter_reduce": lambda x, index, y: x.scatter_reduce(0, index, y, "amax"),
+    "index_add": lambda x, index, y: x.index_add(0, index[:, 0], y),
+    "in place": lambda x, index, y: (x * 1).scatter_add_(0, index, y),
+}
+
+
+@pytest.mark.parametrize("name", SCATTERED)
+@pytest.mark.parametrize("grad", [False, True])
+def test_what_is_scattered_by_products_of_sizes(name, grad, fresh):
+    """The index is of another size than what is scattered, by other symbols, and they fit for all sizes of the program alone."""
+    scatter = SCATTERED[name]
+
+    def f(x, y, which, counts):
+        n = counts[0] * counts[1]
+        index = (which.unsqueeze(-1) * n + torch.arange(n)).flatten().unsqueeze(-1).expand(-1, x.shape[1])
+        return scatter(x, index, y)
+
+    compiled = framejit.compile(f, dynamic=True, fullgraph=True)
+    for rows, counts in ((4, (2, 3)), (5, (3, 4)), (3, (2, 2)), (7, (5, 3))):
+        n = counts[0] * counts[1]
+        x, which = torch.randn(rows * n, 6), torch.randperm(rows)[: rows - 1]
+        y = torch.randn((rows - 1) * n, 6)
+        args = [[t.clone().requires_grad_(grad) for t in (x, y)] for _ in range(2)]
+        want, got = f(*args[0], which, counts), compiled(*args[1], which, counts)
+        torch.testing.assert_close(want, got)
+        assert want.stride() == got.stride()
+        if grad:
+            want.square().sum().backward(), got.square().sum().backward()
+            for a, b in zip(*args):
+                torch.testing.assert_close(a.grad, b.grad)
+    assert compiled.cache_info()["captures"] == 1
