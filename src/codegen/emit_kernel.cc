@@ -26,6 +26,7 @@
 #include <set>
 #include <utility>
 
+#include "codegen/rare_rows.h"
 #include "codegen/reduction_emitter.h"
 
 namespace framejit::codegen {
@@ -361,38 +362,9 @@ class Emitter : ReductionEmitter {
   }
 
   // --- stages
-  // Does the condition hold in few rows: is something small looked for along a long outer axis?
-  bool Rare(int condition) const {
-    const Inst& inst = k_.insts[condition];
-    if (inst.kind == IKind::kOp && inst.op == Op::kAnd)
-      return std::any_of(inst.operands.begin(), inst.operands.end(), [this](int o) { return Rare(o); });
-    if (inst.kind != IKind::kInBounds || !inst.sym.is_const() || !IsZero(inst.index.inner)) return false;
-    for (size_t d = 0; d < k_.outer.size(); ++d) {
-      const bool along = IsOne(inst.index.outer[d]) || inst.index.outer[d] == Int(-1);
-      if (along) return !k_.outer[d].is_const() || k_.outer[d].value() > 2 * inst.sym.value();
-    }
-    return false;
-  }
-
-  // The conditions, known for a row, of elements that are otherwise a constant (as those of a pad are), where they hold
-  // in few rows.
-  std::vector<int> RareConditions(const Stage& stage) const {
-    std::vector<int> found;
-    for (int n : stage.insts) {
-      const Inst& inst = k_.insts[n];
-      if (inst.kind == IKind::kReduce || inst.kind == IKind::kScan) return {};
-      if (inst.kind != IKind::kOp || inst.op != Op::kWhere) continue;
-      const int condition = inst.operands[0];
-      const bool outside = std::find(stage.insts.begin(), stage.insts.end(), condition) == stage.insts.end();
-      if (outside && uniform_[condition] && k_.insts[inst.operands[2]].kind == IKind::kConst && Rare(condition))
-        found.push_back(condition);
-    }
-    return found;
-  }
-
   // Most rows of sums of pads, as of the gradients of many parts of one array, are constants.
   void RowLoopStage(const Stage& stage) {
-    const std::vector<int> rare = RareConditions(stage);
+    const std::vector<int> rare = RareConditions(k_, stage, uniform_);
     if (rare.empty()) return LoopOverRow(stage);
     Value* any = b_.getFalse();
     for (int n : rare) any = b_.CreateOr(any, scalar_[n]);
