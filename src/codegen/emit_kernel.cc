@@ -26,6 +26,7 @@
 #include <set>
 #include <utility>
 
+#include "codegen/rare_rows.h"
 #include "codegen/reduction_emitter.h"
 
 namespace framejit::codegen {
@@ -361,7 +362,26 @@ class Emitter : ReductionEmitter {
   }
 
   // --- stages
+  // Most rows of sums of pads, as of the gradients of many parts of one array, are constants.
   void RowLoopStage(const Stage& stage) {
+    const std::vector<int> rare = RareConditions(k_, stage, uniform_);
+    if (rare.empty()) return LoopOverRow(stage);
+    Value* any = b_.getFalse();
+    for (int n : rare) any = b_.CreateOr(any, scalar_[n]);
+    const auto splats = splat_;
+    const auto without = [&] {
+      const auto scalars = scalar_;
+      for (int n : rare) scalar_[n] = b_.getFalse();
+      splat_ = splats;
+      for (int n : rare) splat_[n] = nullptr;
+      LoopOverRow(stage);
+      scalar_ = scalars;
+    };
+    Either(any, [&] { LoopOverRow(stage); }, without);
+    splat_ = splats;
+  }
+
+  void LoopOverRow(const Stage& stage) {
     int unroll = schedule_.unroll;
     const int64_t lanes = lanes_;
     const auto span = Number(span_);

@@ -136,13 +136,22 @@ class PlanExecutable : public Executable, public Estimated {
       std::rotate(instances_.begin() + i, instances_.begin() + i + 1, instances_.end());  // most recent last
       return instances_.back();
     }
+    const auto alike = [&](const std::shared_ptr<const Instance>& other) {
+      for (size_t s = 0; s < symbols.size(); ++s)
+        if (!moving_.symbols[s] && symbols[s] != other->symbols[s]) return false;
+      return true;
+    };
+    const auto like = std::find_if(instances_.rbegin(), instances_.rend(), alike);
+    auto made = like == instances_.rend() ? std::make_shared<const Instance>(plan_, symbols)
+                                          : std::make_shared<const Instance>(plan_, moving_, **like, symbols);
     if (instances_.size() >= kMaxInstances) instances_.erase(instances_.begin());
-    instances_.push_back(std::make_shared<Instance>(plan_, symbols));
+    instances_.push_back(std::move(made));
     return instances_.back();
   }
 
   const Plan plan_;
   const PlanIndex index_;
+  const Moving moving_{plan_};
   const CompileStats stats_;
   bool records_ = false;
   StepSampler sampler_;

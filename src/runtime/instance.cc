@@ -62,6 +62,24 @@ int64_t PlanMemory(std::span<const Interval> intervals, std::span<int64_t> offse
   return total;
 }
 
+Moving::Moving(const Plan& plan) : symbols(plan.symbol_sources.size(), true) {
+  const auto stays = [this](Int e) { e.ForEachSymbol([this](uint32_t id) { symbols[id] = false; }); };
+  const auto moves = [this](Int e) {
+    bool any = false;
+    e.ForEachSymbol([&](uint32_t id) { any = any || symbols[id]; });
+    return any;
+  };
+  for (const Value& v : plan.values) {
+    for (Int e : v.sizes) stays(e);
+    for (Int e : v.strides) stays(e);
+  }
+  for (const Plan::Nothing& n : plan.nothings) stays(n.size), stays(n.of);
+  for (size_t v = 0; v < plan.values.size(); ++v)
+    if (moves(plan.values[v].offset)) values.push_back(static_cast<int>(v));
+  for (size_t i = 0; i < plan.steps.size(); ++i)
+    if (std::ranges::any_of(plan.steps[i].symbols, moves)) steps.push_back(static_cast<int>(i));
+}
+
 Instance::Instance(const Plan& plan, std::span<const int64_t> symbol_values)
     : symbols(symbol_values.begin(), symbol_values.end()) {
   // Layers of a model have the same sizes and strides: each list stands once.
@@ -76,7 +94,6 @@ Instance::Instance(const Plan& plan, std::span<const int64_t> symbol_values)
   for (const auto& [list, first] : at)
     for (size_t i = 0; i < list.size(); ++i) numbers[first + i] = list[i].Eval(symbols);
   values.reserve(plan.values.size());
-  steps.reserve(plan.steps.size());
   const auto put = [&](const Ints& list) { return numbers.data() + at.find(std::span<const Int>(list))->second; };
 
   for (const Plan::Nothing& n : plan.nothings) {
@@ -96,22 +113,11 @@ Instance::Instance(const Plan& plan, std::span<const int64_t> symbol_values)
     if (v.whole) storage_bytes[v.storage] = reach.high * DTypeSize(v.dtype);
     values.push_back(info);
   }
-  for (const Step& s : plan.steps) {
-    StepInfo info;
-    if (s.device_kernel) {
-      info.symbols = put(s.symbols);
-      info.launch = s.device_kernel->Configure(info.symbols, true);
-    } else if (s.kind == Step::Kind::kKernel) {
-      info.symbols = put(s.symbols);
-      const auto empty = [&](int v) { return values[v].numel == 0; };
-      const bool nothing = !s.results.empty() && std::all_of(s.results.begin(), s.results.end(), empty);
-      info.rows = nothing ? 0 : s.code->rows(info.symbols);  // kernels count on rows that hold something
-      const int64_t work = s.code->work_per_row(info.symbols);
-      if (info.rows > 1 && work * info.rows >= kParallelWork) {
-        info.grain = std::max<int64_t>(1, kPieceWork / std::max<int64_t>(1, work));
-      }
-    }
-    steps.push_back(info);
+  steps.resize(plan.steps.size());
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const Step& s = plan.steps[i];
+    if (s.device_kernel || s.kind == Step::Kind::kKernel) steps[i].symbols = put(s.symbols);
+    SetStep(plan, i);
   }
 
   scratch_offset.assign(plan.storages.size(), 0);
@@ -132,7 +138,48 @@ Instance::Instance(const Plan& plan, std::span<const int64_t> symbol_values)
   }
 }
 
+Instance::Instance(const Plan& plan, const Moving& moving, const Instance& like, std::span<const int64_t> symbol_values)
+    : status(like.status),
+      symbols(symbol_values.begin(), symbol_values.end()),
+      numbers(like.numbers),
+      values(like.values),
+      steps(like.steps),
+      storage_bytes(like.storage_bytes),
+      scratch_offset(like.scratch_offset),
+      scratch_bytes(like.scratch_bytes),
+      device_scratch_bytes(like.device_scratch_bytes) {
+  const auto mine = [&](const int64_t*& list) {
+    if (list) list = numbers.data() + (list - like.numbers.data());
+  };
+  for (ValueInfo& v : values) mine(v.sizes), mine(v.strides);
+  for (StepInfo& s : steps) mine(s.symbols);
+  for (int v : moving.values)
+    values[v].offset_bytes = plan.values[v].offset.Eval(symbols) * DTypeSize(plan.values[v].dtype);
+  for (int i : moving.steps) {
+    int64_t* const to = numbers.data() + (steps[i].symbols - numbers.data());
+    for (size_t k = 0; k < plan.steps[i].symbols.size(); ++k) to[k] = plan.steps[i].symbols[k].Eval(symbols);
+    SetStep(plan, i);
+  }
+}
+
 Instance::~Instance() = default;
+
+// What follows from the symbols of a kernel.
+void Instance::SetStep(const Plan& plan, size_t i) {
+  const Step& s = plan.steps[i];
+  StepInfo& info = steps[i];
+  if (s.device_kernel) {
+    info.launch = s.device_kernel->Configure(info.symbols, true);
+  } else if (s.kind == Step::Kind::kKernel) {
+    const auto empty = [&](int v) { return values[v].numel == 0; };
+    const bool nothing = !s.results.empty() && std::all_of(s.results.begin(), s.results.end(), empty);
+    info.rows = nothing ? 0 : s.code->rows(info.symbols);  // kernels count on rows that hold something
+    const int64_t work = s.code->work_per_row(info.symbols);
+    info.grain = info.rows > 1 && work * info.rows >= kParallelWork
+                     ? std::max<int64_t>(1, kPieceWork / std::max<int64_t>(1, work))
+                     : 0;
+  }
+}
 
 cuda::StreamGraphs* Instance::GraphsOn(const cuda::Driver& driver, int device, uint64_t stream_id) const {
   std::lock_guard lock(graphs_mutex_);

@@ -16,8 +16,18 @@ namespace cuda {
 struct StreamGraphs;
 }
 
+// The symbols of a plan on which no size depends. The number of the round that a loop's segment begins with is one: it
+// says where in an array something lies, and changes with each run.
+struct Moving {
+  explicit Moving(const Plan& plan);
+  std::vector<bool> symbols;       // by symbol
+  std::vector<int> values, steps;  // values whose offset depends on them; steps with a kernel that takes them
+};
+
 struct Instance {
   Instance(const Plan& plan, std::span<const int64_t> symbols);
+  // One that differs from another in symbols that move.
+  Instance(const Plan& plan, const Moving& moving, const Instance& like, std::span<const int64_t> symbols);
   ~Instance();
   // The CUDA graphs of this stream, made at the first use. Null where many other streams have some already.
   cuda::StreamGraphs* GraphsOn(const cuda::Driver& driver, int device, uint64_t stream_id) const;
@@ -44,6 +54,8 @@ struct Instance {
   int64_t scratch_bytes = 0, device_scratch_bytes = 0;
 
  private:
+  void SetStep(const Plan& plan, size_t i);
+
   mutable std::mutex graphs_mutex_;
   mutable std::vector<std::unique_ptr<cuda::StreamGraphs>> graphs_;
 };

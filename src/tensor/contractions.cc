@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstdlib>
 #include <exception>
 #include <numeric>
@@ -32,6 +33,8 @@ namespace {
 
 constexpr int kSamples = 64;
 constexpr uint32_t kBias = 16;  // of ProductShape::layout
+// Multiplications of a product that is small: three tensors and a call of torch take 2 us, as long as 64x32x64 does.
+constexpr int64_t kSmallProduct = 1 << 20;
 
 constexpr int kRowMajor = 101, kNoTrans = 111, kTrans = 112, kPacked = 151, kMatrixB = 162;  // of CBLAS
 
@@ -143,12 +146,52 @@ struct Product {
     return true;
   }
 
+  // The leading dimension of a matrix that BLAS takes, and whether BLAS, which goes by columns, is to transpose it; or
+  // 0.
+  static int64_t LeadingOf(const Matrix& x, bool* transposed) {
+    for (const int unit : {2, 1}) {
+      const int64_t leading = x.strides[3 - unit];
+      *transposed = unit == 1;
+      if (x.strides[unit] == 1 && leading >= std::max<int64_t>(1, x.sizes[unit]) && leading < kMaxPackedSize)
+        return leading;
+    }
+    return 0;
+  }
+  template <typename T, typename Gemm>
+  bool Multiply(Gemm gemm, int64_t m) const {
+    bool ta, tb, tc;
+    const int64_t lda = LeadingOf(Rows(a, m), &ta), ldb = LeadingOf(b, &tb), ldc = LeadingOf(Rows(out, m), &tc);
+    if (!gemm || !lda || !ldb || !ldc || tc) return false;
+    const int64_t n = out.sizes[2], k = a.sizes[2];
+    T* const to = static_cast<T*>(out.data);
+    if (bias) {
+      const T* from = static_cast<const T*>(bias->data);
+      for (int64_t i = 0; i < m; ++i)
+        for (int64_t j = 0; j < n; ++j) to[i * ldc + j] = from[j * bias->strides[0]];
+    }
+    const T one = 1, beta = bias ? 1 : 0;  // columns of the transposed result are rows of the result
+    gemm(tb ? "T" : "N", ta ? "T" : "N", &n, &m, &k, &one, static_cast<const T*>(b.data), &ldb,
+         static_cast<const T*>(a.data), &lda, &beta, to, &ldc);
+    return true;
+  }
+  // A small product costs less than the tensors for a call of torch: this is what that call ends in. The numbers are of
+  // 64 bits for a BLAS that reads 64 or, on machines whose lower half comes first, 32.
+  bool RunSmall(int64_t m) const {
+    if (std::endian::native != std::endian::little || a.sizes[0] != 1 ||
+        static_cast<double>(m) * out.sizes[2] * a.sizes[2] > kSmallProduct)
+      return false;
+    return dtype == DType::kFloat32   ? Multiply<float>(t.sgemm, m)
+           : dtype == DType::kFloat64 ? Multiply<double>(t.dgemm, m)
+                                      : false;
+  }
+
   // By the library that eager calls.
   bool RunMkl(int64_t m) const {
     return (device.kind == DeviceKind::kCuda && m == a.sizes[1] && RunUnaligned()) || Call(m);
   }
   bool Call(int64_t m) const {
     const bool cuda = device.kind == DeviceKind::kCuda;
+    if (!cuda && RunSmall(m)) return true;
     TempTensor ta = Tensor(Rows(a, m)), tb = Tensor(b), tz = Tensor(Rows(out, m));
     if (!ta.ok() || !tb.ok() || !tz.ok()) return false;
     if (!bias)

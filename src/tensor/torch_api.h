@@ -49,6 +49,12 @@ using Handle = void*;  // AtenTensorHandle = at::Tensor*
   X(addmm_out, 't', "aoti_torch_cpu_addmm_out", int32_t, (Handle, Handle, Handle, Handle, double, double))             \
   X(linear_pointwise, 't', "aoti_torch_cpu__linear_pointwise", int32_t,                                                \
     (Handle, Handle, Handle*, const char*, const double**, int64_t, const char**, Handle*))                            \
+  X(sgemm, 't', "sgemm_", void,                                                                                        \
+    (const char*, const char*, const int64_t*, const int64_t*, const int64_t*, const float*, const float*,             \
+     const int64_t*, const float*, const int64_t*, const float*, float*, const int64_t*))                              \
+  X(dgemm, 't', "dgemm_", void,                                                                                        \
+    (const char*, const char*, const int64_t*, const int64_t*, const int64_t*, const double*, const double*,           \
+     const int64_t*, const double*, const int64_t*, const double*, double*, const int64_t*))                           \
   X(sgemm_pack_get_size, 't', "cblas_sgemm_pack_get_size", size_t, (int, int, int, int))                               \
   X(sgemm_pack, 't', "cblas_sgemm_pack", void, (int, int, int, int, int, int, float, const float*, int, float*))       \
   X(sgemm_compute, 't', "cblas_sgemm_compute", void,                                                                   \

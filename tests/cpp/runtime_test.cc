@@ -51,6 +51,47 @@ TEST(PlanMemory, ChainNeedsTwoBuffers) {
   EXPECT_EQ(runtime::PlanMemory(intervals, offsets), 2048);
 }
 
+// Scratch memory is planned once for all rounds of a loop: what differs is where its parts of arrays lie.
+TEST(Instance, IsMadeOfOneThatDiffersInWhatMoves) {
+  using shape::Int;
+  const Int n = Int::Symbol(0), round = Int::Symbol(1);
+  runtime::Plan plan;
+  plan.symbol_sources.resize(2);
+  plan.storages.resize(3);
+  plan.storages[0] = {runtime::Storage::Kind::kInput, 0};
+  plan.storages[1].first = 0, plan.storages[1].last = 2;
+  plan.storages[2].first = 1, plan.storages[2].last = 3;
+  const auto value = [&](int storage, Int size, Int offset, bool whole) {
+    runtime::Value v;
+    v.storage = storage, v.sizes = {size}, v.strides = {Int(1)}, v.offset = offset, v.whole = whole;
+    plan.values.push_back(v);
+  };
+  value(0, n * Int(8), Int(0), true);
+  value(0, n, n * round, false);
+  value(1, n * Int(3), Int(0), true);
+  value(2, n * Int(2), Int(0), true);
+  value(2, n, round + Int(1), false);
+  const runtime::Moving moving(plan);
+  EXPECT_EQ(moving.symbols, (std::vector<bool>{false, true}));
+  EXPECT_EQ(moving.values, (std::vector<int>{1, 4}));
+
+  const int64_t first[] = {100, 2}, second[] = {100, 5};
+  auto like = std::make_unique<runtime::Instance>(plan, first);
+  const runtime::Instance made(plan, moving, *like, second), fresh(plan, second);
+  like.reset();
+  EXPECT_EQ(made.symbols, fresh.symbols);
+  EXPECT_EQ(made.storage_bytes, fresh.storage_bytes);
+  EXPECT_EQ(made.scratch_offset, fresh.scratch_offset);
+  EXPECT_EQ(made.scratch_bytes, fresh.scratch_bytes);
+  for (size_t v = 0; v < plan.values.size(); ++v) {
+    EXPECT_EQ(made.values[v].offset_bytes, fresh.values[v].offset_bytes);
+    EXPECT_EQ(made.values[v].numel, fresh.values[v].numel);
+    EXPECT_EQ(made.values[v].sizes[0], fresh.values[v].sizes[0]);
+    EXPECT_EQ(made.values[v].strides[0], 1);
+  }
+  EXPECT_EQ(made.values[1].offset_bytes, 100 * 5 * 4);
+}
+
 TEST(StridedCopy, AllLayouts) {
   TestHost host;
   host.threads = 2;

@@ -307,3 +307,48 @@ def test_iterators_that_others_hold_are_advanced_as_they_are():
         ours, theirs = iter(range(200)), iter(range(200))
         torch.testing.assert_close(compiled(torch.ones(3), ours), program(torch.ones(3), theirs))
         assert next(ours) == next(theirs) == 121
+
+
+def test_gradients_of_parts_lie_where_the_parts_do():
+    """The gradient of an array of which a segment reads some rows is zero elsewhere, also where what is read moves from run to run."""
+
+    def program(x, rows, other):
+        total = other.new_zeros(())
+        for i in rows:
+            total = total + (x[i] * other).sum() + (x[i + 1] / other).sum()
+        return total
+
+    compiled = framejit.compile(program)
+    other = torch.randn(3, 21)
+    other[1, 2], other[2, 0] = float("nan"), float("inf")
+    for n in (40, 7, 64):
+        for rows in ([0], [1, 4], [2, 2, 5], list(range(0, n - 1, 3))):
+            grads = []
+            for f in (program, compiled):
+                x = torch.randn(n, 3, 21, generator=torch.Generator().manual_seed(n)).requires_grad_()
+                f(x, [r % (n - 1) for r in rows], other).backward()
+                grads.append(x.grad)
+            torch.testing.assert_close(*grads, equal_nan=True)
+    assert compiled.cache_info()["outcomes"]["run"].get("graph", 0) > 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_small_products_are_torchs(dtype):
+    """Small products go to torch's BLAS without tensors of their own: each layout, with a bias and without."""
+
+    @framejit.compile(fullgraph=True)
+    def product(a, b):
+        return a @ b
+
+    @framejit.compile(fullgraph=True)
+    def linear(x, w, bias):
+        return torch.nn.functional.linear(x, w, bias)
+
+    for m, k, n in ((1, 1, 1), (1, 7, 5), (5, 7, 1), (8, 16, 32), (5, 1, 3), (33, 20, 17)):
+        a, b = torch.randn(m, k, dtype=dtype), torch.randn(k, n, dtype=dtype)
+        for left in (a, a.t().contiguous().t(), torch.cat([a, a], 1)[:, :k], torch.cat([a, a], 1)[:, ::2][:, : (k + 1) // 2]):
+            for right in (b, b.t().contiguous().t(), torch.cat([b, b], 1)[:, n:], b[:1].expand(k, n)):
+                right = right[: left.shape[1]]
+                torch.testing.assert_close(product(left, right), left @ right)
+        w, bias = b.t().contiguous(), torch.randn(2 * n, dtype=dtype)[::2]
+        torch.testing.assert_close(linear(a, w, bias), torch.nn.functional.linear(a, w, bias))
