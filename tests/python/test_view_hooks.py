@@ -390,3 +390,54 @@ def test_what_is_kept_for_a_pass_goes_with_it(fresh):
         gc.collect()
         counts.append(len(gc.get_objects()))
     assert counts[2] - counts[1] < 10
+
+
+@pytest.mark.parametrize("hooked", ["nothing", "view", "both"])
+@pytest.mark.parametrize("asked", ["input", "view", "both"])
+def test_gradients_of_a_batch(fresh, asked, hooked):
+    """A batched gradient is none that compiled code can read: the way from results to those that they are made of goes by the framework."""
+
+    def f(x):
+        y = x.sin()
+        v = y.view(2, 2)
+        z = (v * v).exp()
+        return v, z, z * y.sum()
+
+    def run(g):
+        x, log = torch.arange(4.0).requires_grad_(), []
+        v, z, u = g(x)
+        for t in {"nothing": (), "view": (v,), "both": (v, z)}[hooked]:
+            t.register_hook(lambda g: g * 2)
+        wanted = {"input": [x], "view": [v], "both": [v, x]}[asked]
+        batch = torch.eye(4).view(4, 2, 2)
+        for outs in ([z], [u, z], [v, u]):
+            grads = torch.autograd.grad(outs, wanted, [batch] * len(outs), is_grads_batched=True, retain_graph=True)
+            log += [(t.detach().numpy().round(3).tolist(), t.shape) for t in grads]
+        return log
+
+    compiled = fresh.compile(f, fullgraph=True)
+    for _ in range(3):
+        assert run(compiled) == run(f)
+
+
+@pytest.mark.parametrize("registers", ["register_prehook", "register_hook"])
+def test_hooks_of_the_node_of_a_view(fresh, registers):
+    def f(x):
+        y = x * 2
+        a = y.view(-1)
+        return a, a * 3, a.sin()
+
+    def run(g, removed=False):
+        x, log = torch.ones(2, 2, requires_grad=True), []
+        a, z, u = g(x)
+        handle = getattr(a.grad_fn, registers)(lambda *given: log.append([[t.tolist() for t in one] for one in given]))
+        if removed:
+            handle.remove()
+        (z.sum() + u.sum()).backward()
+        return log, x.grad
+
+    compiled = fresh.compile(f, fullgraph=True)
+    for removed in (False, True, False):
+        (log, grad), (expected, wanted) = run(compiled, removed), run(f, removed)
+        assert log == expected and bool(log) != removed
+        torch.testing.assert_close(grad, wanted)
