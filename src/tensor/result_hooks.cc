@@ -257,11 +257,21 @@ int SegmentHook::Inner(CallState* s, const std::vector<bool>& tangents, std::vec
       Ref given = grad;
       grad = Through(hooks, grad);
       if (!grad || Retain(s, i, grad.get(), given.get()) < 0) return -1;
-    } else if (hooks && !TellNone(hooks)) {
+    } else if (hooks && !grad && OwnNodeRuns(s, i) && !TellNone(hooks)) {
       return -1;
     }
   }
   return 0;
+}
+
+// Does the node on which this result hangs run in this pass? The segment's does.
+bool SegmentHook::OwnNodeRuns(CallState* s, int output) {
+  if (InnerOf(output).empty() && GroupsOf(output).empty()) return true;
+  SavedError error;
+  Ref own = Alive(s, output), node(own ? PyObject_GetAttrString(own.get(), "grad_fn") : nullptr);
+  const bool runs = !node || node.get() == Py_None || WillRun(node.get()) != 0;
+  PyErr_Clear();
+  return runs;
 }
 
 // A result keeps its gradient, if it was asked to. given: what torch has added to it already.
@@ -561,7 +571,8 @@ int SegmentHook::InStages(CallState* s, PyObject* saved, const std::vector<bool>
       const bool told = routed && !InnerOf(i).empty();  // by its own node
       auto at = s->hooks->find(static_cast<int>(i));
       if (!grads[i]) {
-        if (at != s->hooks->end() && !told && !TellNone(at->second.get())) return -1;
+        const bool tell = at != s->hooks->end() && !told && OwnNodeRuns(s, static_cast<int>(i));
+        if (tell && !TellNone(at->second.get())) return -1;
         continue;
       }
       if (at != s->hooks->end() && !told) {

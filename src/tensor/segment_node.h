@@ -86,6 +86,7 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   int ToInnerAgain(CallState* head, size_t output, const std::vector<bool>& standing, PyObject* grad, bool create,
                    std::vector<Ref>* inner);
   Ref Alive(CallState* head, int output);
+  bool OwnNodeRuns(CallState* s, int output);
   Ref Unwritten(CallState* head, int output);
   std::vector<bool> Standing(CallState* head);
   int AnswerHooks(CallState* s, size_t output, Ref* grad);

@@ -441,3 +441,29 @@ def test_hooks_of_the_node_of_a_view(fresh, registers):
         (log, grad), (expected, wanted) = run(compiled, removed), run(f, removed)
         assert log == expected and bool(log) != removed
         torch.testing.assert_close(grad, wanted)
+
+
+@pytest.mark.parametrize("mode", ["all", "any"])
+@pytest.mark.parametrize("order", ["a", "b", "d", "la", "ab", "aa", "lal", "dl"])
+def test_a_hook_of_many_results_of_which_some_get_nothing(fresh, order, mode):
+    """One result hangs on a node of its own, which does not run where only those that it is made of are asked."""
+
+    def f(x):
+        a = x * 2
+        b = x * 3
+        d = a * b
+        return a, b, d, d.sum()
+
+    def run(g):
+        x, log = torch.ones(2, requires_grad=True), []
+        a, b, d, loss = g(x)
+        given = lambda gs: log.append([t if t is None else t.tolist() for t in (gs if mode == "all" else [gs])])  # noqa: E731
+        torch.autograd.graph.register_multi_grad_hook((a, b, d), given, mode=mode)
+        for name in order:
+            {"l": loss, "a": a.sum(), "b": b.sum(), "d": d.sum()}[name].backward(retain_graph=True)
+            log.append(name)
+        return log, x.grad.tolist()
+
+    compiled = fresh.compile(f, fullgraph=True)
+    for _ in range(3):
+        assert run(compiled) == run(f)
