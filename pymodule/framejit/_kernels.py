@@ -11,11 +11,12 @@ import numpy
 import torch
 
 from . import _operators
-from ._reads import PURE, TRUSTED, Reads, Unfollowed, _top
+from ._reads import PURE, SCALARS, TRUSTED, UNREAD, Reads, Unfollowed, _top
 
 ESCAPES = {"exec", "eval", "globals", "locals", "breakpoint", "__import__", "compile"}  # what these reach is not known
 ESCAPING = {"sys", "gc", "inspect", "importlib", "ctypes", "pickle", "builtins", "__main__"}
 SETTING = {"setattr", "delattr", "vars", "__dict__", "__setattr__", "__delattr__", "__setstate__"}
+MODULES_OWN = {"_parameters", "_buffers", "_modules"}
 SKIPPED = (types.CodeType, types.FrameType, types.GetSetDescriptorType, types.MemberDescriptorType, torch.library.Library)
 MOST = 20_000
 
@@ -37,7 +38,8 @@ def _own_stores(code):
     own, others = set(), set()
     for before, step in zip(steps, steps[1:]):
         if step.opname in ("STORE_ATTR", "DELETE_ATTR"):
-            (own if before.opname == "LOAD_FAST" and before.argval == code.co_varnames[0] else others).add(step.argval)
+            loaded = before.argval if isinstance(before.argval, tuple) else (before.argval,)  # one instruction may load two
+            (own if before.opname.startswith("LOAD_FAST") and loaded[-1] == code.co_varnames[0] else others).add(step.argval)
     return own - others
 
 
@@ -47,7 +49,9 @@ class KernelReads(Reads):
     def __init__(self):
         super().__init__()
         self.everything = self.sets_by_name = self.writes = False  # writes: to tensors
-        self.others, self.tensors = [], []
+        self.names = set()
+        self.others, self.tensors, self.inner = [], [], []
+        self.made = {}  # classes that the code names, and may make objects of
 
     def _refuse(self, what):
         if len(self.seen) > MOST:
@@ -58,6 +62,16 @@ class KernelReads(Reads):
         self.sets_by_name |= name in SETTING
         self.changes |= name == "next"
         super()._python(name)
+
+    def _unread(self, space):
+        return UNREAD if id(space) in self.made else UNREAD | {"__init__", "__new__", "__post_init__"}
+
+    def _in_place(self, step, code, scope):
+        """A number in a global variable has another one then."""
+        if not super()._in_place(step, code, scope):
+            return False
+        store = next(s for s in dis.get_instructions(code) if s.offset > step.offset and s.opname != "CACHE")
+        return store.opname != "STORE_GLOBAL" or not isinstance(scope.get(store.argval), SCALARS)
 
     def _import(self, name):
         module = sys.modules.get(name)
@@ -112,8 +126,10 @@ class KernelReads(Reads):
             self.everything |= kernels is None
             for kernel in kernels or ():
                 self._value(kernel)
-        else:
-            super()._value(o)
+            return
+        if isinstance(o, type):
+            self.made.update((id(c), c) for c in o.__mro__)
+        super()._value(o)
 
     def _contents(self, o):
         if type(o) in (list, dict, set, tuple, frozenset, collections.OrderedDict, collections.defaultdict):
@@ -123,6 +139,12 @@ class KernelReads(Reads):
         self._class(type(o))
         if isinstance(attributes := getattr(o, "__dict__", None), dict):
             self.seen[id(attributes)] = attributes  # no dict like any other
+            if isinstance(o, torch.nn.Module):  # whose attributes lie in dicts of theirs
+                own = [d for name, d in attributes.items() if name in MODULES_OWN and id(d) not in self.seen]
+                self.inner += own
+                self.seen.update((id(d), d) for d in own)
+                for x in [x for d in own for x in d.values()]:
+                    self._value(x)
             for x in self._note("object", o).values():
                 self._value(x)
         if isinstance(o, (torch.Tensor, numpy.ndarray)):
@@ -141,8 +163,10 @@ class KernelReads(Reads):
                 yield owner, name, (stored is True or name in self.stored) or None
             elif kind in changes:
                 yield (vars(owner) if kind == "object" else owner), None, changes[kind] or None
-        for o in self.tensors:
-            yield o, None, self.writes or None
+        for d in self.inner:
+            yield d, None, stored
+        for o in self.tensors:  # no kernel writes to parameters
+            yield o, None, (self.writes and not isinstance(o, torch.nn.Parameter)) or None
         for o in self.others:
             yield o, None, True if self.changes or self.sets_by_name else stored
 

@@ -178,6 +178,9 @@ class Reads:
         self.roots, self.drawn = [], None
 
     # --- looking through
+    def _unread(self, space):
+        return UNREAD
+
     def _refuse(self, what):
         raise Unfollowed(what)
 
@@ -212,7 +215,7 @@ class Reads:
                 is_class, held = isinstance(space, type), vars(space)
                 known = not is_class and _top(space.__name__) in TRUSTED | PURE
                 every = self.by_name and not known
-                names = {n for n in held if every or n in self.names or (is_class and n.startswith("__") and n.endswith("__"))} - (UNREAD - self.names)
+                names = {n for n in held if every or n in self.names or (is_class and n.startswith("__") and n.endswith("__"))} - (self._unread(space) - self.names)
                 for name in names if is_class else names | self.names | {"__getattr__"}:
                     if (id(space), name) not in done:
                         done.add((id(space), name))
@@ -366,8 +369,11 @@ class Reads:
                 self._refuse("a class that is made there")
             self.by_name |= op == "MATCH_CLASS"
             self.binds |= op in ("STORE_DEREF", "DELETE_DEREF")
-            self.changes |= op in ("STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE") or (op == "BINARY_OP" and step.argrepr.endswith("="))
+            self.changes |= op in ("STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE") or self._in_place(step, code, scope)
         self._constants(code.co_consts, scope, built_in)
+
+    def _in_place(self, step, code, scope):
+        return step.opname == "BINARY_OP" and step.argrepr.endswith("=")
 
     def _constants(self, constants, scope, built_in):
         """Texts may be names of attributes, also in a format."""

@@ -655,3 +655,48 @@ def test_an_operator_that_writes_once(view, told_):
                 out = str(error)
             runs.append((out if isinstance(out, str) else out - 2 * before, (x - before), x._version > version, list(calls)))
         same(runs[0], runs[1])
+
+
+layers_by_name, layer_calls = {}, 0
+
+
+def of_its_layer(x, name):
+    """As serving engines do: the kernel finds its layer by a name, counts, and writes to the layer's cache."""
+    global layer_calls
+    layer_calls += 1
+    layer = layers_by_name[name]
+    layer.cache[layer_calls % 2] = x.sum()
+    return x * layer.linear.weight.sum().tanh() + layer.cache.sum()
+
+
+library.define("of_its_layer(Tensor x, str name) -> Tensor")
+library.impl("of_its_layer", of_its_layer, "CPU")
+library.impl("of_its_layer", lambda x, name: torch.empty_like(x), "Meta")
+
+
+def test_a_kernel_that_finds_its_layer_stays_in_the_graph():
+    global layer_calls
+
+    class Layer(torch.nn.Module):
+        def __init__(self, name):
+            super().__init__()
+            self.linear, self.name, self.norm = torch.nn.Linear(4, 4), name, torch.nn.LayerNorm(4)
+            self.cache, self.eps = torch.zeros(2), 1e-3
+
+        def forward(self, x):
+            return RAW.of_its_layer(self.linear(self.norm(x)), self.name) + self.linear.weight.sum() + self.eps
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(*(Layer(str(i)) for i in range(4)))
+    layers_by_name.update((layer.name, layer) for layer in model)
+    compiled, results = framejit.compile(model, fullgraph=True), []
+    with torch.no_grad():
+        for g in (model, compiled):
+            layer_calls = 0
+            for layer in model:
+                layer.cache.zero_()
+            results.append([(g(torch.arange(8.0).view(2, 4) * (k + 1)), [layer.cache.clone() for layer in model], layer_calls) for k in range(3)])
+    layers_by_name.clear()
+    same(*results)
+    info = framejit.cache_info(compiled)
+    assert info["captures"] == 1 and info["breaks"] == 0
