@@ -11,6 +11,7 @@ Invariant: at most one such twin for each (original, settings), alive as long as
 """
 
 import copy
+import functools
 import types
 import weakref
 
@@ -39,6 +40,23 @@ class _Twin:
         return compile_module(copy.copy(original_of(self)), type(self)._framejit_settings)
 
 
+@functools.cache
+def _metaclass(kind):
+    """That of a made class: what the program sets of `type(self)` is set of the class that it wrote."""
+
+    class Made(kind):
+        def __setattr__(cls, name, value):
+            if name.startswith("_framejit_"):
+                return super().__setattr__(name, value)
+            return setattr(cls.__mro__[2], name, value)
+
+        def __delattr__(cls, name):
+            return delattr(cls.__mro__[2], name)
+
+    Made.__name__, Made.__qualname__, Made.__module__ = kind.__name__, kind.__qualname__, kind.__module__
+    return Made
+
+
 def compile_module(module, settings):
     """The twin of `module` under `settings`; the module itself if it already is one."""
     if isinstance(module, _Twin):
@@ -58,7 +76,7 @@ def compile_module(module, settings):
         "_framejit_settings": settings,
         "_framejit_original": weakref.ref(module),
     }
-    made = type(cls)(cls.__name__, (_Twin, cls), namespace)
+    made = _metaclass(type(cls))(cls.__name__, (_Twin, cls), namespace)
     twin = _share(module, made)
     _twins.setdefault(module, []).append(twin)
     _forget_with(twin, made.__call__)

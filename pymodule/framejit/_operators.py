@@ -121,28 +121,36 @@ def _noted(name, function, writes):
     return kernel
 
 
-def _kernels_in_python(name):
-    """Has torch's dispatcher kernels of this operator that are functions of Python, and do something?"""
+def python_keys(name):
+    """For which keys torch's dispatcher has kernels of this operator that are functions of Python, and do something."""
     import torch
 
+    keys = []
     for line in torch._C._dispatch_dump(name).splitlines():
         key = line.partition(":")[0]
         if ".py:" in line and line.endswith(":: (none) [ boxed ]") and not key.startswith(("Meta", "Autograd", "CompositeImplicitAutograd", "Functionalize")):
-            return True
-    return False
+            keys.append(key.partition("[")[0].strip())
+    return keys
 
 
-def has_python_kernel(op):
-    """Is a kernel of this operator, or of the one overload of this packet, a function of Python? They are noted from now on."""
+def overload_of(op):
+    """(the overload, or None where the packet has several; its packet; what torch.library.custom_op knows of it, or None)"""
     import torch
 
     packet = op._overloadpacket if isinstance(op, torch._ops.OpOverload) else op
     if isinstance(op, torch._ops.OpOverloadPacket):
         if len(op.overloads()) != 1:
-            return False
+            return None, packet, None
         op = getattr(op, op.overloads()[0])
-    defined = torch._library.custom_ops.OPDEFS.get(op._schema.name)
-    if defined is None and (op.namespace in ("aten", "prim", "prims") or id(packet) not in _objects and not _kernels_in_python(op.name())):
+    return op, packet, torch._library.custom_ops.OPDEFS.get(op._schema.name)
+
+
+def has_python_kernel(op):
+    """Is a kernel of this operator, or of the one overload of this packet, a function of Python? They are noted from now on."""
+    op, packet, defined = overload_of(op)
+    if op is None:
+        return False
+    if defined is None and (op.namespace in ("aten", "prim", "prims") or id(packet) not in _objects and not python_keys(op.name())):
         return False
     places = [(i, a.name) for i, a in enumerate(op._schema.arguments) if a.alias_info and a.alias_info.is_write]
 

@@ -178,6 +178,12 @@ class Reads:
         self.roots, self.drawn = [], None
 
     # --- looking through
+    def _unread(self, space):
+        return UNREAD
+
+    def _refuse(self, what):
+        raise Unfollowed(what)
+
     def add(self, *roots):
         """Raises Unfollowed."""
         new = [r for r in roots if not any(r is known for known in self.roots)]
@@ -203,13 +209,13 @@ class Reads:
             for o in (*self.functions, *self.spaces):
                 for name in ASKED.get(type if isinstance(o, type) else type(o), set()) & self.names:
                     if isinstance(o, type) and any(name in vars(c) for c in type(o).__mro__ if not _known(c)):
-                        raise Unfollowed(f"the {name} of a {type(o).__name__}")
+                        self._refuse(f"the {name} of a {type(o).__name__}")
                     self._value(self._note("asked", o, name))
             for space in list(self.spaces):
                 is_class, held = isinstance(space, type), vars(space)
                 known = not is_class and _top(space.__name__) in TRUSTED | PURE
                 every = self.by_name and not known
-                names = {n for n in held if every or n in self.names or (is_class and n.startswith("__") and n.endswith("__"))} - (UNREAD - self.names)
+                names = {n for n in held if every or n in self.names or (is_class and n.startswith("__") and n.endswith("__"))} - (self._unread(space) - self.names)
                 for name in names if is_class else names | self.names | {"__getattr__"}:
                     if (id(space), name) not in done:
                         done.add((id(space), name))
@@ -222,7 +228,7 @@ class Reads:
             return
         self.seen[id(o)] = o
         if len(self.seen) > MOST:
-            raise Unfollowed(f"more than {MOST} values")
+            self._refuse(f"more than {MOST} values")
         if isinstance(o, types.ModuleType):
             self._module(o)
         elif isinstance(o, type):
@@ -251,7 +257,7 @@ class Reads:
         kind = kinds.get(type(o))
         if kind:
             if len(o) > MOST:
-                raise Unfollowed(f"more than {MOST} values")
+                self._refuse(f"more than {MOST} values")
             held = self._note(kind, o)
             for x in held:
                 self._value(x)
@@ -272,7 +278,13 @@ class Reads:
         elif type(o) in (types.GenericAlias, types.UnionType) or (isinstance(o, SWITCHES) and not followed(type(o))) or _top(type(o).__module__).startswith("typing"):
             return
         else:
-            raise Unfollowed(f"a {type(o).__name__}")
+            self._other(o)
+
+    def _import(self, name):
+        self._refuse(f"an import of {name}")
+
+    def _other(self, o):
+        self._refuse(f"a {type(o).__name__}")
 
     def _plain(self, cls):
         """A class of the program's or a library's in Python, whose objects are their attributes."""
@@ -282,7 +294,7 @@ class Reads:
 
     def _module(self, m):
         if m.__name__ == "numpy.random" or (_top(m.__name__) not in TRUSTED | PURE and _top(m.__name__) in sys.stdlib_module_names):
-            raise Unfollowed(f"the module {m.__name__}")
+            self._refuse(f"the module {m.__name__}")
         self.spaces.append(m)
 
     def _class(self, cls):
@@ -293,7 +305,7 @@ class Reads:
                 self.by_name |= c.__name__ in BY_NAME
                 continue
             if not c.__flags__ & HEAP:  # made in C
-                raise Unfollowed(f"the class {c.__name__}")
+                self._refuse(f"the class {c.__name__}")
             if not any(c is known for known in self.spaces):
                 self.spaces.append(c)
                 self._note("class", c)
@@ -305,14 +317,14 @@ class Reads:
         if owner is None or isinstance(owner, types.ModuleType):
             self._python(f.__name__)
             if _top(f.__module__ or "") not in TRUSTED | PURE or f.__name__ in STATEFUL:
-                raise Unfollowed(f"{f.__module__}.{f.__name__}")
+                self._refuse(f"{f.__module__}.{f.__name__}")
         else:
             self.changes |= f.__name__ in CHANGING
             self._value(owner)
 
     def _python(self, name):
         if name in REFUSED:
-            raise Unfollowed(f"{name}()")
+            self._refuse(f"{name}()")
         self.by_name |= name in BY_NAME
         self.changes |= name in CHANGING
 
@@ -325,7 +337,7 @@ class Reads:
             for x in self._note("object", f).values():
                 self._value(x)
         elif f.__name__ in STATEFUL:
-            raise Unfollowed(f"{f.__module__}.{f.__name__}")
+            self._refuse(f"{f.__module__}.{f.__name__}")
         else:
             self.by_name |= f.__name__ in BY_NAME
         if not {_top(f.__globals__.get("__name__")), _top(f.__module__)} <= TRUSTED:  # a decorator keeps what it was given
@@ -347,18 +359,21 @@ class Reads:
                 self.by_name |= name in BY_NAME
                 self.changes |= name in CHANGING
                 if name in STATEFUL:
-                    raise Unfollowed(f"something's {name}")
+                    self._refuse(f"something's {name}")
             elif op in ("STORE_ATTR", "DELETE_ATTR"):
                 self.names.add(name)
                 self.stored.add(name)
             elif op == "IMPORT_NAME" and _top(name) not in TRUSTED | PURE:
-                raise Unfollowed(f"an import of {name}")
+                self._import(name)
             elif op == "LOAD_BUILD_CLASS":
-                raise Unfollowed("a class that is made there")
+                self._refuse("a class that is made there")
             self.by_name |= op == "MATCH_CLASS"
             self.binds |= op in ("STORE_DEREF", "DELETE_DEREF")
-            self.changes |= op in ("STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE") or (op == "BINARY_OP" and step.argrepr.endswith("="))
+            self.changes |= op in ("STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE") or self._in_place(step, code, scope)
         self._constants(code.co_consts, scope, built_in)
+
+    def _in_place(self, step, code, scope):
+        return step.opname == "BINARY_OP" and step.argrepr.endswith("=")
 
     def _constants(self, constants, scope, built_in):
         """Texts may be names of attributes, also in a format."""

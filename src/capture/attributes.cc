@@ -275,9 +275,9 @@ PyObject* CaptureSemantics::FindAttr(PyObject* object, PyObject* name, bool* mis
       return s_.Adopt(v);
     }
   }
-  if (d) return waits ? WaitingValue(s_, d, type) : ClassValue(d, object, type);
-  *missing = true;
-  return nullptr;
+  if (!waits && !s_.UnchangedClass(type, name)) return nullptr;
+  if ((*missing = !d)) return nullptr;
+  return waits ? WaitingValue(s_, d, type) : ClassValue(d, object, type);
 }
 
 bool CaptureSemantics::NoteFunction(PyFunctionObject* fn) {
@@ -378,7 +378,9 @@ PyObject* CaptureSemantics::TypeAttr(PyTypeObject* type, PyObject* name) {
     r = Call(hook, args, 2, nullptr);
   } else if (PyObject* meta = _PyType_Lookup(metatype, name), *own = nullptr; meta && IsDataDescr(meta)) {
     r = IsGetSetDescr(meta) || IsMemberDescr(meta) ? ClassFact(type, name) : ClassValue(meta, o, metatype);
-  } else if ((own = s_.pending().InClass(type, name, &waits))) {
+  } else if (own = s_.pending().InClass(type, name, &waits); !waits && !s_.UnchangedClass(type, name)) {
+    return nullptr;
+  } else if (own) {
     return waits ? WaitingValue(s_, own, type) : ClassValue(own, nullptr, type);
   } else if (meta) {
     return ClassValue(meta, o, metatype);

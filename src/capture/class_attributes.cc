@@ -34,7 +34,17 @@ bool MayWait(Session& s, PyTypeObject* type, PyObject* name, PyObject* value) {
 
 }  // namespace
 
+// The class of the program's behind one that framejit.compile(module) has made (framejit._module), or the class itself.
+static PyTypeObject* Written(PyTypeObject* type) {
+  static PyObject* const mark = PyUnicode_InternFromString("_framejit_original");
+  PyObject* dict = guard::TypeDict(type);
+  const bool made = dict && PyDict_GetItemWithError(dict, mark) && PyTuple_GET_SIZE(type->tp_mro) > 2;
+  return made ? reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(type->tp_mro, 2)) : type;
+}
+
 int CaptureSemantics::StoreClassAttr(PyTypeObject* type, PyObject* name, PyObject* value) {
+  type = Written(type);
+  s_.SourceOf(reinterpret_cast<PyObject*>(type));
   auto* o = reinterpret_cast<PyObject*>(type);
   if (!MayWait(s_, type, name, value)) return s_.Break(BreakId::kSideEffect, "attribute of a type"), -1;
   s_.NoteType(type);
@@ -44,7 +54,7 @@ int CaptureSemantics::StoreClassAttr(PyTypeObject* type, PyObject* name, PyObjec
   if (type == tensor::DataParallelType() && value != Py_None &&
       !PyUnicode_CompareWithASCIIString(name, "_active_ddp_module"))
     s_.data_parallel = value;
-  if (real == value)
+  if (real == value && !s_.kernels.ChangedClass(type, name))
     s_.pending().Forget(o, name);
   else
     s_.pending().Store(o, name, value);

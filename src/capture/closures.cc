@@ -51,7 +51,7 @@ PyObject* CaptureSemantics::LoadCell(PyObject* cell) {
     return s_.Adopt(v);
   }
   const Source* base = s_.SourceOf(cell);
-  if (base && base->kind != SourceKind::kConst && !s_.Reads(cell, nullptr, base)) return nullptr;
+  if (!base || base->kind == SourceKind::kConst ? !s_.Unchanged(cell) : !s_.Reads(cell, nullptr, base)) return nullptr;
   const Source* s = s_.guards().Child(SourceKind::kCell, base ? base : s_.guards().Const(cell));
   if (!v) {
     s_.guards().Absent(s);

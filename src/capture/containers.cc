@@ -48,6 +48,7 @@ bool IsBoundEnum(PyObject* o) {
 
 bool Session::Reads(PyObject* container, PyObject* key, const Source* source) {
   Origin* g = Find(container);
+  if (!Unchanged(container, key) || (g && g->real && !Unchanged(g->real, key))) return false;
   if ((g && g->changes) || (recorded && container == recorded))
     return Break(BreakId::kSideEffect, std::string("a changed ") + Py_TYPE(container)->tp_name + " is read"), false;
   if (!source && g) source = g->source;

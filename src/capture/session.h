@@ -18,6 +18,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "capture/kernel_reads.h"
 #include "capture/modes.h"
 #include "capture/numbers/data_sizes.h"
 #include "capture/numbers/draws.h"
@@ -126,8 +127,11 @@ class Session {
   bool NoteContents(PyObject* o, bool deep = false);
   bool NoteKey(PyObject* key);  // Called for a key of a dict or set whose keys are guarded.
   bool NoteLength(PyObject* o);
-  // An outside container is read, at `key` or as a whole. False (Break): it has pending calls.
+  // An outside container is read, at `key` or as a whole. False (Break): it has pending calls, or see Unchanged.
   bool Reads(PyObject* container, PyObject* key = nullptr, const Source* source = nullptr);
+  // False (Break): an operator in Python may have changed it by now.
+  bool Unchanged(PyObject* owner, PyObject* key = nullptr);
+  bool UnchangedClass(PyTypeObject* type, PyObject* name);
   bool NoteType(PyTypeObject* t);  // Called when attributes of the type were looked up.
   // One attribute of a class of the framework, which programs add to: what a lookup finds (borrowed, may be null),
   // guarded by itself.
@@ -202,6 +206,7 @@ class Session {
   PendingEffects& pending() { return pending_; }  // What waits for the exit.
   Modes modes;                                    // The state of the thread, for the program.
   Vmap vmap;                                      // The open levels of torch.vmap and of derivatives.
+  KernelReads kernels;                            // What operators in Python may read and change.
   Libraries libraries;                            // The libraries whose tensors were met.
   DrawProgram draws;                              // The draws of random numbers that are not torch's.
 

@@ -140,6 +140,7 @@ bool Session::NoteQuiet(PyObject* o, const Source* s) {
 }
 
 PyObject* Session::TensorInput(PyObject* o, const Source* s, tensor::Class c) {
+  if (!Unchanged(o)) return nullptr;
   tensor::Meta m;
   const char* why = nullptr;
   {  // torch may make a view's node anew now, and ask Python where it is (in anomaly mode)

@@ -12,6 +12,7 @@
 #include "graph/arguments.h"
 #include "graph/hints.h"
 #include "surface/rows.h"
+#include "surface/view_results.h"
 #include "tensor/autograd.h"
 
 namespace framejit::capture {
@@ -146,11 +147,9 @@ void LetOthersStand(Trace* replay, const std::vector<std::vector<bool>>& made_of
 std::vector<ViewResult> TakeViews(Session& s, const std::vector<TraceId>& results,
                                   const std::vector<tensor::OutputPlan>& plans) {
   std::vector<ViewResult> views;
-  for (size_t i = 0; i < plans.size(); ++i) {
-    const TensorMeta& m = s.meta(results[i]);
-    if (plans[i].kind == tensor::OutputPlan::kReplay && m.requires_grad && IsFloat(m.dtype))
+  for (size_t i = 0; i < plans.size(); ++i)
+    if (surface::IsViewResult(plans[i].kind == tensor::OutputPlan::kReplay, s.meta(results[i])))
       views.push_back({static_cast<int>(i), kNoValue});
-  }
   std::vector<ValueId>& outputs = s.graph().outputs;
   const size_t first = outputs.size() - views.size();
   for (size_t j = 0; j < views.size(); ++j) views[j].value = outputs[first + j];

@@ -119,15 +119,16 @@ PyObject* CaptureSemantics::CallOperator(PyObject* op, PyObject* const* args, Py
   static PyObject* const plan_of = FromModule("framejit._functions", "plan_of");
   const std::optional<bool> in_python = HasPythonKernel(op);
   if (!in_python) return nullptr;
-  if (*in_python && !s_.options().whole) {  // With fullgraph=True the graph goes on, and these may show.
-    if (!s_.guessing().made().empty())
-      return s_.Break(BreakId::kSideEffect, "an operator in Python, which a wrong guess must not call");
-    if (!s_.pending().Empty() && !IsOurs(op))
-      return s_.Break(BreakId::kSideEffect, "an operator in Python behind a write that it may read");
-  }
-  bool tracked = false;
+  std::vector<PyObject*> tensors;
   for (Py_ssize_t i = 0; i < nargs + KwCount(kwnames); ++i)
-    EachTensorIn(args[i], [&](PyObject* t) { tracked |= s_.meta(AsTensor(t)->id).requires_grad; });
+    EachTensorIn(args[i], [&](PyObject* t) { tensors.push_back(t); });
+  if (*in_python) {
+    if (!s_.options().whole && !s_.guessing().made().empty())  // With fullgraph=True it is called again.
+      return s_.Break(BreakId::kSideEffect, "an operator in Python, which a wrong guess must not call");
+    if (!IsOurs(op) && !s_.kernels.Call(s_, op, tensors)) return nullptr;
+  }
+  bool tracked =
+      std::any_of(tensors.begin(), tensors.end(), [&](PyObject* t) { return s_.meta(AsTensor(t)->id).requires_grad; });
   tracked &= s_.modes.now.grad && !s_.modes.now.inference;
   Ref told;
   {

@@ -53,7 +53,7 @@ struct TypeTest {
   // One class of the method resolution order, and what its dict held.
   struct Level {
     Ref type;
-    std::vector<std::pair<Ref, Ref>> items;
+    std::vector<std::pair<Ref, Expected>> items;  // objects of the program's classes are not kept alive
   };
   std::shared_ptr<const std::vector<Level>> all;  // null: only `attributes` matter
   // The type of `t` is `type`.

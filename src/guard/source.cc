@@ -9,8 +9,8 @@
 
 namespace framejit::guard {
 
-Expected::Expected(PyObject* o) : object_(o) {
-  if (o && PyType_SUPPORTS_WEAKREFS(Py_TYPE(o))) {
+Expected::Expected(PyObject* o, bool weakly) : object_(o) {
+  if (o && weakly && PyType_SUPPORTS_WEAKREFS(Py_TYPE(o))) {
     ref_ = Ref(PyWeakref_NewRef(o, nullptr));
     weak_ = static_cast<bool>(ref_);
     if (!weak_) PyErr_Clear();

@@ -12,11 +12,12 @@ namespace framejit::guard {
 
 using tensor::Ref;
 
-// A reference to an expected object: weak where the type allows it, else strong. Matches nothing once the object died.
+// A reference to an expected object: weak where the type allows it and that is asked, else strong. Matches nothing once
+// the object died.
 class Expected {
  public:
   Expected() = default;
-  explicit Expected(PyObject* o);
+  explicit Expected(PyObject* o, bool weakly = true);
   bool Is(PyObject* o) const {
     return o == object_ && (!weak_ || reinterpret_cast<PyWeakReference*>(ref_.get())->wr_object == o);
   }

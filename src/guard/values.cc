@@ -159,7 +159,9 @@ std::vector<TypeTest::Level> Snapshot(PyTypeObject* t) {
     PyObject *key, *value;
     Py_ssize_t at = 0;
     PyObject* dict = TypeDict(reinterpret_cast<PyTypeObject*>(c));
-    while (dict && PyDict_Next(dict, &at, &key, &value)) level.items.emplace_back(Ref::Borrow(key), Ref::Borrow(value));
+    while (dict && PyDict_Next(dict, &at, &key, &value))
+      level.items.emplace_back(Ref::Borrow(key),
+                               Expected(value, PyType_HasFeature(Py_TYPE(value), Py_TPFLAGS_HEAPTYPE)));
   }
   return levels;
 }
@@ -174,7 +176,7 @@ bool Matches(PyTypeObject* t, const std::vector<TypeTest::Level>& levels) {
     PyObject* dict = TypeDict(c);
     if (PyDict_GET_SIZE(dict) != static_cast<Py_ssize_t>(levels[i].items.size())) return false;
     for (const auto& [key, value] : levels[i].items)
-      if (DictLookup(dict, key.get()) != value.get()) return false;
+      if (PyObject* found = DictLookup(dict, key.get()); !found || !value.Is(found)) return false;
   }
   return true;
 }

@@ -8,6 +8,7 @@
 #include "graph/rewrite.h"
 #include "runtime/cuda/driver.h"
 #include "surface/autocast.h"
+#include "surface/view_results.h"
 
 namespace framejit::surface {
 
@@ -485,11 +486,6 @@ static void DeclareSymbols(const shape::Env& env, Graph* g) {
   }
 }
 
-// What was made of a result that is a view may give it gradients. The graph's last outputs are such views.
-static bool HasGradient(const TensorMeta& m) {
-  return m.requires_grad && IsFloat(m.dtype);
-}
-
 // A result of a custom function that is a view in the program is one where it leaves: the framework makes it.
 void Lowering::Impl::LookAtShared(const std::vector<TraceId>& outputs) {
   for (TraceId t : outputs)
@@ -536,7 +532,7 @@ std::vector<Lowering::Made> Lowering::Finish(const std::vector<TraceId>& outputs
   }
   KeepRaising(g, ieee);
   for (size_t i = 0; i < outputs.size(); ++i)
-    if (made[i].kind == Made::kReplay && HasGradient(s.meta(outputs[i])))
+    if (IsViewResult(made[i].kind == Made::kReplay, s.meta(outputs[i])))
       g.outputs.push_back(s.objects.Value(outputs[i]));
   const std::vector<bool> stand_ins = StandIns(g);
   for (ValueId v = 0; v < g.nodes.size(); ++v)

@@ -245,11 +245,13 @@ int SegmentHook::Begin(CallState* s, PyObject* ctx, PyObject* const* given, Py_s
     if (standing.empty()) stops = AllInner();
   }
   if (!routed && !s->retained->empty() && Inner(s, tangents, &grads, &stops) < 0) return -1;
+  const bool plain = stops.empty() || ArePlain(grads);
+  if (!plain && routed) standing = CutAt(std::exchange(stops, {}));
   for (size_t i = 0; !standing.empty() && i < num_outputs(); ++i)  // the others have been told by their own nodes
     if (InnerOf(i).empty() && AnswerHooks(s, i, &grads[i]) < 0) return -1;
   const bool freed = s->freed;
   if (Spend(s, tangents) < 0) return -1;
-  if (ReadMode().grad) return Replay(s, grads, stops, standing, pass);  // create_graph=True
+  if (ReadMode().grad || !plain) return Replay(s, grads, stops, standing, pass);  // create_graph=True
   // Freed by a pass that came another way, or written since: torch raises.
   Ref saved(t_.saved.empty() ? PyTuple_New(0) : PyObject_GetAttr(ctx, Interned(kSaved)));
   if (!saved) {

@@ -188,8 +188,12 @@ bool ReadTorch(const TorchApi& t, PyObject* o, uint64_t allowed, Meta* m, const 
   const bool fields = t.at.all() && t.requires_grad;
   if (!(fields ? ReadFields(t, o, allowed, m, why) : ReadByAttributes(t, o, allowed, m, why))) return false;
   if (HasTangent(t, o)) return No(why, "a forward-mode dual tensor");
-  if (m->requires_grad && t.grad_fn)
+  if (!m->requires_grad || !t.grad_fn) return true;
+  try {
     m->has_grad_fn = *t.grad_fn(reinterpret_cast<char*>(o) + sizeof(PyObject)) != nullptr;
+  } catch (const std::exception&) {  // the framework makes a view's node anew, or refuses to
+    return No(why, "a view that has no node any more: what it is a view of was written");
+  }
   return true;
 }
 

@@ -159,6 +159,27 @@ bool SegmentHook::HasInner(size_t result) const {
   return std::any_of(t_.made_of.begin(), outputs, [&](auto& of) { return of[result]; });
 }
 
+namespace {
+
+// The dict of hooks of a node of the framework's, which those that come later go to as well.
+Ref HooksOfNode(PyObject* node, const char* registers) {
+  Ref handle(PyObject_CallMethod(node, registers, "O", Py_None));
+  Ref weak(handle ? PyObject_GetAttrString(handle.get(), "hooks_dict_ref") : nullptr);
+  Ref dict(weak ? PyObject_CallNoArgs(weak.get()) : nullptr);
+  Ref removed(dict ? PyObject_CallMethod(handle.get(), "remove", nullptr) : nullptr);
+  return removed && PyDict_Check(dict.get()) ? std::move(dict) : Ref();
+}
+
+// Under which numbers the hooks of a view's node stand among those of results.
+int BeforeNode(size_t view) {
+  return -1 - 2 * static_cast<int>(view);
+}
+int BehindNode(size_t view) {
+  return -2 - 2 * static_cast<int>(view);
+}
+
+}  // namespace
+
 // A view that others are made of hangs on a node of the framework's, which calls its hooks. Those others have edges to
 // it, and give it its gradients along these only if somebody wants to know: all its hooks, also those that come later,
 // are in this dict.
@@ -167,20 +188,24 @@ int SegmentHook::WatchView(CallState* s, size_t result, PyObject* view) {
   Ref hooks(type ? PyObject_CallNoArgs(type) : nullptr), node(PyObject_GetAttrString(view, "grad_fn"));
   if (!hooks || !node || PyObject_SetAttr(view, Interned(kHooks), hooks.get()) < 0) return -1;
   Ref done(PyObject_CallMethod(node.get(), "_register_hook_dict", "O", view));
-  if (!done || Retained(s, result, view) < 0) return -1;
+  Ref before(done ? HooksOfNode(node.get(), "register_prehook") : Ref());
+  Ref behind(before ? HooksOfNode(node.get(), "register_hook") : Ref());
+  if (!behind || Retained(s, result, view) < 0) return -1;
   s->hooks->emplace(static_cast<int>(result), std::move(hooks));
+  s->hooks->emplace(BeforeNode(result), std::move(before));
+  s->hooks->emplace(BehindNode(result), std::move(behind));
   return 0;
 }
 
-bool SegmentHook::HasHooks(CallState* s, size_t result) {
-  auto at = s->hooks->find(static_cast<int>(result));
+bool SegmentHook::HasHooks(CallState* s, int number) {
+  auto at = s->hooks->find(number);
   return at != s->hooks->end() && PyDict_Size(at->second.get()) > 0;
 }
 
 // Does somebody want to know what such views are given?
 bool SegmentHook::ViewsWatched(CallState* s) {
   for (size_t i = num_outputs(); i < num_results(); ++i) {
-    if (HasHooks(s, i)) return true;
+    if (HasHooks(s, static_cast<int>(i)) || HasHooks(s, BeforeNode(i)) || HasHooks(s, BehindNode(i))) return true;
     Ref view = Alive(s, static_cast<int>(i));
     Ref keeps(view ? PyObject_GetAttrString(view.get(), "retains_grad") : nullptr);
     PyErr_Clear();
@@ -232,11 +257,21 @@ int SegmentHook::Inner(CallState* s, const std::vector<bool>& tangents, std::vec
       Ref given = grad;
       grad = Through(hooks, grad);
       if (!grad || Retain(s, i, grad.get(), given.get()) < 0) return -1;
-    } else if (hooks && !TellNone(hooks)) {
+    } else if (hooks && !grad && OwnNodeRuns(s, i) && !TellNone(hooks)) {
       return -1;
     }
   }
   return 0;
+}
+
+// Does the node on which this result hangs run in this pass? The segment's does.
+bool SegmentHook::OwnNodeRuns(CallState* s, int output) {
+  if (InnerOf(output).empty() && GroupsOf(output).empty()) return true;
+  SavedError error;
+  Ref own = Alive(s, output), node(own ? PyObject_GetAttrString(own.get(), "grad_fn") : nullptr);
+  const bool runs = !node || node.get() == Py_None || WillRun(node.get()) != 0;
+  PyErr_Clear();
+  return runs;
 }
 
 // A result keeps its gradient, if it was asked to. given: what torch has added to it already.
@@ -344,6 +379,15 @@ Ref SegmentHook::Route(PyObject* head, size_t output, PyObject* own, PyObject* o
   return result ? Ref::Borrow(PyTuple_GET_ITEM(result.get(), 0)) : Ref();
 }
 
+// Are these what compiled code can read, and not gradients of a batch (is_grads_batched), say? Null ones are.
+bool ArePlain(const std::vector<Ref>& grads) {
+  SavedError error;
+  Meta m;
+  return std::all_of(grads.begin(), grads.end(), [&](const Ref& grad) {
+    return !grad || (IsPlainTorch(Classify(grad.get())) && ReadMeta(grad.get(), &m));
+  });
+}
+
 // Gives an output's gradients to the results that it is made of, which are stops. It is -1 with an exception.
 int SegmentHook::ToInner(CallState* head, size_t output, PyObject* segment, PyObject* grad, std::vector<Ref>* inner) {
   const size_t n = t_.differentiable.size();
@@ -351,6 +395,7 @@ int SegmentHook::ToInner(CallState* head, size_t output, PyObject* segment, PyOb
   std::vector<Ref> grads(n);
   tangents[output] = true;
   grads[output] = Ref::Borrow(grad);
+  if (!ArePlain(grads)) return ToInnerAgain(head, output, CutAt(AllInner()), grad, false, inner);
   stops = AllInner();
   stops[output] = false;
   if (LookAtWatched(head, tangents) < 0) return -1;
@@ -368,6 +413,12 @@ std::vector<bool> SegmentHook::AllInner() const {
   std::vector<bool> inner(num_results());
   for (size_t i = 0; i < inner.size(); ++i) inner[i] = (i >= num_outputs() || t_.differentiable[i]) && HasInner(i);
   return inner;
+}
+
+// Of these results: those at which a run of the framework's can be cut.
+std::vector<bool> SegmentHook::CutAt(std::vector<bool> results) const {
+  for (size_t i = 0; i < results.size(); ++i) results[i] = results[i] && t_.stands[i];
+  return results;
 }
 
 // Gives the result if somebody holds it, else null.
@@ -395,9 +446,9 @@ std::vector<bool> SegmentHook::Standing(CallState* head) {
   return standing;
 }
 
-// The same as ToInner, for a pass that is differentiated: a replay goes on from those results themselves.
+// The same as ToInner, by the framework: a replay goes on from those results themselves. create: it is differentiated.
 int SegmentHook::ToInnerAgain(CallState* head, size_t output, const std::vector<bool>& standing, PyObject* grad,
-                              std::vector<Ref>* inner) {
+                              bool create, std::vector<Ref>* inner) {
   std::vector<bool> others = standing;
   others[output] = false;
   std::vector<Ref> grads(t_.differentiable.size()), wanted;
@@ -407,11 +458,15 @@ int SegmentHook::ToInnerAgain(CallState* head, size_t output, const std::vector<
   int written = LookAtWatched(head, tangents);
   if (written >= 0) written = Written(head, &tangents);
   if (written > 0) PyErr_SetString(PyExc_RuntimeError, kModified);
+  ModeSwitch mode;
+  ModeState on = ReadMode();
+  on.grad = true;
+  mode.Set(on);
   Rerun run;
-  if (written || Again(head, others, true, &run) < 0) return -1;
+  if (written || Again(head, others, create, &run) < 0) return -1;
   for (int i : InnerOf(output))
     if (others[i]) wanted.push_back(run.standing[i]);
-  Ref all = GradientsOf(run, grads, wanted, true);
+  Ref all = GradientsOf(run, grads, wanted, create);
   if (!all) return -1;
   Py_ssize_t at = 0;
   for (int i : InnerOf(output)) inner->push_back(Ref::Borrow(others[i] ? PyTuple_GET_ITEM(all.get(), at++) : Py_None));
@@ -466,7 +521,7 @@ PyObject* SegmentHook::Routed(CallState* head, size_t output, PyObject* ctx, PyO
     if (!create || some) {  // else nobody holds any of those results
       if (AnswerHooks(head, output, &own) < 0) return nullptr;
       grad = own.get();
-      if ((create ? ToInnerAgain(head, output, standing, grad, &inner)
+      if ((create ? ToInnerAgain(head, output, standing, grad, true, &inner)
                   : ToInner(head, output, segment.get(), grad, &inner)) < 0)
         return nullptr;
       const int64_t number = NumberOfPass();
@@ -516,7 +571,8 @@ int SegmentHook::InStages(CallState* s, PyObject* saved, const std::vector<bool>
       const bool told = routed && !InnerOf(i).empty();  // by its own node
       auto at = s->hooks->find(static_cast<int>(i));
       if (!grads[i]) {
-        if (at != s->hooks->end() && !told && !TellNone(at->second.get())) return -1;
+        const bool tell = at != s->hooks->end() && !told && OwnNodeRuns(s, static_cast<int>(i));
+        if (tell && !TellNone(at->second.get())) return -1;
         continue;
       }
       if (at != s->hooks->end() && !told) {

@@ -75,7 +75,7 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
                   const std::vector<Ref>& groups, PyObject** made, MakeResult result);
   int Retained(CallState* s, size_t result, PyObject* tensor);
   int WatchView(CallState* s, size_t result, PyObject* view);
-  bool HasHooks(CallState* s, size_t result);
+  bool HasHooks(CallState* s, int number);
   bool ViewsWatched(CallState* s);
   Ref Route(PyObject* head, size_t output, PyObject* own, PyObject* on_segment, PyObject* const* results,
             const std::vector<Ref>& groups);
@@ -83,9 +83,10 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   std::set<int> FarthestGradients(const std::vector<int>& grads) const;
   int Spent(size_t output, PyObject* ctx);
   int ToInner(CallState* head, size_t output, PyObject* segment, PyObject* grad, std::vector<Ref>* inner);
-  int ToInnerAgain(CallState* head, size_t output, const std::vector<bool>& standing, PyObject* grad,
+  int ToInnerAgain(CallState* head, size_t output, const std::vector<bool>& standing, PyObject* grad, bool create,
                    std::vector<Ref>* inner);
   Ref Alive(CallState* head, int output);
+  bool OwnNodeRuns(CallState* s, int output);
   Ref Unwritten(CallState* head, int output);
   std::vector<bool> Standing(CallState* head);
   int AnswerHooks(CallState* s, size_t output, Ref* grad);
@@ -102,6 +103,7 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   int Retain(CallState* s, size_t output, PyObject* total, PyObject* given);
   int Written(CallState* s, const std::vector<bool>* tangents);
   std::vector<bool> AllInner() const;
+  std::vector<bool> CutAt(std::vector<bool> results) const;
   // A run of the program with the framework's own records.
   struct Rerun {
     std::vector<Ref> inputs;    // aliases of those that want gradients, copies of those that are written
@@ -125,6 +127,8 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   std::map<std::vector<bool>, Compiled> compiled_;
 };
 
+bool ArePlain(const std::vector<Ref>& grads);
+
 // What one call leaves for its backward pass. Not the tensors it reads: those are saved with the framework.
 struct CallState {
   PyObject_HEAD std::shared_ptr<SegmentHook>* hook;
@@ -133,7 +137,8 @@ struct CallState {
   bool freed;                                    // Has there been such a pass?
   int64_t freeing;                               // the number of the last one
   std::map<int64_t, SegmentHook::Pass>* passes;  // on their way through the nodes, by torch's number of the pass
-  std::map<int, Ref>* hooks;  // by result of which others are made: its dict of hooks, called with what they give it
+  std::map<int, Ref>* hooks;  // by result of which others are made: its dict of hooks, called with what they
+                              // give it; of views, below zero, those of their nodes
   struct Inner {
     Ref weak;
     int64_t version;  // Its version when the call was made.

@@ -337,3 +337,45 @@ def test_unexpected_keyword():
 def test_one_graph():
     module, x = nn.Sequential(Block(), Doubled()), torch.ones(2, 3)
     agree(framejit.compile(lambda x: module(x), fullgraph=True), module, x)
+
+
+class Registry(type):
+    pass
+
+
+@pytest.mark.parametrize("metaclass", [type, Registry])
+@pytest.mark.parametrize("how", ["type", "__class__", "classmethod", "setattr", "behind a break"])
+def test_what_a_module_sets_of_its_class(fresh, how, metaclass):
+    def run(compile_it):
+        class Counted(torch.nn.Module, metaclass=metaclass):
+            count = 0
+
+            @classmethod
+            def add(cls):
+                cls.count += 1
+
+            def forward(self, x):
+                if how == "type":
+                    type(self).count += 1
+                elif how == "__class__":
+                    self.__class__.count += 1
+                elif how == "classmethod":
+                    self.add()
+                elif how == "setattr":
+                    setattr(type(self), "count", type(self).count + 1)
+                else:
+                    torch._C._log_api_usage_once("framejit")
+                    type(self).made = object
+                    del type(self).made
+                    type(self).count += 1
+                return x * self.count
+
+        module, log = Counted(), []
+        other = fresh.compile(module) if compile_it else module
+        for _ in range(4):
+            log.append((other(torch.ones(1)).item(), Counted.count, module.count, Counted().count))
+            if len(log) == 2:
+                Counted.count = 10
+        return log, type(other).__name__, "made" in vars(Counted), isinstance(type(other), metaclass)
+
+    assert run(True) == run(False)

@@ -359,3 +359,33 @@ def test_classes_that_c_code_asks_for():
         x = torch.ones(n)
         got, expected = compiled(x, [x, 1, "a"]), f(x, [x, 1, "a"])
         assert torch.equal(got[0], expected[0]) and got[1:] == expected[1:]
+
+
+@pytest.mark.parametrize("read", [False, True])
+def test_what_an_attribute_of_a_class_was_dies_when_it_is_replaced(fresh, read):
+    class Told:
+        def __init__(self, log, number):
+            self.log, self.number = log, number
+
+        def __del__(self):
+            self.log.append(self.number)
+
+    class Owner:
+        told = None
+        factor = 2
+
+    def f(x, log, told):
+        Owner.told = told
+        return x * Owner.factor if read else x * 2
+
+    def run(g):
+        Owner.told, log = None, []
+        for i in range(12):
+            g(torch.ones(1), log, Told(log, i))
+            log.append(f"end {i}")
+        Owner.told = None
+        return log
+
+    compiled = fresh.compile(f)
+    assert run(compiled) == run(f)
+    assert compiled.cache_info()["outcomes"]["run"]["graph"] > 0

@@ -1,5 +1,7 @@
 """Operators of torch.library: one graph each, with their effects once a call, gradients by their own formulas, and writes that show everywhere."""
 
+import types
+
 import framejit
 import pytest
 
@@ -419,42 +421,168 @@ def test_an_operator_that_raises_is_called_once(f, grad, whole, monkeypatch):
 
 
 class Seen:
-    of_class, of_dict = 0, {"a": 0}
+    """What kernels read and change."""
+
+    of_class, of_dict, of_list = 0, {"a": 0}, []
 
 
-of_module = 0
+class Held:
+    __slots__ = ("of_slot",)
 
 
-@torch.library.custom_op("framejit_test::reads_what_was_written", mutates_args=())
-def reads_what_was_written(x: torch.Tensor) -> torch.Tensor:
-    return x * Seen.of_class + Seen.of_dict["a"] + of_module
+of_module, seen_object, held, table_of_module, fresh_name = 0, types.SimpleNamespace(value=0), Held(), torch.zeros(2), "beside"
 
 
-@reads_what_was_written.register_fake
-def _(x):
-    return torch.empty_like(x)
+def tell_seen(x):
+    return x * Seen.of_class + Seen.of_dict["a"] + of_module + seen_object.value + len(Seen.of_list) + held.of_slot + getattr(x, "given", 0)
 
 
-@pytest.mark.parametrize("what", ["class", "dict", "global"])
-def test_a_kernel_sees_what_was_written_before(what):
+def change_seen(x):
+    global of_module
+    Seen.of_class += 1
+    Seen.of_dict["a"] += 1
+    of_module += 1
+    seen_object.value += 1
+    held.of_slot += 1
+    Seen.of_list.append(1)
+    table_of_module.add_(1)
+    return x * 1
+
+
+class Methods:
+    def __init__(self, function):
+        self.function = function
+
+    def kernel(self, x):
+        return self.function(x)
+
+
+reads_what_was_written = custom_op("framejit_test::reads_what_was_written", lambda x: tell_seen(x), mutates_args=(), schema="(Tensor x) -> Tensor")
+changes_what_is_read = custom_op("framejit_test::changes_what_is_read", lambda x: change_seen(x), mutates_args=(), schema="(Tensor x) -> Tensor")
+for op in (reads_what_was_written, changes_what_is_read):
+    op.register_fake(lambda x: torch.empty_like(x))
+for name, function in (("tell", tell_seen), ("change", change_seen)):
+    library.define(f"{name}_seen(Tensor x) -> Tensor")
+    library.impl(f"{name}_seen", Methods(function).kernel, "CPU")
+    library.impl(f"{name}_seen", lambda x: torch.empty_like(x), "Meta")
+    library.define(f"{name}_within(Tensor x) -> Tensor")
+    library.impl(f"{name}_within", lambda x: torch.empty_like(x), "Meta")
+library.impl("tell_within", lambda x: RAW.tell_seen(x) * 1, "CPU")
+library.impl("change_within", lambda x: torch.ops.framejit_test_raw.change_seen(x) * 1, "CPU")
+READING = [reads_what_was_written, RAW.tell_seen]
+CHANGING = [changes_what_is_read, RAW.change_seen]
+
+
+def run_seen(g, make=lambda: torch.ones(2)):
+    global of_module
+    Seen.of_class, Seen.of_dict, Seen.of_list, of_module, seen_object.value, held.of_slot = 0, {"a": 0}, [], 0, 0, 0
+    table_of_module.zero_()
+    return [g(make()).tolist() for _ in range(4)], Seen.of_class, Seen.of_dict, Seen.of_list, of_module, seen_object.value, held.of_slot
+
+
+def write_seen(what, x):
+    global of_module
+    if what == "class":
+        Seen.of_class += 1
+    elif what == "dict":
+        Seen.of_dict["a"] += 1
+    elif what == "list":
+        Seen.of_list.append(3)
+    elif what == "object":
+        seen_object.value += 2
+    elif what == "slot":
+        held.of_slot += 1
+    elif what == "tensor":
+        x.given = 5
+    else:
+        of_module += 1
+    return x
+
+
+def read_seen(what):
+    if what == "class":
+        return Seen.of_class
+    if what == "dict":
+        return Seen.of_dict["a"]
+    if what == "list":
+        return len(Seen.of_list)
+    if what == "object":
+        return seen_object.value
+    if what == "slot":
+        return held.of_slot
+    return table_of_module if what == "tensor" else of_module
+
+
+WHAT = ["class", "dict", "list", "object", "slot", "tensor", "global"]
+
+
+@pytest.mark.parametrize("op", READING)
+@pytest.mark.parametrize("what", WHAT)
+def test_a_kernel_sees_what_was_written_before(what, op):
     def f(x):
-        global of_module
-        if what == "class":
-            Seen.of_class += 1
-        elif what == "dict":
-            Seen.of_dict["a"] += 1
-        else:
-            of_module += 1
-        return reads_what_was_written(x)
-
-    def run(g):
-        global of_module
-        Seen.of_class, Seen.of_dict, of_module = 0, {"a": 0}, 0
-        return [g(torch.ones(2)).tolist() for _ in range(4)]
+        return op(write_seen(what, x))
 
     compiled = framejit.compile(f)
+    assert run_seen(compiled) == run_seen(f)
+    assert framejit.cache_info(compiled)["breaks"] >= 1
+    with pytest.raises(framejit.errors.BreakError, match="an operator in Python behind a write that it may read"):
+        framejit.compile(f, fullgraph=True)(torch.ones(2))
+
+
+@pytest.mark.parametrize("op", CHANGING)
+@pytest.mark.parametrize("what", WHAT)
+def test_what_a_kernel_changed_is_read_behind_it(what, op):
+    def f(x):
+        before = x * 2
+        y = op(x)
+        return y * read_seen(what) + before
+
+    compiled = framejit.compile(f)
+    assert run_seen(compiled) == run_seen(f)
+    assert framejit.cache_info(compiled)["breaks"] >= 1
+    with pytest.raises(framejit.errors.BreakError, match="an operator in Python may have changed"):
+        framejit.compile(f, fullgraph=True)(torch.ones(2))
+
+
+def test_a_kernel_writes_to_a_tensor_that_was_read():
+    def f(x):
+        before = table_of_module * x
+        return changes_what_is_read(x) + table_of_module + before
+
+    compiled = framejit.compile(f)
+    assert run_seen(compiled) == run_seen(f)
+    assert framejit.cache_info(compiled)["breaks"] >= 1
+
+
+@pytest.mark.parametrize("op", [*CHANGING, RAW.change_within])
+def test_what_no_kernel_reaches_stays_in_the_graph(op):
+    """Writes before a kernel, and reads behind it, of what its code does not name."""
+    own = types.SimpleNamespace(count=0, scale=2.0, given=[1.0])
+
+    def f(x):
+        own.count += 1
+        y = op(x) * own.scale + own.count + own.given[0] + len(fresh_name)
+        own.given = [own.given[0] + 1]
+        return y
+
+    def run(g):
+        own.count, own.given = 0, [1.0]
+        return run_seen(g), own.count, own.given
+
+    compiled = framejit.compile(f, fullgraph=True)
     assert run(compiled) == run(f)
-    assert framejit.cache_info(compiled)["breaks"] == 1
+    assert framejit.cache_info(compiled)["breaks"] == 0
+
+
+@pytest.mark.parametrize("op", [RAW.tell_within, RAW.change_within])
+def test_a_kernel_that_calls_another_one(op):
+    def f(x):
+        Seen.of_class += 1
+        y = op(x)
+        return y * seen_object.value
+
+    compiled = framejit.compile(f)
+    assert run_seen(compiled) == run_seen(f)
 
 
 def test_what_a_kernel_raises_is_traced_to_its_line():
@@ -527,3 +655,48 @@ def test_an_operator_that_writes_once(view, told_):
                 out = str(error)
             runs.append((out if isinstance(out, str) else out - 2 * before, (x - before), x._version > version, list(calls)))
         same(runs[0], runs[1])
+
+
+layers_by_name, layer_calls = {}, 0
+
+
+def of_its_layer(x, name):
+    """As serving engines do: the kernel finds its layer by a name, counts, and writes to the layer's cache."""
+    global layer_calls
+    layer_calls += 1
+    layer = layers_by_name[name]
+    layer.cache[layer_calls % 2] = x.sum()
+    return x * layer.linear.weight.sum().tanh() + layer.cache.sum()
+
+
+library.define("of_its_layer(Tensor x, str name) -> Tensor")
+library.impl("of_its_layer", of_its_layer, "CPU")
+library.impl("of_its_layer", lambda x, name: torch.empty_like(x), "Meta")
+
+
+def test_a_kernel_that_finds_its_layer_stays_in_the_graph():
+    global layer_calls
+
+    class Layer(torch.nn.Module):
+        def __init__(self, name):
+            super().__init__()
+            self.linear, self.name, self.norm = torch.nn.Linear(4, 4), name, torch.nn.LayerNorm(4)
+            self.cache, self.eps = torch.zeros(2), 1e-3
+
+        def forward(self, x):
+            return RAW.of_its_layer(self.linear(self.norm(x)), self.name) + self.linear.weight.sum() + self.eps
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(*(Layer(str(i)) for i in range(4)))
+    layers_by_name.update((layer.name, layer) for layer in model)
+    compiled, results = framejit.compile(model, fullgraph=True), []
+    with torch.no_grad():
+        for g in (model, compiled):
+            layer_calls = 0
+            for layer in model:
+                layer.cache.zero_()
+            results.append([(g(torch.arange(8.0).view(2, 4) * (k + 1)), [layer.cache.clone() for layer in model], layer_calls) for k in range(3)])
+    layers_by_name.clear()
+    same(*results)
+    info = framejit.cache_info(compiled)
+    assert info["captures"] == 1 and info["breaks"] == 0

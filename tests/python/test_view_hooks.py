@@ -390,3 +390,80 @@ def test_what_is_kept_for_a_pass_goes_with_it(fresh):
         gc.collect()
         counts.append(len(gc.get_objects()))
     assert counts[2] - counts[1] < 10
+
+
+@pytest.mark.parametrize("hooked", ["nothing", "view", "both"])
+@pytest.mark.parametrize("asked", ["input", "view", "both"])
+def test_gradients_of_a_batch(fresh, asked, hooked):
+    """A batched gradient is none that compiled code can read: the way from results to those that they are made of goes by the framework."""
+
+    def f(x):
+        y = x.sin()
+        v = y.view(2, 2)
+        z = (v * v).exp()
+        return v, z, z * y.sum()
+
+    def run(g):
+        x, log = torch.arange(4.0).requires_grad_(), []
+        v, z, u = g(x)
+        for t in {"nothing": (), "view": (v,), "both": (v, z)}[hooked]:
+            t.register_hook(lambda g: g * 2)
+        wanted = {"input": [x], "view": [v], "both": [v, x]}[asked]
+        batch = torch.eye(4).view(4, 2, 2)
+        for outs in ([z], [u, z], [v, u]):
+            grads = torch.autograd.grad(outs, wanted, [batch] * len(outs), is_grads_batched=True, retain_graph=True)
+            log += [(t.detach().numpy().round(3).tolist(), t.shape) for t in grads]
+        return log
+
+    compiled = fresh.compile(f, fullgraph=True)
+    for _ in range(3):
+        assert run(compiled) == run(f)
+
+
+@pytest.mark.parametrize("registers", ["register_prehook", "register_hook"])
+def test_hooks_of_the_node_of_a_view(fresh, registers):
+    def f(x):
+        y = x * 2
+        a = y.view(-1)
+        return a, a * 3, a.sin()
+
+    def run(g, removed=False):
+        x, log = torch.ones(2, 2, requires_grad=True), []
+        a, z, u = g(x)
+        handle = getattr(a.grad_fn, registers)(lambda *given: log.append([[t.tolist() for t in one] for one in given]))
+        if removed:
+            handle.remove()
+        (z.sum() + u.sum()).backward()
+        return log, x.grad
+
+    compiled = fresh.compile(f, fullgraph=True)
+    for removed in (False, True, False):
+        (log, grad), (expected, wanted) = run(compiled, removed), run(f, removed)
+        assert log == expected and bool(log) != removed
+        torch.testing.assert_close(grad, wanted)
+
+
+@pytest.mark.parametrize("mode", ["all", "any"])
+@pytest.mark.parametrize("order", ["a", "b", "d", "la", "ab", "aa", "lal", "dl"])
+def test_a_hook_of_many_results_of_which_some_get_nothing(fresh, order, mode):
+    """One result hangs on a node of its own, which does not run where only those that it is made of are asked."""
+
+    def f(x):
+        a = x * 2
+        b = x * 3
+        d = a * b
+        return a, b, d, d.sum()
+
+    def run(g):
+        x, log = torch.ones(2, requires_grad=True), []
+        a, b, d, loss = g(x)
+        given = lambda gs: log.append([t if t is None else t.tolist() for t in (gs if mode == "all" else [gs])])  # noqa: E731
+        torch.autograd.graph.register_multi_grad_hook((a, b, d), given, mode=mode)
+        for name in order:
+            {"l": loss, "a": a.sum(), "b": b.sum(), "d": d.sum()}[name].backward(retain_graph=True)
+            log.append(name)
+        return log, x.grad.tolist()
+
+    compiled = fresh.compile(f, fullgraph=True)
+    for _ in range(3):
+        assert run(compiled) == run(f)

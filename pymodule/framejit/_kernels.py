@@ -1,0 +1,249 @@
+"""What kernels of torch.library that are functions of Python could read or change of the program. They run when the graph runs, on what is there by
+then: writes of the captured function that they could read must not wait behind them, and what they could change is not read behind them in one graph."""
+
+import collections
+import dis
+import gc
+import sys
+import types
+
+import numpy
+import torch
+
+from . import _operators
+from ._reads import PURE, SCALARS, TRUSTED, UNREAD, Reads, Unfollowed, _top
+
+ESCAPES = {"exec", "eval", "globals", "locals", "breakpoint", "__import__", "compile"}  # what these reach is not known
+ESCAPING = {"sys", "gc", "inspect", "importlib", "ctypes", "pickle", "builtins", "__main__"}
+SETTING = {"setattr", "delattr", "vars", "__dict__", "__setattr__", "__delattr__", "__setstate__"}
+MODULES_OWN = {"_parameters", "_buffers", "_modules"}
+SKIPPED = (types.CodeType, types.FrameType, types.GetSetDescriptorType, types.MemberDescriptorType, torch.library.Library)
+MOST = 20_000
+
+
+def _of_python(module):
+    """Is it the code of a library that keeps to itself: Python's own, torch's?"""
+    return _top(module) in TRUSTED | PURE | sys.stdlib_module_names and _top(module) != "__main__"
+
+
+def _all_operators():
+    """(namespace, name) of those that torch does not define itself."""
+    names = (name.partition(".")[0].partition("::") for name in torch._C._dispatch_get_all_op_names())
+    return {(space, name) for space, _, name in names if space not in ("aten", "prim", "prims", "quantized", "_quantized")}
+
+
+def _own_stores(code):
+    """The attributes that a function sets of its first argument and of nothing else."""
+    steps = list(dis.get_instructions(code))
+    own, others = set(), set()
+    for before, step in zip(steps, steps[1:]):
+        if step.opname in ("STORE_ATTR", "DELETE_ATTR"):
+            loaded = before.argval if isinstance(before.argval, tuple) else (before.argval,)  # one instruction may load two
+            (own if before.opname.startswith("LOAD_FAST") and loaded[-1] == code.co_varnames[0] else others).add(step.argval)
+    return own - others
+
+
+class KernelReads(Reads):
+    """What cannot be compared is of no concern here, unless it leads to what no name tells."""
+
+    def __init__(self):
+        super().__init__()
+        self.everything = self.sets_by_name = self.writes = False  # writes: to tensors
+        self.names = set()
+        self.others, self.tensors, self.inner = [], [], []
+        self.made = {}  # classes that the code names, and may make objects of
+
+    def _refuse(self, what):
+        if len(self.seen) > MOST:
+            raise Unfollowed(what)
+
+    def _python(self, name):
+        self.everything |= name in ESCAPES
+        self.sets_by_name |= name in SETTING
+        self.changes |= name == "next"
+        super()._python(name)
+
+    def _unread(self, space):
+        return UNREAD if id(space) in self.made else UNREAD | {"__init__", "__new__", "__post_init__"}
+
+    def _in_place(self, step, code, scope):
+        """A number in a global variable has another one then."""
+        if not super()._in_place(step, code, scope):
+            return False
+        store = next(s for s in dis.get_instructions(code) if s.offset > step.offset and s.opname != "CACHE")
+        return store.opname != "STORE_GLOBAL" or not isinstance(scope.get(store.argval), SCALARS)
+
+    def _import(self, name):
+        module = sys.modules.get(name)
+        self._value(module) if module else self._refuse(name)
+        self.everything |= module is None
+
+    def _module(self, module):
+        self.everything |= module.__name__ in ESCAPING and _top(module.__name__) != "__main__"
+        if _top(module.__name__) in TRUSTED or not _of_python(module.__name__):
+            self.spaces.append(module)
+
+    def _code(self, code, scope, built_in):
+        before = set(self.stored)
+        super()._code(code, scope, built_in)
+        if code.co_name in ("__init__", "__post_init__"):  # what an object is given while it is made
+            self.stored -= _own_stores(code) - before
+        self.sets_by_name |= bool(SETTING.intersection(code.co_names))
+        self.writes |= self.changes or any(n == "data" or (n.endswith("_") and not n.endswith("__")) for n in code.co_names)
+        self.writes |= any(c == "out" or (isinstance(c, tuple) and "out" in c) for c in code.co_consts)
+
+    def _function(self, f):
+        if not _of_python(f.__globals__.get("__name__")):
+            return super()._function(f)
+        for cell in f.__closure__ or () if not {_top(f.__globals__.get("__name__")), _top(f.__module__)} <= TRUSTED else ():
+            try:
+                self._value(cell.cell_contents)
+            except ValueError:
+                pass  # it is empty
+
+    def _class(self, cls):
+        if not _of_python(cls.__module__):
+            super()._class(cls)
+
+    def _spaces(self):
+        called = set()
+        while True:
+            super()._spaces()
+            spaces = {m.name for m in self.spaces if isinstance(m, torch._ops._OpNamespace)} | self.names
+            names = {pair for pair in _all_operators() if pair[0] in spaces and pair[1] in self.names} - called
+            if not names:
+                return
+            called |= names
+            for space, name in names:
+                self._value(getattr(getattr(torch.ops, space), name))
+
+    def _value(self, o):
+        if isinstance(o, torch._library.custom_ops.CustomOpDef):
+            o = o._opoverload
+        if isinstance(o, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)) and id(o) not in self.seen:
+            self.seen[id(o)] = o
+            kernels = kernels_of(o)
+            self.everything |= kernels is None
+            for kernel in kernels or ():
+                self._value(kernel)
+            return
+        if isinstance(o, type):
+            self.made.update((id(c), c) for c in o.__mro__)
+        super()._value(o)
+
+    def _contents(self, o):
+        if type(o) in (list, dict, set, tuple, frozenset, collections.OrderedDict, collections.defaultdict):
+            return super()._contents(o)
+        if isinstance(o, SKIPPED):
+            return
+        self._class(type(o))
+        if isinstance(attributes := getattr(o, "__dict__", None), dict):
+            self.seen[id(attributes)] = attributes  # no dict like any other
+            if isinstance(o, torch.nn.Module):  # whose attributes lie in dicts of theirs
+                own = [d for name, d in attributes.items() if name in MODULES_OWN and id(d) not in self.seen]
+                self.inner += own
+                self.seen.update((id(d), d) for d in own)
+                for x in [x for d in own for x in d.values()]:
+                    self._value(x)
+            for x in self._note("object", o).values():
+                self._value(x)
+        if isinstance(o, (torch.Tensor, numpy.ndarray)):
+            return self.tensors.append(o)
+        self.others.append(o)  # what has slots, and what is written in C
+        for x in gc.get_referents(o):
+            if not isinstance(x, type):
+                self._value(x)
+
+    def places(self):
+        """(owner, name or None: all of it; None: it stays as it is; True: the code could change it; a set: such attributes of it)"""
+        stored = None if not (self.stored or self.sets_by_name) else True if self.sets_by_name else frozenset(self.stored)
+        changes = {"list": self.changes, "dict": self.changes, "set": self.changes, "cell": self.binds, "class": stored, "object": stored}
+        for kind, owner, name, _ in self.entries:
+            if kind == "item":
+                yield owner, name, (stored is True or name in self.stored) or None
+            elif kind in changes:
+                yield (vars(owner) if kind == "object" else owner), None, changes[kind] or None
+        for d in self.inner:
+            yield d, None, stored
+        for o in self.tensors:  # no kernel writes to parameters
+            yield o, None, (self.writes and not isinstance(o, torch.nn.Parameter)) or None
+        for o in self.others:
+            yield o, None, True if self.changes or self.sets_by_name else stored
+
+
+class _Seen(BaseException):
+    """The kernel is known."""
+
+
+def _called(call):
+    """What code of Python is entered first by a call, which ends there: the functions that have it, and what they are given; empty: none is."""
+    found = []
+
+    def profile(frame, event, _):
+        if event == "call" and frame.f_code is not call.__code__:
+            functions = [f for f in gc.get_referrers(frame.f_code) if isinstance(f, types.FunctionType) and f.__globals__ is frame.f_globals]
+            found.extend((*functions, *frame.f_locals.values()))
+            raise _Seen
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        call()
+    except _Seen:
+        pass
+    except Exception:  # a kernel that is none of Python's
+        found.clear()
+    finally:
+        sys.setprofile(before)
+    return found
+
+
+def _stand_in(kind):
+    kind = str(kind)
+    plain = {"Tensor": torch.empty(0), "int": 0, "SymInt": 0, "float": 0.0, "bool": False, "str": "", "number": 0, "Device": torch.device("cpu")}
+    return None if kind.startswith("Optional") else [] if kind.startswith("List") else plain.get(kind)
+
+
+def _in_the_dispatcher(op):
+    """Kernels that torch's dispatcher alone holds: they are called with stand-ins, and do not get as far as their first instruction."""
+    found, dispatch, given = [], op._handle.redispatch_boxed, [_stand_in(a.type) for a in op._schema.arguments]
+    for key in _operators.python_keys(op.name()):
+        keys = torch._C.DispatchKeySet(torch._C._parse_dispatch_key(key))
+        found.append(_called(lambda keys=keys: dispatch(keys, *given)))
+    return [x for one in found for x in one if not isinstance(x, torch._C.DispatchKeySet)] if all(found) else None
+
+
+def _of_the_program(f):
+    """The functions of the program's that torch's own ones around a kernel call."""
+    if not isinstance(f, types.FunctionType) or not _of_python(f.__globals__.get("__name__")):
+        return [] if isinstance(f, torch._library.custom_ops.CustomOpDef) else [f]
+    held = [cell.cell_contents for cell in f.__closure__ or ()]
+    return [x for kernel in held if callable(kernel) for x in _of_the_program(kernel)]
+
+
+_found = {}  # what _in_the_dispatcher gave, by operator and the kernels that it had
+
+
+def kernels_of(op):
+    """Kernels in Python of an operator, with what they hold; None: not all are known."""
+    op, _, defined = _operators.overload_of(op)
+    if op is None or not _operators.has_python_kernel(op):
+        return []
+    if defined:
+        return [x for f in defined._backend_fns.values() for x in _of_the_program(f)]
+    key = op.name(), torch._C._dispatch_dump(op.name())
+    if key not in _found:
+        _found[key] = _in_the_dispatcher(op)
+    return _found[key]
+
+
+def reached(op):
+    """(can it read whatever there is?; can it change things?; places, as KernelReads.places says; the names of attributes that are read, or None: all)"""
+    reads = KernelReads()
+    try:
+        reads._value(op)
+        reads._spaces()
+    except Unfollowed:
+        reads.everything = True
+    changes = bool(reads.stored or reads.binds or reads.changes or reads.sets_by_name)
+    return reads.everything, changes, tuple(reads.places()), None if reads.by_name else frozenset(reads.names)

@@ -1,0 +1,119 @@
+#include "capture/kernel_reads.h"
+
+#include <algorithm>
+
+#include "capture/override.h"
+#include "capture/proxy.h"
+#include "capture/session.h"
+#include "guard/versions.h"
+
+namespace framejit::capture {
+namespace {
+
+bool SameText(PyObject* a, PyObject* b) {
+  return a == b || (PyUnicode_Check(a) && PyUnicode_Check(b) && PyUnicode_Compare(a, b) == 0);
+}
+
+}  // namespace
+
+bool KernelReads::Add(Session& s, PyObject* op) {
+  static PyObject* const reached = FromModule("framejit._kernels", "reached");
+  Ref told;
+  {
+    SuspendScope off;
+    told = Ref(reached ? PyObject_CallOneArg(reached, op) : nullptr);
+  }
+  PyObject *places, *names;
+  int everything, changes;
+  if (!told || !PyArg_ParseTuple(told.get(), "ppOO", &everything, &changes, &places, &names)) return false;
+  kept_.push_back(Borrow(told.get()));
+  kept_.push_back(Borrow(op));
+  everything_ |= everything != 0;
+  all_changed_ |= everything && changes;
+  all_names_ |= names == Py_None;
+  if (names != Py_None) {
+    Ref all(PySequence_List(names));
+    for (Py_ssize_t i = 0; all && i < PyList_GET_SIZE(all.get()); ++i) names_.insert(PyList_GET_ITEM(all.get(), i));
+  }
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(places); ++i) {
+    PyObject *owner, *name, *changed;
+    if (!PyArg_ParseTuple(PyTuple_GET_ITEM(places, i), "OOO", &owner, &name, &changed)) return false;
+    places_.push_back({owner, name == Py_None ? nullptr : name});
+    if (changed == Py_None) continue;
+    if (const Origin* g = s.Find(owner); g && g->IsGoneThrough())
+      return s.Break(BreakId::kSideEffect, "an operator in Python that may change what is gone through"), false;
+    auto [at, added] = changed_.try_emplace(owner);
+    if (changed == Py_True && name == Py_None) {
+      at->second.clear();
+    } else if (added || !at->second.empty()) {
+      Ref all(changed == Py_True ? PyTuple_Pack(1, name) : PySequence_Tuple(changed));
+      if (!all) return false;
+      for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(all.get()); ++k) at->second.push_back(PyTuple_GET_ITEM(all.get(), k));
+    }
+  }
+  return true;
+}
+
+bool KernelReads::ReadsWhatWaits(Session& s, const std::vector<PyObject*>& tensors) const {
+  const PendingEffects& pending = s.pending();
+  if (everything_ && !pending.Empty()) return true;
+  for (PyObject* t : tensors) {
+    const TraceId id = AsTensor(t)->id;
+    const int input = s.trace().tensors[pending.Original(id)].input;
+    PyObject** dict = input < 0 ? nullptr : _PyObject_GetDictPtr(s.input_tensors()[input]);
+    const bool written = pending.attributes.contains(id) || (dict && *dict && pending.Has(*dict));
+    if (!written) continue;
+    if (all_names_) return true;
+    auto read = [&](PyObject* name) {
+      return std::any_of(names_.begin(), names_.end(), [&](PyObject* n) { return SameText(n, name); });
+    };
+    if (const auto own = pending.attributes.find(id); own != pending.attributes.end())
+      for (const auto& [name, value] : own->second)
+        if (read(name.get())) return true;
+    for (const PendingStore& st : pending.stores())
+      if (dict && st.dict.get() == *dict && read(st.key.get())) return true;
+  }
+  if (pending.Empty()) return false;
+  return std::any_of(places_.begin(), places_.end(), [&](const Place& p) {
+    PyObject* value;
+    if (p.name) return pending.Find(p.owner, p.name, &value) > 0;
+    PyObject* dict = PyType_Check(p.owner) ? guard::TypeDict(reinterpret_cast<PyTypeObject*>(p.owner)) : nullptr;
+    return pending.Writes(p.owner) || (dict && pending.Writes(dict));
+  });
+}
+
+bool KernelReads::Call(Session& s, PyObject* op, const std::vector<PyObject*>& tensors) {
+  if (ops_.insert(op).second && !Add(s, op)) return false;
+  if (ReadsWhatWaits(s, tensors))
+    return s.Break(BreakId::kSideEffect, "an operator in Python behind a write that it may read"), false;
+  for (PyObject* input : s.input_tensors())
+    if (changed_.contains(input))
+      return s.Break(BreakId::kSideEffect, "an operator in Python that may write to a tensor that was read"), false;
+  return true;
+}
+
+bool KernelReads::MayChange(PyObject* owner, PyObject* key) const {
+  const auto at = changed_.find(owner);
+  if (at == changed_.end()) return false;
+  return at->second.empty() || !key ||
+         std::any_of(at->second.begin(), at->second.end(), [&](PyObject* name) { return SameText(name, key); });
+}
+
+bool KernelReads::ChangedClass(PyTypeObject* type, PyObject* name) const {
+  if (all_changed_) return true;
+  for (Py_ssize_t i = 0; !changed_.empty() && i < PyTuple_GET_SIZE(type->tp_mro); ++i)
+    if (MayChange(PyTuple_GET_ITEM(type->tp_mro, i), name)) return true;
+  return false;
+}
+
+static constexpr const char kChanged[] = "what an operator in Python may have changed is read behind it";
+
+bool Session::Unchanged(PyObject* owner, PyObject* key) {
+  return !kernels.Changed(owner, key) || (Break(BreakId::kSideEffect, kChanged), false);
+}
+
+bool Session::UnchangedClass(PyTypeObject* type, PyObject* name) {
+  return !kernels.ChangedClass(type, name) || (Break(BreakId::kSideEffect, kChanged), false);
+}
+
+}  // namespace framejit::capture

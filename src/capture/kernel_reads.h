@@ -1,0 +1,42 @@
+// What kernels in Python of torch.library's operators could read or change of the program (framejit._kernels). They run
+// when the graph runs: behind all that was read for it, and before all that waits for its exit.
+#pragma once
+
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "capture/ref.h"
+
+namespace framejit::capture {
+
+class Session;
+
+class KernelReads {
+ public:
+  // An operator is about to be called, with these tensors. False (Break): its kernel could read what waits for the
+  // exit, or change what the program has read and goes on with.
+  bool Call(Session& s, PyObject* op, const std::vector<PyObject*>& tensors);
+  // Could a kernel that was called have changed this item or attribute of it, or (null) anything of it?
+  bool Changed(PyObject* owner, PyObject* key) const {
+    return all_changed_ || (!changed_.empty() && MayChange(owner, key));
+  }
+  bool ChangedClass(PyTypeObject* type, PyObject* name) const;  // the same of an attribute that is looked up there
+
+ private:
+  bool Add(Session& s, PyObject* op);
+  bool ReadsWhatWaits(Session& s, const std::vector<PyObject*>& tensors) const;
+  bool MayChange(PyObject* owner, PyObject* key) const;
+
+  struct Place {
+    PyObject *owner, *name;  // Where the name is null, it is all of it.
+  };
+  std::vector<Place> places_;
+  std::unordered_map<PyObject*, std::vector<PyObject*>> changed_;  // names (texts); empty: everything
+  std::unordered_set<PyObject*> names_;                            // of attributes that are read
+  bool all_names_ = false, everything_ = false, all_changed_ = false;
+  std::unordered_set<PyObject*> ops_;
+  std::vector<Ref> kept_;
+};
+
+}  // namespace framejit::capture
