@@ -635,9 +635,6 @@ int CaptureSemantics::Unpack(PyObject* seq, int before, int after, PyObject** it
   return 0;
 }
 
-PyObject* CaptureSemantics::MakeFunction(PyObject* code, PyObject* globals) {
-  return s_.MarkFresh(frame::Semantics::MakeFunction(code, globals));
-}
 int CaptureSemantics::SetFunctionField(PyObject* f, int which, PyObject* v) {
   RESOLVE_INT(v);
   TARGET(f);

@@ -359,3 +359,24 @@ def test_classes_that_c_code_asks_for():
         x = torch.ones(n)
         got, expected = compiled(x, [x, 1, "a"]), f(x, [x, 1, "a"])
         assert torch.equal(got[0], expected[0]) and got[1:] == expected[1:]
+
+
+def test_a_returned_function_says_what_it_was_made_to_say(fresh):
+    def f(x, n):
+        x + 1
+
+        def g(a: int, b: n = 2) -> "text":
+            "says so"
+
+        g.__module__ = "elsewhere"
+        g.__name__ = "h"
+        g.kept = n
+        return g
+
+    compiled = fresh.compile(f)
+    for n in (1, 2, 1):
+        ours, eager = compiled(torch.ones(2), n), f(torch.ones(2), n)
+        for name in ("__annotations__", "__doc__", "__module__", "__name__", "__qualname__", "__defaults__", "__dict__"):
+            assert getattr(ours, name) == getattr(eager, name)
+    e = fresh.explain(f)(torch.ones(2), 1)
+    assert (e.graph_count, e.graph_break_count) == (1, 0)
