@@ -204,7 +204,7 @@ class World:
             self._namespace(value, space)
             yield from list(space.values())
         for above in type(value).__mro__:
-            for name, member in vars(above).items():
+            for member in vars(above).values():
                 if isinstance(member, types.MemberDescriptorType) and reads._is_ours(above):
                     with contextlib.suppress(AttributeError):
                         yield member.__get__(value)
@@ -222,6 +222,23 @@ class World:
 def _is_of_program(value):
     torch = sys.modules.get("torch")
     return reads._is_ours(type(value)) or torch is not None and isinstance(value, torch.nn.Module)
+
+
+class Same:
+    """A key that is this very object."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __eq__(self, other):
+        return isinstance(other, Same) and self.value is other.value
+
+    def __hash__(self):
+        return id(self.value)
+
+
+def _key(key):
+    return key if isinstance(key, (*reads.PLAIN, bytes, tuple)) else Same(key)
 
 
 # --- what is read ------------------------------------------------------------------------------------------------------------------
@@ -254,16 +271,16 @@ def record(function, args, kwargs, world, policy=None):
 
 def _places(what, owner, key, world):
     kind = type(owner)
-    if what in ("type",) or what.startswith("__"):
+    if what == "type" or what.startswith("__"):
         if isinstance(owner, (type, types.ModuleType, types.FunctionType)) or id(kind) not in world.objects:
             return
         yield "type", id(owner), None
         if what != "type":
             yield from (("class", id(kind), name) for name in what.split())
-    elif what == "slot" and not _is_of_program(owner):
+    elif what == "slot" and not _is_of_program(owner) or what in ("keys", "length", "items") and not isinstance(owner, reads.CONTAINERS):
         return
     else:
-        yield what, id(owner), key if key is None or isinstance(key, (str, int)) else id(key)
+        yield what, id(owner), _key(key)
 
 
 class Covered:
@@ -273,7 +290,7 @@ class Covered:
         self.places, self.classes, self.tests = set(), collections.defaultdict(set), collections.defaultdict(set)
         self.kept = rows
         for kind, base, key, value, tests in rows:
-            key = key if isinstance(key, (str, int)) else id(key)
+            key = _key(key)
             if kind in ("dict_item", "item", "member", "contextvar"):
                 self.places.add((kind, id(base), None if kind == "contextvar" else key))
                 if kind == "item":
@@ -356,15 +373,21 @@ def _as_read(what, owner, key, world):
     """The read in the words of reads.py."""
     if what == "dict" and id(owner) in world.owners:
         of = world.owners[id(owner)]
-        return ("global", owner, key) if of is None else ("attribute", of, key)
+        return ("global", owner, key) if of is None or isinstance(of, types.ModuleType) else ("attribute", of, key)
     if what == "class":
         return ("special" if key.startswith("__") else "attribute", owner, key)
+    key = key.value if isinstance(key, Same) else key
     kinds = {"dict": "item", "slot": "attribute", "context": "context", "type": "operate"}
     return kinds.get(what, "iterate"), owner, key
 
 
 def _name(kind, owner, key):
     return kind, type(owner).__name__, "" if isinstance(owner, dict) else getattr(owner, "__name__", ""), key if isinstance(key, (str, int)) else None
+
+
+def changes(what, owner, key, world):
+    """Of one place, as reads.py makes them."""
+    return reads.changes([_as_read(what, owner, key, world)])
 
 
 def tried(build, framejit, missed, world):
