@@ -171,7 +171,7 @@ PyObject* CaptureSemantics::ClassValue(PyObject* d, PyObject* object, PyTypeObje
   }
   if (object && PyExceptionInstance_Check(object) && !s_.IsOutside(object)) {
     if (IsGetSetDescr(d) && !PyUnicode_CompareWithASCIIString(PyDescr_NAME(d), "args"))
-      return s_.Adopt(get(d, object, reinterpret_cast<PyObject*>(type)));
+      return NoteNames(), s_.Adopt(get(d, object, reinterpret_cast<PyObject*>(type)));
   }
   if (object && s_.IsNumpyNumber(object)) return s_.Adopt(get(d, object, reinterpret_cast<PyObject*>(type)));
   if (!object || Facts(s_, object)) return AdoptFact(s_, object, get(d, object, reinterpret_cast<PyObject*>(type)));
@@ -432,6 +432,7 @@ bool CaptureSemantics::NoteText(PyObject* o) {
     Py_ReprLeave(o);
     return noted;
   }
+  if (PyExceptionInstance_Check(o)) NoteNames();
   if (s_.IsNumpyNumber(o)) return s_.Break(BreakId::kThreadState, "text by numpy.set_printoptions"), false;
   if (!(PyType_Check(o) && Py_TYPE(o)->tp_repr == PyType_Type.tp_repr) && !PyFunction_Check(o)) return true;
   if (s_.IsFresh(o)) return true;

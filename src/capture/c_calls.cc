@@ -250,7 +250,8 @@ bool CCall::MayRead() {
       return s_.Break(BreakId::kUnknownCall, "__missing__"), false;
   }
   for (const char* n : {"repr", "format", "ascii", "__repr__", "__str__", "__format__"})
-    if (!strcmp(name_, n) && nargs_ && !sem_.NoteText(args_[0])) return false;
+    for (Py_ssize_t i = 0; i < total_ && !strcmp(name_, n); ++i)
+      if (!sem_.NoteText(args_[i])) return false;
   if ((!strcmp(name_, "hash") || !strcmp(name_, "__hash__")) && nargs_ && HoldsTensor(args_[0]))
     return s_.Break(BreakId::kUnknownOrigin, "hash() of a tensor"), false;
   return true;

@@ -68,10 +68,6 @@ int CaptureSemantics::StoreCell(PyObject* cell, PyObject* value) {
   return s_.WriteCell(cell, value) ? 0 : -1;
 }
 
-PyObject* CaptureSemantics::MakeFunction(PyObject* code, PyObject* globals) {
-  return s_.MarkFresh(frame::Semantics::MakeFunction(code, globals));
-}
-
 int CaptureSemantics::SetFunctionField(PyObject* f, int which, PyObject* v) {
   if (!Ready(s_, &v) || !Ready(s_, &f)) return -1;
   if (s_.IsOutside(f)) return s_.Break(BreakId::kSideEffect, "a function that was begun before this graph"), -1;

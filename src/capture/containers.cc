@@ -261,8 +261,9 @@ bool Session::Pin(PyObject* o) {
   if (PyFloat_CheckExact(o) && std::isnan(PyFloat_AS_DOUBLE(o)))
     if (const Origin* g = Find(o); g && g->source) guards_->Is(g->source, o);
   if (IsPrimitive(o)) return true;
-  if (!IsTensor(o)) NoteType(Py_TYPE(o));  // of its own methods C code may call any
-  if (IsTensor(o)) {                       // arguments that are compared must stay apart
+  if (!IsTensor(o)) NoteType(Py_TYPE(o));                                 // of its own methods C code may call any
+  if (PyWeakref_CheckRef(o)) NoteType(Py_TYPE(PyWeakref_GET_OBJECT(o)));  // which it compares and hashes
+  if (IsTensor(o)) {                                                      // arguments that are compared must stay apart
     const int input = trace_.tensors[AsTensor(o)->id].input;
     if (input >= 0) guards_->Add(guard::Row{guard::Kind::kDistinct, input_sources_[input]});
     return true;
@@ -595,6 +596,13 @@ Ref Session::AsKey(PyObject* key) {
   return Borrow(key);
 }
 
+// What a lookup asks of a key, of its class.
+static void NoteComparison(Session& s, PyObject* key) {
+  static PyObject* const names[] = {Interned("__eq__"), Interned("__hash__")};
+  if (!(Py_TYPE(key)->tp_flags & Py_TPFLAGS_HEAPTYPE) || IsTensor(key)) return;
+  for (PyObject* name : names) s.NoteLookup(Py_TYPE(key), name);
+}
+
 PyObject* Session::ReadDictItem(PyObject* dict, const Source* s, PyObject* asked, bool* found) {
   *found = false;
   const Ref number = AsKey(asked);
@@ -605,6 +613,7 @@ PyObject* Session::ReadDictItem(PyObject* dict, const Source* s, PyObject* asked
   if (waits < 0) return nullptr;
   if (waits) return *found = stored != nullptr, Py_XNewRef(stored);
   if (!Reads(dict, key, s)) return nullptr;
+  NoteComparison(*this, asked);
   PyObject* v = PyDict_GetItemWithError(dict, key);
   if (!v) {
     if (PyErr_Occurred()) return nullptr;

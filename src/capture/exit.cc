@@ -241,8 +241,9 @@ std::optional<int> Recipe::AddCode(PyObject* o) {
   if (!PyFunction_Check(o)) return {};
   auto* f = reinterpret_cast<PyFunctionObject*>(o);
   PyObject* none = Py_None;
-  PyObject* parts[] = {f->func_defaults ? f->func_defaults : none, f->func_kwdefaults ? f->func_kwdefaults : none,
-                       f->func_closure ? f->func_closure : none, f->func_dict ? f->func_dict : none};
+  PyObject* parts[] = {f->func_defaults ? f->func_defaults : none,       f->func_kwdefaults ? f->func_kwdefaults : none,
+                       f->func_closure ? f->func_closure : none,         f->func_dict ? f->func_dict : none,
+                       f->func_annotations ? f->func_annotations : none, f->func_doc ? f->func_doc : none};
   RecipeNode n{RecipeNode::kFunction};
   n.object = Borrow(o);
   for (PyObject* p : parts)
@@ -492,7 +493,12 @@ PyObject* MakeFunction(const RecipeNode& n, const At& at) {
       (!none(1) && PyFunction_SetKwDefaults(r, at(n.children[1])) < 0) ||
       (!none(2) && PyFunction_SetClosure(r, at(n.children[2])) < 0))
     return Py_DECREF(r), nullptr;
-  if (!none(3)) reinterpret_cast<PyFunctionObject*>(r)->func_dict = Borrow(at(n.children[3])).release();
+  auto* made = reinterpret_cast<PyFunctionObject*>(r);
+  if (!none(3)) made->func_dict = Borrow(at(n.children[3])).release();
+  if (!none(4)) made->func_annotations = Borrow(at(n.children[4])).release();
+  Py_XSETREF(made->func_doc, Py_NewRef(at(n.children[5])));
+  Py_XSETREF(made->func_module, Py_XNewRef(f->func_module));
+  Py_XSETREF(made->func_name, Py_NewRef(f->func_name));
   return r;
 }
 

@@ -84,6 +84,7 @@ PyObject* CaptureSemantics::Binary(int op, PyObject* a, PyObject* b) {
     s_.NoteType(Py_TYPE(a));
     s_.NoteType(Py_TYPE(b));
   }
+  if (kBinary[op] == PyNumber_Remainder && PyUnicode_Check(a) && !NoteText(b)) return nullptr;
   if ((op == 0 || op == kFirstInPlace) && (IsSymbolicSize(a) || IsSymbolicSize(b)) && PyTuple_Check(a) &&
       PyTuple_Check(b))
     return SizeConcat(s_, a, b);

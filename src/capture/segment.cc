@@ -343,6 +343,7 @@ static bool Accepted(Compiled& compiled, CodeState& code, Place& place, FjFrame*
     place.skip = 1;
     return false;
   }
+  segment.guards->Cover(fj_localsplus(frame));
   if (diag::Enabled(diag::Channel::guards_))
     for (auto& line : segment.guards->Describe(fj_code(frame)->co_localsplusnames))
       diag::Log(diag::Channel::guards_, line);

@@ -136,6 +136,7 @@ class CaptureSemantics : public frame::Semantics {
   bool NoteClassValues(PyTypeObject* type);
   PyObject* ClassFact(PyTypeObject* type, PyObject* name);
   bool NoteText(PyObject* o);  // str, repr or format is asked of it. False on Break
+  void NoteNames();            // The text of an exception is read.
   PyObject* SuperAttr(PyObject* super, PyObject* name);
   PyObject* FrameAbove(PyFrameObject* frame, long up);  // Among the frames of this capture.
   PyObject* FrameAttr(PyObject* frame, PyObject* name);

@@ -114,6 +114,12 @@ PyObject* Session::SymFloatObject(FloatOp op) {
 // Torch computes with it as with a plain tensor. But an attribute of the class's own may stand in front of one of
 // Tensor's, and the rows know Tensor's.
 bool Session::NoteQuiet(PyObject* o, const Source* s) {
+  // torch's functions ask the object, not its class.
+  static PyObject* const function_name = Interned("__torch_function__");
+  if (PyObject* dict = guard::InstanceDict(o); dict && PyDict_Contains(dict, function_name))
+    return Break(BreakId::kSubclass, "a __torch_function__ of one tensor"), false;
+  guards_->Absent(
+      guards_->Child(SourceKind::kDictItem, guards_->Child(SourceKind::kInstanceDict, s), 0, function_name));
   if (tensor::Overrides(Py_TYPE(o))) {
     guards_->TypeIs(s, Py_TYPE(o));
     return tensor::OverridesOff::seen = OverridesFit(*this, Py_TYPE(o));

@@ -132,6 +132,12 @@ const Source* GuardBuilder::Const(PyObject* object) {
   FRAMEJIT_CHECK(object);
   return impl_->pool->Intern(SourceKind::kConst, nullptr, 0, object);
 }
+std::vector<PyObject*> GuardBuilder::Constants() const {
+  std::vector<PyObject*> objects;
+  for (const Source& s : impl_->pool->sources())
+    if (s.kind == SourceKind::kConst) objects.push_back(s.object);
+  return objects;
+}
 const Source* GuardBuilder::Child(SourceKind kind, const Source* base, int index, PyObject* object) {
   FRAMEJIT_CHECK(base && index >= 0);
   FRAMEJIT_CHECK(object || (kind != SourceKind::kDictItem && kind != SourceKind::kMember));

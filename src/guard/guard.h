@@ -144,6 +144,7 @@ class GuardBuilder {
   ~GuardBuilder();
   const Source* Slot(int index);
   const Source* Const(PyObject* object);
+  std::vector<PyObject*> Constants() const;  // the objects of all sources of this kind, borrowed
   const Source* Child(SourceKind kind, const Source* base, int index = 0,
                       PyObject* object = nullptr);  // Equal sources are one object.
   void Add(Row row);                                // A row that is there already is dropped.
@@ -204,11 +205,17 @@ class GuardSet {
   // As DynamicCandidates for an int that was guarded by value: Source::str() of the ints to make symbols next time.
   virtual std::vector<std::string> DynamicInts(PyObject* const* slots) = 0;
   virtual std::vector<std::string> Describe(PyObject* varnames) const = 0;  // every guard, one line each, as a tree
+  // For tests: appends what the set covers of the objects that it reaches now to `cover_list`, if there is one.
+  virtual void Cover(PyObject* const* slots) const = 0;
   // The object that a source of this set leads to now: new reference, or null (no error set) if there is none.
   virtual PyObject* Resolve(const Source* source, PyObject* const* slots) const = 0;
   // For the one owner that takes part in garbage collection: visits every strong reference.
   virtual int Traverse(visitproc visit, void* arg) = 0;
 };
+
+// The list to which every set that is taken into use says what it covers: (kind of source, what it is read from, key,
+// value, [(kind of guard, expected)]). Null: nobody wants to know. guard_testing.cover sets it.
+extern PyObject* cover_list;
 
 bool MemoryOverlaps(PyObject* a, PyObject* b);
 // Tensors, and whether they are written: does one that is written share memory with another one? Loses their order.

@@ -143,6 +143,7 @@ class Program final : public GuardSet {
   std::vector<std::string> DynamicInts(PyObject* const* slots) override;
   std::vector<std::string> Describe(PyObject* varnames) const override;
   PyObject* Resolve(const Source* source, PyObject* const* slots) const override;
+  void Cover(PyObject* const* slots) const override;
   int Traverse(visitproc visit, void* arg) override;
 
   std::shared_ptr<SourcePool> pool;

@@ -9,6 +9,7 @@
 // ("torch state",), ("numpy state",). A dictionary at the end may give {"where": text}.
 // The result has check(*slots) -> None or (inputs, symbols), explain(*slots), dynamic(*slots), dynamic_ints(*slots),
 // describe(), dead(), resolve(input number, *slots), bench(n, *slots) -> nanoseconds a check.
+// cover(list): from now on every guard set of captured code says there what it covers (guard.h); cover(None) ends it.
 #include <time.h>
 
 #include "diag/diag.h"
@@ -316,7 +317,14 @@ PyTypeObject MakeType() {
 }
 PyTypeObject GuardsType = MakeType();
 
-PyMethodDef kFunctions[] = {{"build_guards", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Build)),
+PyObject* CoverTo(PyObject*, PyObject* list) {
+  if (list != Py_None && !PyList_Check(list)) return PyErr_Format(PyExc_TypeError, "a list or None is needed");
+  Py_XSETREF(cover_list, list == Py_None ? nullptr : Py_NewRef(list));
+  Py_RETURN_NONE;
+}
+
+PyMethodDef kFunctions[] = {{"cover", CoverTo, METH_O, nullptr},
+                            {"build_guards", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Build)),
                              METH_VARARGS | METH_KEYWORDS, nullptr},
                             {nullptr, nullptr, 0, nullptr}};
 

@@ -496,7 +496,7 @@ class Sides:
             import reads
 
             if of_reads and not self.read:
-                self.read = [reads.recorded(f, make, extension) for f, _, make, _ in self.sides]
+                self.read = [of_reads(f, make, extension) for f, _, make, _ in self.sides]
             with _changed([reads.changes(r) for r in self.read] if of_reads else [changes(side[0]) for side in self.sides], what):
                 seen = self.call()
             yield seen
@@ -549,7 +549,7 @@ def _todo(build, framejit, of_reads):
     if of_reads:
         import reads
 
-        found = reads.changes(reads.recorded(function, make, framejit._framejit))
+        found = reads.changes(of_reads(function, make, framejit._framejit))
         return [("changed", what, None) for what in found if not (what.endswith(": None") and "getrefcount" in names)]  # of which everybody has some
     todo = [("changed", what, None) for what in changes(function)]
     todo += [("under", what, context) for what, context in switches()]
@@ -558,9 +558,9 @@ def _todo(build, framejit, of_reads):
     return [*todo, ("from another thread", "", None)]
 
 
-def check(build, framejit, most=None, seed=0, of_reads=False):
-    """Runs the program's changes, or `most` of them by chance; of_reads: changes of what a recorder saw it read (reads.py), else of what it may
-    read and of the world around the call. Returns (changes made, [what was wrong])."""
+def check(build, framejit, most=None, seed=0, of_reads=None):
+    """Runs the program's changes, or `most` of them by chance; of_reads: changes of what this recorder (of reads.py or lookups.py) saw it read,
+    else of what it may read and of the world around the call. Returns (changes made, [what was wrong])."""
     todo = _todo(build, framejit, of_reads)
     if most is not None and len(todo) > most:
         todo = random.Random(f"{build.__name__} {seed}").sample(todo, most)

@@ -17,7 +17,7 @@ import types
 import warnings
 
 import harness
-from mutate import LIBRARIES, OF_TORCH, _double, others
+from mutate import LIBRARIES, MAKERS, OF_TORCH, _double, others
 
 MISSING = object()
 FIVE = property(lambda self: 5)
@@ -264,6 +264,15 @@ def _operators(owner):
                 yield f"{name} added", _change(_lay, kind, name, MISSING, lambda self, *a: 0)
 
 
+def _special(kind, name):
+    """A special method of a class, by name."""
+    lying = vars(kind).get(name, MISSING)
+    if lying is MISSING:
+        yield "added", _change(_lay, kind, name, MISSING, lambda self, *a: 0)
+    elif isinstance(lying, types.FunctionType) and name not in MAKERS:
+        yield "doubled", _change(_lay, kind, name, lying, _double(lying))
+
+
 def _called(owner):
     if isinstance(owner, types.MethodType):
         owner = owner.__func__
@@ -284,6 +293,8 @@ def _changes(kind, owner, key):
         return
     if kind == "attribute":
         yield from _attribute(owner, key)
+    elif kind == "special":
+        yield from _special(owner, key)
     elif kind == "environment":
         yield from _values(_lay_item_of, owner, key, owner.get(key, MISSING))
     elif kind == "context":

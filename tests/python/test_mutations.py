@@ -19,7 +19,7 @@ xp = torch or np
 
 IMPORTS = """
 import numpy as np, sys, os, types, threading, contextvars, functools, operator, decimal, random, gc, math, enum, dataclasses
-import abc, collections, itertools, inspect, weakref, warnings, logging, time, typing, string, copy, json, re
+import abc, builtins, collections, itertools, inspect, weakref, warnings, logging, time, typing, string, copy, json, re
 """
 TORCH = "import torch\nfrom torch import nn\n"
 OBJECTS = """
@@ -68,6 +68,32 @@ TABLE = [
         ('d.get(k,7)', 'kept.v=2', 'kept.v=1', BREAKS),
         ('k in d, k in st, k in list(d)', 'kept.v=2', 'kept.v=1', BREAKS),
         ('d.get(k,7)', 'K.__eq__=lambda s,o:False', 'K.__eq__=lambda s,o:s.v==o.v', BREAKS),
+    ]),
+    ("class W: pass\nw=W();wd=weakref.WeakKeyDictionary();wd[w]=5\nclass T(str): pass\nt=T('a');d={'a':5}", [
+        ('wd.get(w,7)', 'W.__eq__=lambda s,o:False', 'del W.__eq__'),
+        ('wd.get(w,7)', 'W.__hash__=lambda s:7;W.__eq__=lambda s,o:False', 'del W.__hash__, W.__eq__'),
+        ('d.get(t,7)', 'T.__hash__=str.__hash__;T.__eq__=lambda s,o:False', 'del T.__eq__, T.__hash__'),
+    ]),
+    ('', [
+        ('(lambda: 0).__module__', "globals()['__name__']='other'", "globals()['__name__']='program'"),
+        ('(lambda v: len(v))([1])', "globals()['B']=__builtins__;globals()['__builtins__']={**vars(builtins),'len':lambda v:7}" , "globals()['__builtins__']=B"),
+    ]),
+    ("m=types.ModuleType('m')\nclass K: pass\nk=K()\nclass S:\n __slots__=('c',)\ns=S()\ndef g(a): pass", [
+        ('def f(x):\n try: m.none\n except AttributeError as e: return x+1, str(e)', "m.__name__='other'", "m.__name__='m'"),
+        ('def f(x):\n try: m.none\n except AttributeError as e: return x+1, str(e)', 'm.__spec__=types.SimpleNamespace(_initializing=True)', 'm.__spec__=None'),
+        ('def f(x):\n try: k.none\n except AttributeError as e: return x+1, str(e)', "K.__name__='Other'", "K.__name__='K'"),
+        ('def f(x):\n try: K.none\n except AttributeError as e: return x+1, e.args', "K.__name__='Other'", "K.__name__='K'"),
+        ("def f(x):\n try: s.c\n except AttributeError as e: return x+1, f'{e}'", "S.__name__='Other'", "S.__name__='S'"),
+        ("def f(x):\n try: K(1)\n except TypeError as e: return x+1, '%s' % e", "K.__name__='Other'", "K.__name__='K'"),
+        ('def f(x):\n try: k+1\n except TypeError as e: return x+1, repr(e)', "K.__name__='Other'", "K.__name__='K'"),
+        ("def f(x):\n try: len(k)\n except TypeError as e: return x+1, '{}'.format(e)", "K.__name__='Other'", "K.__name__='K'"),
+        ('def f(x):\n try: list(k)\n except TypeError as e: return x+1, str(e)', "K.__name__='Other'", "K.__name__='K'"),
+        ('def f(x):\n try: g()\n except TypeError as e: return x+1, str(e)', "g.__qualname__='other'", "g.__qualname__='g'"),
+        ("'%s' % K, '%s %s' % (1, K)", "K.__qualname__='Other'", "K.__qualname__='K'"),
+        ("'{} {}'.format(1, K)", "K.__qualname__='Other'", "K.__qualname__='K'"),
+    ]),
+    ('class T(torch.Tensor): pass\nt=torch.ones(2).as_subclass(T)\nargs=lambda:(torch.ones(2),t)', [
+        ('def f(x,t): return torch.add(x,t)*2', 't.__torch_function__=lambda *a,**k:5', 'del t.__torch_function__', BREAKS),
     ]),
     ("class N:\n def __init__(s,v): s.v=v\n def __hash__(s): return s.v\n def __eq__(s,o): return s.v==getattr(o,'v',o)\nn=N(2);d={n:5}", [
         ('2 in d, d.get(2,7)', 'd[n]=6', 'd[n]=5', BREAKS),

@@ -5,6 +5,7 @@ import random
 
 import mutate
 import pytest
+import reads
 import suites
 from test_hostile import PROGRAMS
 
@@ -13,7 +14,7 @@ SOME = random.Random(2).sample(ALL, 40)  # of them in the quick suite
 SAMPLE = 4  # changes of a program in the quick suite
 
 
-def _check(build, fresh, most=None, of_reads=False):
+def _check(build, fresh, most=None, of_reads=None):
     made, wrong = mutate.check(build, fresh, most, of_reads=of_reads)
     assert not wrong, "\n".join(wrong)
 
@@ -27,7 +28,7 @@ def test_a_sample_of_changes(build, fresh):
 @pytest.mark.parametrize("build", SOME)
 @pytest.mark.filterwarnings("ignore")
 def test_a_sample_of_what_was_read(build, fresh):
-    _check(build, fresh, SAMPLE, of_reads=True)
+    _check(build, fresh, SAMPLE, of_reads=reads.recorded)
 
 
 @pytest.mark.parametrize("build", ALL)
@@ -41,4 +42,4 @@ def test_every_change(build, fresh):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.slow
 def test_every_change_of_what_was_read(build, fresh):
-    _check(build, fresh, of_reads=True)
+    _check(build, fresh, of_reads=reads.recorded)

@@ -389,3 +389,24 @@ def test_what_an_attribute_of_a_class_was_dies_when_it_is_replaced(fresh, read):
     compiled = fresh.compile(f)
     assert run(compiled) == run(f)
     assert compiled.cache_info()["outcomes"]["run"]["graph"] > 0
+
+
+def test_a_returned_function_says_what_it_was_made_to_say(fresh):
+    def f(x, n):
+        x + 1
+
+        def g(a: int, b: n = 2) -> "text":
+            "says so"
+
+        g.__module__ = "elsewhere"
+        g.__name__ = "h"
+        g.kept = n
+        return g
+
+    compiled = fresh.compile(f)
+    for n in (1, 2, 1):
+        ours, eager = compiled(torch.ones(2), n), f(torch.ones(2), n)
+        for name in ("__annotations__", "__doc__", "__module__", "__name__", "__qualname__", "__defaults__", "__dict__"):
+            assert getattr(ours, name) == getattr(eager, name)
+    e = fresh.explain(f)(torch.ones(2), 1)
+    assert (e.graph_count, e.graph_break_count) == (1, 0)
