@@ -73,7 +73,7 @@ struct Part {
   std::vector<int> sizes, strides;
   uint32_t ones = 0;
   bool unit = false;
-  double share = 0;   // Of the object's elements, if that is known: as large as the object is while this is translated.
+  double share = 0;  // Of the object's elements, if that is known: as large as the object is while this is translated.
   int rank() const { return static_cast<int>(sizes.size()); }
 };
 
