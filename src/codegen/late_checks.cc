@@ -18,6 +18,8 @@
 #include <llvm/IR/Module.h>
 #include <llvm/IR/PatternMatch.h>
 #include <llvm/Transforms/Utils/BasicBlockUtils.h>
+#include <llvm/Transforms/Utils/Local.h>
+#include <llvm/Transforms/Utils/LoopSimplify.h>
 #include <llvm/Transforms/Utils/LoopUtils.h>
 #include <llvm/Transforms/Utils/PromoteMemToReg.h>
 #include <llvm/Transforms/Utils/ScalarEvolutionExpander.h>
@@ -415,6 +417,63 @@ bool CarryOn(llvm::PHINode& flag, llvm::Loop& loop) {
   return true;
 }
 
+// Of numbers of which one is special if another one is, that one alone.
+llvm::SmallVector<Value*, 4> Last(const llvm::SmallSetVector<Value*, 4>& numbers, const llvm::Loop& loop) {
+  llvm::SmallPtrSet<Value*, 16> told;
+  for (Value* x : numbers) {
+    llvm::SmallPtrSet<Value*, 16> all;
+    Stays(x, loop, all);
+    all.erase(x);
+    told.insert(all.begin(), all.end());
+  }
+  llvm::SmallVector<Value*, 4> last;
+  for (Value* x : numbers)
+    if (!told.contains(x)) last.push_back(x);
+  return last;
+}
+
+// The flag as sums that are not-a-number if a check has failed. All that stands behind the loop comes from its latch.
+bool AddUp(llvm::PHINode& flag, llvm::Loop& loop) {
+  constexpr size_t kMostSums = 3;
+  BasicBlock *latch = loop.getLoopLatch(), *behind = loop.getUniqueExitBlock();
+  Value* next = flag.getIncomingValueForBlock(latch);
+  llvm::SmallSetVector<Value*, 4> numbers;
+  if (!match(flag.getIncomingValueForBlock(loop.getLoopPreheader()), m_Zero()) || next == &flag || !flag.hasOneUse() ||
+      !Checked(next, &flag, numbers))
+    return false;
+  const llvm::SmallVector<Value*, 4> last = Last(numbers, loop);
+  const auto behind_alone = [&](llvm::User* user) {
+    const auto* phi = llvm::dyn_cast<llvm::PHINode>(user);
+    return phi && (phi == &flag || phi->getParent() == behind);
+  };
+  if (last.empty() || last.size() > kMostSums || !llvm::all_of(next->users(), behind_alone)) return false;
+  Value* failed = nullptr;
+  llvm::IRBuilder<> b(flag.getContext());
+  for (Value* x : last) {
+    llvm::Constant* nothing = llvm::ConstantFP::getZero(x->getType());
+    auto* sum = llvm::PHINode::Create(x->getType(), 2, "nothing", loop.getHeader()->begin());
+    b.SetInsertPoint(latch->getTerminator());
+    Value* more = b.CreateIntrinsic(llvm::Intrinsic::fmuladd, {x->getType()}, {x, nothing, sum});
+    sum->addIncoming(nothing, loop.getLoopPreheader());
+    sum->addIncoming(more, latch);
+    auto* all = llvm::PHINode::Create(x->getType(), 1, "", behind->begin());
+    all->addIncoming(more, latch);
+    b.SetInsertPoint(behind, behind->getFirstInsertionPt());
+    if (failed) b.SetInsertPoint(llvm::cast<llvm::Instruction>(failed)->getNextNode());
+    Value* special = b.CreateFCmpUNO(all, all);
+    failed = failed ? b.CreateOr(failed, special) : special;
+  }
+  for (llvm::PHINode& phi : llvm::make_early_inc_range(behind->phis()))
+    if (phi.getIncomingValueForBlock(latch) == next) {
+      phi.replaceAllUsesWith(failed);
+      phi.eraseFromParent();
+    }
+  flag.replaceAllUsesWith(b.getFalse());
+  flag.eraseFromParent();
+  llvm::RecursivelyDeleteTriviallyDeadInstructions(next);
+  return true;
+}
+
 // Into loads and stores of what lies side by side.
 bool CanBeVectorised(llvm::Loop& loop, llvm::Function& f, llvm::FunctionAnalysisManager& fam) {
   if (!loop.isLoopSimplifyForm()) return false;
@@ -478,6 +537,23 @@ llvm::PreservedAnalyses CarriedChecksPass::run(llvm::Function& f, llvm::Function
       continue;
     for (llvm::PHINode& phi : llvm::make_early_inc_range(loop->getHeader()->phis()))
       if (phi.getType()->isIntegerTy(1)) changed |= CarryOn(phi, *loop);
+  }
+  return changed ? llvm::PreservedAnalyses::none() : llvm::PreservedAnalyses::all();
+}
+
+llvm::PreservedAnalyses AddedChecksPass::run(llvm::Function& f, llvm::FunctionAnalysisManager& fam) {
+  auto& li = fam.getResult<llvm::LoopAnalysis>(f);
+  auto& dt = fam.getResult<llvm::DominatorTreeAnalysis>(f);
+  auto& se = fam.getResult<llvm::ScalarEvolutionAnalysis>(f);
+  bool changed = false;
+  for (llvm::Loop* loop : li.getLoopsInPreorder()) {
+    if (!loop->isInnermost() || llvm::findStringMetadataForLoop(loop, "llvm.loop.isvectorized")) continue;
+    changed |= llvm::simplifyLoop(loop, &dt, &li, &se, &fam.getResult<llvm::AssumptionAnalysis>(f), nullptr,
+                                  /*PreserveLCSSA=*/false);
+    if (!loop->isLoopSimplifyForm() || loop->getExitingBlock() != loop->getLoopLatch()) continue;
+    changed |= llvm::formLCSSA(*loop, dt, &li, &se);
+    for (llvm::PHINode& phi : llvm::make_early_inc_range(loop->getHeader()->phis()))
+      if (phi.getType()->isIntegerTy(1)) changed |= AddUp(phi, *loop);
   }
   return changed ? llvm::PreservedAnalyses::none() : llvm::PreservedAnalyses::all();
 }

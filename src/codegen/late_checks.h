@@ -25,4 +25,10 @@ struct CarriedChecksPass : llvm::PassInfoMixin<CarriedChecksPass> {
   llvm::PreservedAnalyses run(llvm::Function& f, llvm::FunctionAnalysisManager& fam);
 };
 
+// Where no such sum tells of a number, and the loop is not vectorised, 0 times each number is added up: that takes one
+// instruction in a round.
+struct AddedChecksPass : llvm::PassInfoMixin<AddedChecksPass> {
+  llvm::PreservedAnalyses run(llvm::Function& f, llvm::FunctionAnalysisManager& fam);
+};
+
 }  // namespace framejit::codegen

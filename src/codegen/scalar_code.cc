@@ -27,6 +27,7 @@
 #include <llvm/IR/PassManager.h>
 #include <llvm/IR/Verifier.h>
 #include <llvm/Support/raw_ostream.h>
+#include <llvm/TargetParser/Host.h>
 #include <llvm/Transforms/InstCombine/InstCombine.h>
 #include <llvm/Transforms/Scalar/ConstraintElimination.h>
 #include <llvm/Transforms/Scalar/EarlyCSE.h>
@@ -71,6 +72,9 @@ class Emitter {
     f_ = llvm::Function::Create(type, llvm::Function::ExternalLinkage, symbol, m);
     f_->addFnAttr(llvm::Attribute::NoUnwind);
     f_->addFnAttr("prefer-vector-width", "256");
+#if defined(__x86_64__)
+    f_->addFnAttr("tune-cpu", llvm::sys::getHostCPUName());  // such as whether small numbers are divided faster
+#endif
     f_->addParamAttr(0, llvm::Attribute::NoAlias);
     unlikely_ = llvm::MDBuilder(m.getContext()).createBranchWeights(1, 1 << 16);
     llvm::MDBuilder md(m.getContext());
@@ -163,6 +167,14 @@ class Emitter {
       Value *x = values_[i.a], *y = values_[i.b];
       if (i.op == ScalarOp::kMulOver) return b_.CreateNSWMul(x, y);
       return i.op == ScalarOp::kAddOver ? b_.CreateNSWAdd(x, y) : b_.CreateNSWSub(x, y);
+    }
+    for (auto [x, factor] : {std::pair(i.b, i.a), std::pair(i.a, i.b)}) {
+      const std::optional<int64_t> most = i.op == ScalarOp::kMulOver ? MostFactor(ranges_[factor]) : std::nullopt;
+      if (!most) continue;
+      const bool natural = ranges_[x].lo >= 0;
+      Value* up = natural ? values_[x] : b_.CreateAdd(values_[x], b_.getInt64(*most));
+      ExitIf(b_.CreateICmpUGT(up, b_.getInt64(natural ? *most : 2 * *most)), i.exit);
+      return b_.CreateNSWMul(values_[x], values_[factor]);
     }
     Value* pair = b_.CreateBinaryIntrinsic(id, values_[i.a], values_[i.b]);
     ExitIf(b_.CreateExtractValue(pair, 1), i.exit);
@@ -619,6 +631,7 @@ void Optimize(llvm::Module& m, llvm::TargetMachine& machine) {
   fpm.addPass(llvm::InstCombinePass());
   fpm.addPass(llvm::SimplifyCFGPass());
   fpm.addPass(DropAssumesPass());
+  fpm.addPass(AddedChecksPass());
   fpm.addPass(SunkCountersPass());
   fpm.addPass(SeveralRoundsPass());
   llvm::LoopPassManager reduced;

@@ -99,7 +99,11 @@ class Ranges {
     return Between(lo, hi, fixed || step);
   }
   ScalarRange Product(const ScalarInst& i) {
-    const auto [lo, hi] = Bounds(i.op, known[i.a], known[i.b]);
+    auto [lo, hi] = Bounds(i.op, known[i.a], known[i.b]);
+    if (i.a == i.b) lo = std::max<Wide>(lo, 0);
+    const bool left = MostFactor(known[i.a]).has_value();
+    if (i.op == ScalarOp::kMulOver && (lo < kLeast || hi > kMost) && (left || MostFactor(known[i.b])))
+      return {known[left ? i.b : i.a].lo < 0 ? -kLookedAt : 0, kLookedAt, false};
     if (i.op == ScalarOp::kMulOver && (lo < kLeast || hi > kMost))
       return {static_cast<int64_t>(std::max<Wide>(lo, kLeast)), static_cast<int64_t>(std::min<Wide>(hi, kMost)), false};
     return Between(lo, hi, Fixed(known[i.a]) && Fixed(known[i.b]) && lo >= -kSmallNumber && hi <= kSmallNumber);
@@ -205,6 +209,13 @@ std::optional<bool> Decided(ScalarOp op, const ScalarRange& a, const ScalarRange
 bool MayOverflow(ScalarOp op, const ScalarRange& a, const ScalarRange& b) {
   const auto [lo, hi] = Bounds(op, a, b);
   return lo < kLeast || hi > kMost;
+}
+
+std::optional<int64_t> MostFactor(const ScalarRange& b) {
+  if (b.lo != b.hi || b.lo < 2 || b.lo > kSlowNumber) return {};
+  const bool power = (b.lo & (b.lo - 1)) == 0;
+  if (!power && b.lo != 3 && b.lo != 5 && b.lo != 9) return {};
+  return kLookedAt / b.lo;
 }
 
 }  // namespace framejit::codegen

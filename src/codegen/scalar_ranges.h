@@ -29,6 +29,10 @@ static_assert(kSlowStep * kMostSlowSteps * kMostRounds <= kSmallNumber);
 std::vector<ScalarRange> RangesOf(const ScalarCode& code);
 // Can the sum, difference or product (kAddOver and so on) leave 64 bits?
 bool MayOverflow(ScalarOp op, const ScalarRange& a, const ScalarRange& b);
+// Of a product with such a constant `b`: the machine makes it by a shift or a sum, which tell of no overflow, so `a` is
+// looked at instead. This gives how far it may lie from 0; the product is at most kLookedAt then. Nothing of others.
+inline constexpr int64_t kLookedAt = int64_t{1} << 62;
+std::optional<int64_t> MostFactor(const ScalarRange& b);
 // What a comparison (kEq to kGe) of ints says whatever they are; nothing if it says now this, now that.
 std::optional<bool> Decided(ScalarOp op, const ScalarRange& a, const ScalarRange& b);
 

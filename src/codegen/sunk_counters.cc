@@ -111,6 +111,47 @@ bool SinkFlag(llvm::PHINode& flag, const Counter& main, const llvm::Loop& loop) 
   return true;
 }
 
+// A flag that is set where a number is replaced by a greater one, or by a smaller one: it is set behind the loop if
+// that is another number than before. (One that was not-a-number before stays that.)
+bool SinkChosen(llvm::PHINode& flag, const llvm::Loop& loop) {
+  BasicBlock *latch = loop.getLoopLatch(), *before = loop.getLoopPreheader();
+  Value *next = flag.getIncomingValueForBlock(latch), *replaced, *x, *y;
+  if (!flag.getType()->isIntegerTy(1) || !flag.hasOneUse() ||
+      !match(next, m_c_LogicalOr(m_Specific(&flag), m_Value(replaced))))
+    return false;
+  auto* compare = llvm::dyn_cast<llvm::CmpInst>(replaced);
+  if (!compare || !compare->isStrictPredicate() ||
+      (compare->isFPPredicate() && !llvm::FCmpInst::isOrdered(compare->getPredicate())))
+    return false;
+  llvm::PHINode* number = nullptr;
+  for (llvm::PHINode& phi : loop.getHeader()->phis())
+    if (match(phi.getIncomingValueForBlock(latch), m_Select(m_Specific(compare), m_Value(x), m_Value(y))) &&
+        y == &phi &&
+        ((compare->getOperand(0) == x && compare->getOperand(1) == y) ||
+         (compare->getOperand(0) == y && compare->getOperand(1) == x)))
+      number = &phi;
+  if (!number || !llvm::all_of(next->users(), [&](llvm::User* user) {
+        const auto* phi = llvm::dyn_cast<llvm::PHINode>(user);
+        return phi && (phi == &flag || (!loop.contains(phi) && phi->getNumIncomingValues() == 1));
+      }))
+    return false;
+  Value* last = number->getIncomingValueForBlock(latch);
+  for (llvm::User* user : llvm::make_early_inc_range(next->users())) {
+    auto* phi = llvm::cast<llvm::PHINode>(user);
+    if (phi == &flag) continue;
+    BasicBlock* at = phi->getParent();
+    auto* then = llvm::PHINode::Create(last->getType(), 1, "", at->begin());
+    then->addIncoming(last, phi->getIncomingBlock(0));
+    llvm::IRBuilder<> b(at, at->getFirstInsertionPt());
+    Value* first = number->getIncomingValueForBlock(before);
+    Value* other = compare->isFPPredicate() ? b.CreateFCmpONE(then, first) : b.CreateICmpNE(then, first);
+    phi->replaceAllUsesWith(b.CreateOr(other, flag.getIncomingValueForBlock(before)));
+    phi->eraseFromParent();
+  }
+  llvm::RecursivelyDeleteDeadPHINode(&flag);
+  return true;
+}
+
 bool SinkCounters(llvm::Loop& loop) {
   const std::vector<Counter> all = CountersOf(loop);
   const Counter* main = nullptr;
@@ -127,6 +168,7 @@ bool SinkCounters(llvm::Loop& loop) {
     Sink(c, *main, *times, loop, behind);
     changed = true;
   }
+  for (llvm::PHINode& phi : llvm::make_early_inc_range(loop.getHeader()->phis())) changed |= SinkChosen(phi, loop);
   if (main)
     for (llvm::PHINode& phi : llvm::make_early_inc_range(loop.getHeader()->phis()))
       if (SinkFlag(phi, *main, loop)) {

@@ -37,6 +37,8 @@ constexpr int64_t kMostRounds = 1 << 30, kMostStep = 1 << 20;
 // Of a number to which loops add: what it starts with, what is added at once, how often in a round, and rounds.
 constexpr int64_t kMostStart = int64_t{1} << 61, kMostAdded = int64_t{1} << 36, kFewRounds = 1 << 20;
 constexpr size_t kMostAdditions = 16;
+// Ints that stay the same in a loop are taken to be smaller; what is made of them does not overflow up to kMostMade.
+constexpr int64_t kMostSame = int64_t{1} << 31, kMostMade = int64_t{1} << 62;
 static_assert(kMostAdded * kFewRounds * int64_t{kMostAdditions} <= kMostStart);
 constexpr unsigned kUnrolledWhole = 16;  // rounds: such a loop will be none
 
@@ -159,10 +161,62 @@ class Versioner {
         return;
       }
     Growth growth;
-    if (!rounds_ || !Grows(sum, growth) || growth.seen.size() > kMostAdditions) return;
-    few_rounds_ = true;
-    checks_.push_back({&part, false, std::move(growth.starts), nullptr, kMostStart});
-    for (const SCEV* e : growth.added) checks_.push_back({&part, false, {e}, nullptr, kMostAdded});
+    if (rounds_ && Grows(sum, growth) && growth.seen.size() <= kMostAdditions) {
+      few_rounds_ = true;
+      checks_.push_back({&part, false, std::move(growth.starts), nullptr, kMostStart});
+      for (const SCEV* e : growth.added) checks_.push_back({&part, false, {e}, nullptr, kMostAdded});
+      return;
+    }
+    std::vector<const SCEV*> same;
+    llvm::SmallPtrSet<Value*, 16> on_way;
+    if (!Size(sum, same, on_way)) return;
+    if (same.empty()) same.push_back(se_.getZero(i64_));  // nothing has to hold
+    for (const SCEV* e : same) checks_.push_back({&part, false, {e}, nullptr, kMostSame});
+  }
+
+  // Gives how large an int can be that is made of small ones, and of what stays the same in the loop. Nothing if it may
+  // be larger than kMostMade.
+  std::optional<int64_t> Size(Value* v, std::vector<const SCEV*>& same, llvm::SmallPtrSetImpl<Value*>& on_way) {
+    using Wide = __int128;
+    const auto within = [](Wide size) {
+      return size <= kMostMade ? std::optional(static_cast<int64_t>(size)) : std::nullopt;
+    };
+    if (v->getType() == i64_) {
+      const SCEV* e = se_.getSCEV(v);
+      const llvm::ConstantRange range = se_.getSignedRange(e);
+      const llvm::APInt most(64, kMostAdded);
+      if (range.getSignedMin().sgt(-most) && range.getSignedMax().slt(most))
+        return std::max(range.getSignedMax().abs().getSExtValue(), range.getSignedMin().abs().getSExtValue());
+      if (se_.isLoopInvariant(e, &loop_)) {
+        if (!Safe(e, loop_.getLoopPreheader()->getTerminator())) return {};
+        if (!llvm::is_contained(same, e)) same.push_back(e);
+        return kMostSame;
+      }
+    }
+    if (on_way.size() > kMostAdditions || !on_way.insert(v).second) return {};
+    Value *a, *b;
+    std::optional<int64_t> x, y;
+    const auto both = [&](Value* p, Value* q) {
+      x = Size(p, same, on_way);
+      y = x ? Size(q, same, on_way) : std::nullopt;
+      return y.has_value();
+    };
+    std::optional<int64_t> size;
+    if (auto* part = llvm::dyn_cast<llvm::ExtractValueInst>(v)) {
+      if (part->getIndices()[0] == 0) size = Size(part->getAggregateOperand(), same, on_way);
+    } else if (auto* made = llvm::dyn_cast<llvm::WithOverflowInst>(v)) {
+      if (made->isSigned() && both(made->getLHS(), made->getRHS()))
+        size = within(made->getBinaryOp() == llvm::Instruction::Mul ? Wide{*x} * *y : Wide{*x} + *y);
+    } else if (match(v, m_NSWMul(m_Value(a), m_Value(b)))) {
+      if (both(a, b)) size = within(Wide{*x} * *y);
+    } else if (match(v, m_NSWAdd(m_Value(a), m_Value(b))) || match(v, m_NSWSub(m_Value(a), m_Value(b)))) {
+      if (both(a, b)) size = within(Wide{*x} + *y);
+    } else if (match(v, m_Select(m_Value(), m_Value(a), m_Value(b))) || match(v, m_SMax(m_Value(a), m_Value(b))) ||
+               match(v, m_SMin(m_Value(a), m_Value(b)))) {
+      if (both(a, b)) size = std::max(*x, *y);
+    }
+    on_way.erase(v);
+    return size;
   }
 
   // A number that the loop carries on, and all that is added to it: that is bounded by what one addition adds.

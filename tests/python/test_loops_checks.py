@@ -437,6 +437,8 @@ def test_kinds_that_change_in_the_middle_of_a_chunk(at):
         ("clipped_halves", "x double>"),
         ("least_ways", "x double>"),
         ("counted_and_summed", "x i64>"),
+        ("nearest", "%nothing = phi double"),
+        ("collatz", "icmp ugt i64"),
     ],
 )
 def test_loops_have_a_copy_without_checks(name, wanted):
@@ -611,3 +613,91 @@ def test_very_few_numbers_downwards_and_by_twos():
         return k, by
 
     check(good, (list(range(400)), [7]), ([5] * 30, [7]), ([2**63 - 1, 7] * 9, [7]), ([True, False] * 9, [7]), ([1.5] * 30, []))
+
+
+# --- what an inner loop over few numbers leaves out ----------------------------------------------------------------------
+def best_pairs(a, b, start, n):
+    out, at = np.zeros(len(a)), np.zeros(len(a), np.int64)
+    last = None
+    for i in range(len(a)):
+        best, where = start, -1
+        for k in range(n):
+            p = a[i, k] + b[k, i]
+            if p > best:
+                best, where = p, k
+        out[i], at[i] = best, where
+        last = best
+    return out, at, last
+
+
+@pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf, 1.7e308])
+@pytest.mark.parametrize("start", [-1e300, float("nan"), float("inf"), -5, np.float64(0.5), np.float64("nan")])
+def test_the_greatest_of_sums_some_of_which_are_special(special, start):
+    own = np.random.default_rng(3)
+    a, b = own.random((7, 9)), own.random((9, 7))
+    calls = [(a, b, start, 9), (a, b, start, 0), (a, b, start, 10)]
+    for i, k in [(6, 8), (6, 0), (0, 4)]:
+        x, y = a.copy(), b.copy()
+        x[i, k] = special
+        y[k, i] = special if special != 1.7e308 else 1.7e308
+        calls += [(x, b, start, 9), (x, y, start, 9), (a - 9, y, start, 9), (x - 9, -y, start, 9)]
+    check(best_pairs, *calls)
+
+
+def rows_summed(a, n):
+    out = np.zeros(len(a))
+    for i in range(len(a)):
+        for k in range(n):
+            out[i] += a[i, k % 5] * k
+    return out
+
+
+def test_an_inner_loop_that_was_brief_no_longer_is():
+    a = np.arange(60.0).reshape(12, 5)
+    compiled = check(rows_summed, (a, 9), (a, 1024), (a, 1025), (a, 5000), (a, 3), loops=2)  # code that was left is made anew, once
+    info = compiled.cache_info()
+    for _ in range(6):
+        compiled(a, 5000), compiled(a, 9)
+    after = compiled.cache_info()
+    assert after["scalar_loops"] == info["scalar_loops"] and after["scalar_runs"] > info["scalar_runs"]
+
+
+def filtered(image, kernel, out, write):
+    for y in range(1, image.shape[0] - 1):
+        for x in range(1, image.shape[1] - 1):
+            g = 0
+            for dy in (-1, 0, 1):
+                for dx in range(-1, 2):
+                    g += kernel[dy + 1, dx + 1] * int(image[y + dy, x + dx])
+            out[y, x] = g * 2
+            if write:
+                kernel[1, 2] = (x + y) % 3
+    return out
+
+
+@pytest.mark.parametrize("scale", [1, 2**30, 2**31, 2**40, 2**54, 2**55, 2**62, -(2**63)])
+def test_products_with_numbers_that_stay_the_same(scale):
+    image = np.random.default_rng(5).integers(0, 256, (9, 8)).astype(np.uint8)
+    kernel = np.array([[1, 0, -1], [1, 1, -1], [1, 0, -1]]) * scale if scale > -(2**63) else np.full((3, 3), scale)
+    out = np.zeros((9, 8), np.int64)
+    check(filtered, (image, kernel // 2**20, out, False), (image, kernel, out, False), (image, kernel, out, True), (image // 200, kernel, out, True))
+
+
+def test_elements_that_are_written_between_reads():
+    image = np.random.default_rng(5).integers(0, 256, (9, 8)).astype(np.uint8)
+    kernel = np.arange(9).reshape(3, 3)
+    own = np.arange(72).reshape(9, 8)
+    check(filtered, (image, kernel, np.zeros((9, 8), np.int64), True), (own, kernel, own, False), (own, own[2:5, 3:6], own, False), (image, own[:3, :3], own, True), (image, kernel[:2], own, False))
+
+
+def scaled(x, n):
+    total = 0
+    for _ in range(n):
+        x = 3 * x + 1
+        total += 5 * (x & 7) - x * 9 + (x << 1)
+    return x, total, x * 4, 8 * total
+
+
+@pytest.mark.parametrize("start", [1, -1, 2**62 // 27, 2**62 // 9, 2**62, 2**63 // 3, -(2**62) // 3 - 1, -(2**63) // 3, 2**63 - 1, -(2**63), 2**70])
+def test_products_with_small_constants_keep_to_pythons_integers(start):
+    check(scaled, (1, 20), (start, 3), (start + 1, 3), (start, 20), (-start, 45), (start // 81, 30), (1, 70))

@@ -205,6 +205,29 @@ static void ForgetConstants(State& s) {
         if (v.scalar() || v.is == Is::kTuple) Leaves(v, [](Val& x) { x.few = false; });
 }
 
+// Where a loop over numbers begins, or goes on, with so many rounds `left`. Signals and other threads are looked for
+// every kServed rounds of all such loops: if all that are left may run before that, this gives `whole`; else they are
+// looked for now, and it gives `part`, which is computed there.
+int Translator::ServeSometimes(int left, int whole, absl::FunctionRef<int()> part) {
+  const int all = Op(ScalarOp::kAdd, ScalarType::kInt, Count(rounds_), Count(others_));
+  const int before = Op(ScalarOp::kSub, ScalarType::kInt, Count(serve_), all);
+  Emit({.op = ScalarOp::kSet, .a = whole, .imm = until_});
+  const int now = Compare(ScalarOp::kGt, left, before);
+  const int on = static_cast<int>(code.blocks.size());
+  code.blocks.emplace_back();
+  const int serve = Way([&] {
+    ServeOthers();
+    Emit({.op = ScalarOp::kSet, .a = Op(ScalarOp::kAdd, ScalarType::kInt, all, Int(kServed)), .imm = serve_});
+    Emit({.op = ScalarOp::kSet, .a = part(), .imm = until_});
+    Emit({.op = ScalarOp::kJump, .imm = on});
+  });
+  Emit({.op = ScalarOp::kBranch, .a = now, .other = on, .imm = serve, .seldom = true});
+  joins_.insert({on, serve});
+  block = on;
+  extra_blocks_ += 2;
+  return Count(until_);
+}
+
 // A round that has computed very many elements of arrays at once is the last one before others are looked for: where
 // the innermost loop goes round, whatever its kind.
 void Translator::ServeAfterMany(State& s) {
@@ -221,6 +244,7 @@ void Translator::ServeAfterMany(State& s) {
   Emit({.op = ScalarOp::kSet, .a = pick(last, Count(others_)), .imm = others_});
   for (auto f = s.frames.rbegin(); f != s.frames.rend(); ++f)
     for (auto v = f->stack.rbegin(); v != f->stack.rend(); ++v) {
+      if (v->brief) throw NotBrief{};
       const bool numbers = v->is == Is::kRangeIter && v->items.size() == 4 && !v->few;
       if (!numbers && v->is != Is::kChunk) continue;
       Val& limit = v->items[numbers ? 3 : 1];
@@ -429,6 +453,7 @@ Translation Translator::Run() {
   out_.cells = kFirstCell;
   scratch = 1, scratch2 = 4;
   rounds_ = Variable(ScalarType::kInt), others_ = Variable(ScalarType::kInt), serve_ = Variable(ScalarType::kInt);
+  until_ = Variable(ScalarType::kInt);
   code.blocks.emplace_back();
   code.entries.push_back(0);
   State s = Entry();

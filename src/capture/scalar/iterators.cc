@@ -15,7 +15,6 @@ namespace {
 constexpr size_t kMostUnrolled = 8;
 // Numbers of so short tuples and ranges are constants of their rounds; so often code stands in loops in such loops.
 constexpr size_t kMostKept = 3, kMostCopies = 9;
-constexpr int64_t kAtOnce = 1024;
 
 Val Iterator(Is is, std::vector<Val> items) {
   Val it;
@@ -305,6 +304,14 @@ Val Translator::Take(Val& it) {
   }
 }
 
+// Of an innermost loop inside another one, of which few rounds are expected: looking for others in it would cost more
+// than its rounds do, and what stays the same in all runs of it would not be seen to.
+bool Translator::Brief(const State& s) const {
+  const Frame& f = s.frames.back();
+  return hopes_.brief && s.frames.size() == 1 && f.pc != loop_.start && !hopes_.longs.contains(f.pc) &&
+         Innermost(*f.code, f.pc);
+}
+
 // Takes the next of numbers one by one. So many are gone through at once, then others get their turn: a loop in a loop.
 void Translator::NextNumber(State& s, const Instr& i, const State& done) {
   const Val& it = s.top().stack.back();
@@ -322,7 +329,7 @@ void Translator::NextNumber(State& s, const Instr& i, const State& done) {
       on.top().pc += i.length;
       GoTo(on);
     });
-    const int no = it.few ? Way(done) : Way([&] {
+    const int no = it.few || it.brief ? Way(done) : Way([&] {
       State on = s;
       on.top().stack.back().items.pop_back();
       GoTo(on);
@@ -335,11 +342,17 @@ void Translator::NextNumber(State& s, const Instr& i, const State& done) {
   const int stop = Value(it.items[2]);
   const int more = Compare(ScalarOp::kLt, next, stop);
   const int yes = Way([&] {
-    ServeSometimes();
-    State on = s;
     const int left = Op(ScalarOp::kSub, ScalarType::kInt, stop, next);
-    const int few = Least(left, Int(kAtOnce));
-    const int limit = Op(ScalarOp::kAdd, ScalarType::kInt, next, few);
+    const bool brief = Brief(s);
+    const int limit = ServeSometimes(left, stop, [&] {
+      if (!brief) return Op(ScalarOp::kAdd, ScalarType::kInt, next, Least(left, Int(kServed)));
+      const int exit = MakeExit(region_, region_stored_, "");
+      out_.exits[exit].many = s.frames.back().pc;
+      Emit({.op = ScalarOp::kExitIf, .a = Compare(ScalarOp::kGt, left, Int(kServed)), .exit = exit});
+      return stop;
+    });
+    State on = s;
+    on.top().stack.back().brief = brief;
     Emit({.op = ScalarOp::kAssume, .a = Compare(ScalarOp::kLt, next, limit)});  // there is a first round
     on.top().stack.back().items.push_back(New(Is::kInt, limit));
     GoTo(on);
@@ -387,12 +400,13 @@ void Translator::NextOfChunk(State& s, const Instr& i, const State& done) {
   const int left = Left(it);
   const int more = Compare(ScalarOp::kGt, left, Int(0));
   const int yes = Way([&] {
-    ServeSometimes();
+    const Val* place = Place(it);
+    const int at = place ? Value(*place) : -1;
+    const auto behind = [&](int count) { return place ? Op(ScalarOp::kAdd, ScalarType::kInt, at, count) : count; };
+    const int until = ServeSometimes(left, behind(left), [&] { return behind(Least(left, Int(kServed))); });
     State on = s;
     Val chunk;
     chunk.is = Is::kChunk;
-    int until = Least(left, Int(kAtOnce));
-    if (const Val* place = Place(it)) until = Op(ScalarOp::kAdd, ScalarType::kInt, Value(*place), until);
     chunk.items = {it, New(Is::kInt, until)};
     on.top().stack.back() = std::move(chunk);
     GoTo(std::move(on));

@@ -43,6 +43,18 @@ constexpr int64_t kWorthUndo = 8;  // rounds: then a copy of what is written cos
 
 }  // namespace
 
+// Is there an array whose rows are so long that an inner loop over one of them would be no brief one?
+static bool HasLongRows(FjFrame* frame) {
+  const tensor::NumpyApi* api = tensor::Numpy();
+  for (int i = 0; i < fj_nlocalsplus(frame); ++i) {
+    PyObject* o = fj_localsplus(frame)[i];
+    if (!o || !api || Py_TYPE(o) != api->array) continue;
+    const tensor::NumpyArray* a = tensor::AsArray(o);
+    if (a->nd > 1 && a->dims[a->nd - 1] > scalar::kServed) return true;
+  }
+  return false;
+}
+
 struct CodeLoops::Version {
   Translation t;
   codegen::CompiledScalar code;
@@ -62,6 +74,7 @@ struct CodeLoops::Head {
   bool seldom = false;                                 // it pays only where many rounds are left
   bool differ = false;                                 // numbers that were alike when code was made no longer are
   bool undone = false;                                 // A run was undone.
+  std::set<int> longs;                                 // Hopes::longs
   std::vector<std::unique_ptr<Version>> versions;
 };
 
@@ -170,6 +183,8 @@ void CodeLoops::Compile(Compiled& compiled, Head& head, FjFrame* frame) {
   const double start = Now();
   auto made = std::make_unique<Version>();
   scalar::Hopes hopes{.natural = head.versions.size() + 1 < kVersions, .sizes = !head.differ};
+  hopes.brief = !HasLongRows(frame);
+  hopes.longs = head.longs;
   hopes.finite = hopes.natural && !head.undone && RoundsLeft(head, frame) >= kWorthUndo;
   made->t = scalar::Translate(frame, head.loop, head.loop.start, hopes);
   const auto asked = [&](auto&& of) {
@@ -306,6 +321,11 @@ std::optional<frame::Action> CodeLoops::At(Compiled& compiled, FjFrame* frame, b
     if (!scalar::WriteFrame(frame, e, cells.data(), objects.data(), made ? made->get() : nullptr))
       return frame::Action::kRaise;
     if (e.breaker && !ServeBreaker(frame)) return frame::Action::kRaise;
+    if (e.many >= 0) {
+      head->longs.insert(e.many);
+      head->versions.erase(head->versions.begin() + static_cast<ptrdiff_t>(i));
+      return frame::Action::kStep;
+    }
     return e.usual || e.breaker ? frame::Action::kAgain : frame::Action::kStep;
   }
 }

@@ -228,12 +228,23 @@ bool IsBits(int op) {
   return op == NB_AND || op == NB_OR || op == NB_XOR;
 }
 
+// Of the sum or difference of constants that is one.
+std::optional<int64_t> Known(int op, std::optional<int64_t> x, std::optional<int64_t> y) {
+  int64_t r;
+  if (!x || !y || (op != NB_ADD && op != NB_SUBTRACT)) return {};
+  const bool over = op == NB_ADD ? __builtin_add_overflow(*x, *y, &r) : __builtin_sub_overflow(*x, *y, &r);
+  return over ? std::nullopt : std::optional(r);
+}
+
 Val PythonBinary(Builder& b, int op, const Val& x, const Val& y) {
   if (x.is == Is::kBool && y.is == Is::kBool && IsBits(op)) return New(Is::kBool, Bits(b, op, b.Value(x), b.Value(y)));
   if (x.integral() && y.integral()) {
     const int v = Whole(b, x), w = Whole(b, y);
-    if (op != NB_TRUE_DIVIDE)
-      return New(Is::kInt, Integers(b, op, v, w, y.constant, std::numeric_limits<int64_t>::min()));
+    if (op != NB_TRUE_DIVIDE) {
+      Val r = New(Is::kInt, Integers(b, op, v, w, y.constant, std::numeric_limits<int64_t>::min()));
+      r.constant = Known(op, x.constant, y.constant);
+      return r;
+    }
     b.ExitIf(b.Compare(ScalarOp::kEq, w, b.Int(0)));
     ExitOutside(b, v, -kExactF64, kExactF64);
     if (!y.constant) ExitOutside(b, w, -kExactF64, kExactF64);
@@ -316,6 +327,7 @@ std::string Val::key() const {
   if (object >= 0) s += '#' + std::to_string(object);
   if (unit) s += '1';
   if (few) s += '<' + (constant ? std::to_string(*constant) : "");
+  if (brief) s += '.';
   if (natural) s += 'n';
   if (ones) s += '+' + std::to_string(ones);
   if (is == Is::kView || is == Is::kRangeIter) s += std::to_string(items.size());

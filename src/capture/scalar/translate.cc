@@ -576,6 +576,10 @@ Translation Translate(FjFrame* frame, const Loop& loop, int from, const Hopes& h
       if (!changed || ++tries == kMostTries) return made;
     } catch (const NotInline& call) {
       if (!not_inline.insert(call.pc).second) throw std::runtime_error("scalar code: a call cannot be left to Python");
+    } catch (const NotBrief&) {
+      Hopes less = hopes;
+      less.brief = false;
+      return Translate(frame, loop, from, less);
     } catch (const TooMuch&) {  // it may be less where kinds are merged
       if (merge(translator) && ++tries < kMostTries) continue;
       if (hopes.unrolls) {

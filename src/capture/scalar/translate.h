@@ -5,6 +5,8 @@
 // becomes an exit before that instruction. So does whatever Python would answer by an exception: Python does it then.
 #pragma once
 
+#include <set>
+
 #include "bytecode/code.h"
 #include "capture/scalar/values.h"
 #include "frame/frame.h"
@@ -34,6 +36,7 @@ struct ExitState {
   int next = 0;          // The instruction at which Python goes on.
   bool usual = false;    // Has the loop ended?
   bool breaker = false;  // signals and other threads wait, where the loop goes round
+  int many = -1;         // the loop of Hopes::longs that has begun
   bool undo = false;     // Nothing of the run is to remain: what it wrote is put back, and the frame stays as it was.
   std::vector<Slot> locals, stack;
   std::string why;  // Why the instruction is left to Python, if it is not understood.
@@ -43,9 +46,10 @@ struct NameGuard {                  // Holds while a name means what it meant.
   Ref dict, builtins, name, value;  // builtins: null for an attribute of a module
 };
 
-inline constexpr int kBreakerCell = 2;  // its address: of the thread that runs the code
-inline constexpr int kMadeCell = 3;     // made.h: of the run, if the code makes arrays
-inline constexpr int kFirstCell = 5;    // behind them, what counts rounds and what helpers write to
+inline constexpr int64_t kServed = 1024, kOthersServed = 64;  // rounds before others get their turn
+inline constexpr int kBreakerCell = 2;                        // its address: of the thread that runs the code
+inline constexpr int kMadeCell = 3;                           // made.h: of the run, if the code makes arrays
+inline constexpr int kFirstCell = 5;  // behind them, what counts rounds and what helpers write to
 
 inline constexpr int64_t kSmallSize = 4;
 // A number of the entry that is taken to be what another one is, or a constant.
@@ -82,6 +86,10 @@ struct Hopes {
   bool apart = true;    // What the code writes lies in one array alone.
   bool sizes = false;   // Small sizes of arrays are what they are now.
   bool unrolls = true;  // Loops over very few numbers may become code for each of them.
+  // Innermost loops over numbers that are come to again and again have at most kServed rounds, but for these: their
+  // first instructions, the outermost loop's code alone.
+  bool brief = false;
+  std::set<int> longs;
   // NumPy will tell of nothing that is stored in most of an array: if it would, the run is undone.
   bool finite = false;
 };

@@ -18,8 +18,7 @@ using bytecode::Instr;
 using bytecode::Op;
 
 inline constexpr int kMostBlocks = 260;
-inline constexpr int64_t kServed = 1024, kOthersServed = 64;  // rounds
-inline constexpr int kMostWeight = 6;                         // of what is computed again wherever it is used
+inline constexpr int kMostWeight = 6;  // of what is computed again wherever it is used
 
 bool IsJump(Op op);
 // Locals that are read before they are written from `start` on; whatever may raise may go to its handler.
@@ -111,7 +110,8 @@ struct KindsSeen {
   std::vector<Val> kinds;
   bool unbound = false, other = false, either = true, mixes = false;
 };
-struct NotInline {  // what was called must be left to Python as a whole
+struct NotBrief {};  // A round of a brief loop computes very many elements.
+struct NotInline {   // what was called must be left to Python as a whole
   int pc;
 };
 
@@ -318,6 +318,7 @@ class Translator final : public Builder {
   void CountAnew();
   void MergeKinds(Frame& f, bool round);
   bool Distinguish(const State& s);
+  bool Brief(const State& s) const;
 
   // Is something jumped to here?
   bool Target(const Frame& f, int pc) {
@@ -377,23 +378,7 @@ class Translator final : public Builder {
           .number = static_cast<double>(bits)});
   }
 
-  // Where a loop over numbers begins, or goes on: they are looked for if kServed rounds have been since the last time.
-  void ServeSometimes() {
-    const int all = Op(ScalarOp::kAdd, ScalarType::kInt, Count(rounds_), Count(others_));
-    const int now = Compare(ScalarOp::kGe, all, Count(serve_));
-    const int on = static_cast<int>(code.blocks.size());
-    code.blocks.emplace_back();
-    joins_.insert(on);
-    const int serve = Way([&] {
-      ServeOthers();
-      const int next = Op(ScalarOp::kAdd, ScalarType::kInt, all, Int(kServed));
-      Emit({.op = ScalarOp::kSet, .a = next, .imm = serve_});
-      Emit({.op = ScalarOp::kJump, .imm = on});
-    });
-    Emit({.op = ScalarOp::kBranch, .a = now, .other = on, .imm = serve, .seldom = true});
-    block = on;
-    extra_blocks_ += 2;
-  }
+  int ServeSometimes(int left, int whole, absl::FunctionRef<int()> part);
 
   void ServeAfterMany(State& s);
 
@@ -642,7 +627,8 @@ class Translator final : public Builder {
   std::vector<bool> stored_;   // The locals that this block has stored.
   int rounds_ = -1, others_ = -1;       // variables: rounds of loops over numbers, and of all others
   int serve_ = -1;                      // variable: after how many of both others are looked for
-  std::set<int> joins_;                 // where the way that looks for them ends
+  int until_ = -1;                      // variable: to where a loop over numbers goes before that
+  std::set<int> joins_;                 // the way that looks for them, and where it ends
   std::map<int, int64_t> small_sizes_;  // values that are constants because arrays have these sizes now
   State region_;                        // Nothing was written in this block since this state.
   std::vector<bool> region_stored_;

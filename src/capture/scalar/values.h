@@ -57,6 +57,7 @@ struct Val {
   bool natural = false;  // iterators: the next is not negative, and small; so ints at the entry that the code keeps
   bool small = false;    // ints at the entry: as IsSmall says
   bool few = false;      // ranges: of a few numbers, whatever is computed
+  bool brief = false;    // iterators over ranges: all numbers that were left are gone through at once (Hopes::brief)
   bool whole = false;    // views of what the code made: all of it, the array itself
   uint8_t born = 0;      // and how many frames there were up to the outermost one that held it
   int same = 0;          // views: those of one number are one object
