@@ -119,7 +119,11 @@ class Computed {
     const Node& n = g_.nodes[v];
     const int64_t axis = n.attrs.axes[0];
     int64_t start = 0;
-    for (size_t i = 0; i < k; ++i) start += g_.nodes[n.operands[i]].type.shape[axis].value();
+    for (size_t i = 0; i < k; ++i) {
+      const shape::Int before = g_.nodes[n.operands[i]].type.shape[axis];
+      if (!before.is_const()) return;  // the whole is fixed, but not where it is put together
+      start += before.value();
+    }
     const int64_t length = g_.nodes[n.operands[k]].type.shape[axis].value();
     for (Box box : parts_[v]) {
       auto& side = box[axis];

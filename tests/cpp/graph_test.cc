@@ -284,6 +284,20 @@ TEST(Raises, PartsOfWhatIsPutTogetherAreFollowed) {
   };
   EXPECT_EQ(outputs("[4, 1, 1]"), (std::vector<ValueId>{6, 8}));
   EXPECT_EQ(outputs("[5, 1, 1]"), (std::vector<ValueId>{6, 8, 2}));  // the last column of %2 is read by nobody
+
+  Graph moving = Graph::Parse(R"(graph "g" {
+    symbol s0 = scalar 0 hint 2 range 1..4 name "n"
+    %0 = input : f64[6] strides [1]
+    %1 = slice %0, axes=[0], syms=[0, s0, 1] : f64[s0]
+    %2 = slice %0, axes=[0], syms=[s0, (-s0 + 6), 1] : f64[(-s0 + 6)]
+    %3 = exp %1 : f64[s0]
+    %4 = exp %2 : f64[(-s0 + 6)]
+    %5 = cat %3, %4, axes=[0] : f64[6]
+    %6 = slice %5, axes=[0], syms=[1, 2, 1] : f64[2]
+    return %6
+  })");
+  KeepRaising(moving, true);
+  EXPECT_EQ(moving.outputs, (std::vector<ValueId>{6, 4, 3}));
 }
 
 }  // namespace
