@@ -75,8 +75,9 @@ class Computed {
       const ValueId o = n.operands[k];
       if (all && (ReadsAll(g_, n) || (indexes && k == 1))) {
         All(o);
-      } else if (n.op == Op::kSlice && Fixed(o) && Fixed(v) && n.attrs.syms[0].is_const() &&
-                 n.attrs.syms[2] == shape::Int(1)) {
+      } else if (!Fixed(o) || !Fixed(v)) {
+        continue;
+      } else if (n.op == Op::kSlice && n.attrs.syms[0].is_const() && n.attrs.syms[2] == shape::Int(1)) {
         for (Box box : all ? std::vector<Box>{Whole(v)} : parts_[v]) {
           auto& side = box[n.attrs.axes[0]];
           side.first += n.attrs.syms[0].value(), side.second += n.attrs.syms[0].value();
@@ -84,6 +85,10 @@ class Computed {
         }
       } else if (!all && Info(n.op).kind == 'P' && n.type.shape == g_.nodes[o].type.shape) {
         for (const Box& box : parts_[v]) Add(o, box);
+      } else if (!all && n.op == Op::kCat) {
+        ReadsPiece(v, k);
+      } else if (!all && n.op == Op::kReshape) {
+        ReadsShaped(v, o);
       }
     }
   }
@@ -101,7 +106,47 @@ class Computed {
     return box;
   }
   void Add(ValueId v, Box box) {
-    if (!all_[v] && parts_[v].size() < kMostParts) parts_[v].push_back(std::move(box));
+    const auto within = [&](const Box& other) {
+      for (size_t axis = 0; axis < box.size(); ++axis)
+        if (box[axis].first < other[axis].first || box[axis].second > other[axis].second) return false;
+      return true;
+    };
+    if (!all_[v] && parts_[v].size() < kMostParts && std::none_of(parts_[v].begin(), parts_[v].end(), within))
+      parts_[v].push_back(std::move(box));
+  }
+  // What is read of operand k of what is put together.
+  void ReadsPiece(ValueId v, size_t k) {
+    const Node& n = g_.nodes[v];
+    const int64_t axis = n.attrs.axes[0];
+    int64_t start = 0;
+    for (size_t i = 0; i < k; ++i) {
+      const shape::Int before = g_.nodes[n.operands[i]].type.shape[axis];
+      if (!before.is_const()) return;  // the whole is fixed, but not where it is put together
+      start += before.value();
+    }
+    const int64_t length = g_.nodes[n.operands[k]].type.shape[axis].value();
+    for (Box box : parts_[v]) {
+      auto& side = box[axis];
+      side = {std::max<int64_t>(side.first - start, 0), std::min(side.second - start, length)};
+      if (side.first < side.second) Add(n.operands[k], std::move(box));
+    }
+  }
+  // Of what is seen with more or fewer axes of size 1.
+  void ReadsShaped(ValueId v, ValueId operand) {
+    const auto more = [](const shape::Ints& sizes) {
+      std::vector<size_t> axes;
+      for (size_t axis = 0; axis < sizes.size(); ++axis)
+        if (!(sizes[axis] == shape::Int(1))) axes.push_back(axis);
+      return axes;
+    };
+    const shape::Ints &sizes = g_.nodes[v].type.shape, &from = g_.nodes[operand].type.shape;
+    const auto here = more(sizes), there = more(from);
+    if (!std::ranges::equal(here, there, [&](size_t a, size_t b) { return sizes[a] == from[b]; })) return;
+    for (const Box& box : parts_[v]) {
+      Box seen = Whole(operand);
+      for (size_t i = 0; i < here.size(); ++i) seen[there[i]] = box[here[i]];
+      Add(operand, std::move(seen));
+    }
   }
 
   const Graph& g_;

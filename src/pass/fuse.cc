@@ -21,6 +21,10 @@
 namespace framejit::pass {
 namespace {
 
+// Parts of arrays of so many bytes cost a kernel of their own if more than so many operations compute them.
+constexpr double kLargeParts = 8192;
+constexpr int kCheapPart = 4;
+
 class Fuser {
  public:
   Fuser(const Graph& g, const FuseOptions& options, Grouping& out) : g_(g), options_(options), out_(out) {}
@@ -244,10 +248,38 @@ class Fuser {
     return nullptr;
   }
 
+  // A kernel computes each part of what is put together for all of its elements, and chooses. Would it compute much
+  // more so than the parts have elements?
+  bool ComputesPartsForAll(const std::vector<ValueId>& nodes) const {
+    const auto within = [&](ValueId v) { return std::binary_search(nodes.begin(), nodes.end(), v); };
+    for (ValueId v : nodes) {
+      const Node& cat = g_.nodes[v];
+      if (cat.op != Op::kCat || Bytes(v) < kLargeParts) continue;
+      for (ValueId part : cat.operands) {
+        if (2 * Bytes(part) >= Bytes(v)) continue;
+        std::vector<ValueId> seen = {part};
+        int cost = 0;
+        for (size_t i = 0; i < seen.size() && cost <= kCheapPart; ++i) {
+          if (!within(seen[i])) continue;
+          const Node& n = g_.nodes[seen[i]];
+          if (Info(n.op).kind != 'V') cost += std::max<int>(1, Info(n.op).cost);
+          for (ValueId o : n.operands)
+            if (!free_[o] && std::find(seen.begin(), seen.end(), o) == seen.end()) seen.push_back(o);
+        }
+        if (cost > kCheapPart) return true;
+      }
+    }
+    return false;
+  }
+
   // Does one kernel compute all of `merged`? why: where it does not, the reason.
   bool IsOneKernel(const std::vector<ValueId>& merged, std::string* why = nullptr) const {
     if (RepeatsExpensiveWork(merged)) {
       if (why) *why = "expensive values would be computed again for every row";
+      return false;
+    }
+    if (options_.parts_apart && ComputesPartsForAll(merged)) {
+      if (why) *why = "small parts of an array would be computed for all of its elements";
       return false;
     }
     const Group group = Complete(merged);

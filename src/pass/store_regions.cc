@@ -210,6 +210,19 @@ class Forwarder {
   bool changed_ = false;
 };
 
+// A loop of which several rounds are one graph stores to the same parts in each of them.
+void DropOverwritten(const Graph& g, std::vector<Store>* stores) {
+  const auto same = [&](const Store& a, const Store& b) {
+    return a.to.offset == b.to.offset && a.to.strides == b.to.strides &&
+           g.nodes[a.value].type.shape == g.nodes[b.value].type.shape;
+  };
+  for (size_t i = stores->size(); i-- > 0;) {
+    const auto later = stores->begin() + static_cast<ptrdiff_t>(i) + 1;
+    const bool again = std::any_of(later, stores->end(), [&](const Store& s) { return same((*stores)[i], s); });
+    if (again) stores->erase(stores->begin() + static_cast<ptrdiff_t>(i));
+  }
+}
+
 }  // namespace
 
 std::optional<Regions> StoreRegions(const Graph& g) {
@@ -228,6 +241,7 @@ std::optional<Regions> StoreRegions(const Graph& g) {
       continue;
     }
     parts = true;
+    DropOverwritten(g, &stores.found);
     for (Store& s : stores.found) {
       writes.push_back({w.input, s.value});
       layouts.emplace_back(std::move(s.to));

@@ -317,15 +317,6 @@ std::vector<int> SegmentHook::GroupsOf(size_t output) const {
   return groups;
 }
 
-std::vector<int> SegmentHook::InnerOf(size_t output) const {
-  std::vector<int> inner;
-  if (!t_.differentiable[output]) return inner;
-  for (size_t i = 0; i < num_results(); ++i)
-    if (t_.made_of[output][i] && (i >= num_outputs() || t_.differentiable[i]) && i != output)
-      inner.push_back(static_cast<int>(i));
-  return inner;
-}
-
 Ref NodeOfLeaf(PyObject* leaf) {
   ModeSwitch modes;
   modes.Set({true, false});

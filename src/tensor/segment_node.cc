@@ -142,7 +142,12 @@ PyMethodDef backward_def = {"backward", reinterpret_cast<PyCFunction>(reinterpre
 
 }  // namespace
 
-SegmentHook::SegmentHook(Training t) : t_(std::move(t)), edges_(num_parts() + t_.reached_by.size()) {
+SegmentHook::SegmentHook(Training t)
+    : t_(std::move(t)), edges_(num_parts() + t_.reached_by.size()), inner_(num_outputs()) {
+  for (size_t output = 0; output < num_outputs(); ++output)
+    for (size_t i = 0; i < num_results() && t_.differentiable[output]; ++i)
+      if (t_.made_of[output][i] && (i >= num_outputs() || t_.differentiable[i]) && i != output)
+        inner_[output].push_back(static_cast<int>(i));
   // The engine's queue takes nodes of leaves before all others, and those among them in the order of a heap in which
   // all are equal.
   for (size_t part = 0; part < edges_.size(); ++part) {

@@ -59,8 +59,8 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   Compiled* For(const std::vector<bool>& tangents, const std::vector<bool>& stops = {});
   size_t num_outputs() const { return t_.differentiable.size(); }
   size_t num_results() const { return num_outputs() + t_.views.size(); }
-  bool HasInner(size_t result) const;  // Are outputs made of this result?
-  std::vector<int> InnerOf(size_t output) const;
+  bool HasInner(size_t result) const;                                              // Are outputs made of this result?
+  const std::vector<int>& InnerOf(size_t output) const { return inner_[output]; }  // the results that it is made of
   std::vector<int> GroupsOf(size_t output) const;  // of inputs that its gradient reaches
   // The node that hands on an input's gradient: that of a part of the backward pass or, behind these, of a group.
   int NodeOf(int input) const {
@@ -122,6 +122,7 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
 
   Training t_;
   std::vector<std::vector<int>> edges_;  // by part: the inputs of its node, in the order of its edges
+  std::vector<std::vector<int>> inner_;  // by output
   Ref link_;                             // the gradient of every hidden scalar
   std::mutex mu_;
   std::map<std::vector<bool>, Compiled> compiled_;

@@ -163,6 +163,19 @@ TEST(Fuse, GroupsRunAfterWhatTheyRead) {
   for (ValueId o : outputs) EXPECT_TRUE(ready[o] || (grouping.aliases[o] && ready[grouping.aliases[o]->base]));
 }
 
+TEST(Fuse, SmallPartsAreNotComputedForAllElements) {
+  for (const int64_t columns : {1, 40}) {  // as many as the other part has: both are computed where they are read
+    Fixture f;
+    const ValueId inner = f.In({64, 40}), edge = f.In({64, columns});
+    ValueId part = edge;
+    for (int i = 0; i < 6; ++i) part = f.b.Binary(Op::kAdd, f.b.Binary(Op::kMul, part, edge), edge);
+    Attrs attrs;
+    attrs.axes = {1};
+    const ValueId all = f.b.Add(Op::kCat, {f.b.Binary(Op::kAdd, inner, inner), part}, attrs);
+    EXPECT_EQ(Kernels(f.Fuse({all})), columns == 1 ? 2 : 1);
+  }
+}
+
 TEST(Fuse, GroupsAreBounded) {
   Fixture f;
   ValueId v = f.In({64});

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "graph/raises.h"
+
 namespace framejit {
 namespace {
 
@@ -258,6 +260,44 @@ TEST(CallText, Prints) {
   EXPECT_EQ(c.str(), "%3 = torch.Tensor.transpose(%2, 1, 2)");
   c.mode.grad = false;
   EXPECT_EQ(c.str(), "%3 = torch.Tensor.transpose(%2, 1, 2) nograd");
+}
+
+// What is stored into a part of an array, and read back in parts, is computed as far as those parts reach.
+TEST(Raises, PartsOfWhatIsPutTogetherAreFollowed) {
+  const auto outputs = [](const std::string& last) {
+    Graph g = Graph::Parse(R"(graph "g" {
+      %0 = input : f64[6, 6] strides [6, 1]
+      %1 = slice %0, axes=[1], syms=[1, 4, 1] : f64[6, 4]
+      %2 = mul %1, %1 : f64[6, 4]
+      %3 = slice %0, axes=[1], syms=[0, 1, 1] : f64[6, 1]
+      %4 = slice %0, axes=[1], syms=[5, 1, 1] : f64[6, 1]
+      %5 = cat %3, %2, %4, axes=[1] : f64[6, 6]
+      %6 = slice %5, axes=[1], syms=[0, 4, 1] : f64[6, 4]
+      %7 = slice %5, axes=[1], syms=)" +
+                           last +
+                           R"( : f64[6, 1]
+      %8 = reshape %7 : f64[6]
+      return %6, %8
+    })");
+    KeepRaising(g, true);
+    return g.outputs;
+  };
+  EXPECT_EQ(outputs("[4, 1, 1]"), (std::vector<ValueId>{6, 8}));
+  EXPECT_EQ(outputs("[5, 1, 1]"), (std::vector<ValueId>{6, 8, 2}));  // the last column of %2 is read by nobody
+
+  Graph moving = Graph::Parse(R"(graph "g" {
+    symbol s0 = scalar 0 hint 2 range 1..4 name "n"
+    %0 = input : f64[6] strides [1]
+    %1 = slice %0, axes=[0], syms=[0, s0, 1] : f64[s0]
+    %2 = slice %0, axes=[0], syms=[s0, (-s0 + 6), 1] : f64[(-s0 + 6)]
+    %3 = exp %1 : f64[s0]
+    %4 = exp %2 : f64[(-s0 + 6)]
+    %5 = cat %3, %4, axes=[0] : f64[6]
+    %6 = slice %5, axes=[0], syms=[1, 2, 1] : f64[2]
+    return %6
+  })");
+  KeepRaising(moving, true);
+  EXPECT_EQ(moving.outputs, (std::vector<ValueId>{6, 4, 3}));
 }
 
 }  // namespace

@@ -228,6 +228,7 @@ def test_stores_of_whole_planes_are_put_back(bad, raises):
         return left
 
     c = {None: 0.5, "first": 1e308, "late": 1e15}[bad]
+    framejit.reset()  # equal functions share their code, which is given up where it was put back once
     compiled = framejit.compile(program)
     for k in range(4):
         seen = []
@@ -311,3 +312,42 @@ def test_helpers_take_parts():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         check(program, (matrix(20, 30),))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_largest_and_the_smallest_over_axes(dtype):
+    def program(x, a, b, c):
+        for i in range(x.shape[1] // 2):
+            for j in range(x.shape[2] // 2):
+                a[:, i, j, :] = np.max(x[:, 2 * i : 2 * i + 2, 2 * j : 2 * j + 2, :], axis=(1, 2))
+                b[:, i, j, :] = np.min(x[:, 2 * i : 2 * i + 2, j : j + 2, :] * x[:, i : i + 2, j : j + 2, :], axis=(-2, 1))
+                c[i, j] = np.amax(x[0, i:, j], axis=0)
+                c[i, j] += np.amin(x[1, i : i + 3, j], axis=-2)
+
+    x = rng().standard_normal((3, 12, 14, 5)).astype(dtype)
+    x[1, 2, 3, 4] = x[2, 0, 0, 0] = np.nan
+    x[0, 4, 4, :3], x[0, 5, 5, 2:] = np.inf, -np.inf
+    x[2, 6:8, 6:8] = -np.inf
+
+    def arguments():
+        made = lambda *s: np.zeros(s, dtype)  # noqa: E731
+        return x.copy(), made(3, 6, 7, 5), made(3, 6, 7, 5), made(6, 7, 5)
+
+    check(program, arguments(), arguments())
+
+
+def test_the_largest_of_nothing_is_an_error():
+    def program(x, a, n):
+        for i in range(30):
+            a[i, :] = np.max(x[i : i + n, :, :], axis=(0, 1))
+
+    compiled = framejit.compile(program)
+    x = rng().random((33, 2, 4))
+    for n in (2, 3, 2, 2):
+        want, got = np.zeros((30, 4)), np.zeros((30, 4))
+        program(x, want, n)
+        compiled(x, got, n)
+        assert want.tobytes() == got.tobytes()
+    with pytest.raises(ValueError, match="zero-size array"):
+        compiled(x, np.zeros((30, 4)), 0)
+    assert compiled.cache_info()["scalar_runs"] >= 2

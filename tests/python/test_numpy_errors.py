@@ -569,3 +569,35 @@ def test_what_only_something_empty_reads_is_told_of(fresh, np):
                     got, result = told(compiled, b[1], d, n)
                     assert got == expected and np.array_equal(result, eager, equal_nan=True), (f.__name__, n, d, number)
         assert fresh.cache_info(compiled)["outcomes"]["run"]["graph"] >= 4
+
+
+def test_stores_to_the_same_parts_tell_of_each_division(fresh, np):
+    """Rounds store to the same parts again, and edges over what was computed: what nobody reads is told of all the same."""
+
+    def program(p, q):
+        for _ in range(3):
+            before = p.copy()
+            p[1:-1, 1:-1] = (before[1:-1, 2:] + before[:-2, 1:-1]) / q[1:-1, 1:-1]
+            p[1:-1, -1] = 1 / q[1:-1, 0] + before[1:-1, 1]
+            p[:, 1] = p[:, 2]
+            p[-2, :] = p[1, :]
+            p[0, :] = 0
+            q += 1.0
+        return p * 2
+
+    ran = 0
+    for i, j in itertools.product(range(7), range(6)):
+        fresh.reset()
+        compiled = fresh.compile(program)
+        for first in (5.0, 0.0, -1.0, -2.0):
+            seen = []
+            for function in (program, compiled):
+                p, q = np.arange(42.0).reshape(7, 6) + 1, np.full((7, 6), 5.0)
+                q[i, j] = first
+                with warnings.catch_warnings(record=True) as caught:
+                    warnings.simplefilter("always")
+                    result = function(p, q)
+                seen.append((result.tobytes(), p.tobytes(), q.tobytes(), [(str(w.message), w.lineno) for w in caught]))
+            assert seen[0] == seen[1], (i, j, first)
+        ran += sum(compiled.cache_info()["outcomes"]["run"].get(way, 0) for way in ("graph", "told"))
+    assert ran >= 3 * 42  # the code was there each time, and noticed

@@ -262,28 +262,36 @@ void Translator::WantOrdered(int node) {
   }
 }
 
-// Over axes before the last: NumPy adds one row after the other to a row of zeros.
-Val Translator::Sum(const Val& x, const Val& axes) {
-  if (x.is != Is::kDeferred) throw Unsupported{"a sum"};
-  const Node& n = nodes_[x.node];
+// The sum, the largest or the smallest over axes before the last: NumPy adds one row after the other to a row of zeros.
+std::optional<Val> Translator::OverAxes(const std::string& name, const Val& x, const Val& axes) {
+  const bool sum = name == "numpy.sum", most = name == "numpy.max" || name == "numpy.amax";
+  if (!sum && !most && name != "numpy.min" && name != "numpy.amin") return std::nullopt;
+  if (!IsArray(x) || (sum && x.is != Is::kDeferred)) throw Unsupported{"a reduction"};
+  const int node = NodeOf(x);
+  const Node& n = nodes_[node];
   const int rank = static_cast<int>(n.sizes.size());
-  uint32_t summed = 0;
+  uint32_t reduced = 0;
   for (const Val& axis : axes.is == Is::kTuple ? axes.items : std::vector<Val>{axes}) {
-    if (axis.is != Is::kInt || !axis.constant || *axis.constant < 0 || *axis.constant >= rank - 1)
-      throw Unsupported{"a sum over these axes"};
-    if (summed >> *axis.constant & 1) throw Unsupported{"a sum over these axes"};
-    summed |= 1U << *axis.constant;
+    if (axis.is != Is::kInt || !axis.constant || *axis.constant < -rank || *axis.constant >= rank)
+      throw Unsupported{"a reduction over these axes"};
+    const int64_t a = *axis.constant < 0 ? *axis.constant + rank : *axis.constant;
+    if (a == rank - 1 || reduced >> a & 1) throw Unsupported{"a reduction over these axes"};
+    reduced |= 1U << a;
   }
-  if (!Float(n.dtype) || n.kind == Node::kPart || n.ones || !summed) throw Unsupported{"a sum"};
-  WantOrdered(x.node);
+  if (!Float(n.dtype) || n.ones || !reduced || (sum && n.kind == Node::kPart)) throw Unsupported{"a reduction"};
+  WantOrdered(node);
   std::vector<int> kept, over;
-  for (int i = 0; i < rank; ++i) (summed >> i & 1 ? over : kept).push_back(n.sizes[i]);
+  for (int i = 0; i < rank; ++i) (reduced >> i & 1 ? over : kept).push_back(n.sizes[i]);
   const int row = kept.back();
-  ExitIf(Compare(ScalarOp::kLt, row, Int(2)));  // NumPy would join what is left, and add in pairs
-  const int memory = Buffer(Count(kept), n.dtype), size = Int(DTypeSize(n.dtype));
+  if (sum) ExitIf(Compare(ScalarOp::kLt, row, Int(2)));  // NumPy would join what is left, and add in pairs
+  for (int size : over)
+    if (!sum) ExitIf(Compare(ScalarOp::kLt, size, Int(1)));  // there is no largest of nothing
+  const DType t = n.dtype;
+  const int memory = Buffer(Count(kept), t), size = Int(DTypeSize(t));
   const auto place = [&](int at) { return Op(ScalarOp::kMul, ScalarType::kInt, at, size); };
-  const int none = n.dtype == DType::kFloat64 ? Number(0) : Single(0);
-  ForEach(Count(kept), true, [&](int i) { StoreAt(memory, place(i), none, n.dtype, kMadeArrays); });
+  const double first = sum ? 0 : most ? -INFINITY : INFINITY;
+  const int none = t == DType::kFloat64 ? Number(first) : Single(static_cast<float>(first));
+  ForEach(Count(kept), true, [&](int i) { StoreAt(memory, place(i), none, t, kMadeArrays); });
   std::vector<int> loops(kept.begin(), kept.end() - 1);
   loops.insert(loops.end(), over.begin(), over.end());
   loops.push_back(row);
@@ -292,7 +300,7 @@ Val Translator::Sum(const Val& x, const Val& axes) {
   ForAll(loops, [&](const std::vector<int>& i, int) {
     std::vector<int> at;
     size_t next_kept = 0, next_over = kept.size() - 1;
-    for (int axis = 0; axis < rank - 1; ++axis) at.push_back(i[summed >> axis & 1 ? next_over++ : next_kept++]);
+    for (int axis = 0; axis < rank - 1; ++axis) at.push_back(i[reduced >> axis & 1 ? next_over++ : next_kept++]);
     at.push_back(i.back());
     int to = 0;
     for (size_t k = 0; k + 1 < kept.size(); ++k) {
@@ -301,12 +309,17 @@ Val Translator::Sum(const Val& x, const Val& axes) {
     }
     to = kept.size() > 1 ? Op(ScalarOp::kAdd, ScalarType::kInt, Op(ScalarOp::kMul, ScalarType::kInt, to, row), i.back())
                          : i.back();
-    const int old = Load(memory, place(to), n.dtype, kMadeArrays), v = Eval(x.node, at, true).value;
-    const int sum = Op(ScalarOp::kAdd, NewNumpy(n.dtype, -1).type(), old, v);
-    StoreElement(memory, place(to), Finite({sum}, n.dtype, false), n.dtype, kMadeArrays);
+    const int old = Load(memory, place(to), t, kMadeArrays), v = Eval(node, at, true).value;
+    const ScalarType type = NewNumpy(t, -1).type();
+    if (sum)
+      return StoreElement(memory, place(to), Finite({Op(ScalarOp::kAdd, type, old, v)}, t, false), t, kMadeArrays);
+    // What is not a number stays, whichever of the two it is.
+    const int stays = Op(ScalarOp::kOr, ScalarType::kBool, Compare(most ? ScalarOp::kGe : ScalarOp::kLe, old, v),
+                         Compare(ScalarOp::kNe, old, old));
+    StoreAt(memory, place(to), Op(ScalarOp::kSelect, type, stays, old, v), t, kMadeArrays);
   });
   ExitIf(Emit({.op = ScalarOp::kGet, .type = ScalarType::kBool, .imm = bad_, .id = -2}));
-  return Packed(memory, n.dtype, kept);
+  return Packed(memory, t, kept);
 }
 
 // Calls a function of NumPy of one float.

@@ -518,7 +518,7 @@ void Translator::CallMethod(State& s, const Instr& i, PyObject* method, const Va
   Next(s, i);
 }
 
-// np.sum(x, axis=...), functions with dtype=..., enumerate with start=... alone.
+// np.sum and np.max(x, axis=...), functions with dtype=..., enumerate with start=... alone.
 void Translator::CallNamed(State& s, const Instr& i) {
   std::vector<Val>& stack = s.top().stack;
   // The names are a constant of the code, and CALL_KW finds them on the stack.
@@ -538,8 +538,8 @@ void Translator::CallNamed(State& s, const Instr& i) {
   const std::string name(tensor::CalleeOf(o).name());
   const Val last = Pop(s), x = Pop(s);
   std::optional<Val> result;
-  if (named("axis") && name == "numpy.sum")
-    result = Sum(x, last);
+  if (named("axis"))
+    result = OverAxes(name, x, last);
   else if (named("dtype"))
     result = name == "numpy.array" ? NewOfNumbers(s, x, &last) : NewFilled(s, name, {x}, &last);
   else if (named("start") && o == reinterpret_cast<PyObject*>(&PyEnum_Type))

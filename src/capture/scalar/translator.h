@@ -585,7 +585,7 @@ class Translator final : public Builder {
   Val Packed(int memory, DType t, const std::vector<int>& sizes);
   Val Product(const Val& x, const Val& y, bool dot);
   void WantOrdered(int node);
-  Val Sum(const Val& x, const Val& axes);
+  std::optional<Val> OverAxes(const std::string& name, const Val& x, const Val& axes);
   std::optional<Val> CallOfNumber(const std::string& name, const Val& x);
   std::optional<Val> CallNumpy(const State& s, const std::string& name, const std::vector<Val>& args);
   Val MagnitudeOf(const State& s, const Val& x);
