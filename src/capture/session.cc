@@ -311,6 +311,21 @@ bool OfSteadyModule(PyObject* dict) {
   return false;
 }
 
+// A number or text among the globals of a module.
+bool IsGlobal(PyObject* o, const Source* s) {
+  if (s->kind != SourceKind::kDictItem || s->base->kind != SourceKind::kConst || !IsPrimitive(o)) return false;
+  return PyDict_CheckExact(s->base->object) && PyDict_GetItemString(s->base->object, "__builtins__");
+}
+
+// The forward of the user's runs again, too, where a backward pass finds another value than this.
+bool Session::ReadNow(const Source* s) {
+  if (!in_custom || s->kind != SourceKind::kDictItem) return true;
+  read_in_custom_.insert(s);
+  return !late.contains(s) || (Break(BreakId::kAutogradCall,
+                                     "a torch.autograd.Function: its forward reads what a backward reads: " + s->str()),
+                               false);
+}
+
 bool Session::ReadLater(PyObject* o, const Source* s) {
   // What torch.library.custom_op makes is as good as a function.
   if (IsConstantKind(o) || PyCell_Check(o) || !strcmp(Py_TYPE(o)->tp_name, "CustomOpDef")) return true;
@@ -325,6 +340,11 @@ bool Session::ReadLater(PyObject* o, const Source* s) {
     case SourceKind::kDictItem:
       if (s->base->kind == SourceKind::kKwDefaults) return true;
       if (s->base->kind == SourceKind::kConst && OfSteadyModule(s->base->object)) return true;
+      if (IsGlobal(o, s) && !read_in_custom_.contains(s)) {
+        keep_.push_back(Borrow(o));
+        late.emplace(s, o);
+        return true;
+      }
       break;
     case SourceKind::kConst:
       if (PyDict_Check(o) && PyDict_GetItemString(o, "__builtins__")) return true;  // globals: their items are asked
@@ -361,7 +381,7 @@ static void NoteObject(guard::GuardBuilder& guards, Origins& origins, std::vecto
 }
 
 PyObject* Session::FromOutside(PyObject* o, const Source* s, bool used) {
-  if (later && !ReadLater(o, s)) return nullptr;
+  if (later ? !ReadLater(o, s) : !ReadNow(s)) return nullptr;
   if (IsPrimitive(o) || IsTupleOfPrimitives(o)) {
     if (PyTuple_CheckExact(o)) {  // by value, item by item: tuples are rebuilt by callers
       Ref seen(PyTuple_New(PyTuple_GET_SIZE(o)));
@@ -381,7 +401,7 @@ PyObject* Session::FromOutside(PyObject* o, const Source* s, bool used) {
       }
       if (symbols) return MarkFresh(seen.release());
     } else {
-      if (PyObject* symbol = used ? SymbolOf(o, s) : nullptr) return symbol;
+      if (PyObject* symbol = used && !late.contains(s) ? SymbolOf(o, s) : nullptr) return symbol;
       if (broken_) return nullptr;
       guard::Row row{guard::Kind::kEqual, s};
       row.object = o;

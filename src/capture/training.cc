@@ -500,6 +500,8 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tens
   plan.region = RegionsOf(graph, s.lowering().checkpointed());
   t.draws = std::any_of(graph.nodes.begin(), graph.nodes.end(),
                         [](const Node& n) { return n.op == Op::kExtern && Draws(n.attrs.call->callee); });
+  for (const auto& [source, value] : s.late)
+    t.late.push_back({Ref::Borrow(source->base->object), Ref::Borrow(source->object), Ref::Borrow(value)});
   plan.kept.emplace_back();
   for (const ViewResult& v : views) {
     t.views.push_back({v.plan, plans[v.plan].index});

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "autodiff/autodiff.h"
+#include "tensor/ref.h"
 #include "tensor/tensor.h"
 
 namespace framejit::tensor {
@@ -63,6 +64,11 @@ struct Training {
   // results depend on that.
   std::vector<bool> copied, before;
   bool draws = false;  // it draws random numbers, and a replay draws the same
+  // What a backward of the user's reads of a module: a pass that finds another object there is made by a replay.
+  struct Late {
+    Ref dict, key, value;
+  };
+  std::vector<Late> late;
   // The operations that keep something for their derivatives in the framework. A backward pass frees it, and the
   // framework refuses another pass that comes through the same operation. All others can be passed again.
   struct Keeper {

@@ -266,6 +266,9 @@ int SegmentHook::Begin(CallState* s, PyObject* ctx, PyObject* const* given, Py_s
     PyErr_Clear();
     return Replay(s, grads, stops, {}, pass);
   }
+  for (const Training::Late& l : t_.late)
+    if (PyDict_GetItemWithError(l.dict.get(), l.key.get()) != l.value.get())
+      return PyErr_Occurred() ? -1 : Replay(s, grads, stops, {}, pass);
   pass->grads.resize(t_.wanted.size());
   if (std::find(tangents.begin(), tangents.end(), true) == tangents.end()) return 0;
   if (!stops.empty()) {

@@ -3,6 +3,7 @@ abstract ones, caches that are cleared, tokens of ContextVars, casts of nested a
 
 import abc
 import contextvars
+import copy
 import functools
 import time
 
@@ -131,6 +132,75 @@ def test_backward_that_reads_what_never_changes_is_compiled(fresh):
     f = lambda x: Fn.apply(x, 3).sum()  # noqa: E731
     x = torch.ones(2, requires_grad=True)
     assert torch.equal(*(torch.autograd.grad(g(x), x)[0] for g in (f, fresh.compile(f, fullgraph=True))))
+
+
+def test_backward_that_reads_globals_is_compiled(fresh):
+    """A pass that finds another value is the framework's, of the same draws and of what was written before."""
+    global SCALE
+
+    class Fn(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x.exp()
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * ctx.saved_tensors[0] * SCALE**2
+
+    norm = torch.nn.BatchNorm1d(4).double()
+
+    def f(x, norm):
+        return (F.dropout(Fn.apply(norm(x) * 0.5) + Fn.apply(x), 0.5) * x).sum()
+
+    told = fresh.explain(f)(torch.rand(3, 4, dtype=torch.float64, requires_grad=True), copy.deepcopy(norm))
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+    seen = []
+    for call in (f, fresh.compile(f)):
+        own = copy.deepcopy(norm)
+        for k, then in enumerate((2, 3, 5.5, 2, 3)):
+            SCALE = 2
+            torch.manual_seed(k)
+            x = torch.rand(3, 4, dtype=torch.float64, requires_grad=True)
+            own.zero_grad()
+            y = call(x, own)
+            SCALE = then
+            drawn = torch.rand(1)
+            y.backward()
+            seen.append([y.detach(), x.grad, own.weight.grad, own.running_mean.clone(), drawn, torch.rand(1)])
+    SCALE = 1
+    assert not torch.allclose(seen[0][1], seen[1][1])
+    torch.testing.assert_close(seen[5:], seen[:5])
+
+
+def test_forward_and_backward_that_read_the_same_global(fresh):
+    global SCALE
+
+    class Fn(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            y = x.exp() * SCALE
+            ctx.save_for_backward(y)
+            return y
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * ctx.saved_tensors[0] * SCALE
+
+    def twice(x):
+        return Fn.apply(Fn.apply(x)).sum()
+
+    seen = []
+    for call in (twice, fresh.compile(twice)):
+        for then in (1, 4, 1):
+            SCALE = 1
+            x = torch.full((3,), 0.1, requires_grad=True)
+            y = call(x)
+            SCALE = then
+            y.backward()
+            seen.append(x.grad)
+    SCALE = 1
+    torch.testing.assert_close(seen[3:], seen[:3])
 
 
 def appends(x):
