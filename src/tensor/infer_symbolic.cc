@@ -207,30 +207,6 @@ std::optional<Inferred> Infer(const Asking& asking, Call& call, const std::vecto
   return out;
 }
 
-// The result of a call whose result is like its first operand: made-up sizes of the others would not fit one another.
-std::optional<Inferred> LikeFirst(Call& call, const std::vector<TensorMeta>& operands, const shape::Env& env,
-                                  const std::vector<PyObject*>& constants, Refusal* why) {
-  if (call.args.empty() || !call.args[0].is(Arg::Kind::kTensor)) return std::nullopt;
-  const std::vector<int64_t> now(env.hints().begin(), env.hints().end());
-  const auto number = [&](Int& e) { e = Int(env.Simplify(e).Eval(now)); };
-  std::vector<TensorMeta> concrete = operands;
-  for (TensorMeta& m : concrete)
-    for (Ints* all : {&m.sizes, &m.strides}) std::for_each(all->begin(), all->end(), number);
-  Call asked = call;
-  EachInt(asked, number);
-  auto found = InferByFramework(asked, concrete, constants, why, true);
-  const size_t first = call.args[0].t;
-  if (!found || found->metas.size() != 1 || found->aliases[0].operand >= 0 || first >= operands.size())
-    return std::nullopt;
-  TensorMeta& m = found->metas[0];
-  if (m.sizes != concrete[first].sizes || m.strides != shape::RowMajor(m.sizes)) return std::nullopt;
-  m.sizes = operands[first].sizes;
-  for (Int& s : m.sizes) s = env.Simplify(s);
-  m.strides = shape::RowMajor(m.sizes);
-  call.result = asked.result;
-  return found;
-}
-
 // Does what was found hold where these symbols are 1? A call that the framework refuses then, a run refuses, too.
 enum class AtOne : uint8_t { kHolds, kOtherStrides, kDiffers };
 
@@ -277,7 +253,30 @@ std::optional<Inferred> InferSymbolic(Call& call, const std::vector<TensorMeta>&
                                       const std::vector<PyObject*>& constants, Refusal* why) {
   for (const Asking& asking : kAskings)
     if (auto found = Infer(asking, call, operands, env, constants, why)) return found;
-  return call.callee.Has(kLikeFirst) ? LikeFirst(call, operands, env, constants, why) : std::nullopt;
+  return std::nullopt;
+}
+
+std::optional<Inferred> InferLikeFirst(Call& call, const std::vector<TensorMeta>& operands, const shape::Env& env,
+                                       const std::vector<PyObject*>& constants, Refusal* why) {
+  if (!call.callee.Has(kLikeFirst) || call.args.empty() || !call.args[0].is(Arg::Kind::kTensor)) return std::nullopt;
+  const std::vector<int64_t> now(env.hints().begin(), env.hints().end());
+  const auto number = [&](Int& e) { e = Int(env.Simplify(e).Eval(now)); };
+  std::vector<TensorMeta> concrete = operands;
+  for (TensorMeta& m : concrete)
+    for (Ints* all : {&m.sizes, &m.strides}) std::for_each(all->begin(), all->end(), number);
+  Call asked = call;
+  EachInt(asked, number);
+  auto found = InferByFramework(asked, concrete, constants, why, true);
+  const size_t first = call.args[0].t;
+  if (!found || found->metas.size() != 1 || found->aliases[0].operand >= 0 || first >= operands.size())
+    return std::nullopt;
+  TensorMeta& m = found->metas[0];
+  if (m.sizes != concrete[first].sizes || m.strides != shape::RowMajor(m.sizes)) return std::nullopt;
+  m.sizes = operands[first].sizes;
+  for (Int& s : m.sizes) s = env.Simplify(s);
+  m.strides = shape::RowMajor(m.sizes);
+  call.result = asked.result;
+  return found;
 }
 
 Ones OnesMatter(const Inferred& found, const Call& call, const std::vector<TensorMeta>& operands, const shape::Env& env,
