@@ -132,7 +132,6 @@ def monai_transforms():
 
 @program("botorch")
 def botorch_acquisition():
-    import torch
     from botorch.acquisition import LogExpectedImprovement
     from botorch.models import SingleTaskGP
 
