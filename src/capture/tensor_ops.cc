@@ -183,6 +183,11 @@ PyObject* QueryMethod(Session& s, PyObject* proxy, std::string_view n, PyObject*
       if (PyObject* leaf = MakeLeaf(s, proxy)) return leaf;
       if (s.broken() || PyErr_Occurred()) return nullptr;
     }
+  } else if (n == "_has_compatible_shallow_copy_type" && nargs == 1 && IsTensor(args[0])) {
+    const TensorMeta& other = s.meta(AsTensor(args[0])->id);  // both are dense
+    if (m.framework == Framework::kTorch && other.framework == Framework::kTorch &&
+        m.device.kind != DeviceKind::kMeta && other.device.kind != DeviceKind::kMeta)
+      return PyBool_FromLong(1);
   } else if (nargs == 0 && !kw) {
     if (n == "dim" || n == "ndimension") return PyLong_FromLong(rank);
     if (n == "numel" || n == "nelement") return s.SymIntObject(NumElements(m));
