@@ -1272,3 +1272,20 @@ def test_a_module_that_is_put_elsewhere_is_as_in_eager(fresh):
         assert nets[1].weight.dtype == dtype and isinstance(nets[1].weight, torch.nn.Parameter)
         want.sum().backward(), got.sum().backward()
         torch.testing.assert_close(nets[0].weight.grad, nets[1].weight.grad)
+
+
+@pytest.mark.parametrize("sizes", [(2, 3, 4, 5), (2, 1, 4, 5), (1, 3, 1, 1), (2, 3, 4), (2, 3, 4, 5, 6), (1, 3, 7, 7)])
+def test_how_a_tensor_lies_is_no_break(fresh, sizes):
+    def f(x):
+        formats = (torch.channels_last, torch.channels_last_3d, torch.contiguous_format)
+        return x + 1, [x.is_contiguous(memory_format=m) for m in formats], x.is_contiguous(memory_format=torch.channels_last)
+
+    x = torch.randn(*sizes)
+    forms = [x, x.transpose(0, -1), x.movedim(1, -1).contiguous().movedim(-1, 1)]
+    if len(sizes) == 4:
+        forms.append(x.to(memory_format=torch.channels_last))
+    for dynamic in (None, True):
+        compiled = fresh.compile(f, fullgraph=True, dynamic=dynamic)
+        for form in forms:
+            want, got = f(form), compiled(form)
+            assert torch.equal(want[0], got[0]) and want[0].stride() == got[0].stride() and want[1:] == got[1:]
