@@ -91,3 +91,16 @@ def sklearn_metrics():
         return mean_squared_error(x, y), pairwise_distances(x, y)
 
     return score, lambda n: (array(n, 3), array(n, 3, seed=1))
+
+
+@program("polars")
+def polars_groups():
+    import numpy as np
+    import polars as pl
+
+    def grouped(x):
+        frame = pl.DataFrame({"key": np.arange(len(x)) % 3, "value": x})
+        sums = frame.group_by("key").agg(pl.col("value").sum()).sort("key")
+        return sums["value"].to_numpy() * 2, frame["value"].mean()
+
+    return grouped, lambda n: (array(n),)

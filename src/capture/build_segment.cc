@@ -149,6 +149,7 @@ class SegmentBuilder {
     seg_->undo = tensor::PlanUndo(*trace_, !seg_->graph_runner && !seg_->pending, fails);
     if (seg_->pending) seg_->pending->undo = tensor::PlanUndo(*trace_, true, fails);
     seg_->draws = std::move(s_.draws);
+    seg_->cached = std::move(s_.cached);
     seg_->floats = s_.numbers().Program();
     for (const Call& c : trace_->calls) seg_->calls_operators |= c.callee.Has(kForeign) || c.callee == kCustomCall;
     seg_->changes = seg_->undo.random || writes;
@@ -352,6 +353,10 @@ class SegmentBuilder {
     for (TraceId id : s_.pending().stopped)  // what a view of it has of gradients changes with it
       if (const int input = s_.trace().tensors[s_.pending().Original(id)].input; input >= 0) written[input] = true;
     if (std::find(written.begin(), written.end(), true) == written.end()) return;
+    if (!s_.cached.empty()) {  // what a cache keeps may share memory with what is written
+      problem_->state = "tensors are written beside what a functools.lru_cache has";
+      return;
+    }
     std::vector<guard::Extent> extents;
     for (size_t i = 0; i < written.size(); ++i) {
       guard::Row row{guard::Kind::kApart, s_.input_sources()[i]};

@@ -7,6 +7,7 @@
 #include "capture/builtins.h"
 #include "capture/callees.h"
 #include "capture/modes.h"
+#include "capture/numbers/number_slots.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
 #include "capture/semantics.h"
@@ -264,8 +265,16 @@ PyObject* CCall::Invoke() {
   return method ? PyObject_Vectorcall(method.get(), args_ + 1, nargs_ - 1, kwnames_) : nullptr;
 }
 
-// math.cos of a number that changes, say. It is null without an error where it is none of these.
+// math.cos of a number that changes, say, or max of several. It is null without an error where it is none of these.
 PyObject* CCall::OfNumber() {
+  const bool least = !strcmp(name_, "min");
+  if (!owner_ && total_ > 1 && nargs_ == total_ && PyCFunction_Check(callable_) && (least || !strcmp(name_, "max")))
+    if (Describe(callable_) == (least ? "builtins.min" : "builtins.max")) {
+      std::vector<PyObject*> numbers(args_, args_ + nargs_);
+      for (PyObject*& o : numbers)
+        if (!(o = s_.Resolve(o))) return nullptr;
+      return Extreme(numbers.data(), nargs_, least);
+    }
   if (owner_ || total_ != 1 || nargs_ != 1 || !PyCFunction_Check(callable_)) return nullptr;
   PyObject *number = s_.Resolve(args_[0]), *module = reinterpret_cast<PyCFunctionObject*>(callable_)->m_module;
   if (!number || !(IsSymFloat(number) || IsSymInt(number)) || !module || !PyUnicode_Check(module) ||

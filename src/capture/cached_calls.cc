@@ -3,10 +3,13 @@
 #include <vector>
 
 #include "capture/builtins.h"
+#include "capture/cached_inputs.h"
 #include "capture/numbers/number_slots.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
 #include "capture/special_calls.h"
+#include "capture/wrappers/tape.h"
+#include "graph/effects.h"
 #include "guard/source.h"
 #include "guard/versions.h"
 #include "tensor/import.h"
@@ -59,11 +62,28 @@ PyObject* ResultIn(PyObject* entry) {
   return offset ? *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(entry) + offset) : nullptr;
 }
 
+PyObject* GiveOutcome(PyObject* self, PyObject* args, PyObject* keywords);
+PyMethodDef give_outcome = {"outcome", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(GiveOutcome)),
+                            METH_VARARGS | METH_KEYWORDS, nullptr};
+
+// The stand-in in a cache. Borrowed; null: there is none.
+PyObject* StandIn(PyObject* cached) {
+  PyObject* found = nullptr;
+  const visitproc see = [](PyObject* o, void* arg) {
+    const bool is = PyCFunction_Check(o) && reinterpret_cast<PyCFunctionObject*>(o)->m_ml == &give_outcome;
+    if (is) *static_cast<PyObject**>(arg) = o;
+    return static_cast<int>(is);
+  };
+  Py_TYPE(cached)->tp_traverse(cached, see, &found);
+  return found;
+}
+
 // The cache's own dict and the name of a call in it. *name empty: it is not there.
 PyObject* CacheEntry(PyObject* cached, PyObject* function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
                      PyObject** dict, Ref* name) {
   const Py_ssize_t keywords = kwnames ? PyTuple_GET_SIZE(kwnames) : 0;
-  CacheParts parts{function};
+  PyObject* const stand_in = StandIn(cached);
+  CacheParts parts{stand_in ? stand_in : function};
   Py_TYPE(cached)->tp_traverse(cached, SeePart, &parts);
   *dict = parts.dict && PyDict_CheckExact(parts.dict) && parts.mark ? parts.dict : nullptr;
   if (!*dict) return nullptr;
@@ -103,56 +123,103 @@ PyObject*& At(PyObject* cached, Py_ssize_t offset) {
   return *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(cached) + offset);
 }
 
-// Stands in an lru_cache for its function until the program makes the call that a capture has made already, and gives
-// there what the function gave: [cache, offset, function, positional arguments, keywords, (result,) or exception].
+// Stands in an lru_cache for its function until the program makes the calls that captures have made already, and gives
+// there what the function gave: [cache, offset, function], and of each call positional arguments, keywords, and
+// (result,) or exception.
+constexpr Py_ssize_t kHead = 3, kOfCall = 3;
+
+// Where in that list a call begins; 0: it is not there, -1: an error.
+Py_ssize_t FindCall(PyObject* waiting, PyObject* args, PyObject* keywords) {
+  for (Py_ssize_t i = kHead; i + kOfCall <= PyList_GET_SIZE(waiting); i += kOfCall) {
+    int same = PyObject_RichCompareBool(args, PyList_GET_ITEM(waiting, i), Py_EQ);
+    if (same == 1) same = PyObject_RichCompareBool(keywords, PyList_GET_ITEM(waiting, i + 1), Py_EQ);
+    if (same) return same < 0 ? -1 : i;
+  }
+  return 0;
+}
+
 PyObject* GiveOutcome(PyObject* self, PyObject* args, PyObject* keywords) {
   static Ref& last = *new Ref;  // its call is still under way when the cache lets go of it
-  const auto part = [&](int i) { return Ref::Borrow(PyList_GET_ITEM(self, i)); };
-  Ref cache = part(0), function = part(2), outcome = part(5);
+  Ref cache = Ref::Borrow(PyList_GET_ITEM(self, 0)), function = Ref::Borrow(PyList_GET_ITEM(self, 2));
   Ref named = keywords ? Ref::Borrow(keywords) : Ref(PyDict_New());
   if (!named) return nullptr;
-  int same = PyObject_RichCompareBool(args, part(3).get(), Py_EQ);
-  if (same == 1) same = PyObject_RichCompareBool(named.get(), part(4).get(), Py_EQ);
-  if (same <= 0) return same ? nullptr : PyObject_Call(function.get(), args, keywords);
-  const Py_ssize_t offset = PyLong_AsSsize_t(part(1).get());
-  last = Ref(std::exchange(At(cache.get(), offset), function.release()));
-  PyList_SetSlice(self, 0, PyList_GET_SIZE(self), nullptr);
+  const Py_ssize_t at = FindCall(self, args, named.get());
+  if (at <= 0) return at ? nullptr : PyObject_Call(function.get(), args, keywords);
+  Ref outcome = Ref::Borrow(PyList_GET_ITEM(self, at + 2));
+  const Py_ssize_t offset = PyLong_AsSsize_t(PyList_GET_ITEM(self, 1));
+  PyList_SetSlice(self, at, at + kOfCall, nullptr);
+  if (PyList_GET_SIZE(self) == kHead) {
+    last = Ref(std::exchange(At(cache.get(), offset), function.release()));
+    PyList_SetSlice(self, 0, kHead, nullptr);
+  }
   if (PyTuple_Check(outcome.get())) return Py_NewRef(PyTuple_GET_ITEM(outcome.get(), 0));
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(outcome.get())), outcome.get());
   return nullptr;
 }
+bool Pack(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames, Ref* all, Ref* named) {
+  *all = Ref(PyTuple_New(nargs));
+  *named = Ref(PyDict_New());
+  if (!*all || !*named) return false;
+  for (Py_ssize_t i = 0; i < nargs; ++i) PyTuple_SET_ITEM(all->get(), i, Py_NewRef(args[i]));
+  for (Py_ssize_t i = 0; kwnames && i < PyTuple_GET_SIZE(kwnames); ++i)
+    if (PyDict_SetItem(named->get(), PyTuple_GET_ITEM(kwnames, i), args[nargs + i]) < 0) return false;
+  return true;
+}
+
+// Is there a stand-in in the cache that waits for this very call?
+bool Waits(PyObject* cached, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  PyObject* stand_in = StandIn(cached);
+  PyObject* waiting = stand_in ? PyCFunction_GET_SELF(stand_in) : nullptr;
+  Ref all, named;
+  return waiting && Pack(args, nargs, kwnames, &all, &named) && FindCall(waiting, all.get(), named.get()) > 0;
+}
+
+// The exception that is set, with its traceback.
+Ref TakeError() {
+  PyObject *type, *error, *traceback;
+  PyErr_Fetch(&type, &error, &traceback);
+  PyErr_NormalizeException(&type, &error, &traceback);
+  if (traceback) PyException_SetTraceback(error, traceback);
+  Py_XDECREF(traceback);
+  Py_XDECREF(type);
+  return Ref(error);
+}
+
+// Has the cache's stand-in, `there` or a new one, wait for a call.
+bool Wait(PyObject* cached, PyObject* there, PyObject* function, PyObject* args, PyObject* named, PyObject* outcome) {
+  if (there) {
+    for (PyObject* o : {args, named, outcome})
+      if (PyList_Append(PyCFunction_GET_SELF(there), o) < 0) return false;
+    return true;
+  }
+  const Py_ssize_t offset = FunctionIn(cached, function);
+  Ref self(Py_BuildValue("[OnOOOO]", cached, offset, function, args, named, outcome));
+  PyObject* stand_in = self ? PyCFunction_New(&give_outcome, self.get()) : nullptr;
+  if (!stand_in) return false;
+  Py_DECREF(std::exchange(At(cached, offset), stand_in));
+  return true;
+}
 
 // Calls the function of a cache once, for a call that the cache does not know, and has the cache learn it: now, or
-// where the function raises, when the program makes the call.
+// later, and where the function raises, when the program makes the call.
 PyObject* CallOnce(Session& s, PyObject* cached, PyObject* function, PyObject* const* args, Py_ssize_t nargs,
-                   PyObject* kwnames) {
-  static PyMethodDef method = {"outcome", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(GiveOutcome)),
-                               METH_VARARGS | METH_KEYWORDS, nullptr};
-  const Py_ssize_t offset = FunctionIn(cached, function);
-  if (!offset) return s.Break(BreakId::kUnknownCall, "a functools.lru_cache");
-  Ref all(PyTuple_New(nargs)), named(PyDict_New());
-  for (Py_ssize_t i = 0; all && i < nargs; ++i) PyTuple_SET_ITEM(all.get(), i, Py_NewRef(args[i]));
-  if (!all || !named) return nullptr;
-  for (Py_ssize_t i = 0; kwnames && i < PyTuple_GET_SIZE(kwnames); ++i)
-    if (PyDict_SetItem(named.get(), PyTuple_GET_ITEM(kwnames, i), args[nargs + i]) < 0) return nullptr;
-  Ref result(PyObject_Call(function, all.get(), named.get())), outcome;
-  if (result) {
-    outcome = Ref(PyTuple_Pack(1, result.get()));
+                   PyObject* kwnames, bool later = false) {
+  PyObject* const there = StandIn(cached);
+  if (!there && !FunctionIn(cached, function)) return s.Break(BreakId::kUnknownCall, "a functools.lru_cache");
+  Ref all, named;
+  if (!Pack(args, nargs, kwnames, &all, &named)) return nullptr;
+  const Py_ssize_t at = there ? FindCall(PyCFunction_GET_SELF(there), all.get(), named.get()) : 0;
+  if (at < 0) return nullptr;
+  Ref result, outcome;
+  if (at) {  // a capture has called it
+    outcome = Borrow(PyList_GET_ITEM(PyCFunction_GET_SELF(there), at + 2));
+    if (PyTuple_Check(outcome.get())) result = Borrow(PyTuple_GET_ITEM(outcome.get(), 0));
   } else {
-    PyObject *type, *error, *traceback;
-    PyErr_Fetch(&type, &error, &traceback);
-    PyErr_NormalizeException(&type, &error, &traceback);
-    if (traceback) PyException_SetTraceback(error, traceback);
-    Py_XDECREF(traceback);
-    Py_XDECREF(type);
-    outcome = Ref(error);
+    result = Ref(PyObject_Call(function, all.get(), named.get()));
+    outcome = result ? Ref(PyTuple_Pack(1, result.get())) : TakeError();
+    if (!outcome || !Wait(cached, there, function, all.get(), named.get(), outcome.get())) return nullptr;
   }
-  Ref self(outcome ? Py_BuildValue("[OnOOOO]", cached, offset, function, all.get(), named.get(), outcome.get())
-                   : nullptr);
-  PyObject* stand_in = self ? PyCFunction_New(&method, self.get()) : nullptr;
-  if (!stand_in) return nullptr;
-  Py_DECREF(std::exchange(At(cached, offset), stand_in));
-  if (result) return PyObject_Call(cached, all.get(), named.get());
+  if (result) return later ? result.release() : PyObject_Call(cached, all.get(), named.get());
   return s.Break(BreakId::kUnknownCall, "a functools.lru_cache of a function that raises");
 }
 
@@ -257,12 +324,159 @@ static KeyKind KeyOf(Session& s, PyObject* o) {
   return kind;
 }
 
+bool CachedInputs::Call::Same(const Call& other) const {
+  if (cache.get() != other.cache.get() || numbers != other.numbers || args.size() != other.args.size()) return false;
+  for (size_t i = 0; i < args.size(); ++i)
+    if (args[i].get() != other.args[i].get()) return false;
+  return kwnames.get() == other.kwnames.get() ||
+         (kwnames && other.kwnames && PyObject_RichCompareBool(kwnames.get(), other.kwnames.get(), Py_EQ) == 1);
+}
+
+std::vector<Ref> CachedInputs::Call::Arguments(std::span<const int64_t> symbols) const {
+  std::vector<Ref> all;
+  for (size_t i = 0; i < args.size(); ++i)
+    all.emplace_back(args[i] ? Py_NewRef(args[i].get()) : PyLong_FromLongLong(numbers[i].Eval(symbols)));
+  return all;
+}
+
+const guard::Source* CachedInputs::Place(Session& s) {
+  if (!places_) places_ = Ref(PyList_New(0));
+  if (!places_ || PyList_Append(places_.get(), Py_None) < 0) return nullptr;
+  const auto at = static_cast<int>(PyList_GET_SIZE(places_.get()) - 1);
+  return s.guards().Child(SourceKind::kItem, s.guards().Const(places_.get()), at);
+}
+
+// Are these calls of the framework without effects, of which no run decides anything?
+static bool WithoutEffects(std::span<const Call> calls) {
+  constexpr uint32_t kEffects =
+      kOutside | kSizedByData | kWritesFirst | kWritesInSilence | kDraws | kForeign | kInPlace;
+  return std::none_of(calls.begin(), calls.end(), [](const Call& c) {
+    const bool out = std::any_of(c.kwargs.begin(), c.kwargs.end(), [](auto& k) { return k.first == "out"; });
+    return out || c.callee.Has(kEffects) || c.callee.last() == "__setitem__" || c.callee.last() == "__set__";
+  });
+}
+
+// What the function gives now is a tensor whose size follows from the numbers: its code is captured, once, for nothing
+// but that.
+PyObject* CachedInputs::Capture(CaptureSemantics& sem, Session& s, PyObject* cached, PyObject* const* args,
+                                Py_ssize_t nargs, PyObject* kwnames) {
+  const bool known = s.SourceOf(cached) || !s.Find(cached);
+  if (!known || s.pending().count() || s.later || s.in_custom || s.InLookup() || s.vmap.open() || TapeOf(s) ||
+      !WithoutEffects(s.trace().calls))
+    return nullptr;
+  Ref function(PyObject_GetAttrString(cached, "__wrapped__")), info(PyObject_CallMethod(cached, "cache_info", nullptr));
+  PyObject* most = info ? PyTuple_GetItem(info.get(), 2) : nullptr;
+  if (!function || !most) return nullptr;
+  if (!PyFunction_Check(function.get())) return nullptr;
+  CachedInputs::Call call{Borrow(cached), Borrow(function.get()), Borrow(kwnames), {}, {}, most != Py_None, false};
+  const Py_ssize_t total = nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
+  for (Py_ssize_t i = 0; i < total; ++i) {
+    const bool number = IsSymInt(args[i]);
+    if (number ? s.env().AtRun(reinterpret_cast<SymInt*>(args[i])->expr) : KeyOf(s, args[i]) != KeyKind::kValue)
+      return nullptr;
+    call.args.push_back(number ? Ref() : Borrow(args[i]));
+    call.numbers.push_back(number ? reinterpret_cast<SymInt*>(args[i])->expr : shape::Int(0));
+  }
+  for (size_t i = 0; i < calls_.size(); ++i) {
+    if (!calls_[i].Same(call)) continue;
+    calls_.push_back(std::move(call));  // the cache counts it
+    calls_.back().input = calls_[i].input;
+    calls_.back().meta = calls_[i].meta;
+    calls_.back().key_set = calls_[i].key_set;
+    proxies_.push_back(Borrow(proxies_[i].get()));
+    return Py_NewRef(proxies_[i].get());
+  }
+
+  const size_t calls = s.trace().calls.size(), tensors = s.trace().tensors.size(),
+               others = s.pending().cache_calls.size(), asked = calls_.size();
+  s.SourceOf(function.get());
+  Ref shown(sem.Call(function.get(), args, nargs, kwnames));
+  if (s.broken()) return nullptr;
+  if (!shown && !PyErr_ExceptionMatches(PyExc_Exception)) return nullptr;
+  PyErr_Clear();
+  const auto is_new = [&](const auto& t) { return t.meta.requires_grad; };
+  const auto& all = s.trace().tensors;
+  bool fits = shown && IsTensor(shown.get()) && !s.pending().count() && s.pending().cache_calls.size() == others &&
+              calls_.size() == asked && WithoutEffects(std::span(s.trace().calls).subspan(calls)) &&
+              std::none_of(all.begin() + static_cast<std::ptrdiff_t>(tensors), all.end(), is_new);
+  if (fits) {
+    call.meta = all[AsTensor(shown.get())->id].meta;
+    for (const shape::Int& size : call.meta.sizes) fits = fits && !s.env().AtRun(size);
+    fits = fits && call.meta.framework == Framework::kTorch && !call.meta.requires_grad;
+  }
+  if (!fits) return s.Break(BreakId::kUnknownCall, "a functools.lru_cache asked for numbers that change");
+  s.trace().calls.resize(calls);
+
+  SuspendScope off;
+  const std::vector<Ref> now = call.Arguments(s.env().hints());
+  std::vector<PyObject*> raw;
+  for (const Ref& a : now) raw.push_back(a.get());
+  PyObject* dict;
+  Ref name, real;
+  PyObject* entry = CacheEntry(cached, function.get(), raw.data(), nargs, kwnames, &dict, &name);
+  if (!dict) return s.Break(BreakId::kUnknownCall, "a functools.lru_cache");
+  if (entry) {
+    call.made = MadeBefore(s, cached, name.get());
+    real = Borrow(call.bounded ? ResultIn(entry) : entry);
+  } else if (!PyErr_Occurred()) {
+    if (call.bounded && !AskNow(s, cached)) return nullptr;
+    real = Ref(CallOnce(s, cached, function.get(), raw.data(), nargs, kwnames, true));
+  }
+  if (!real) return nullptr;
+  tensor::Meta m;
+  if (tensor::Classify(real.get()) != tensor::Class::kTorch || !tensor::ReadMeta(real.get(), &m) || m.requires_grad)
+    return s.Break(BreakId::kUnknownCall, "a functools.lru_cache that has something else");
+  call.key_set = m.key_set;
+  call.meta.is_inference = m.is_inference;
+  call.meta.is_parameter = call.meta.is_scalar = false;
+  const guard::Source* place = Place(s);
+  if (!place) return nullptr;
+  call.input = static_cast<int>(s.input_sources().size());
+  Ref proxy(s.AskedInput(real.get(), place, call.meta, "lru_cache " + std::to_string(calls_.size())));
+  if (!proxy) return nullptr;
+  calls_.push_back(std::move(call));
+  proxies_.push_back(Borrow(proxy.get()));
+  return proxy.release();
+}
+
+bool CachedInputs::Ask(PyObject** inputs, std::span<const int64_t> symbols, std::vector<Ref>* held) const {
+  for (const Call& c : calls_) {
+    const std::vector<Ref> args = c.Arguments(symbols);
+    std::vector<PyObject*> raw;
+    for (const Ref& a : args) raw.push_back(a.get());
+    const auto nargs = static_cast<Py_ssize_t>(raw.size()) - (c.kwnames ? PyTuple_GET_SIZE(c.kwnames.get()) : 0);
+    PyObject* dict;
+    Ref name;
+    PyObject* entry = CacheEntry(c.cache.get(), c.function.get(), raw.data(), nargs, c.kwnames.get(), &dict, &name);
+    const bool waits = !entry && Waits(c.cache.get(), raw.data(), nargs, c.kwnames.get());
+    if (!dict || (!waits && (!entry || guard::DictLookup(dict, name.get()) != entry))) return PyErr_Clear(), false;
+    const bool made = std::exchange(c.made, false);
+    PyObject* has = made && entry ? c.bounded ? ResultIn(entry) : entry : nullptr;
+    Ref result(has ? Py_NewRef(has) : PyObject_Vectorcall(c.cache.get(), raw.data(), nargs, c.kwnames.get()));
+    tensor::Meta m;
+    bool fits = result && tensor::Classify(result.get()) == tensor::Class::kTorch &&
+                tensor::ReadForGuard(result.get(), &m) && m.dtype == c.meta.dtype && m.device == c.meta.device &&
+                m.key_set == c.key_set && !m.requires_grad && m.rank == static_cast<int>(c.meta.sizes.size());
+    for (int d = 0; fits && d < m.rank; ++d)
+      fits = m.sizes[d] == c.meta.sizes[d].Eval(symbols) &&
+             (m.sizes[d] == 1 || m.strides[d] == c.meta.strides[d].Eval(symbols));
+    if (!fits) return PyErr_Clear(), false;
+    inputs[c.input] = result.get();
+    held->push_back(std::move(result));
+  }
+  return true;
+}
+
 PyObject* CaptureSemantics::CallLru(PyObject* callable, PyObject** args, Py_ssize_t nargs, PyObject* kwnames) {
   const Py_ssize_t total = nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
   // Of values, and of objects that are keys by themselves: what is cached, as for every caller. An attribute of a
   // class is not known by itself.
   bool values = s_.SourceOf(callable) || !s_.Find(callable);
   std::vector<Ref> numbers;
+  if (std::any_of(args, args + total, IsSymInt)) {
+    PyObject* asked = s_.cached.Capture(*this, s_, callable, args, nargs, kwnames);
+    if (asked || s_.broken() || PyErr_Occurred()) return asked;
+  }
   for (Py_ssize_t i = 0; i < total; ++i) {
     if (s_.options().whole && (IsSymInt(args[i]) || IsSymFloat(args[i]))) {  // one version for each number
       numbers.emplace_back(Concrete(args[i]));

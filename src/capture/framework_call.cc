@@ -200,6 +200,11 @@ bool FrameworkCall::AnsweredByMode(PyObject** out) {
                  : CallOverride(s_, function.get(), args_, nargs_, kwnames_, &asked);
     if (asked || s_.broken() || PyErr_Occurred()) return true;
   }
+  if (torch_ && callee_.last() == "_parse_to" && total() == 1 && IsTensorAt(0)) {  // module.to(tensor)
+    Ref device(PyObject_GetAttrString(args_[0], "device")), dtype(PyObject_GetAttrString(args_[0], "dtype"));
+    *out = device && dtype ? PyTuple_Pack(4, device.get(), dtype.get(), Py_False, Py_None) : nullptr;
+    return *out = *out ? s_.MarkFresh(*out) : nullptr, true;
+  }
   if (torch_ && callee_.last() == "as_subclass" && total() == 2 && IsTensorAt(0) && PyType_Check(args_[1]))
     return *out = AsClass(s_, args_[0], reinterpret_cast<PyTypeObject*>(args_[1])), true;
   if (torch_ && callee_.last() == "_make_subclass" && (total() == 2 || total() == 3) && !kwnames_)

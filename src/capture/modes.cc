@@ -181,7 +181,8 @@ std::string NumberedDevice(Session& s, std::string device) {
 Effect SwitchEffect(Callee name) {
   if (!callees::IsTorchs(name)) return Effect::kUnknown;
   const std::string_view last = name.last();
-  if (last == "promote_types" || last == "can_cast") return Effect::kStateQuery;  // of dtypes alone
+  for (std::string_view of_types : {"promote_types", "can_cast", "_parse_to"})  // of dtypes and devices alone
+    if (last == of_types) return Effect::kStateQuery;
   // What the torch-state guard covers, and what the build decides.
   for (std::string_view covered :
        {"_has_", "_len_torch_", "_get_tracing_state", "_is_tracing", "_is_torch_function_", "_get_function_stack_at",

@@ -149,7 +149,8 @@ struct Segment {
   int64_t calls = 0;                              // The number of the framework's calls.
   std::vector<int> passed_on;                     // Where there are no calls: the input that each output is.
   tensor::UndoPlan undo;
-  DrawProgram draws;  // The draws that are made before each run.
+  DrawProgram draws;    // The draws that are made before each run.
+  CachedInputs cached;  // What is asked of caches before each run.
   FloatProgram floats;
   bool calls_operators = false;  // whose kernels may be the user's: capture/operator_runs.h
   bool changes = false;          // a run that got to its end has written inputs or drawn random numbers

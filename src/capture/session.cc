@@ -105,6 +105,7 @@ static std::optional<Inferred> InferOfAnySize(Call& call, const std::vector<Tens
     const auto equal = DemandedEqual(call, operands, env, constants);
     for (const auto& [a, b] : equal) env.Eq(a, b);
     if (!equal.empty()) found = tensor::InferSymbolic(call, operands, env, constants, why);
+    if (!found) found = tensor::InferLikeFirst(call, operands, env, constants, why);
   }
   bool asked = false;
   const auto ask = [&](shape::Int size) {

@@ -18,6 +18,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "capture/cached_inputs.h"
 #include "capture/kernel_reads.h"
 #include "capture/modes.h"
 #include "capture/numbers/data_sizes.h"
@@ -209,6 +210,7 @@ class Session {
   KernelReads kernels;                            // What operators in Python may read and change.
   Libraries libraries;                            // The libraries whose tensors were met.
   DrawProgram draws;                              // The draws of random numbers that are not torch's.
+  CachedInputs cached;                            // What is asked of caches before each run.
 
   // --- frames --------------------------------------------------------------------------------------------------------
   // The outermost frame is the one whose code is captured; calls that are captured have frames of their own.
@@ -236,7 +238,9 @@ class Session {
   std::vector<PyObject*>& constants() { return constants_; }
   const std::vector<const Source*>& input_sources() const { return input_sources_; }
   const std::vector<PyObject*>& input_tensors() const { return input_tensors_; }  // The real tensors.
-  void Keep(PyObject* o) { keep_.emplace_back(o); }                               // It steals the reference.
+  // An input that is looked for nowhere: `o` is what it is now. A new reference.
+  PyObject* AskedInput(PyObject* o, const Source* s, const TensorMeta& meta, const std::string& name);
+  void Keep(PyObject* o) { keep_.emplace_back(o); }  // It steals the reference.
   int64_t op_count = 0;
 
   // --- questions -----------------------------------------------------------------------------------------------------

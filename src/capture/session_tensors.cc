@@ -206,6 +206,15 @@ PyObject* Session::TensorInput(PyObject* o, const Source* s, tensor::Class c) {
   return proxy;
 }
 
+PyObject* Session::AskedInput(PyObject* o, const Source* s, const TensorMeta& meta, const std::string& name) {
+  const TraceId id = lowering_->AddInput(meta, name, false);
+  input_sources_.push_back(s);
+  input_tensors_.push_back(o);
+  Py_INCREF(o);
+  keep_.emplace_back(o);
+  return NewProxy(id);
+}
+
 bool Libraries::Use(Session& s, Library l) {
   static constexpr const char* kNames[] = {"", "torch", "NumPy", "CuPy"};
   const bool cupy = l == Library::kCupy || last == Library::kCupy;

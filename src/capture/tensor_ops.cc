@@ -183,6 +183,26 @@ PyObject* QueryMethod(Session& s, PyObject* proxy, std::string_view n, PyObject*
       if (PyObject* leaf = MakeLeaf(s, proxy)) return leaf;
       if (s.broken() || PyErr_Occurred()) return nullptr;
     }
+  } else if (n == "is_contiguous" && nargs + (kw ? PyTuple_GET_SIZE(kw) : 0) == 1 && m.framework == Framework::kTorch) {
+    Ref format(PyObject_Str(args[0]));
+    const std::string_view last = format ? PyUnicode_AsUTF8(format.get()) : "";
+    if (last == "torch.contiguous_format") return QueryMethod(s, proxy, n, nullptr, 0, nullptr, handled);
+    if (last == "torch.channels_last" || last == "torch.channels_last_3d") {
+      if (rank != (last.ends_with("3d") ? 5 : 4)) return PyBool_FromLong(0);
+      shape::Int expect = 1;
+      for (int i = 0; i < rank; ++i) {  // channels, then the last dimension up to the second, then the batch
+        const int at = i == 0 ? 1 : i == rank - 1 ? 0 : rank - i;
+        if (s.env().Eq(m.sizes[at], 1)) continue;
+        if (!s.env().Eq(m.strides[at], expect)) return PyBool_FromLong(0);
+        expect = expect * m.sizes[at];
+      }
+      return PyBool_FromLong(1);
+    }
+  } else if (n == "_has_compatible_shallow_copy_type" && nargs == 1 && IsTensor(args[0])) {
+    const TensorMeta& other = s.meta(AsTensor(args[0])->id);  // both are dense
+    if (m.framework == Framework::kTorch && other.framework == Framework::kTorch &&
+        m.device.kind != DeviceKind::kMeta && other.device.kind != DeviceKind::kMeta)
+      return PyBool_FromLong(1);
   } else if (nargs == 0 && !kw) {
     if (n == "dim" || n == "ndimension") return PyLong_FromLong(rank);
     if (n == "numel" || n == "nelement") return s.SymIntObject(NumElements(m));

@@ -104,6 +104,7 @@ PyObject* WithData(Session& s, PyObject* tensor, PyObject* value) {
 
 std::optional<bool> SetData(Session& s, PyObject* tensor, PyObject* value) {
   const int input = InputOf(s, tensor);
+  if (value == tensor && !s.modes.now.inference) return true;  // as nn.Module.to does where nothing changes
   // What the framework keeps for a derivative is this object: with the memory that it has when the gradients come.
   if (input < 0 && s.lowering().MayBeKept(s.trace().tensors[IdOf(tensor)].base))
     s.lowering().LeaveDerivatives("a tensor that a derivative may need gets other memory");

@@ -93,6 +93,43 @@ class Fitter {
   Ints known_;
 };
 
+// The strides of result r, whose sizes are known: those of what is dense, in the order of all answers, or of a view.
+bool FitStrides(const std::vector<Inferred>& answers, size_t r, const std::vector<std::vector<int64_t>>& values,
+                const Fitter& fitter, const Fitter& apart, TensorMeta* m) {
+  const size_t rank = m->sizes.size();
+  const auto all = [&](size_t d) {
+    std::vector<int64_t> got;
+    for (const Inferred& a : answers) got.push_back(a.metas[r].strides[d].value());
+    return got;
+  };
+  std::vector<int> order(rank);
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) {  // fastest last
+    return answers[1].metas[r].strides[a].value() > answers[1].metas[r].strides[b].value();
+  });
+  Int next = 1;
+  for (size_t k = rank; k-- > 0;) {
+    const int d = order[k];
+    m->strides[d] = next;
+    next = next * m->sizes[d];
+    if (m->sizes[d] != Int(1)) continue;  // any stride is right there, and results have strides by it
+    if (auto stride = fitter.Fit(all(d))) m->strides[d] = *stride;
+  }
+  bool dense = true;
+  for (size_t q = 0; q < answers.size(); ++q)
+    for (size_t d = 0; d < rank; ++d)
+      dense =
+          dense && (m->sizes[d] == Int(1) || m->strides[d].Eval(values[q]) == answers[q].metas[r].strides[d].value());
+  if (dense) return true;
+  if (answers[0].aliases[r].operand < 0) return false;
+  for (size_t d = 0; d < rank; ++d) {  // a view: its strides follow from those of what it is a view of
+    const auto stride = apart.Fit(all(d));
+    if (!stride) return false;
+    m->strides[d] = *stride;
+  }
+  return true;
+}
+
 // Finds the sizes from the answers to the questions.
 std::optional<Inferred> Infer(const Asking& asking, Call& call, const std::vector<TensorMeta>& operands,
                               const shape::Env& env, const std::vector<PyObject*>& constants, Refusal* why) {
@@ -162,11 +199,6 @@ std::optional<Inferred> Infer(const Asking& asking, Call& call, const std::vecto
     const size_t rank = m.sizes.size();
     for (const Inferred& a : answers)
       if (a.metas[r].sizes.size() != rank) return std::nullopt;
-    std::vector<int> order(rank);
-    std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(), [&](int a, int b) {  // fastest last
-      return answers[1].metas[r].strides[a].value() > answers[1].metas[r].strides[b].value();
-    });
     for (size_t d = 0; d < rank; ++d) {
       std::vector<int64_t> got;
       for (const Inferred& a : answers) {
@@ -178,57 +210,10 @@ std::optional<Inferred> Infer(const Asking& asking, Call& call, const std::vecto
       if (!size) return std::nullopt;
       m.sizes[d] = *size;
     }
-    Int next = 1;
-    for (size_t k = rank; k-- > 0;) {
-      const int d = order[k];
-      m.strides[d] = next;
-      next = next * m.sizes[d];
-      if (m.sizes[d] != Int(1)) continue;  // any stride is right there, and results have strides by it
-      std::vector<int64_t> got;
-      for (const Inferred& a : answers) got.push_back(a.metas[r].strides[d].value());
-      if (auto stride = fitter.Fit(got)) m.strides[d] = *stride;
-    }
-    bool dense = true;  // in this order
-    for (size_t q = 0; q < answers.size(); ++q)
-      for (size_t d = 0; d < rank; ++d)
-        dense =
-            dense && (m.sizes[d] == Int(1) || m.strides[d].Eval(values[q]) == answers[q].metas[r].strides[d].value());
-    if (dense) continue;
-    if (out.aliases[r].operand < 0) return std::nullopt;
-    for (size_t d = 0; d < rank; ++d) {  // a view: its strides follow from those of what it is a view of
-      std::vector<int64_t> got;
-      for (const Inferred& a : answers) got.push_back(a.metas[r].strides[d].value());
-      const auto stride = apart.Fit(got);
-      if (!stride) return std::nullopt;
-      m.strides[d] = *stride;
-    }
+    if (!FitStrides(answers, r, values, fitter, apart, &m)) return std::nullopt;
   }
   call.result = answered.result;
   return out;
-}
-
-// The result of a call whose result is like its first operand: made-up sizes of the others would not fit one another.
-std::optional<Inferred> LikeFirst(Call& call, const std::vector<TensorMeta>& operands, const shape::Env& env,
-                                  const std::vector<PyObject*>& constants, Refusal* why) {
-  if (call.args.empty() || !call.args[0].is(Arg::Kind::kTensor)) return std::nullopt;
-  const std::vector<int64_t> now(env.hints().begin(), env.hints().end());
-  const auto number = [&](Int& e) { e = Int(env.Simplify(e).Eval(now)); };
-  std::vector<TensorMeta> concrete = operands;
-  for (TensorMeta& m : concrete)
-    for (Ints* all : {&m.sizes, &m.strides}) std::for_each(all->begin(), all->end(), number);
-  Call asked = call;
-  EachInt(asked, number);
-  auto found = InferByFramework(asked, concrete, constants, why, true);
-  const size_t first = call.args[0].t;
-  if (!found || found->metas.size() != 1 || found->aliases[0].operand >= 0 || first >= operands.size())
-    return std::nullopt;
-  TensorMeta& m = found->metas[0];
-  if (m.sizes != concrete[first].sizes || m.strides != shape::RowMajor(m.sizes)) return std::nullopt;
-  m.sizes = operands[first].sizes;
-  for (Int& s : m.sizes) s = env.Simplify(s);
-  m.strides = shape::RowMajor(m.sizes);
-  call.result = asked.result;
-  return found;
 }
 
 // Does what was found hold where these symbols are 1? A call that the framework refuses then, a run refuses, too.
@@ -277,7 +262,30 @@ std::optional<Inferred> InferSymbolic(Call& call, const std::vector<TensorMeta>&
                                       const std::vector<PyObject*>& constants, Refusal* why) {
   for (const Asking& asking : kAskings)
     if (auto found = Infer(asking, call, operands, env, constants, why)) return found;
-  return call.callee.Has(kLikeFirst) ? LikeFirst(call, operands, env, constants, why) : std::nullopt;
+  return std::nullopt;
+}
+
+std::optional<Inferred> InferLikeFirst(Call& call, const std::vector<TensorMeta>& operands, const shape::Env& env,
+                                       const std::vector<PyObject*>& constants, Refusal* why) {
+  if (!call.callee.Has(kLikeFirst) || call.args.empty() || !call.args[0].is(Arg::Kind::kTensor)) return std::nullopt;
+  const std::vector<int64_t> now(env.hints().begin(), env.hints().end());
+  const auto number = [&](Int& e) { e = Int(env.Simplify(e).Eval(now)); };
+  std::vector<TensorMeta> concrete = operands;
+  for (TensorMeta& m : concrete)
+    for (Ints* all : {&m.sizes, &m.strides}) std::for_each(all->begin(), all->end(), number);
+  Call asked = call;
+  EachInt(asked, number);
+  auto found = InferByFramework(asked, concrete, constants, why, true);
+  const size_t first = call.args[0].t;
+  if (!found || found->metas.size() != 1 || found->aliases[0].operand >= 0 || first >= operands.size())
+    return std::nullopt;
+  TensorMeta& m = found->metas[0];
+  if (m.sizes != concrete[first].sizes || m.strides != shape::RowMajor(m.sizes)) return std::nullopt;
+  m.sizes = operands[first].sizes;
+  for (Int& s : m.sizes) s = env.Simplify(s);
+  m.strides = shape::RowMajor(m.sizes);
+  call.result = asked.result;
+  return found;
 }
 
 Ones OnesMatter(const Inferred& found, const Call& call, const std::vector<TensorMeta>& operands, const shape::Env& env,

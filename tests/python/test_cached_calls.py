@@ -122,3 +122,117 @@ def test_what_was_cached_stays_whatever_the_key(fresh, name, how):
     ours, compiled = run(fresh.compile)
     assert ours == run(lambda f: f)[0]
     assert fresh.cache_info(compiled)["outcomes"]["run"].get("graph") or "none" in name or "no key" in name
+
+
+def tensor_programs(maxsize):
+    import torch
+
+    class Tables:
+        def __init__(self):
+            self.table, self.log = torch.arange(64.0).reshape(16, 4), []
+
+        @functools.lru_cache(maxsize=maxsize)
+        def rows(self, n, offset=0):
+            """Of n rows of a table: whatever the cache has is what a call gives, also where the table is another by now."""
+            return self.table[offset : offset + n].repeat(2, 1)
+
+        @functools.lru_cache(maxsize=maxsize)
+        def view(self, n):
+            return self.table[:n]
+
+        @functools.lru_cache(maxsize=maxsize)
+        def logged(self, n):
+            self.log.append(n)
+            return self.table[:n] * 2
+
+        @functools.lru_cache(maxsize=maxsize)
+        def of_many_kinds(self, n):
+            if n == 5:
+                return self.table[:n].double()
+            return self.table[:n] if n != 7 else [n]
+
+        @functools.lru_cache(maxsize=maxsize)
+        def raises(self, n):
+            if n > 6:
+                raise ValueError(f"no {n}")
+            return self.table[:n]
+
+        def summed(self, x, n):
+            return x + self.rows(n).sum() + self.rows(n, offset=1).sum()
+
+        def given(self, x, n):
+            return self.rows(n)
+
+        def is_one(self, x, n):
+            return x + 1 if self.rows(n) is self.rows(n) else x
+
+        def stored(self, x, n):
+            rows = self.rows(n)
+            rows += 1
+            return rows + x
+
+        def shared(self, x, n):
+            part = self.view(n)
+            self.table.mul_(1.5)
+            return part + x
+
+        def with_a_log(self, x, n):
+            return self.logged(n).sum() + x
+
+        def kinds(self, x, n):
+            rows = self.of_many_kinds(n)
+            return x + rows.sum().float() if isinstance(rows, torch.Tensor) else x + rows[0]
+
+        def caught(self, x, n):
+            try:
+                return self.raises(n).sum() + x
+            except ValueError as e:
+                return x + len(str(e))
+
+        def by_a_size(self, x, n):
+            return torch.cat([x, self.rows(x.shape[0] // 2, n).sum(1)])
+
+    return Tables
+
+
+TENSOR_PROGRAMS = ["summed", "given", "is_one", "stored", "shared", "with_a_log", "kinds", "caught", "by_a_size"]
+
+
+@pytest.mark.parametrize("maxsize", [None, 2, 128])
+@pytest.mark.parametrize("name", TENSOR_PROGRAMS)
+@pytest.mark.parametrize("dynamic", [True, None])
+def test_numbers_that_change_among_the_arguments(fresh, name, maxsize, dynamic):
+    torch = pytest.importorskip("torch")
+    seen = []
+    for compiled in (False, True):
+        cls = tensor_programs(maxsize)
+        tables = cls()
+        f = getattr(cls, name)
+        f = fresh.compile(f, dynamic=dynamic) if compiled else f
+        outcomes = []
+        for step, n in enumerate((4, 3, 4, 5, 6, 7, 8, 3, 4, 4, 5, 9, 9)):
+            if step == 6:
+                tables.table = tables.table * 2  # what is cached stays
+            if step == 9:
+                tables.table += 1
+            y = f(tables, torch.arange(2.0 * n), n) if name == "by_a_size" else f(tables, torch.arange(3.0)[:1], n)
+            caches = [getattr(cls, c) for c in ("rows", "view", "logged", "of_many_kinds", "raises")]
+            own = name == "given" and y is cls.rows(tables, n)
+            if name == "shared" and not dynamic:  # a call with a number that the capture took as it was counts twice if a graph ends behind it
+                caches = []
+            outcomes.append((y.tolist(), y.dtype, own, list(tables.log), [tuple(c.cache_info()) for c in caches]))
+        seen.append(outcomes)
+    for a, b in zip(*seen):
+        assert a == b
+
+
+@pytest.mark.parametrize("name", ["summed", "given", "by_a_size"])
+def test_numbers_that_change_are_one_graph(fresh, name):
+    torch = pytest.importorskip("torch")
+    cls = tensor_programs(128)
+    tables, f = cls(), fresh.compile(getattr(cls, name), dynamic=True, fullgraph=True)
+    for n in (4, 3, 5, 4, 3, 5):
+        f(tables, torch.arange(2.0 * n), n)
+    info = f.cache_info()
+    assert (info["captures"], info["breaks"], info["recompiles"]) == (1, 0, 0)
+    assert info["outcomes"]["run"]["nothing" if name == "given" else "graph"] >= 4

@@ -1229,3 +1229,63 @@ def test_a_function_that_is_replaced_by_one_that_calls_it(fresh, monkeypatch):
     compiled = fresh.compile(lambda x: torch.linalg.eigvalsh(x))
     for _ in range(3):
         torch.testing.assert_close(compiled(torch.eye(2)), torch.full((2,), 2.0))
+
+
+class Settled(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2))
+
+    def forward(self, x, like):
+        self.inner.to(like)
+        self.inner.to(device=like.device, dtype=torch.float32)
+        return self.inner(x)
+
+
+def test_a_module_that_is_put_where_it_is_is_one_graph(fresh):
+    net = Settled().eval()
+    before = {name: (t, t.data_ptr(), t._version) for name, t in net.state_dict(keep_vars=True).items()}
+    compiled = fresh.compile(net)
+    for n in (5, 6, 7):
+        x = torch.randn(n, 3)
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(x, torch.zeros(1)), net(x, torch.zeros(1)))
+    told = fresh.explain(net)(torch.randn(5, 3), torch.zeros(1))
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+    for name, t in net.state_dict(keep_vars=True).items():
+        assert before[name][0] is t and before[name][1:] == (t.data_ptr(), t._version)
+
+
+def test_a_module_that_is_put_elsewhere_is_as_in_eager(fresh):
+    nets = [torch.nn.Linear(3, 4) for _ in range(2)]
+    nets[1].load_state_dict(nets[0].state_dict())
+
+    def f(net, x):
+        net.to(x.dtype)
+        return net(x)
+
+    compiled = fresh.compile(f)
+    for dtype in (torch.float32, torch.float32, torch.float64, torch.float64, torch.float32):
+        x = torch.randn(2, 3).to(dtype)
+        want, got = f(nets[0], x), compiled(nets[1], x)
+        torch.testing.assert_close(want, got)
+        assert nets[1].weight.dtype == dtype and isinstance(nets[1].weight, torch.nn.Parameter)
+        want.sum().backward(), got.sum().backward()
+        torch.testing.assert_close(nets[0].weight.grad, nets[1].weight.grad)
+
+
+@pytest.mark.parametrize("sizes", [(2, 3, 4, 5), (2, 1, 4, 5), (1, 3, 1, 1), (2, 3, 4), (2, 3, 4, 5, 6), (1, 3, 7, 7)])
+def test_how_a_tensor_lies_is_no_break(fresh, sizes):
+    def f(x):
+        formats = (torch.channels_last, torch.channels_last_3d, torch.contiguous_format)
+        return x + 1, [x.is_contiguous(memory_format=m) for m in formats], x.is_contiguous(memory_format=torch.channels_last)
+
+    x = torch.randn(*sizes)
+    forms = [x, x.transpose(0, -1), x.movedim(1, -1).contiguous().movedim(-1, 1)]
+    if len(sizes) == 4:
+        forms.append(x.to(memory_format=torch.channels_last))
+    for dynamic in (None, True):
+        compiled = fresh.compile(f, fullgraph=True, dynamic=dynamic)
+        for form in forms:
+            want, got = f(form), compiled(form)
+            assert torch.equal(want[0], got[0]) and want[0].stride() == got[0].stride() and want[1:] == got[1:]

@@ -419,3 +419,27 @@ def test_what_is_scattered_by_products_of_sizes(name, grad, fresh):
             for a, b in zip(*args):
                 torch.testing.assert_close(a.grad, b.grad)
     assert compiled.cache_info()["captures"] == 1
+
+
+def test_which_of_two_numbers_is_larger_is_no_version(fresh):
+    def f(x, h, w):
+        top, low = max(h // 2, w // 2, 0), min(h, w, 100)
+        return x[top : top + low] * max(h, w), max(h, w, key=lambda n: -n), max([h, w])
+
+    compiled = fresh.compile(f, dynamic=True, fullgraph=True)
+    x = torch.randn(64)
+    for h, w in ((4, 6), (6, 4), (8, 8), (9, 17), (30, 2)):
+        want, got = f(x, h, w), compiled(x, h, w)
+        assert torch.equal(want[0], got[0]) and want[1:] == got[1:]
+    # The key and the list ask which is larger.
+    assert compiled.cache_info()["captures"] <= 3
+
+    def g(x, h, w):
+        top, low = max(h // 2, w // 2, 0), min(h, w, 100)
+        return x[top : top + low] * max(h, w)
+
+    compiled = fresh.compile(g, dynamic=True, fullgraph=True)
+    fresh.reset()
+    for h, w in ((4, 6), (6, 4), (8, 8), (9, 17), (30, 2)):
+        assert torch.equal(g(x, h, w), compiled(x, h, w))
+    assert compiled.cache_info()["captures"] == 1

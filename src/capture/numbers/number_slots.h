@@ -22,6 +22,8 @@ PyObject* Converted(PyObject* a) {
   Ref x(Concrete(a));
   return x ? kF(x.get()) : nullptr;
 }
+// max or min of integers, some of which are symbols. Null without an error: they are compared one by one.
+PyObject* Extreme(PyObject* const* args, Py_ssize_t n, bool least);
 Py_hash_t HashOfNumber(PyObject* a);
 PyObject* AttributeOfNumber(PyObject* a, PyObject* name);
 extern PyMethodDef number_methods[];  // Methods that C code looks for on the type of a number.

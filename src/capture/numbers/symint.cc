@@ -151,6 +151,34 @@ PyNumberMethods number = {
 
 PyTypeObject SymIntType = NumberType("framejit.SymInt", sizeof(SymInt), &number, Compare);
 
+// Which of two symbols is larger is no reason for another version of the code. Of a symbol and a number it mostly is: 0
+// and 1 mean something else to programs.
+PyObject* Extreme(PyObject* const* args, Py_ssize_t n, bool least) {
+  Session* s = nullptr;
+  std::optional<shape::Int> best;
+  for (Py_ssize_t i = 0; i < n; ++i) {
+    if (IsSymInt(args[i]) && !(s = LiveNumber(args[i]))) return nullptr;
+    if (!IsSymInt(args[i]) && !PyLong_CheckExact(args[i])) return nullptr;
+  }
+  for (Py_ssize_t i = 0; s && i < n; ++i) {
+    const std::optional<shape::Int> x = ExprOf(args[i]);
+    if (!x) return nullptr;
+    if (!best) {
+      best = x;
+      continue;
+    }
+    shape::Env& env = s->env();
+    const auto mine = env.Bounds(*best), its = env.Bounds(*x);
+    if (best->is_const() || x->is_const() || mine.hi <= its.lo || its.hi <= mine.lo) {
+      if (least ? env.Lt(*x, *best) : env.Lt(*best, *x)) best = x;
+      continue;
+    }
+    if (MostSteps('+', *best, *x) > kMostSteps) return nullptr;
+    best = least ? shape::Min(*best, *x) : shape::Max(*best, *x);
+  }
+  return best ? s->SymIntObject(*best) : nullptr;
+}
+
 PyObject* NewSymInt(Session* s, shape::Int e) {
   auto* p = PyObject_New(SymInt, &SymIntType);
   if (p) p->session = s, new (&p->expr) shape::Int(e);
