@@ -54,7 +54,7 @@ class Cuda final : public Target {
     return traits;
   }
   const loop::Costs& costs() const override {
-    static constexpr loop::Costs costs{.keeps_rows = false};
+    static constexpr loop::Costs costs{.parts_apart = false, .keeps_rows = false};
     return costs;
   }
   std::span<const runtime::Library> libraries() const override { return kLibraries; }

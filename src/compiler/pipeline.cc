@@ -103,7 +103,7 @@ std::shared_ptr<Executable> Compile(const Graph& graph, const CompileOptions& op
   const Graph& last = unit.regions ? unit.regions->graph : g;
   pass::FuseOptions fuse;
   fuse.fuse = options.fuse && !pm.Disabled(kFuse);
-  fuse.parts_apart = device.kind == DeviceKind::kCpu;
+  fuse.parts_apart = target.costs().parts_apart;
   fuse.boundaries = diag::Enabled(diag::Channel::fusion_);
   pass::Grouping grouping;
   if (!pass::RunPass(pm, kFuse, g, [&](Graph&) { grouping = pass::Fuse(last, fuse); }))

@@ -105,7 +105,8 @@ struct Kernel {
 using framejit::Layout;
 // What a device's memory, steps and arithmetic cost (compiler::Target::costs).
 struct Costs {
-  bool keeps_rows = true;  // a kernel may keep a row of what a later loop of it needs again; else it computes it again
+  bool parts_apart = true;  // a further kernel costs less than computing small parts of an array for all its elements
+  bool keeps_rows = true;   // a kernel may keep a row of what a later loop of it needs again; else it computes it again
   // Elements of a row that are computed at once. Twelve kernels of short rows and transposes on an H100: 1 took as long
   // as 8, and 32 took up to thirteen times as long.
   int64_t lanes = 8;

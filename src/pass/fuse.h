@@ -53,7 +53,7 @@ struct FuseOptions {
   bool fuse = true;         // false: every node is a group
   int max_nodes = 80;       // that one kernel may have: its code and the time to compile it grow with them
   bool boundaries = false;  // say why groups stayed apart
-  bool parts_apart = true;  // a further kernel costs less than computing small parts of an array for all its elements
+  bool parts_apart = true;  // of the target's costs
 };
 
 Grouping Fuse(const Graph& g, const FuseOptions& options = {});
