@@ -510,7 +510,7 @@ def unlike(model, inputs, path, got, expected, exact):
     moved = both_steps(other, other, inputs, path)
     for k, (g, e, m) in enumerate(zip(got, expected, moved)):
         largest = max(float(v.nan_to_num(0, 0, 0).abs().max()) for n, v in e.items() if n.startswith("gradient") and v.numel())
-        if problem := differs(g, e, None, 1e-7 if exact else 1e-5, (1e-10 if exact else 1e-8) * largest, m):
+        if problem := differs(g, e, None, 1e-7 if exact else 1e-5, 1e-30 + (1e-10 if exact else 1e-8) * largest, m):
             return f"step {k + 1}{' in float64' * bool(exact)}: {problem}"
     return ""
 

@@ -360,9 +360,17 @@ class KernelBuilder {
     if (dyn.check) {
       const int low = AddOp(Op::kLt, DType::kBool, {at, AddConst(0, DType::kInt64)}, vars, level);
       const int high = AddOp(Op::kLe, DType::kBool, {AddSize(dyn.size, DType::kInt64), at}, vars, level);
+      int bad = AddOp(Op::kOr, DType::kBool, {low, high}, vars, level);
+      uint64_t all = vars;
+      int deepest = level;
+      if (dyn.pred) {  // outside of its part what an index is computed from is another one's
+        all |= space_.PredVars(dyn.pred);
+        deepest = std::max(level, PredLevel(dyn.pred));
+        bad = AddOp(Op::kAnd, DType::kBool, {EvalPredicate(dyn.pred), bad}, all, deepest);
+      }
       Inst check{.kind = IKind::kCheck, .dtype = DType::kBool, .scalar = int64_t{dyn.check}};
-      check.operands = {AddOp(Op::kOr, DType::kBool, {low, high}, vars, level)};
-      Add(std::move(check), vars, level);
+      check.operands = {bad};
+      Add(std::move(check), all, deepest);
     }
     at = AddOp(Op::kMinimum, DType::kInt64, {at, AddSize(dyn.size - Int(1), DType::kInt64)}, vars, level);
     at = AddOp(Op::kMaximum, DType::kInt64, {at, AddConst(0, DType::kInt64)}, vars, level);

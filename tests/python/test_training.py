@@ -920,3 +920,39 @@ def test_attention_whose_kernel_takes_one_length(fresh, monkeypatch):
     assert asked == [True, False, True, True, True]  # the second length as a symbol, then each as a number
     assert fresh.cache_info(compiled)["segments"] == 3
     assert not any("s0" in str(g) for g in fresh.explain(compiled)(x, w).graphs)
+
+
+def test_indices_that_are_computed_are_checked_where_they_are_read(fresh):
+    """Parts of one tensor are gathered by indices that the kernel computes: beside its own part an index is no error."""
+
+    def places():
+        return torch.arange(4).unsqueeze(0).repeat(2, 1)
+
+    def gathered(x, index):
+        return torch.gather(x, 1, index.unsqueeze(-1).expand(-1, -1, 8))
+
+    def parts(x, w):
+        return torch.cat([torch.cat([gathered(x, places())]), torch.cat([gathered(w.repeat(2, 4, 1), places())])], 1)
+
+    def sorted_twice(x, w):
+        order = torch.argsort(torch.cat([places(), places()], 1), dim=1)
+        return gathered(torch.sin(gathered(parts(x, w), order)), torch.argsort(order, dim=1))
+
+    for f in (lambda x, w: parts(x, w).sin(), sorted_twice):
+        compiled = fresh.compile(f)
+        for _ in range(2):
+            results = []
+            for call in (f, compiled):
+                x = torch.linspace(-1, 1, 64).reshape(2, 4, 8).requires_grad_()
+                w = torch.arange(8.0).reshape(1, 1, 8).requires_grad_()
+                y = call(x, w)
+                y.square().sum().backward()
+                results.append((y.detach(), x.grad, w.grad))
+            torch.testing.assert_close(results[1], results[0])
+        assert "run" in (told := compiled.cache_info()["outcomes"]) and set(told["run"]) == {"graph"}, told
+
+    def too_far(x, w):
+        return torch.cat([x, gathered(w.repeat(2, 4, 1), places() + 1)], 1).sin()
+
+    with pytest.raises((RuntimeError, IndexError), match="out of (bounds|range)"):
+        fresh.compile(too_far)(torch.ones(2, 4, 8), torch.ones(1, 1, 8))
