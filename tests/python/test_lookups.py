@@ -2,6 +2,7 @@
 
 import operator
 import random
+import types
 
 import lookups
 import pytest
@@ -85,7 +86,9 @@ def _check(build, fresh):
     assert not bare, f"not guarded, and nothing to try: {bare}"
     made, wrong = lookups.tried(build, fresh, missed, world)
     assert not wrong, "\n".join(wrong)
-    assert made, f"not guarded, and not tried: {missed}"
+    # A module under another name cannot be tried: what makes the arguments uses it, too.
+    left = [(what, key, by) for what, owner, key, by in missed if not (what == "dict" and isinstance(owner.get(key), types.ModuleType))]
+    assert made or not left, f"not guarded, and not tried: {left}"
 
 
 @pytest.mark.parametrize("build", SOME)
