@@ -187,8 +187,10 @@ class LateChecks {
         if (!store || !store->isSimple() || !Place(*store)) return false;
         parts += written_.back().step != 0;
       }
-    // What is kept is copied: that pays where nothing else is left to do in the rounds, or little in each.
-    if (parts && !AllCarriedOn()) number_ = ++numbers_;
+    // What is kept is copied: that pays where the loop is vectorised then. One that carries a sum on is not, and waits
+    // for the sum in each round, which leaves time for checks.
+    if (parts && AllCarriedOn()) return false;
+    if (parts) number_ = ++numbers_;
     return written_.size() <= kMostPlaces && parts <= kMostParts;
   }
 

@@ -41,6 +41,7 @@
 #include <llvm/Transforms/Scalar/SROA.h>
 #include <llvm/Transforms/Scalar/SimpleLoopUnswitch.h>
 #include <llvm/Transforms/Scalar/SimplifyCFG.h>
+#include <llvm/Transforms/Utils/BasicBlockUtils.h>
 #include <llvm/Transforms/Utils/Local.h>
 #include <llvm/Transforms/Utils/LoopUtils.h>
 #include <llvm/Transforms/Utils/UnrollLoop.h>
@@ -57,6 +58,7 @@
 #include "codegen/scalar_ranges.h"
 #include "codegen/selects.h"
 #include "codegen/sunk_counters.h"
+#include "codegen/sure_loads.h"
 #include "codegen/versioned_loops.h"
 
 namespace framejit::codegen {
@@ -109,6 +111,7 @@ class Emitter {
       exits_.clear();
       for (const ScalarInst& inst : code_.blocks[i]) One(inst);
     }
+    llvm::EliminateUnreachableBlocks(*f_);
   }
 
  private:
@@ -330,11 +333,31 @@ class Emitter {
     return jump;
   }
 
+  // The same value, computed where the code is entered; nothing if it is made of others than are known there.
+  Value* AtEntry(Value* v) {
+    llvm::BasicBlock& entry = f_->getEntryBlock();
+    auto* i = llvm::dyn_cast<llvm::Instruction>(v);
+    if (!i || i->getParent() == &entry) return v;
+    if (!llvm::isa<llvm::BinaryOperator, llvm::GetElementPtrInst>(i)) return nullptr;
+    std::vector<Value*> operands;
+    for (Value* operand : i->operands()) {
+      operands.push_back(AtEntry(operand));
+      if (!operands.back()) return nullptr;
+    }
+    llvm::Instruction* copy = i->clone();
+    for (unsigned k = 0; k < operands.size(); ++k) copy->setOperand(k, operands[k]);
+    copy->insertBefore(entry.getTerminator());
+    return copy;
+  }
+
   Value* Load(const ScalarInst& i) {
     Value* at = b_.CreateGEP(b_.getInt8Ty(), values_[i.a], values_[i.b]);
+    Value* known = i.sure ? AtEntry(at) : nullptr;
+    if (known) at = known;
     const bool address = i.type == ScalarType::kPtr;
     auto* v = b_.CreateAlignedLoad(address ? b_.getPtrTy() : ElementType(i.dtype), at, llvm::Align(DTypeSize(i.dtype)));
     Describe(v, i);
+    if (known) v->setMetadata(kSureLoad, llvm::MDNode::get(m_.getContext(), {}));
     if (address) return v;
     if (DTypeClass(i.dtype) == 'b') return b_.CreateICmpNE(v, llvm::Constant::getNullValue(v->getType()));
     if (DTypeClass(i.dtype) == 'u') return b_.CreateZExt(v, b_.getInt64Ty());
@@ -587,6 +610,7 @@ void Optimize(llvm::Module& m, llvm::TargetMachine& machine) {
   mam.registerPass([&] { return llvm::FunctionAnalysisManagerModuleProxy(fam); });
   llvm::FunctionPassManager fpm;
   fpm.addPass(llvm::SROAPass(llvm::SROAOptions::ModifyCFG));
+  fpm.addPass(SureLoadsPass());
   fpm.addPass(llvm::EarlyCSEPass(true));
   fpm.addPass(llvm::InstCombinePass());
   fpm.addPass(llvm::SimplifyCFGPass());

@@ -89,6 +89,7 @@ struct ScalarInst {
   int id = -1;            // The number of its value.
   bool natural = false;   // Of a cell: it is never negative.
   bool small = false;     // of a cell: from -kSmallNumber to kSmallNumber
+  bool sure = false;      // of a load: its address, made of constants and kInputs, may be read whenever the code runs
   bool seldom = false;    // of a branch: it hardly ever goes to the block imm
   int parallel = 0;       // of loads, stores and the jump back: of this loop, whose rounds do not meet in memory
   int array = -1;         // of loads and stores: in which array; those are apart if the code says so

@@ -426,7 +426,6 @@ def test_kinds_that_change_in_the_middle_of_a_chunk(at):
     ("name", "wanted"),
     [
         ("matrix_product", "again:"),
-        ("running_sum", "again:"),
         ("sieve", ".slow:"),
         ("nussinov", ".slow:"),
         ("with_helpers", "double 6.250000e-02, double"),
@@ -438,11 +437,12 @@ def test_kinds_that_change_in_the_middle_of_a_chunk(at):
         ("least_ways", "x double>"),
         ("counted_and_summed", "x i64>"),
         ("nearest", "%nothing = phi double"),
+        ("weighted_sums", "!framejit.sure"),
         ("collatz", "icmp ugt i64"),
     ],
 )
 def test_loops_have_a_copy_without_checks(name, wanted):
-    calls = {"add_scaled": "(x.copy(), 0.5)", "clipped_halves": "(x.copy(), 0.5)", "least_ways": "(x.copy(), 5)", "counted_and_summed": "(0.5, 0, 1)"}
+    calls = {"add_scaled": "(x.copy(), 0.5)", "clipped_halves": "(x.copy(), 0.5)", "least_ways": "(x.copy(), 5)", "counted_and_summed": "(0.5, 0, 1)", "weighted_sums": "(np.arange(3), x.copy(), 2000)"}
     program = f"""
 import framejit, numpy as np
 from bench.loop_programs import PROGRAMS
@@ -660,6 +660,17 @@ def test_an_inner_loop_that_was_brief_no_longer_is():
         compiled(a, 5000), compiled(a, 9)
     after = compiled.cache_info()
     assert after["scalar_loops"] == info["scalar_loops"] and after["scalar_runs"] > info["scalar_runs"]
+
+
+def weighted_sums(x, w, out, n):
+    for i in range(1, n):
+        out[i] = w[0] * x[i - 1] + w[1] * x[i] + w[-1] * x[i + 1]
+    return out
+
+
+def test_elements_of_small_arrays_that_stay_the_same():
+    x, w = np.arange(30.0), np.array([1, -2, 1])
+    check(weighted_sums, (x, w, np.zeros(30), 29), (x, w, x, 29), (x, x[3:6], x, 29), (x, w[:2], np.zeros(30), 29), (x, w[::-1], np.zeros(30), 30), (x, w, w, 30), (x, w[:0], np.zeros(30), 29), (x, w[:0], np.zeros(30), 1))
 
 
 def filtered(image, kernel, out, write):

@@ -138,8 +138,13 @@ void Translator::IndexAxis(const Part& p, int axis, const Val& index, bool withi
   const bool last = axis == p.rank() - 1;
   int start;
   if (index.is != Is::kSlice) {
-    start = within ? Value(index) : IndexWithin(*this, index, p.sizes[axis]);
+    const auto known = small_sizes_.find(p.sizes[axis]);
+    const int64_t size = known != small_sizes_.end() ? known->second : 0, at = index.constant.value_or(size);
+    const bool sure = !within && at >= -size && at < size;
+    out.sure &= sure;
+    start = within ? Value(index) : sure ? Int(at < 0 ? at + size : at) : IndexWithin(*this, index, p.sizes[axis]);
   } else {
+    out.sure = false;
     const Val& by = index.items[2];
     const bool none = IsNone(by) == true;
     if (!none && (!by.constant || *by.constant == 0 || std::abs(*by.constant) > 1 << 20))
@@ -195,6 +200,7 @@ Part Translator::Index(const Part& p, const Val& index, bool within) {
   out.dtype = p.dtype;
   out.born = p.born;
   out.offset = p.offset;
+  out.sure = p.object >= 0 && (p.sure || p.offset < 0);
   out.share = ShareOf(p, all);
   int axis = 0;
   for (const Val& v : all) {
@@ -221,7 +227,7 @@ Part Translator::Index(const Part& p, const Val& index, bool within) {
 Val Translator::ItemOf(const Part& p) {
   if (p.rank()) return View(p);
   const int base = BaseOf(p);
-  const Element v = ElementAt(base, p.offset, p.dtype, Lies(p));
+  const Element v = ElementAt(base, p.offset, p.dtype, Lies(p), p.sure);
   if (!IsComplex(p.dtype)) return NewNumpy(p.dtype, v.value);
   return Complex(New(Is::kFloat, v.value), New(Is::kFloat, v.imag), true);
 }
@@ -424,8 +430,8 @@ Element Translator::Cast(Element v, DType from, DType to) {
   return IsComplex(to) ? Element{Cast(v.value, from, DType::kFloat64), Number(0)} : Element{Cast(v.value, from, to)};
 }
 
-Element Translator::ElementAt(int address, int offset, DType t, int array) {
-  if (!IsComplex(t)) return {Load(address, offset, t, array)};
+Element Translator::ElementAt(int address, int offset, DType t, int array, bool sure) {
+  if (!IsComplex(t)) return {Load(address, offset, t, array, sure)};
   const int behind = Op(ScalarOp::kAdd, ScalarType::kInt, offset, Int(sizeof(double)));
   const int value = Load(address, offset, DType::kFloat64, array);
   return {value, Load(address, behind, DType::kFloat64, array)};

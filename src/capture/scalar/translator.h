@@ -73,7 +73,8 @@ struct Part {
   std::vector<int> sizes, strides;
   uint32_t ones = 0;
   bool unit = false;
-  double share = 0;  // Of the object's elements, if that is known: as large as the object is while this is translated.
+  bool sure = false;  // all that was indexed are constants within constant sizes
+  double share = 0;   // Of the object's elements, if that is known: as large as the object is while this is translated.
   int rank() const { return static_cast<int>(sizes.size()); }
 };
 
@@ -192,13 +193,14 @@ class Translator final : public Builder {
     if (o.unit && axis == o.rank - 1) return Int(DTypeSize(o.dtype));
     return Input(o.cells + 1 + o.rank + axis, ScalarType::kInt);
   }
-  int Load(int address, int offset, DType t, int array) {
+  int Load(int address, int offset, DType t, int array, bool sure = false) {
     return Emit({.op = ScalarOp::kLoad,
                  .type = NewNumpy(t, -1).type(),
                  .a = address,
                  .b = offset,
                  .dtype = t,
                  .id = -2,
+                 .sure = sure,
                  .parallel = parallel_,
                  .array = array});
   }
@@ -349,7 +351,8 @@ class Translator final : public Builder {
   void Jump(State& s, const Instr& i, int target) {
     const bool back = target <= s.top().pc;
     if (back) innermost_ |= s.frames.size() > 1 || Innermost(*s.top().code, target);
-    const bool few = s.top().code->At(target).op == Op::kForIter && s.top().stack.back().few;
+    const Val* it = s.top().code->At(target).op == Op::kForIter ? &s.top().stack.back() : nullptr;
+    const bool few = it && (it->few || it->is == Is::kTupleIter);
     if (back && few) CountOne(rounds_);
     s.top().pc = target;
     GoTo(s, back && !few);
@@ -560,7 +563,7 @@ class Translator final : public Builder {
   bool Large(int object) const;
   int Cast(int v, DType from, DType to);
   Element Cast(Element v, DType from, DType to);
-  Element ElementAt(int address, int offset, DType t, int array);
+  Element ElementAt(int address, int offset, DType t, int array, bool sure = false);
   void StoreElement(int address, int offset, Element v, DType t, int array);
   Element NumberAs(const Val& v, DType t);
   DType TypeOfBoth(const Val& x, const Val& y);
