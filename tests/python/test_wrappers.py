@@ -493,3 +493,54 @@ def test_a_jagged_batch_ends_graphs_in_the_program_alone(fresh):
         for got, expected in zip(compiled(*args), f(*args)):
             torch.testing.assert_close(got, expected, rtol=0, atol=0)
     assert compiled.cache_info()["breaks"] <= 9
+
+
+class Int4Weight(torch.Tensor):
+    """Four bits a number, packed as the framework's kernel for CPUs takes them, with scales and zero points by groups: as torchao has it."""
+
+    @staticmethod
+    def __new__(cls, packed, scales, shape):
+        return torch.Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bfloat16, device=packed.device)
+
+    def __init__(self, packed, scales, shape):
+        self.packed, self.scales = packed, scales
+
+    def __tensor_flatten__(self):
+        return ["packed", "scales"], [self.shape]
+
+    @classmethod
+    def __tensor_unflatten__(cls, inner, attributes, size, stride):
+        return cls(inner["packed"], inner["scales"], attributes[0])
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if func is torch.nn.functional.linear:
+            x, weight, bias = args[0], args[1], args[2] if len(args) > 2 else None
+            y = torch.ops.aten._weight_int4pack_mm_for_cpu(x.reshape(-1, x.shape[-1]), weight.packed, 32, weight.scales)
+            y = y.reshape(*x.shape[:-1], y.shape[-1])
+            return y if bias is None else y + bias
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten.detach.default:
+            return cls(args[0].packed, args[0].scales, args[0].shape)
+        raise NotImplementedError(func)
+
+
+def test_weights_of_four_bits_are_one_graph(fresh):
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 32)).bfloat16().eval().requires_grad_(False)
+    for layer in (net[0], net[2]):
+        numbers = torch.randint(0, 16, layer.weight.shape, dtype=torch.int32)
+        packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(numbers, 1)
+        scales = torch.randn(layer.weight.shape[1] // 32, layer.weight.shape[0], 2).bfloat16() / 16
+        layer.weight = torch.nn.Parameter(Int4Weight(packed, scales, layer.weight.shape), requires_grad=False)
+    compiled = fresh.compile(net)
+    with torch.no_grad():
+        for shape in ((4, 64), (2, 3, 64), (7, 64)):
+            x = torch.randn(*shape).bfloat16()
+            assert torch.equal(compiled(x), net(x))
+        told = fresh.explain(net)(torch.randn(4, 64).bfloat16())
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
