@@ -26,6 +26,7 @@
 #include "diag/no_kernel.h"
 #include "diag/option_values.h"
 #include "graph/hints.h"
+#include "guard/source.h"
 #include "surface/numpy_transforms.h"
 #include "tensor/import.h"
 #include "tensor/no_collection.h"
@@ -210,8 +211,8 @@ class SegmentBuilder {
     for (auto& c : s_.pending().cells())
       if (c.value) recipe().Add(c.value.get());
     for (PyObject* list : s_.pending().lists()) {
-      PyObject* now = s_.Find(list)->written;
-      for (Py_ssize_t i = 0; i < PyList_GET_SIZE(now); ++i) recipe().Add(PyList_GET_ITEM(now, i));
+      const Ref now(PySequence_List(s_.Find(list)->written));
+      for (Py_ssize_t i = 0; now && i < PyList_GET_SIZE(now.get()); ++i) recipe().Add(PyList_GET_ITEM(now.get(), i));
     }
     for (auto& [id, own] : s_.pending().attributes)
       for (auto& [name, value] : own) recipe().Add(value.get());
@@ -232,11 +233,26 @@ class SegmentBuilder {
     seg_->exit.calls.push_back(std::move(call));
   }
 
-  // list[:] = what is in it by now.
+  // list[:] = what is in it by now; a deque is emptied and filled, if that is anything else than before.
   void AddList(PyObject* list) {
     static PyObject* const assign = PyObject_GetAttrString(reinterpret_cast<PyObject*>(&PyList_Type), "__setitem__");
-    PyObject* now = s_.Find(list)->written;
-    Ref all(PySlice_New(nullptr, nullptr, nullptr)), items(PyList_GetSlice(now, 0, PyList_GET_SIZE(now)));
+    Ref all(PySlice_New(nullptr, nullptr, nullptr)), items(PySequence_List(s_.Find(list)->written));
+    if (guard::IsDeque(list)) {
+      const auto read = s_.pending().as_read.find(list);
+      const auto same = [&](PyObject* before) {
+        PyObject **const a = &PyList_GET_ITEM(before, 0), **const b = &PyList_GET_ITEM(items.get(), 0);
+        return std::equal(a, a + PyList_GET_SIZE(before), b, b + PyList_GET_SIZE(items.get()));
+      };
+      if (read != s_.pending().as_read.end() && same(read->second.get())) return;
+      for (const char* name : {"clear", "extend"}) {
+        Ref method(PyObject_GetAttrString(reinterpret_cast<PyObject*>(Py_TYPE(list)), name));
+        AddExitCall(PendingCall{std::move(method), {}}, false);
+        seg_->exit.calls.back().args = {recipe().Add(list)};
+      }
+      seg_->exit.calls.back().args.push_back(recipe().Add(items.get()));
+      s_.Keep(items.release());
+      return;
+    }
     AddExitCall(PendingCall{Borrow(assign), {}}, false);
     seg_->exit.calls.back().args = {recipe().Add(list), recipe().Add(all.get()), recipe().Add(items.get())};
     s_.Keep(all.release());  // their addresses are in the memo

@@ -6,6 +6,7 @@
 #include "capture/arg_vector.h"
 #include "capture/builtins.h"
 #include "capture/callees.h"
+#include "capture/identity.h"
 #include "capture/modes.h"
 #include "capture/numbers/number_slots.h"
 #include "capture/override.h"
@@ -181,7 +182,7 @@ bool CCall::AnsweredByDict() {
   if (PyDict_Check(args_[0]) && s_.IsOutside(args_[0]) && (owner_ == &PyDict_Type) &&
       (!strcmp(name_, "get") || !strcmp(name_, "__getitem__") || !strcmp(name_, "__contains__") ||
        ((!strcmp(name_, "pop") || !strcmp(name_, "setdefault")) && !kwnames_ && PyDict_CheckExact(args_[0]) &&
-        (IsPrimitive(args_[1]) || guard::IsText(args_[1])))) &&
+        ComparesAsItIs(args_[1]))) &&
       nargs_ >= 2 && nargs_ <= 3 && s_.GuardsKey(args_[0], args_[1])) {
     const bool pops = !strcmp(name_, "pop"), sets = !strcmp(name_, "setdefault");
     bool found;
@@ -361,7 +362,7 @@ PyObject* CCall::Pure(Py_ssize_t first) {
 PyObject* CCall::Mutate() {
   if (nargs_ < 1) return Pure(1);
   if (!kwnames_ && owner_ && s_.Defer(owner_, name_, args_, nargs_)) Py_RETURN_NONE;
-  if (PyList_CheckExact(args_[0]) && s_.IsOutside(args_[0]) && !(args_[0] = s_.WriteList(args_[0]))) return nullptr;
+  if (IsListOrDeque(args_[0]) && s_.IsOutside(args_[0]) && !(args_[0] = s_.WriteList(args_[0]))) return nullptr;
   if (!s_.IsPrivate(args_[0]) && !IsPrimitive(args_[0]))
     return s_.Break(PyIter_Check(args_[0]) ? BreakId::kIteratorState : BreakId::kSideEffect, Describe(callable_));
   return Pure(1);

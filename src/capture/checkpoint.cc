@@ -9,6 +9,7 @@
 #include "capture/proxy.h"
 #include "capture/reach.h"
 #include "capture/semantics.h"
+#include "guard/source.h"
 
 namespace framejit::capture {
 namespace {
@@ -37,9 +38,9 @@ std::vector<PyObject*> Pending(Session& s) {
   for (const PendingCall& c : s.pending().calls()) all.push_back(c.method.get());
   for (const PendingCell& c : s.pending().cells()) all.insert(all.end(), {c.cell.get(), c.value.get()});
   for (PyObject* list : s.pending().lists()) {
-    PyObject* now = s.Find(list)->written;
+    const Ref now(PySequence_List(s.Find(list)->written));
     all.insert(all.end(), {list, nullptr});
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(now); ++i) all.push_back(PyList_GET_ITEM(now, i));
+    for (Py_ssize_t i = 0; now && i < PyList_GET_SIZE(now.get()); ++i) all.push_back(PyList_GET_ITEM(now.get(), i));
   }
   for (auto& [id, own] : s.pending().attributes)
     for (auto& [name, value] : own) all.push_back(value.get());

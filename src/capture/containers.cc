@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "capture/builtins.h"
+#include "capture/identity.h"
 #include "capture/proxy.h"
 #include "capture/session.h"
 #include "capture/wrappers/wrappers.h"
@@ -162,6 +163,8 @@ bool Session::NoteLength(PyObject* o) {
     row.number = PyDict_GET_SIZE(o);
   else if (PyAnySet_Check(o))
     row.number = PySet_GET_SIZE(o);
+  else if (guard::IsDeque(o))
+    row.number = PySequence_Size(o);
   else
     return true;
   if (PyDict_Check(o) && pending_.Has(o))
@@ -580,6 +583,7 @@ PyObject* Session::ItemsOf(PyObject* o, bool by_c) {
 }
 
 Ref Session::AsKey(PyObject* key) {
+  if (PyTuple_CheckExact(key) && ComparesAsItIs(key)) return TupleAsKey(*this, key);
   if (const int input = IsTensor(key) ? trace_.tensors[AsTensor(key)->id].input : -1; input >= 0) {
     // That very object, by which dicts find it.
     guards_->Is(input_sources_[input], input_tensors_[input]);
@@ -627,7 +631,7 @@ PyObject* Session::ReadDictItem(PyObject* dict, const Source* s, PyObject* asked
 bool Session::GuardsKey(PyObject* dict, PyObject* key) {
   const bool tensor = IsTensor(key) && !IsWrapper(key) && trace_.tensors[AsTensor(key)->id].input >= 0 &&
                       meta(AsTensor(key)->id).framework == Framework::kTorch && !vmap.open();
-  if (!tensor && !IsPrimitive(key) && !guard::IsText(key) &&
+  if (!tensor && !IsPrimitive(key) && !guard::IsText(key) && !(PyTuple_CheckExact(key) && ComparesAsItIs(key)) &&
       (!guard::ComparesByIdentity(key) || !SourceOf(key) || Find(key)->kind != Origin::kConst))
     return false;
   const Ref number = AsKey(key);

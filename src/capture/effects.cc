@@ -318,12 +318,28 @@ PyObject* Session::Appended(PyObject* list, PyObject* index) {
 }
 
 PyObject* Session::Settled(PyObject* list) {
-  Origin* g = PyList_CheckExact(list) ? Find(list) : nullptr;
-  if (!g || g->kind != Origin::kOutside || g->real || !(g->changes || g->written)) return list;
+  const bool deque = guard::IsDeque(list);
+  Origin* g = deque || PyList_CheckExact(list) ? Find(list) : nullptr;
+  if (!g || g->kind != Origin::kOutside || g->real || !(deque || g->changes || g->written)) return list;
   const bool cleared = std::any_of(pending_.calls().begin(), pending_.calls().end(), [&](const PendingCall& c) {
     return !c.args.empty() && c.args[0].get() == list && Clears(c);
   });
-  return g->written || options_.settles || cleared ? WriteList(list) : list;
+  // Each number of items is a version of its own. That of a full deque, or of a short one, does not grow for ever.
+  const Ref most(deque ? PyObject_GetAttrString(list, "maxlen") : nullptr);
+  const Py_ssize_t bound = most && PyLong_CheckExact(most.get()) ? PyLong_AsSsize_t(most.get()) : PY_SSIZE_T_MAX;
+  const bool bounded = deque && (bound <= kFewItems || PySequence_Size(list) >= bound);
+  return g->written || options_.settles || cleared || bounded ? WriteList(list) : list;
+}
+
+PyObject* Session::EmptyLike(PyObject* list, const Source* source) {
+  if (PyList_CheckExact(list)) return PyList_New(0);
+  static PyObject* const bound = [] {
+    Ref module(tensor::Import("operator"));
+    return module ? PyObject_CallMethod(module.get(), "attrgetter", "s", "maxlen") : nullptr;
+  }();
+  Ref most(bound ? PyObject_CallOneArg(bound, list) : nullptr);
+  Ref seen(most ? FromOutside(most.get(), guards_->Child(SourceKind::kMember, source, 0, bound), true) : nullptr);
+  return seen ? PyObject_CallFunction(reinterpret_cast<PyObject*>(Py_TYPE(list)), "()O", most.get()) : nullptr;
 }
 
 PyObject* Session::WriteList(PyObject* list) {
@@ -336,15 +352,18 @@ PyObject* Session::WriteList(PyObject* list) {
   std::vector<PendingCall> mine = pending_.TakeCalls(list);
   g->changes = false;
   const auto last = std::find_if(mine.rbegin(), mine.rend(), Clears);
-  Ref now(PyList_New(0));
+  const Source* source = g->source;
+  Ref now(EmptyLike(list, source)), items(PySequence_List(list));
+  if (!now || !items) return nullptr;
   if (last == mine.rend()) {
-    if (!now || !NoteLength(list)) return nullptr;
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); ++i) {
-      const Source* item = guards_->Child(SourceKind::kItem, g->source, static_cast<int>(i));
-      Ref seen(FromOutside(PyList_GET_ITEM(list, i), item, true));
-      if (!seen || PyList_Append(now.get(), seen.get()) < 0) return nullptr;
+    if (!NoteLength(list)) return nullptr;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items.get()); ++i) {
+      const Source* item = guards_->Child(SourceKind::kItem, source, static_cast<int>(i));
+      Ref seen(FromOutside(PyList_GET_ITEM(items.get(), i), item, true));
+      if (!seen || !Ref(PyObject_CallMethod(now.get(), "append", "O", seen.get()))) return nullptr;
     }
   }
+  if (guard::IsDeque(list) && last == mine.rend()) pending_.as_read[list] = Ref(PySequence_List(now.get()));
   for (auto c = last.base(); c != mine.end(); ++c) {
     std::vector<PyObject*> args = {now.get()};
     for (size_t i = 1; i < c->args.size(); ++i) args.push_back(c->args[i].get());

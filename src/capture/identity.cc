@@ -31,6 +31,22 @@ bool ComparesAsItIs(PyObject* key) {
   return std::all_of(items, items + PyTuple_GET_SIZE(key), ComparesAsItIs);
 }
 
+bool IsListOrDeque(PyObject* o) {
+  return PyList_CheckExact(o) || guard::IsDeque(o);
+}
+
+Ref TupleAsKey(Session& s, PyObject* key) {
+  Ref all(PyTuple_New(PyTuple_GET_SIZE(key)));
+  bool same = true;
+  for (Py_ssize_t i = 0; all && i < PyTuple_GET_SIZE(key); ++i) {
+    Ref item = s.AsKey(PyTuple_GET_ITEM(key, i));
+    if (!item) return Ref();
+    same = same && item.get() == PyTuple_GET_ITEM(key, i);
+    PyTuple_SET_ITEM(all.get(), i, item.release());
+  }
+  return same ? Borrow(key) : std::move(all);
+}
+
 namespace {
 
 PyObject* ReferenceTo(PyObject*, PyObject* o) {  // self is not used

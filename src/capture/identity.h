@@ -13,6 +13,11 @@ std::optional<bool> IsOfValues(Session& s, PyObject* a, PyObject* b);
 
 // Does a key run nothing of the program's when it is looked up? It is a primitive, a text, a type, or a tuple of such.
 bool ComparesAsItIs(PyObject* key);
+// Such a tuple with Session::AsKey of its items. Null: an error.
+Ref TupleAsKey(Session& s, PyObject* key);
+
+// Where it is from outside a private one may stand for it (Session::WriteList).
+bool IsListOrDeque(PyObject* o);
 
 // weakref.ref of an object from outside: the one that the object has by then, in each run. Null without an error: it
 // was made here.

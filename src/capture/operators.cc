@@ -73,7 +73,7 @@ PyObject* CaptureSemantics::Binary(int op, PyObject* a, PyObject* b) {
     return TensorBinary(s_, op, a, b);
   }
   if (!IsPrimitive(a) || !IsPrimitive(b)) {
-    if (op >= kFirstInPlace && PyList_CheckExact(a) && s_.IsOutside(a) && !(a = s_.WriteList(a))) return nullptr;
+    if (op >= kFirstInPlace && IsListOrDeque(a) && s_.IsOutside(a) && !(a = s_.WriteList(a))) return nullptr;
     if (op >= kFirstInPlace && s_.IsOutside(a) && !PyTuple_Check(a) && !PyFrozenSet_CheckExact(a))
       return s_.Break(BreakId::kSideEffect, "in-place operator on an outside object");
     a = s_.ForC(a);
@@ -298,7 +298,7 @@ int CaptureSemantics::SetItem(PyObject* o, PyObject* key, PyObject* value) {
       Ref tensor = s_.AsKey(key);
       return tensor ? s_.WriteDictItem(o, tensor.get(), value) : -1;
     }
-    if (PyList_CheckExact(o)) {
+    if (IsListOrDeque(o)) {
       if (!(o = s_.WriteList(o))) return -1;
     } else if (!(d && PyFunction_Check(d))) {
       return s_.Break(BreakId::kSideEffect, std::string("item of a ") + Py_TYPE(o)->tp_name), -1;

@@ -12,6 +12,7 @@ void PendingEffects::Clear() {
   calls_.clear();
   cells_.clear();
   lists_.clear();
+  as_read.clear();
   wrappers.clear();
 }
 

@@ -86,10 +86,11 @@ class PendingEffects {
   const PendingCell* Cell(PyObject* cell) const;
   void WriteCell(PyObject* cell, PyObject* value);  // A null value deletes the variable.
 
-  // --- lists for which a private one stands
-  const std::vector<PyObject*>& lists() const { return lists_; }  // The lists from outside that private ones stand for.
+  // --- lists and deques for which a private one stands
+  const std::vector<PyObject*>& lists() const { return lists_; }  // Those from outside.
   void WriteList(PyObject* list) { lists_.push_back(list); }
-  void Touch() { ++touched_; }  // Notes that one of them is used.
+  std::unordered_map<PyObject*, Ref> as_read;  // Of such a deque, which may only have been read: what was in it.
+  void Touch() { ++touched_; }                 // Notes that one of them is used.
 
   // --- what no later read can miss
   std::vector<CacheCall> cache_calls;

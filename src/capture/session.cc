@@ -8,11 +8,13 @@
 #include "bytecode/code.h"
 #include "bytecode/lines.h"
 #include "capture/builtins.h"
+#include "capture/identity.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
 #include "capture/wrappers/overrides.h"
 #include "capture/wrappers/wrappers.h"
 #include "graph/arguments.h"
+#include "guard/source.h"
 #include "shape/typical.h"
 #include "tensor/autograd.h"
 #include "tensor/import.h"
@@ -283,7 +285,7 @@ PyObject* Session::Resolve(PyObject* o) {
     if (!lazy->resolved) lazy->resolved = FromOutside(lazy->value, lazy->source, true);
     o = lazy->resolved;
   }
-  if (pending_.lists().empty() || !o || !PyList_CheckExact(o)) return o;
+  if (pending_.lists().empty() || !o || !IsListOrDeque(o)) return o;
   const Origin* g = Find(o);
   if (!g || !g->written) return o;
   if (InLookup()) return Break(BreakId::kSideEffect, "a list is written to while objects are looked up");
@@ -293,7 +295,7 @@ PyObject* Session::Resolve(PyObject* o) {
 
 bool Session::ResolveAll(PyObject** items, Py_ssize_t n) {
   for (Py_ssize_t i = 0; i < n; ++i) {
-    if (!items[i] || !(IsLazy(items[i]) || PyList_CheckExact(items[i]))) continue;
+    if (!items[i] || !(IsLazy(items[i]) || IsListOrDeque(items[i]))) continue;
     PyObject* r = Resolve(items[i]);
     if (!r) return false;
     items[i] = r;

@@ -181,11 +181,14 @@ class Session {
   // what captures it asks them, too.
   bool InLookup() const;
   bool WriteCell(PyObject* cell, PyObject* value);  // outside; value null: delete. False: Break
-  // An outside list that is changed in place is a private list from then on, with what is known to be in it; the exit
-  // puts that into the real one. Borrowed; null: Break.
+  // An outside list or deque that is changed in place, and a deque that is read, is a private one from then on, with
+  // what is known to be in it; the exit puts what has changed into the real one. Borrowed; null: Break.
   PyObject* WriteList(PyObject* list);
-  // A list with calls that wait for the exit is about to be read: its private list, if that may be; else itself.
+  // A deque, or a list with calls that wait for the exit, is about to be read: the private one, if that may be; else
+  // itself.
   PyObject* Settled(PyObject* list);
+  PyObject* EmptyLike(PyObject* list, const Source* source);  // A private one: of the same kind and bound.
+  static constexpr Py_ssize_t kFewItems = 8;
   // list[-k] of what is yet to be appended; borrowed, null: something else.
   PyObject* Appended(PyObject* list, PyObject* index);
   PyObject* recorded = nullptr;  // the list to which warnings go: nobody may read it behind one that waits

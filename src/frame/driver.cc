@@ -290,6 +290,12 @@ void LetGoOfHook() {
   --scopes;
 }
 
+void HookIsForNothing() {
+  constexpr long kWorth = kIdleFramesBeforeRemoval / 16;
+  if (scopes || idle_frames > kIdleFramesBeforeRemoval || (idle_frames += kWorth) <= kIdleFramesBeforeRemoval) return;
+  if (fj_hook_state() == FJ_HOOK_OURS) fj_uninstall_hook();
+}
+
 HookScope::HookScope() : active_(HookUnavailable() == nullptr) {
   if (!active_) return;
   KeepHook();

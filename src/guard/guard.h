@@ -28,26 +28,26 @@
 namespace framejit::guard {
 
 // To add a source kind: a row here, its walk in source.cc.
-#define FRAMEJIT_SOURCES(X)                                                                           \
-  X(kSlot, "slot")             /* localsplus[index] (arguments, locals, stack) */                     \
-  X(kConst, "const")           /* a held object: globals dict, module, type */                        \
-  X(kInstanceDict, "__dict__") /* base.__dict__, as _PyObject_GetDictPtr */                           \
-  X(kDictItem, "dict_item")    /* base[key], base an exact dict (or dict subclass: the dict part) */  \
-  X(kItem, "item")             /* base[index], base a list or tuple (subclasses: the C storage) */    \
-  X(kCell, "cell")             /* contents of a cell */                                               \
-  X(kClosure, "closure")       /* function.__closure__[index] */                                      \
-  X(kDefaults, "defaults")     /* function.__defaults__ */                                            \
-  X(kKwDefaults, "kwdefaults") /* function.__kwdefaults__ */                                          \
-  X(kFuncDict, "func_dict")    /* function's own __dict__ */                                          \
-  X(kBoundSelf, "__self__")    /* method.__self__ */                                                  \
-  X(kBoundFunc, "__func__")    /* method.__func__ */                                                  \
-  X(kMember, "member")         /* base.name by a C member/slot descriptor (__slots__); of a class: */ \
-                               /* what its metaclass's C getters say (__name__, __bases__) */         \
-  X(kType, "type")             /* type(base) */                                                       \
-  X(kGrad, "grad")             /* tensor.grad */                                                      \
-  X(kContextVar, "contextvar") /* value of a ContextVar in the current context, or absent */          \
-  X(kAnswer, "answer")         /* base(*object), a C function without effects; a number or string */  \
-  X(kReferent, "referent")     /* what a weak reference refers to, or absent */                       \
+#define FRAMEJIT_SOURCES(X)                                                                             \
+  X(kSlot, "slot")             /* localsplus[index] (arguments, locals, stack) */                       \
+  X(kConst, "const")           /* a held object: globals dict, module, type */                          \
+  X(kInstanceDict, "__dict__") /* base.__dict__, as _PyObject_GetDictPtr */                             \
+  X(kDictItem, "dict_item")    /* base[key], base an exact dict (or dict subclass: the dict part) */    \
+  X(kItem, "item")             /* base[index], base a list, tuple (subclasses: the C storage), deque */ \
+  X(kCell, "cell")             /* contents of a cell */                                                 \
+  X(kClosure, "closure")       /* function.__closure__[index] */                                        \
+  X(kDefaults, "defaults")     /* function.__defaults__ */                                              \
+  X(kKwDefaults, "kwdefaults") /* function.__kwdefaults__ */                                            \
+  X(kFuncDict, "func_dict")    /* function's own __dict__ */                                            \
+  X(kBoundSelf, "__self__")    /* method.__self__ */                                                    \
+  X(kBoundFunc, "__func__")    /* method.__func__ */                                                    \
+  X(kMember, "member")         /* base.name by a C member/slot descriptor (__slots__); of a class: */   \
+                               /* what its metaclass's C getters say (__name__, __bases__) */           \
+  X(kType, "type")             /* type(base) */                                                         \
+  X(kGrad, "grad")             /* tensor.grad */                                                        \
+  X(kContextVar, "contextvar") /* value of a ContextVar in the current context, or absent */            \
+  X(kAnswer, "answer")         /* base(*object), a C function without effects; a number or string */    \
+  X(kReferent, "referent")     /* what a weak reference refers to, or absent */                         \
   X(kSetItems, "dict_keys")    /* the tuple-like view of a dict's keys in order: only for kKeys guards */
 
 enum class SourceKind : uint8_t {
@@ -78,7 +78,7 @@ struct Source {
   X(kEqual, "equals")     /* same exact type and equal value: int, float (bits), bool, str, bytes, None, tuples and */ \
                           /* frozensets of such, C-implemented values. A set is compared with a frozenset. */          \
   X(kAbsent, "absent")    /* dict has no such key (source: kDictItem), empty cell, ContextVar unset */                 \
-  X(kLength, "len")       /* list, tuple, dict, set: that many items */                                                \
+  X(kLength, "len")       /* list, tuple, dict, set, deque: that many items */                                         \
   X(kNoItems, "no items") /* an exact dict or OrderedDict, empty */                                                    \
   X(kKeys,                                                                                                             \
     "keys") /* dict, set: exactly these keys (object: list or tuple), in this order (identity, then equality) */       \

@@ -51,6 +51,20 @@ static bool IsTensorObject(PyObject* o) {
   return tensor::IsPlainTorch(tensor::Classify(o));
 }
 
+// Are both tuples, named ones perhaps, that are equal although their items are of other types (1 and 1.0)?
+static bool EqualTuples(PyObject* a, PyObject* b) {
+  const auto plain = [](PyObject* o) {
+    if (!PyTuple_Check(o) || Py_TYPE(o)->tp_richcompare != PyTuple_Type.tp_richcompare) return false;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i)
+      if (Py_TYPE(PyTuple_GET_ITEM(o, i))->tp_flags & (Py_TPFLAGS_HEAPTYPE | Py_TPFLAGS_HAVE_GC)) return false;
+    return true;
+  };
+  if (!PyTuple_Check(b) || !plain(a) || !plain(b) || PyTuple_GET_SIZE(a) != PyTuple_GET_SIZE(b)) return false;
+  const int equal = PyObject_RichCompareBool(a, b, Py_EQ);
+  if (equal < 0) PyErr_Clear();
+  return equal == 1;
+}
+
 PyObject* DictLookup(PyObject* dict, PyObject* key) {
   if (!dict || !PyDict_Check(dict)) return nullptr;
   if (PyUnicode_CheckExact(key) && KeysAreStrings(dict)) {
@@ -66,6 +80,7 @@ PyObject* DictLookup(PyObject* dict, PyObject* key) {
   while (PyDict_Next(dict, &at, &found, &value)) {
     if (EqualValues(found, key)) return value;
     if (PyUnicode_CheckExact(key) && IsText(found) && PyUnicode_Compare(found, key) == 0) return value;
+    if (EqualTuples(found, key)) return value;
     foreign = foreign || (Py_TYPE(found)->tp_flags & Py_TPFLAGS_HEAPTYPE && !ComparesByIdentity(found));
   }
   // One of those may say that it is equal. Neither absent nor anything that is expected there:
@@ -76,6 +91,16 @@ bool IsText(PyObject* o) {
   PyTypeObject* t = Py_TYPE(o);
   return PyUnicode_Check(o) && t->tp_hash == PyUnicode_Type.tp_hash &&
          t->tp_richcompare == PyUnicode_Type.tp_richcompare;
+}
+
+bool IsDeque(PyObject* o) {
+  static PyObject* const type = [] {
+    Ref module(PyImport_ImportModule("_collections"));
+    PyObject* deque = module ? PyObject_GetAttrString(module.get(), "deque") : nullptr;
+    if (!deque) PyErr_Clear();
+    return deque;
+  }();
+  return reinterpret_cast<PyObject*>(Py_TYPE(o)) == type;
 }
 
 bool ComparesByIdentity(PyObject* o) {
@@ -166,7 +191,7 @@ PyObject* Step(SourceKind kind, int index, PyObject* object, PyObject* base, PyO
     case SourceKind::kItem:
       if (PyTuple_Check(base)) return index < PyTuple_GET_SIZE(base) ? PyTuple_GET_ITEM(base, index) : nullptr;
       if (PyList_Check(base)) return index < PyList_GET_SIZE(base) ? PyList_GET_ITEM(base, index) : nullptr;
-      return nullptr;
+      return IsDeque(base) && index < PySequence_Size(base) ? Ref(PySequence_GetItem(base, index)).get() : nullptr;
     case SourceKind::kCell: return PyCell_Check(base) ? PyCell_GET(base) : nullptr;
     case SourceKind::kClosure:
       if (!function || !function->func_closure || index >= PyTuple_GET_SIZE(function->func_closure)) return nullptr;

@@ -62,6 +62,7 @@ inline PyObject* Step(const Source& s, PyObject* base, PyObject* const* slots, M
 }
 PyObject* DictLookup(PyObject* dict, PyObject* key);  // As Step does for kDictItem.
 bool IsText(PyObject* o);              // Is it a str, or of a class (StrEnum) that hashes and compares as str does?
+bool IsDeque(PyObject* o);             // exactly a collections.deque
 bool ComparesByIdentity(PyObject* o);  // has object's own __eq__ and __hash__
 
 // Text of a value for reports, without running Python code.

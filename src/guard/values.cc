@@ -107,7 +107,7 @@ Py_ssize_t LengthOf(PyObject* o) {
   if (PyAnySet_Check(o)) return PySet_GET_SIZE(o);
   if (PyUnicode_Check(o)) return PyUnicode_GET_LENGTH(o);
   if (PyBytes_Check(o)) return PyBytes_GET_SIZE(o);
-  return -1;
+  return IsDeque(o) ? PySequence_Size(o) : -1;
 }
 
 bool BindSymbol(const shape::SymbolInfo& info, bool binds, int64_t value, int64_t* slot) {

@@ -331,8 +331,10 @@ Ints PreserveFormat(Env& env, const TensorMeta& m) {
 // Nothing: the elements of m do not lie so that they can be walked in these sizes.
 static std::optional<Ints> Walked(Env& env, const TensorMeta& m, const Ints& sizes) {
   if (IsRowMajor(m)) return RowMajor(sizes);
-  if (m.sizes == sizes) return m.strides;  // also keeps odd strides of size-1 dimensions
-  if (IsEmpty(env, m.sizes)) return RowMajor(sizes);
+  // NumPy keeps odd strides of size-1 dimensions where the sizes stay; torch gives such dimensions new ones.
+  const bool same = m.sizes == sizes;
+  if (same && m.framework == Framework::kNumpy) return m.strides;
+  if (IsEmpty(env, m.sizes)) return same ? m.strides : RowMajor(sizes);
   Ints out(sizes.size());
   int view = static_cast<int>(sizes.size()) - 1;
   if (m.sizes.empty()) return Ints(sizes.size(), Int(1));

@@ -356,6 +356,21 @@ def test_the_hook_is_not_installed_by_import_and_goes_when_idle():
     """) == ["True", "True", "False", "3", "False", "True", "False", "4", "1"]
 
 
+def test_the_hook_goes_soon_where_functions_are_left_to_python():
+    """A hook costs each call of Python, so what is not compiled would cost more than without it."""
+    assert in_fresh_process(HOOK + """
+    import framejit
+    framejit.config.leave = True
+    def h(a): return a + "!"
+    @framejit.compile
+    def g(a, b): return h(f(a)) + h(b)
+    g("x", "y")
+    print(now() == default)
+    done = [g(f"x{i}", "y") for i in range(300)]
+    print(now() == default, done[7], framejit.cache_info(g)["outcomes"]["run"]["python"] > 200)
+    """) == ["False", "True", "x7!y!", "True"]
+
+
 @pytest.mark.skipif(sysconfig.get_platform() != "linux-x86_64", reason="plants a few bytes of x86-64 code as the foreign hook")
 def test_another_owner_of_the_hook_is_left_alone():
     out = in_fresh_process(HOOK + """

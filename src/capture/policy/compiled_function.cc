@@ -108,6 +108,7 @@ PyObject* AsWritten(PyObject* fn, PyObject* const* args, size_t nargsf, PyObject
 PyObject* LeftToPython(Compiled& compiled, PyObject* fn, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
   const Meter meter(compiled, nullptr);
   compiled.outcomes->Add(diag::RunBy::kPython);
+  frame::HookIsForNothing();
   return AsWritten(fn, args, nargsf, kwnames);
 }
 

@@ -276,15 +276,13 @@ class Policy : public frame::FramePolicy {
 
   // A call with something empty, of code that has versions for what is not: what is empty follows rules of its own (of
   // strides, of errors) and has next to nothing to compute.
-  static constexpr const char* kEmpty = "a size is 0 that was not: such calls run as written";
-  static constexpr const char* kRefused = "the program raises an exception: such calls run as written";
-
+  static constexpr auto kEmpty = "a size is 0 that was not: such calls run as written";
+  static constexpr auto kRefused = "the program raises an exception: such calls run as written";
   // Of such a call, for which there is no version, is it known that the program ends it by an exception?
   static bool Refuses(const Place& place, FjFrame* frame) {
+    PyObject* no_input;
     return std::any_of(place.raising.begin(), place.raising.end(), [&](const auto& guards) {
-      std::vector<int64_t> symbols(guards->num_symbols() + 1);
-      PyObject* no_input;
-      return guards->Check(fj_localsplus(frame), &no_input, symbols.data());
+      return guards->Check(fj_localsplus(frame), &no_input, std::vector<int64_t>(guards->num_symbols() + 1).data());
     });
   }
 

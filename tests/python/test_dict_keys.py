@@ -1,0 +1,56 @@
+"""Dicts from outside that are read and written by tuples."""
+
+import collections
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+
+def test_tuples_of_numbers_and_texts_as_keys(fresh):
+    """A dict that is read by such a key is guarded at that key alone: what else is put into it is no matter."""
+    Point = collections.namedtuple("Point", "h w")
+    cache = {("other", 1): 3}
+
+    def f(x):
+        key = (*x.shape, str(x.dtype))
+        if key not in cache:
+            cache[key] = torch.arange(x.numel(), dtype=x.dtype).view(x.shape)
+        return x + cache[key] + cache.get((x.shape[0], None), 0)
+
+    def g(x):
+        try:
+            return x * cache[x.shape[0], x.shape[1]]
+        except KeyError:
+            return x + cache.setdefault((x.shape[0], x.shape[1]), x.amax()) + cache.pop(("one", x.shape[1]), 1)
+
+    for program in (f, g):
+        cache.clear()
+        told = fresh.explain(program)(torch.ones(4, 5))
+        assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+        cache.clear()
+        compiled = fresh.compile(program)
+        theirs, ours = {("other", 1): 3}, {("other", 1): 3}
+
+        def both(x):
+            out = []
+            for call, own in ((program, theirs), (compiled, ours)):
+                cache.clear()
+                cache.update(own)
+                out.append(call(x))
+                own.clear()
+                own.update(cache)
+            assert torch.equal(*out) and list(theirs) == list(ours)
+
+        for shape in ((2, 3), (2, 3), (4, 2), (2, 3), (4, 2)):
+            both(torch.randn(shape))
+        before = fresh.cache_info(compiled)["captures"]
+        for own in (theirs, ours):
+            own["unseen", 2] = 1
+        both(torch.randn(2, 3))
+        assert fresh.cache_info(compiled)["captures"] == before
+        for key in ((2, None), (2.0, 3), Point(4, 2), ("one", 2)):
+            for own in (theirs, ours):
+                own[key] = 7
+            for shape in ((2, 3), (4, 2), (2, 3)):
+                both(torch.randn(shape))
