@@ -1,5 +1,6 @@
 #include "capture/outcomes.h"
 
+#include <csignal>
 #include <unordered_set>
 
 #include "capture/events.h"
@@ -18,6 +19,34 @@ thread_local Retry* innermost = nullptr;
 bool LookedAt(const Segment& segment) {
   return (!std::exchange(segment.looked_at, true) || diag::OptionOn("strict") || !segment.assumed.guesses.empty()) &&
          !segment.backend_runner;
+}
+
+// The code of what a program gave to signal.signal: a function, a method, or an object that can be called.
+PyObject* CodeOfHandler(int signal) {
+  static PyObject* const get = FromModule("_signal", "getsignal");
+  static PyObject* const call = PyUnicode_InternFromString("__call__");
+  Ref handler(PyObject_CallFunction(get, "i", signal));
+  PyObject* function = handler.get();
+  if (function && PyMethod_Check(function)) function = PyMethod_GET_FUNCTION(function);
+  if (function && !PyFunction_Check(function)) function = _PyType_Lookup(Py_TYPE(function), call);
+  PyErr_Clear();
+  return function && PyFunction_Check(function) ? PyFunction_GET_CODE(function) : nullptr;
+}
+
+// Did the handler of a signal raise what is being raised? It came in the middle of a run, and would not come again.
+bool OfSignalHandler() {
+  SuspendScope off;
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  std::unordered_set<PyObject*> codes;
+  for (int signal = 1; traceback && signal < NSIG; ++signal) codes.insert(CodeOfHandler(signal));
+  bool found = false;
+  for (auto* at = reinterpret_cast<PyTracebackObject*>(traceback); at && !found; at = at->tb_next) {
+    Ref code(reinterpret_cast<PyObject*>(PyFrame_GetCode(at->tb_frame)));
+    found = codes.contains(code.get());
+  }
+  PyErr_Restore(type, value, traceback);
+  return found;
 }
 
 }  // namespace
@@ -55,7 +84,7 @@ Retry* Retry::Current() {
 }
 
 bool Retry::Begin(const Segment& segment, diag::RunEnd end) {
-  if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception)) return false;  // KeyboardInterrupt
+  if (PyErr_Occurred() && (!PyErr_ExceptionMatches(PyExc_Exception) || OfSignalHandler())) return false;
   const std::string why = PyErr_Occurred() ? tensor::TakeErrorText() : "";
   OutcomeEvent(segment, end, why);
   const std::string where = "a run of " + segment.place + " ended early (" + diag::Text(end) + "): " + why;

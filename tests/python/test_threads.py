@@ -369,3 +369,41 @@ def test_daemon_threads_at_the_end_of_the_process(size, between, check):
     program = DAEMONS.format(size=size, between=between, check=check)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+class Handler:
+    def __call__(self, *_):
+        raise TimeoutError("too late")
+
+    def method(self, *_):
+        raise TimeoutError("too late")
+
+
+@pytest.mark.parametrize("handler", [Handler().__call__, Handler(), Handler().method, lambda *_: Handler()()], ids=["slot", "object", "method", "function"])
+def test_what_a_signal_handler_raises_in_a_run_comes_out(monkeypatch, handler):
+    """The alarm comes while a run is in code of framejit's own, in Python: the exception is the program's, and comes once."""
+    from framejit import _random
+
+    calls, rrelu = [], _random.rrelu
+
+    def late(*args):
+        calls.append(1)
+        if len(calls) == 4:
+            signal.raise_signal(signal.SIGALRM)
+        return rrelu(*args)
+
+    monkeypatch.setattr(_random, "rrelu", late)
+    compiled = framejit.compile(lambda x: torch.nn.functional.rrelu(x * 1.5, training=True) + 1)
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        ended = []
+        for _ in range(6):
+            try:
+                compiled(torch.randn(4))
+                ended.append("returned")
+            except TimeoutError as error:
+                ended.append(str(error))
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert ended == ["returned"] * 3 + ["too late"] + ["returned"] * 2
+    assert compiled.cache_info()["outcomes"]["run"]["graph"] == 5
