@@ -279,7 +279,8 @@ def composite_of(op):
     if not any(line.startswith("CompositeImplicitAutograd") and ".py:" in line for line in lines):
         return None
     dispatch, given = op._handle.redispatch_boxed, [_stand_in(a.type) for a in op._schema.arguments]
-    f, *others = _called(lambda keys=torch._C.DispatchKeySet(torch._C.DispatchKey.CPU): dispatch(keys, *given)) or (None,)
+    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+    f, *others = _called(lambda: dispatch(keys, *given)) or (None,)
     if not isinstance(f, types.FunctionType) or any(isinstance(x, types.FunctionType) and x.__code__ is f.__code__ for x in others):
         return False
     if f.__code__.co_argcount != len(given) or f.__code__.co_kwonlyargcount:

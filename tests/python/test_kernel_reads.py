@@ -2,8 +2,8 @@
 their arguments, methods that change containers, objects of classes that no name leads to, generators of random numbers."""
 
 import bisect
-import cProfile
 import collections
+import cProfile
 import functools
 import heapq
 import signal
