@@ -6,6 +6,7 @@ import dis
 import gc
 import sys
 import types
+import weakref
 
 import numpy
 import torch
@@ -15,7 +16,10 @@ from ._reads import PURE, SCALARS, TRUSTED, UNREAD, Reads, Unfollowed, _top
 
 ESCAPES = {"exec", "eval", "globals", "locals", "breakpoint", "__import__", "compile"}  # what these reach is not known
 ESCAPING = {"sys", "gc", "inspect", "importlib", "ctypes", "pickle", "builtins", "__main__"}
-SETTING = {"setattr", "delattr", "vars", "__dict__", "__setattr__", "__delattr__", "__setstate__"}
+SETTING = {"setattr", "delattr", "vars", "__dict__", "__setattr__", "__delattr__", "__setstate__", "requires_grad_"}
+SETTING |= {"register_buffer", "register_parameter", "register_module", "add_module"}
+SWITCHING = {"train", "eval"}  # methods of modules that set `training`
+MAKING = {"type", "__class__", "replace"}  # what makes objects of classes that the code does not name
 MODULES_OWN = {"_parameters", "_buffers", "_modules"}
 SKIPPED = (types.CodeType, types.FrameType, types.GetSetDescriptorType, types.MemberDescriptorType, torch.library.Library)
 MOST = 20_000
@@ -52,6 +56,7 @@ class KernelReads(Reads):
         self.names = set()
         self.others, self.tensors, self.inner = [], [], []
         self.made = {}  # classes that the code names, and may make objects of
+        self.makes = self.draws = False  # objects of any class that is reached; random numbers that are not torch's
 
     def _refuse(self, what):
         if len(self.seen) > MOST:
@@ -61,10 +66,11 @@ class KernelReads(Reads):
         self.everything |= name in ESCAPES
         self.sets_by_name |= name in SETTING
         self.changes |= name == "next"
+        self.makes |= name in MAKING
         super()._python(name)
 
     def _unread(self, space):
-        return UNREAD if id(space) in self.made else UNREAD | {"__init__", "__new__", "__post_init__"}
+        return UNREAD if self.makes or id(space) in self.made else UNREAD | {"__init__", "__new__", "__post_init__"}
 
     def _in_place(self, step, code, scope):
         """A number in a global variable has another one then."""
@@ -79,6 +85,7 @@ class KernelReads(Reads):
         self.everything |= module is None
 
     def _module(self, module):
+        self.draws |= module.__name__ in ("random", "numpy.random")
         self.everything |= module.__name__ in ESCAPING and _top(module.__name__) != "__main__"
         if _top(module.__name__) in TRUSTED or not _of_python(module.__name__):
             self.spaces.append(module)
@@ -88,7 +95,11 @@ class KernelReads(Reads):
         super()._code(code, scope, built_in)
         if code.co_name in ("__init__", "__post_init__"):  # what an object is given while it is made
             self.stored -= _own_stores(code) - before
-        self.sets_by_name |= bool(SETTING.intersection(code.co_names))
+        names = {*code.co_names}
+        self.sets_by_name |= bool(SETTING & names)
+        self.makes |= bool(MAKING & names)
+        if SWITCHING & names:
+            self.stored.add("training")
         self.writes |= self.changes or any(n == "data" or (n.endswith("_") and not n.endswith("__")) for n in code.co_names)
         self.writes |= any(c == "out" or (isinstance(c, tuple) and "out" in c) for c in code.co_consts)
 
@@ -129,6 +140,7 @@ class KernelReads(Reads):
             return
         if isinstance(o, type):
             self.made.update((id(c), c) for c in o.__mro__)
+        self.makes |= isinstance(o, classmethod)
         super()._value(o)
 
     def _contents(self, o):
@@ -137,7 +149,12 @@ class KernelReads(Reads):
         if isinstance(o, SKIPPED):
             return
         self._class(type(o))
-        if isinstance(attributes := getattr(o, "__dict__", None), dict):
+        self.draws |= type(o).__module__.startswith(("random", "_random", "numpy.random"))
+        if isinstance(o, weakref.ref):  # which no garbage collector follows
+            self._value(o())
+        # To ask a tensor for its dict makes one.
+        has_dict = not isinstance(o, torch.Tensor) or any(not isinstance(x, (type, collections.OrderedDict)) for x in gc.get_referents(o))
+        if has_dict and isinstance(attributes := getattr(o, "__dict__", None), dict):
             self.seen[id(attributes)] = attributes  # no dict like any other
             if isinstance(o, torch.nn.Module):  # whose attributes lie in dicts of theirs
                 own = [d for name, d in attributes.items() if name in MODULES_OWN and id(d) not in self.seen]
@@ -165,10 +182,27 @@ class KernelReads(Reads):
                 yield (vars(owner) if kind == "object" else owner), None, changes[kind] or None
         for d in self.inner:
             yield d, None, stored
-        for o in self.tensors:  # no kernel writes to parameters
-            yield o, None, (self.writes and not isinstance(o, torch.nn.Parameter)) or None
         for o in self.others:
             yield o, None, True if self.changes or self.sets_by_name else stored
+
+    def memory(self):
+        """(first address, the one behind the last, could the code write there?) of the tensors that are reached"""
+        for o in self.tensors:  # no kernel writes to parameters
+            yield *memory_of(o), self.writes and not isinstance(o, torch.nn.Parameter)
+
+
+def memory_of(o):
+    """(first address, the one behind the last) of the memory in which a tensor lies, with all its views; (0, 0): it is not known"""
+    try:
+        if isinstance(o, numpy.ndarray):
+            while isinstance(o.base, numpy.ndarray):
+                o = o.base
+            return numpy.lib.array_utils.byte_bounds(o) if hasattr(numpy.lib, "array_utils") else numpy.byte_bounds(o)
+        with torch._C.DisableTorchFunctionSubclass():
+            storage = o.untyped_storage()
+            return storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+    except (RuntimeError, NotImplementedError):  # it has no memory of that kind
+        return 0, 0
 
 
 class _Seen(BaseException):
@@ -237,13 +271,36 @@ def kernels_of(op):
     return _found[key]
 
 
-def reached(op):
-    """(can it read whatever there is?; can it change things?; places, as KernelReads.places says; the names of attributes that are read, or None: all)"""
+def composite_of(op):
+    """The function of Python into which torch breaks an operator down, with the names of its arguments, their defaults, and what stands where there is
+    none; None: it has none; False: it is not known."""
+    op, _, _ = _operators.overload_of(op)
+    lines = torch._C._dispatch_dump(op.name()).splitlines() if op is not None else ()
+    if not any(line.startswith("CompositeImplicitAutograd") and ".py:" in line for line in lines):
+        return None
+    dispatch, given = op._handle.redispatch_boxed, [_stand_in(a.type) for a in op._schema.arguments]
+    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+    f, *others = _called(lambda: dispatch(keys, *given)) or (None,)
+    if not isinstance(f, types.FunctionType) or any(isinstance(x, types.FunctionType) and x.__code__ is f.__code__ for x in others):
+        return False
+    if f.__code__.co_argcount != len(given) or f.__code__.co_kwonlyargcount:
+        return False
+    absent, arguments = object(), op._schema.arguments
+    return f, tuple(a.name for a in arguments), tuple(a.default_value if a.has_default_value() else absent for a in arguments), absent
+
+
+def reached(op, tensors):
+    """What the kernels of an operator, which is given these tensors, reach: (can it read whatever there is?; can it change things?; does it draw
+    random numbers that are not torch's?; places; memory, as KernelReads says; the names of attributes that are read, or None: all)"""
     reads = KernelReads()
     try:
         reads._value(op)
+        for t in tensors:
+            for x in reads._note("object", t).values():
+                reads._value(x)
         reads._spaces()
     except Unfollowed:
         reads.everything = True
+    reads.everything |= "__class__" in reads.stored
     changes = bool(reads.stored or reads.binds or reads.changes or reads.sets_by_name)
-    return reads.everything, changes, tuple(reads.places()), None if reads.by_name else frozenset(reads.names)
+    return reads.everything, changes, reads.draws, tuple(reads.places()), tuple(reads.memory()), None if reads.by_name else frozenset(reads.names)

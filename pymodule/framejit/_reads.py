@@ -40,6 +40,8 @@ BY_NAME |= {"copy", "deepcopy", "asdict", "astuple", "replace"}
 # Methods and functions that change a container.
 CHANGING = {"append", "extend", "insert", "pop", "popitem", "remove", "discard", "clear", "sort", "reverse", "add", "update", "setdefault", "setitem", "delitem"}
 CHANGING |= {"difference_update", "intersection_update", "symmetric_difference_update", "iadd", "iand", "iconcat", "imul", "ior", "isub", "ixor"}
+CHANGING |= {"appendleft", "extendleft", "popleft", "rotate", "move_to_end", "subtract", "heappush", "heappop", "heapreplace", "heappushpop", "heapify"}
+CHANGING |= {"insort", "insort_left", "insort_right", "shuffle", "put", "copyto", "resize", "itemset", "fill"}
 CHANGING |= {f"__{name}__" for name in ("setitem", "delitem", "iadd", "iand", "imul", "ior", "isub", "ixor", "setstate")}
 UNREAD = {"__module__", "__doc__", "__dict__", "__weakref__", "__annotations__", "__qualname__", "__name__", "__slots__", "__init_subclass__", "__abstractmethods__"}
 UNREAD |= {"__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__deepcopy__", "__copy__", "__parameters__", "__orig_bases__", "__match_args__"}

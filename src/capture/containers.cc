@@ -1,7 +1,6 @@
 // This file is the session's view of outside containers: what is read of them is guarded, what is stored in them waits
 // for the exit, and C code gets copies where they hold tensors.
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "capture/builtins.h"
@@ -261,9 +260,7 @@ bool Session::NoteKey(PyObject* key) {
 }
 
 bool Session::Pin(PyObject* o) {
-  if (PyFloat_CheckExact(o) && std::isnan(PyFloat_AS_DOUBLE(o)))
-    if (const Origin* g = Find(o); g && g->source) guards_->Is(g->source, o);
-  if (IsPrimitive(o)) return true;
+  if (IsPrimitive(o)) return PinNan(*this, o), true;
   if (!IsTensor(o)) NoteType(Py_TYPE(o));                                 // of its own methods C code may call any
   if (PyWeakref_CheckRef(o)) NoteType(Py_TYPE(PyWeakref_GET_OBJECT(o)));  // which it compares and hashes
   if (IsTensor(o)) {                                                      // arguments that are compared must stay apart
@@ -584,6 +581,7 @@ PyObject* Session::ItemsOf(PyObject* o, bool by_c) {
 
 Ref Session::AsKey(PyObject* key) {
   if (PyTuple_CheckExact(key) && ComparesAsItIs(key)) return TupleAsKey(*this, key);
+  PinNan(*this, key);
   if (const int input = IsTensor(key) ? trace_.tensors[AsTensor(key)->id].input : -1; input >= 0) {
     // That very object, by which dicts find it.
     guards_->Is(input_sources_[input], input_tensors_[input]);
@@ -598,13 +596,6 @@ Ref Session::AsKey(PyObject* key) {
   if (IsSymInt(key)) return Ref(PyLong_FromLongLong(env_.Specialize(reinterpret_cast<SymInt*>(key)->expr)));
   if (IsSymFloat(key)) return Ref(PyFloat_FromDouble(numbers_->Specialize(reinterpret_cast<SymFloat*>(key)->symbol)));
   return Borrow(key);
-}
-
-// What a lookup asks of a key, of its class.
-static void NoteComparison(Session& s, PyObject* key) {
-  static PyObject* const names[] = {Interned("__eq__"), Interned("__hash__")};
-  if (!(Py_TYPE(key)->tp_flags & Py_TPFLAGS_HEAPTYPE) || IsTensor(key)) return;
-  for (PyObject* name : names) s.NoteLookup(Py_TYPE(key), name);
 }
 
 PyObject* Session::ReadDictItem(PyObject* dict, const Source* s, PyObject* asked, bool* found) {

@@ -1,6 +1,7 @@
 #include "capture/identity.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "capture/proxy.h"
@@ -33,6 +34,19 @@ bool ComparesAsItIs(PyObject* key) {
 
 bool IsListOrDeque(PyObject* o) {
   return PyList_CheckExact(o) || guard::IsDeque(o);
+}
+
+void PinNan(Session& s, PyObject* o) {
+  if (!PyFloat_CheckExact(o) || !std::isnan(PyFloat_AS_DOUBLE(o))) return;
+  if (const Origin* g = s.Find(o); g && g->source) s.guards().Is(g->source, o);
+}
+
+void NoteComparison(Session& s, PyObject* key) {
+  for (Py_ssize_t i = 0; PyTuple_CheckExact(key) && i < PyTuple_GET_SIZE(key); ++i)
+    NoteComparison(s, PyTuple_GET_ITEM(key, i));
+  static PyObject* const names[] = {Interned("__eq__"), Interned("__hash__")};
+  if (!(Py_TYPE(key)->tp_flags & Py_TPFLAGS_HEAPTYPE) || IsTensor(key)) return;
+  for (PyObject* name : names) s.NoteLookup(Py_TYPE(key), name);
 }
 
 Ref TupleAsKey(Session& s, PyObject* key) {

@@ -13,6 +13,11 @@ std::optional<bool> IsOfValues(Session& s, PyObject* a, PyObject* b);
 
 // Does a key run nothing of the program's when it is looked up? It is a primitive, a text, a type, or a tuple of such.
 bool ComparesAsItIs(PyObject* key);
+// A float that is no number is found, and equal in containers, by what object it is: guards for that.
+void PinNan(Session& s, PyObject* o);
+// What a lookup asks of a key, of its class; of a tuple, of its items.
+void NoteComparison(Session& s, PyObject* key);
+
 // Such a tuple with Session::AsKey of its items. Null: an error.
 Ref TupleAsKey(Session& s, PyObject* key);
 

@@ -14,26 +14,81 @@ bool SameText(PyObject* a, PyObject* b) {
   return a == b || (PyUnicode_Check(a) && PyUnicode_Check(b) && PyUnicode_Compare(a, b) == 0);
 }
 
+// Nothing of the program's watches the calls of this thread for a while: kernels are looked for by sys.setprofile,
+// which cannot put back what C code has set.
+class Unwatched {
+ public:
+  Unwatched() : function_(PyThreadState_Get()->c_profilefunc), object_(Borrow(PyThreadState_Get()->c_profileobj)) {
+    if (function_) PyEval_SetProfile(nullptr, nullptr);
+  }
+  ~Unwatched() {
+    if (function_) PyEval_SetProfile(function_, object_.get());
+  }
+  Unwatched(const Unwatched&) = delete;
+  Unwatched& operator=(const Unwatched&) = delete;
+
+ private:
+  Py_tracefunc function_;
+  Ref object_;
+};
+
 }  // namespace
 
-bool KernelReads::Add(Session& s, PyObject* op) {
+PyObject* CompositeOf(PyObject* op) {
+  static PyObject* const composite_of = FromModule("framejit._kernels", "composite_of");
+  SuspendScope off;
+  Unwatched quiet;
+  return composite_of ? PyObject_CallOneArg(composite_of, op) : nullptr;
+}
+
+KernelReads::Memory KernelReads::MemoryOf(PyObject* tensor) {
+  static PyObject* const memory_of = FromModule("framejit._kernels", "memory_of");
+  SuspendScope off;
+  Ref told(memory_of ? PyObject_CallOneArg(memory_of, tensor) : nullptr);
+  unsigned long long begin = 0, end = 0;
+  if (!told || !PyArg_ParseTuple(told.get(), "KK", &begin, &end)) PyErr_Clear();
+  return {begin, end};
+}
+
+bool KernelReads::Meet(const std::vector<Memory>& all, Memory m) {
+  return std::any_of(all.begin(), all.end(), [&](Memory x) { return m.begin < x.end && x.begin < m.end; });
+}
+
+bool KernelReads::ChangedMemory(PyObject* tensor) const {
+  return !changed_memory_.empty() && Meet(changed_memory_, MemoryOf(tensor));
+}
+
+bool KernelReads::Add(Session& s, PyObject* op, const std::vector<PyObject*>& given) {
   static PyObject* const reached = FromModule("framejit._kernels", "reached");
   Ref told;
   {
     SuspendScope off;
-    told = Ref(reached ? PyObject_CallOneArg(reached, op) : nullptr);
+    Unwatched quiet;
+    Ref tensors(PyTuple_New(static_cast<Py_ssize_t>(given.size())));
+    for (size_t i = 0; tensors && i < given.size(); ++i)
+      PyTuple_SET_ITEM(tensors.get(), static_cast<Py_ssize_t>(i), Py_NewRef(given[i]));
+    told = Ref(reached && tensors ? PyObject_CallFunctionObjArgs(reached, op, tensors.get(), nullptr) : nullptr);
   }
-  PyObject *places, *names;
-  int everything, changes;
-  if (!told || !PyArg_ParseTuple(told.get(), "ppOO", &everything, &changes, &places, &names)) return false;
+  PyObject *places, *memory, *names;
+  int everything, changes, draws;
+  if (!told || !PyArg_ParseTuple(told.get(), "pppOOO", &everything, &changes, &draws, &places, &memory, &names))
+    return false;
   kept_.push_back(Borrow(told.get()));
   kept_.push_back(Borrow(op));
   everything_ |= everything != 0;
   all_changed_ |= everything && changes;
   all_names_ |= names == Py_None;
+  draws_ |= draws != 0;
   if (names != Py_None) {
     Ref all(PySequence_List(names));
     for (Py_ssize_t i = 0; all && i < PyList_GET_SIZE(all.get()); ++i) names_.insert(PyList_GET_ITEM(all.get(), i));
+  }
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(memory); ++i) {
+    unsigned long long begin, end;
+    int changed;
+    if (!PyArg_ParseTuple(PyTuple_GET_ITEM(memory, i), "KKp", &begin, &end, &changed)) return false;
+    read_memory_.push_back({begin, end});
+    if (changed) changed_memory_.push_back({begin, end});
   }
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(places); ++i) {
     PyObject *owner, *name, *changed;
@@ -57,6 +112,13 @@ bool KernelReads::Add(Session& s, PyObject* op) {
 bool KernelReads::ReadsWhatWaits(Session& s, const std::vector<PyObject*>& tensors) const {
   const PendingEffects& pending = s.pending();
   if (everything_ && !pending.Empty()) return true;
+  for (const TraceTensor& t : s.trace().tensors)
+    if (t.mutated && t.input >= 0 && (everything_ || Meet(read_memory_, MemoryOf(s.input_tensors()[t.input]))))
+      return true;
+  for (const auto& [id, attributes] : pending.attributes) {
+    const int input = s.trace().tensors[pending.Original(id)].input;
+    if (input >= 0 && Meet(read_memory_, MemoryOf(s.input_tensors()[input]))) return true;
+  }
   for (PyObject* t : tensors) {
     const TraceId id = AsTensor(t)->id;
     const int input = s.trace().tensors[pending.Original(id)].input;
@@ -83,11 +145,22 @@ bool KernelReads::ReadsWhatWaits(Session& s, const std::vector<PyObject*>& tenso
 }
 
 bool KernelReads::Call(Session& s, PyObject* op, const std::vector<PyObject*>& tensors) {
-  if (ops_.insert(op).second && !Add(s, op)) return false;
+  std::vector<PyObject*> given;  // what hangs on these is reached, too
+  for (PyObject* t : tensors) {
+    const int input = s.trace().tensors[s.pending().Original(AsTensor(t)->id)].input;
+    PyObject** dict = input < 0 ? nullptr : _PyObject_GetDictPtr(s.input_tensors()[input]);
+    if (dict && *dict && PyDict_GET_SIZE(*dict) > 0) given.push_back(s.input_tensors()[input]);
+  }
+  std::vector<PyObject*> call = given;
+  call.push_back(op);
+  if (called_.insert(std::move(call)).second && !Add(s, op, given)) return false;
   if (ReadsWhatWaits(s, tensors))
     return s.Break(BreakId::kSideEffect, "an operator in Python behind a write that it may read"), false;
+  if (draws_ && !s.draws.empty())
+    return s.Break(BreakId::kSideEffect, "an operator in Python that draws behind random numbers of the program's"),
+           false;
   for (PyObject* input : s.input_tensors())
-    if (changed_.contains(input))
+    if (ChangedMemory(input))
       return s.Break(BreakId::kSideEffect, "an operator in Python that may write to a tensor that was read"), false;
   return true;
 }

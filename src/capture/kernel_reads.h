@@ -2,6 +2,8 @@
 // when the graph runs: behind all that was read for it, and before all that waits for its exit.
 #pragma once
 
+#include <cstdint>
+#include <set>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -22,9 +24,12 @@ class KernelReads {
     return all_changed_ || (!changed_.empty() && MayChange(owner, key));
   }
   bool ChangedClass(PyTypeObject* type, PyObject* name) const;  // the same of an attribute that is looked up there
+  bool ChangedMemory(PyObject* tensor) const;                   // the same of what lies in a tensor
+  // Could a kernel that was called have drawn random numbers that are not torch's?
+  bool draws() const { return draws_; }
 
  private:
-  bool Add(Session& s, PyObject* op);
+  bool Add(Session& s, PyObject* op, const std::vector<PyObject*>& given);
   bool ReadsWhatWaits(Session& s, const std::vector<PyObject*>& tensors) const;
   bool MayChange(PyObject* owner, PyObject* key) const;
 
@@ -32,11 +37,20 @@ class KernelReads {
     PyObject *owner, *name;  // Where the name is null, it is all of it.
   };
   std::vector<Place> places_;
+  struct Memory {
+    uintptr_t begin, end;
+  };
+  static Memory MemoryOf(PyObject* tensor);
+  static bool Meet(const std::vector<Memory>& all, Memory m);
+  std::vector<Memory> read_memory_, changed_memory_;
   std::unordered_map<PyObject*, std::vector<PyObject*>> changed_;  // names (texts); empty: everything
   std::unordered_set<PyObject*> names_;                            // of attributes that are read
-  bool all_names_ = false, everything_ = false, all_changed_ = false;
-  std::unordered_set<PyObject*> ops_;
+  bool all_names_ = false, everything_ = false, all_changed_ = false, draws_ = false;
+  std::set<std::vector<PyObject*>> called_;  // operators, each with the tensors from outside that have attributes
   std::vector<Ref> kept_;
 };
+
+// framejit._kernels.composite_of: a new reference, null with an error.
+PyObject* CompositeOf(PyObject* op);
 
 }  // namespace framejit::capture

@@ -21,11 +21,15 @@ bool LookedAt(const Segment& segment) {
          !segment.backend_runner;
 }
 
-// The code of what a program gave to signal.signal: a function, a method, or an object that can be called.
+// The code of what a program gave to signal.signal: a function, a method, an object that can be called, or one of these
+// in a partial.
 PyObject* CodeOfHandler(int signal) {
   static PyObject* const get = FromModule("_signal", "getsignal");
   static PyObject* const call = PyUnicode_InternFromString("__call__");
+  static PyObject* const partial = FromModule("functools", "partial");
   Ref handler(PyObject_CallFunction(get, "i", signal));
+  while (handler && PyObject_TypeCheck(handler.get(), reinterpret_cast<PyTypeObject*>(partial)))
+    handler = Ref(PyObject_GetAttrString(handler.get(), "func"));
   PyObject* function = handler.get();
   if (function && PyMethod_Check(function)) function = PyMethod_GET_FUNCTION(function);
   if (function && !PyFunction_Check(function)) function = _PyType_Lookup(Py_TYPE(function), call);

@@ -146,7 +146,8 @@ bool Session::NoteQuiet(PyObject* o, const Source* s) {
 }
 
 PyObject* Session::TensorInput(PyObject* o, const Source* s, tensor::Class c) {
-  if (!Unchanged(o)) return nullptr;
+  if (kernels.ChangedMemory(o))
+    return Break(BreakId::kSideEffect, "a tensor that an operator in Python may have changed is read behind it");
   tensor::Meta m;
   const char* why = nullptr;
   {  // torch may make a view's node anew now, and ask Python where it is (in anomaly mode)

@@ -6,6 +6,7 @@
 
 #include "capture/arg_vector.h"
 #include "capture/asking.h"
+#include "capture/kernel_reads.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
 #include "capture/semantics.h"
@@ -115,6 +116,19 @@ PyObject* CallWriting(Session& s, const Plan& plan, const std::vector<PyObject*>
 
 }  // namespace
 
+// An operator that is broken down by a function of the program's: that is captured as if it had been called.
+PyObject* CaptureSemantics::CallComposite(PyObject* composite, PyObject* const* args, Py_ssize_t nargs,
+                                          PyObject* kwnames) {
+  Plan plan;
+  if (!PyTuple_Check(composite)) return s_.Break(BreakId::kUnknownCall, "a composite operator in Python");
+  if (!PyArg_ParseTuple(composite, "OOOO", &plan.function, &plan.names, &plan.defaults, &plan.absent)) return nullptr;
+  const std::vector<PyObject*> all = InOrder(plan, args, nargs, kwnames);
+  if (all.empty()) return s_.Break(BreakId::kUnknownCall, "a composite operator in Python");
+  s_.Keep(Py_NewRef(composite));
+  s_.SourceOf(plan.function);
+  return Call(plan.function, all.data(), all.size(), nullptr);
+}
+
 PyObject* CaptureSemantics::CallOperator(PyObject* op, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   static PyObject* const plan_of = FromModule("framejit._functions", "plan_of");
   const std::optional<bool> in_python = HasPythonKernel(op);
@@ -137,6 +151,11 @@ PyObject* CaptureSemantics::CallOperator(PyObject* op, PyObject* const* args, Py
   }
   if (!told || told.get() == Py_None) return PyErr_Clear(), nullptr;
   if (told.get() == Py_True) {
+    if (!IsOurs(op)) {
+      Ref function(CompositeOf(op));
+      if (!function) return nullptr;
+      if (function.get() != Py_None) return CallComposite(function.get(), args, nargs, kwnames);
+    }
     const bool may = !s_.vmap.open() && !s_.later && !s_.in_custom && !s_.modes.now.autocast.any();
     return may ? wrapping::CallDispatch(s_, op, args, nargs, kwnames) : nullptr;
   }

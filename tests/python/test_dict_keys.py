@@ -54,3 +54,28 @@ def test_tuples_of_numbers_and_texts_as_keys(fresh):
                 own[key] = 7
             for shape in ((2, 3), (4, 2), (2, 3)):
                 both(torch.randn(shape))
+
+
+class Text(str):
+    pass
+
+
+@pytest.mark.parametrize("tuples", [False, True])
+def test_keys_that_are_found_by_what_they_are(fresh, tuples):
+    """A NaN is found by identity, and texts of the program's own class may hash otherwise later."""
+    nan, text = float("nan"), Text("a")
+    now, d = [nan], {(nan, 1) if tuples else nan: 3, ("a", 1) if tuples else "a": 7}
+
+    def f(x):
+        key = (now[0], 1) if tuples else now[0]
+        return x * d.get(key, 5)
+
+    compiled = fresh.compile(f, fullgraph=True)
+    x = torch.ones(2)
+    for now[0] in (nan, nan, float("nan"), nan, float("inf") - float("inf"), text, text):
+        assert torch.equal(compiled(x), f(x))
+    try:
+        for Text.__hash__ in (lambda _: 5, str.__hash__, lambda _: 6):
+            assert torch.equal(compiled(x), f(x))
+    finally:
+        Text.__hash__ = str.__hash__

@@ -169,6 +169,7 @@ PyObject* DrawProgram::Draw(Session& s, PyObject* function, PyObject* const* arg
   if (!name) return PyErr_Clear(), s.Break(BreakId::kRandom);
   if (surface::OpenSample(s.trace()))
     return s.Break(BreakId::kRandom, "a draw in framejit.vmap, which all samples would share");
+  if (s.kernels.draws()) return s.Break(BreakId::kSideEffect, "a draw behind an operator in Python that draws, too");
   PyObject* generator = args[0];
   // One that nobody has seen is part of a method that is a constant (numpy.random.rand).
   const Source* source = s.IsFresh(generator) ? nullptr

@@ -1,0 +1,308 @@
+"""What kernels in Python of torch.library's operators reach by other ways than a name: memory under another tensor, weak references, attributes of
+their arguments, methods that change containers, objects of classes that no name leads to, generators of random numbers."""
+
+import bisect
+import collections
+import cProfile
+import functools
+import heapq
+import signal
+import types
+import weakref
+
+import framejit
+import numpy
+import pytest
+
+torch = pytest.importorskip("torch")
+
+library = torch.library.Library("framejit_test_reach", "DEF")
+operators = []
+
+
+def operator(kernel, key="CPU"):
+    name = f"op{len(operators)}"
+    library.define(f"{name}(Tensor x) -> Tensor")
+    library.impl(name, kernel, key)
+    if key == "CPU":
+        library.impl(name, lambda x: torch.empty_like(x), "Meta")
+    operators.append(getattr(torch.ops.framejit_test_reach, name))
+    return operators[-1]
+
+
+class Held:
+    value = 0
+
+
+class Counted:
+    count = 0
+
+    def __init__(self):
+        Counted.count += 1
+
+    @classmethod
+    def make(cls):
+        return cls()
+
+
+def does(change):
+    def kernel(x):
+        change()
+        return x * 1
+
+    return operator(kernel)
+
+
+def in_place(make):
+    def program():
+        t = torch.zeros(2)
+        seen, written = make(t)
+        op = operator(lambda x: x + seen)
+
+        def f(x):
+            written[0] += 1
+            return op(x)
+
+        return f, t.zero_
+
+    return program
+
+
+def batch_norm():
+    norm = torch.nn.BatchNorm1d(2)
+    op = operator(lambda x: x + norm.running_mean + norm.num_batches_tracked)
+    return lambda x: norm(x.expand(3, 2) * torch.arange(3.0)[:, None]).sum() + op(x), norm.reset_running_stats
+
+
+def weak(make):
+    def program():
+        o = Held()
+        held = make(o)
+        op = operator(lambda x: x + held().value)
+
+        def f(x):
+            o.value += 1
+            return op(x)
+
+        return f, lambda: setattr(o, "value", 0)
+
+    return program
+
+
+def weak_dict(o):
+    d = weakref.WeakValueDictionary(o=o)
+    return lambda: d["o"]
+
+
+def container(make, change):
+    def program():
+        own = make()
+        op = does(lambda: change(own))
+        return lambda x: op(x) + len(own), own.clear
+
+    return program
+
+
+def ordered():
+    own = collections.OrderedDict()
+    op = does(lambda: own.move_to_end("a"))
+    return lambda x: op(x) + (1 if next(iter(own)) == "a" else 5), lambda: (own.clear(), own.update(a=1, b=2))
+
+
+def made(make):
+    def program():
+        o = Counted()
+        op = does(lambda: make(o))
+        return lambda x: op(x) + Counted.count, lambda: setattr(Counted, "count", 0)
+
+    return program
+
+
+def changed_class():
+    class A:
+        number = 1
+
+    class B:
+        number = 2
+
+    o = A()
+
+    def change():
+        o.__class__ = B if type(o) is A else A
+
+    op = does(change)
+    return lambda x: op(x) + o.number, lambda: setattr(o, "__class__", A)
+
+
+def training():
+    m = torch.nn.Dropout(0.5)
+    op = does(lambda: m.train(not m.training))
+    return lambda x: op(x) + (1 if m.training else 2), m.train
+
+
+def draws():
+    op = operator(lambda x: x + float(numpy.random.rand()))
+    return lambda x: numpy.random.rand() + op(x) * 2 + numpy.random.rand(), lambda: numpy.random.seed(0)
+
+
+def writes_under_another_tensor():
+    t = torch.zeros(2)
+    row = t[0]
+    op = does(lambda: t.add_(1))
+    return lambda x: row * 2 + op(x) + row, t.zero_
+
+
+def writes_from_a_view():
+    t = torch.zeros(2)
+    rows = t.numpy()
+    op = does(lambda: rows.__setitem__(0, rows[0] + 1))
+    return lambda x: op(x) + t, t.zero_
+
+
+PROGRAMS = {
+    "tensor": in_place(lambda t: (t, t)),
+    "view": in_place(lambda t: (t, t[0:1])),
+    "detached": in_place(lambda t: (t.detach(), t)),
+    "array": in_place(lambda t: (t, t.numpy())),
+    "batch norm": batch_norm,
+    "weakref": weak(weakref.ref),
+    "weak dict": weak(weak_dict),
+    "heap": container(list, lambda own: heapq.heappush(own, 1)),
+    "insort": container(list, lambda own: bisect.insort(own, 1)),
+    "deque": container(collections.deque, lambda own: own.appendleft(1)),
+    "ordered": ordered,
+    "type": made(lambda o: type(o)()),
+    "classmethod": made(lambda o: o.make()),
+    "class of an object": changed_class,
+    "training": training,
+    "draws": draws,
+    "written under another tensor": writes_under_another_tensor,
+    "written from a view": writes_from_a_view,
+}
+
+
+def results(call, reset):
+    reset()
+    return [call(torch.ones(2)).tolist() for _ in range(4)]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_what_a_kernel_reaches_otherwise(name):
+    program, reset = PROGRAMS[name]()
+    compiled = framejit.compile(program)
+    assert results(compiled, reset) == results(program, reset)
+    info = framejit.cache_info(compiled)
+    assert info["breaks"] >= 1 and info["outcomes"]["run"]["graph"] >= 1
+
+
+@pytest.mark.parametrize("what", ["reads", "changes"])
+def test_attributes_of_an_argument(what):
+    given = torch.ones(2)
+    given.state = types.SimpleNamespace(value=0)
+
+    def change(x):
+        x.state.value += 1
+        return x * 1
+
+    op = operator(change) if what == "changes" else operator(lambda x: x * x.state.value)
+
+    def f(x):
+        if what == "reads":
+            x.state.value += 1
+        return op(x) + (x.state.value if what == "changes" else 0)
+
+    def run(call):
+        given.state.value = 0
+        return [call(given).tolist() for _ in range(4)]
+
+    compiled = framejit.compile(f)
+    assert run(compiled) == run(f)
+    assert framejit.cache_info(compiled)["breaks"] >= 1
+
+
+def test_writes_to_other_memory_stay_in_the_graph():
+    """And no tensor is given a dict because it was looked at."""
+    t, other = torch.zeros(4), torch.zeros(2)
+    op = operator(lambda x: x + other)
+
+    def f(x):
+        t.add_(1)
+        return op(x) + t.sum()
+
+    compiled = framejit.compile(f, fullgraph=True)
+    assert results(compiled, t.zero_) == results(f, t.zero_)
+    info = framejit.cache_info(compiled)
+    assert (info["captures"], info["breaks"]) == (1, 0)
+
+
+def test_a_composite_operator_in_python_is_captured():
+    """It reads and counts as a function of the program's does."""
+    state = types.SimpleNamespace(count=0, scale=1.0)
+
+    def kernel(x, factor=3):
+        state.count += 1
+        return x * state.scale * factor
+
+    library.define("composite(Tensor x, int factor=3) -> Tensor")
+    library.impl("composite", kernel, "CompositeImplicitAutograd")
+    op = torch.ops.framejit_test_reach.composite
+
+    def f(x):
+        return op(x) + op(x, factor=2) + state.count
+
+    def run(call):
+        state.count, seen = 0, []
+        for k in range(5):
+            state.scale = (1.0, 1.0, 2.5, 1.0, 4.0)[k]
+            x = torch.ones(2, requires_grad=True)
+            y = call(x)
+            y.sum().backward()
+            seen.append((y.tolist(), x.grad.tolist(), state.count))
+        return seen
+
+    compiled = framejit.compile(f, fullgraph=True)
+    assert run(compiled) == run(f)
+    assert framejit.cache_info(compiled)["outcomes"]["run"]["graph"] == 5
+
+
+def test_under_a_profiler_written_in_c():
+    other = types.SimpleNamespace(count=0)
+    op = operator(lambda x: x + 1)
+
+    def f(x):
+        other.count += 1
+        return op(x) * 2
+
+    compiled, profile = framejit.compile(f, fullgraph=True), cProfile.Profile()
+    profile.enable()
+    try:
+        compiled(torch.ones(2))
+        assert compiled(torch.ones(2)).tolist() == [4, 4]
+    finally:
+        profile.disable()
+    assert other.count == 2 and profile.getstats()
+
+
+def test_a_signal_handler_in_a_partial(monkeypatch):
+    from framejit import _random
+
+    def handler(text, *_):
+        raise TimeoutError(text)
+
+    calls, rrelu = [], _random.rrelu
+
+    def late(*args):
+        calls.append(1)
+        if len(calls) == 2:
+            signal.raise_signal(signal.SIGALRM)
+        return rrelu(*args)
+
+    monkeypatch.setattr(_random, "rrelu", late)
+    compiled = framejit.compile(lambda x: torch.nn.functional.rrelu(x * 1.5, training=True) + 1)
+    before = signal.signal(signal.SIGALRM, functools.partial(handler, "too late"))
+    try:
+        compiled(torch.randn(4))
+        with pytest.raises(TimeoutError, match="too late"):
+            compiled(torch.randn(4))
+    finally:
+        signal.signal(signal.SIGALRM, before)
