@@ -7,6 +7,9 @@
 #include "tensor/overrides.h"
 #include "tensor/tensor.h"
 
+extern "C" int _PyDict_Next(PyObject* dict, Py_ssize_t* pos, PyObject** key, PyObject** value,
+                            Py_hash_t* hash);  // not in 3.13's headers
+
 namespace framejit::guard {
 
 Expected::Expected(PyObject* o, bool weakly) : object_(o) {
@@ -76,15 +79,22 @@ PyObject* DictLookup(PyObject* dict, PyObject* key) {
   // spares most checks from that.
   PyObject *found, *value;
   Py_ssize_t at = 0;
-  bool foreign = false;
-  while (PyDict_Next(dict, &at, &found, &value)) {
+  Py_hash_t hash, ours = -1;
+  const bool by_identity = ComparesByIdentity(key);
+  bool foreign = false, same_hash = false;
+  while (_PyDict_Next(dict, &at, &found, &value, &hash)) {
     if (EqualValues(found, key)) return value;
     if (PyUnicode_CheckExact(key) && IsText(found) && PyUnicode_Compare(found, key) == 0) return value;
     if (EqualTuples(found, key)) return value;
-    foreign = foreign || (Py_TYPE(found)->tp_flags & Py_TPFLAGS_HEAPTYPE && !ComparesByIdentity(found));
+    const bool asks = Py_TYPE(found)->tp_flags & Py_TPFLAGS_HEAPTYPE && !ComparesByIdentity(found);
+    if (!asks && !(PyTuple_Check(found) && PyTuple_Check(key))) continue;
+    foreign = foreign || asks;
+    if (by_identity) continue;
+    if (ours == -1 && (ours = PyObject_Hash(key)) == -1) PyErr_Clear();
+    same_hash = same_hash || hash == ours;
   }
   // One of those may say that it is equal. Neither absent nor anything that is expected there:
-  return foreign && ComparesByIdentity(key) ? Py_NotImplemented : nullptr;
+  return same_hash || (foreign && by_identity) ? Py_NotImplemented : nullptr;
 }
 
 bool IsText(PyObject* o) {
