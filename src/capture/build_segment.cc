@@ -233,17 +233,30 @@ class SegmentBuilder {
     seg_->exit.calls.push_back(std::move(call));
   }
 
-  // list[:] = what is in it by now; a deque is emptied and filled, if that is anything else than before.
+  // Items of a deque were replaced, at most. Iterators go on then, which all other changes end with an error, also one
+  // that leaves the items as they were.
+  bool PutInPlace(PyObject* deque, PyObject* read, PyObject* items) {
+    const Ref next(PyIter_Next(PyTuple_GET_ITEM(read, 1)));
+    if (PyErr_Occurred()) return PyErr_Clear(), false;
+    static PyObject* const assign = PyObject_GetAttrString(reinterpret_cast<PyObject*>(Py_TYPE(deque)), "__setitem__");
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items); ++i) {
+      PyObject* item = PyList_GET_ITEM(items, i);
+      if (item == PyList_GET_ITEM(PyTuple_GET_ITEM(read, 0), i)) continue;
+      Ref at(PyLong_FromSsize_t(i));
+      AddExitCall(PendingCall{Borrow(assign), {}}, false);
+      seg_->exit.calls.back().args = {recipe().Add(deque), recipe().Add(at.get()), recipe().Add(item)};
+      s_.Keep(at.release());
+    }
+    return true;
+  }
+
+  // list[:] = what is in it by now; a deque is emptied and filled.
   void AddList(PyObject* list) {
     static PyObject* const assign = PyObject_GetAttrString(reinterpret_cast<PyObject*>(&PyList_Type), "__setitem__");
     Ref all(PySlice_New(nullptr, nullptr, nullptr)), items(PySequence_List(s_.Find(list)->written));
     if (guard::IsDeque(list)) {
-      const auto read = s_.pending().as_read.find(list);
-      const auto same = [&](PyObject* before) {
-        PyObject **const a = &PyList_GET_ITEM(before, 0), **const b = &PyList_GET_ITEM(items.get(), 0);
-        return std::equal(a, a + PyList_GET_SIZE(before), b, b + PyList_GET_SIZE(items.get()));
-      };
-      if (read != s_.pending().as_read.end() && same(read->second.get())) return;
+      if (const auto read = s_.pending().as_read.find(list); read != s_.pending().as_read.end())
+        if (PutInPlace(list, read->second.get(), items.get())) return;
       for (const char* name : {"clear", "extend"}) {
         Ref method(PyObject_GetAttrString(reinterpret_cast<PyObject*>(Py_TYPE(list)), name));
         AddExitCall(PendingCall{std::move(method), {}}, false);
@@ -368,11 +381,14 @@ class SegmentBuilder {
     for (auto& w : s_.graph().writes) written[w.input] = !s_.trace().calls.empty();
     for (TraceId id : s_.pending().stopped)  // what a view of it has of gradients changes with it
       if (const int input = s_.trace().tensors[s_.pending().Original(id)].input; input >= 0) written[input] = true;
-    if (std::find(written.begin(), written.end(), true) == written.end()) return;
-    if (!s_.cached.empty()) {  // what a cache keeps may share memory with what is written
-      problem_->state = "tensors are written beside what a functools.lru_cache has";
-      return;
+    const bool writes = std::find(written.begin(), written.end(), true) != written.end();
+    if (writes && !s_.cached.empty()) {  // what a cache keeps may share memory with what is written
+      if (s_.options().whole && !s_.options().dynamic_dims.empty())
+        problem_->again = diag::Again::kFixedSizes;
+      else
+        problem_->state = "tensors are written beside what a functools.lru_cache has";
     }
+    if (!writes || *problem_) return;
     std::vector<guard::Extent> extents;
     for (size_t i = 0; i < written.size(); ++i) {
       guard::Row row{guard::Kind::kApart, s_.input_sources()[i]};

@@ -387,6 +387,28 @@ PyObject* CachedInputs::Capture(CaptureSemantics& sem, Session& s, PyObject* cac
     return Py_NewRef(proxies_[i].get());
   }
 
+  // What the cache has for the numbers of now, or is to have, is a tensor without gradients.
+  const std::vector<Ref> now = call.Arguments(s.env().hints());
+  std::vector<PyObject*> raw;
+  for (const Ref& a : now) raw.push_back(a.get());
+  PyObject* dict;
+  Ref name, real;
+  {
+    SuspendScope off;
+    PyObject* entry = CacheEntry(cached, function.get(), raw.data(), nargs, kwnames, &dict, &name);
+    if (!dict) return s.Break(BreakId::kUnknownCall, "a functools.lru_cache");
+    if (entry) {
+      call.made = MadeBefore(s, cached, name.get());
+      real = Borrow(call.bounded ? ResultIn(entry) : entry);
+    } else if (!PyErr_Occurred()) {
+      if (call.bounded && !AskNow(s, cached)) return nullptr;
+      real = Ref(CallOnce(s, cached, function.get(), raw.data(), nargs, kwnames, true));
+    }
+  }
+  tensor::Meta m;
+  const bool plain = real && tensor::Classify(real.get()) == tensor::Class::kTorch;
+  PyObject** const own = plain ? _PyObject_GetDictPtr(real.get()) : nullptr;
+  if (!plain || !tensor::ReadMeta(real.get(), &m) || m.requires_grad || (own && *own)) return nullptr;
   const size_t calls = s.trace().calls.size(), tensors = s.trace().tensors.size(),
                others = s.pending().cache_calls.size(), asked = calls_.size();
   s.SourceOf(function.get());
@@ -404,28 +426,11 @@ PyObject* CachedInputs::Capture(CaptureSemantics& sem, Session& s, PyObject* cac
     for (const shape::Int& size : call.meta.sizes) fits = fits && !s.env().AtRun(size);
     fits = fits && call.meta.framework == Framework::kTorch && !call.meta.requires_grad;
   }
-  if (!fits) return s.Break(BreakId::kUnknownCall, "a functools.lru_cache asked for numbers that change");
-  s.trace().calls.resize(calls);
-
-  SuspendScope off;
-  const std::vector<Ref> now = call.Arguments(s.env().hints());
-  std::vector<PyObject*> raw;
-  for (const Ref& a : now) raw.push_back(a.get());
-  PyObject* dict;
-  Ref name, real;
-  PyObject* entry = CacheEntry(cached, function.get(), raw.data(), nargs, kwnames, &dict, &name);
-  if (!dict) return s.Break(BreakId::kUnknownCall, "a functools.lru_cache");
-  if (entry) {
-    call.made = MadeBefore(s, cached, name.get());
-    real = Borrow(call.bounded ? ResultIn(entry) : entry);
-  } else if (!PyErr_Occurred()) {
-    if (call.bounded && !AskNow(s, cached)) return nullptr;
-    real = Ref(CallOnce(s, cached, function.get(), raw.data(), nargs, kwnames, true));
+  if (!fits) {
+    s.symbols_refused |= s.options().whole;  // one version for each number
+    return s.Break(BreakId::kUnknownCall, "a functools.lru_cache asked for numbers that change");
   }
-  if (!real) return nullptr;
-  tensor::Meta m;
-  if (tensor::Classify(real.get()) != tensor::Class::kTorch || !tensor::ReadMeta(real.get(), &m) || m.requires_grad)
-    return s.Break(BreakId::kUnknownCall, "a functools.lru_cache that has something else");
+  s.trace().calls.resize(calls);
   call.key_set = m.key_set;
   call.meta.is_inference = m.is_inference;
   call.meta.is_parameter = call.meta.is_scalar = false;
@@ -439,28 +444,48 @@ PyObject* CachedInputs::Capture(CaptureSemantics& sem, Session& s, PyObject* cac
   return proxy.release();
 }
 
+// Is it what the graph was made for? Attributes of its own would be looked for where they are not.
+static bool Fits(PyObject* result, const TensorMeta& meta, uint64_t key_set, std::span<const int64_t> symbols) {
+  tensor::Meta m;
+  PyObject** const own = result ? _PyObject_GetDictPtr(result) : nullptr;
+  if (own && *own && PyDict_GET_SIZE(*own)) return false;
+  bool fits = result && tensor::Classify(result) == tensor::Class::kTorch && tensor::ReadForGuard(result, &m) &&
+              m.dtype == meta.dtype && m.device == meta.device && m.key_set == key_set && !m.requires_grad &&
+              m.rank == static_cast<int>(meta.sizes.size());
+  for (int d = 0; fits && d < m.rank; ++d)
+    fits =
+        m.sizes[d] == meta.sizes[d].Eval(symbols) && (m.sizes[d] == 1 || m.strides[d] == meta.strides[d].Eval(symbols));
+  return fits;
+}
+
 bool CachedInputs::Ask(PyObject** inputs, std::span<const int64_t> symbols, std::vector<Ref>* held) const {
-  for (const Call& c : calls_) {
-    const std::vector<Ref> args = c.Arguments(symbols);
+  struct Question {
+    std::vector<Ref> args;
     std::vector<PyObject*> raw;
-    for (const Ref& a : args) raw.push_back(a.get());
-    const auto nargs = static_cast<Py_ssize_t>(raw.size()) - (c.kwnames ? PyTuple_GET_SIZE(c.kwnames.get()) : 0);
+    Py_ssize_t nargs = 0;
+    Ref has;  // null: the outcome of the call waits
+  };
+  std::vector<Question> all;
+  for (const Call& c : calls_) {  // All are looked at before one is asked for: caches count.
+    Question q{c.Arguments(symbols), {}};
+    for (const Ref& a : q.args) q.raw.push_back(a.get());
+    q.nargs = static_cast<Py_ssize_t>(q.raw.size()) - (c.kwnames ? PyTuple_GET_SIZE(c.kwnames.get()) : 0);
     PyObject* dict;
     Ref name;
-    PyObject* entry = CacheEntry(c.cache.get(), c.function.get(), raw.data(), nargs, c.kwnames.get(), &dict, &name);
-    const bool waits = !entry && Waits(c.cache.get(), raw.data(), nargs, c.kwnames.get());
+    PyObject* entry = CacheEntry(c.cache.get(), c.function.get(), q.raw.data(), q.nargs, c.kwnames.get(), &dict, &name);
+    const bool waits = !entry && Waits(c.cache.get(), q.raw.data(), q.nargs, c.kwnames.get());
     if (!dict || (!waits && (!entry || guard::DictLookup(dict, name.get()) != entry))) return PyErr_Clear(), false;
+    if (entry) q.has = Borrow(c.bounded ? ResultIn(entry) : entry);
+    if (entry && !Fits(q.has.get(), c.meta, c.key_set, symbols)) return PyErr_Clear(), false;
+    all.push_back(std::move(q));
+  }
+  for (size_t i = 0; i < calls_.size(); ++i) {
+    const Call& c = calls_[i];
     const bool made = std::exchange(c.made, false);
-    PyObject* has = made && entry ? c.bounded ? ResultIn(entry) : entry : nullptr;
-    Ref result(has ? Py_NewRef(has) : PyObject_Vectorcall(c.cache.get(), raw.data(), nargs, c.kwnames.get()));
-    tensor::Meta m;
-    bool fits = result && tensor::Classify(result.get()) == tensor::Class::kTorch &&
-                tensor::ReadForGuard(result.get(), &m) && m.dtype == c.meta.dtype && m.device == c.meta.device &&
-                m.key_set == c.key_set && !m.requires_grad && m.rank == static_cast<int>(c.meta.sizes.size());
-    for (int d = 0; fits && d < m.rank; ++d)
-      fits = m.sizes[d] == c.meta.sizes[d].Eval(symbols) &&
-             (m.sizes[d] == 1 || m.strides[d] == c.meta.strides[d].Eval(symbols));
-    if (!fits) return PyErr_Clear(), false;
+    Ref result(made && all[i].has
+                   ? all[i].has.release()
+                   : PyObject_Vectorcall(c.cache.get(), all[i].raw.data(), all[i].nargs, c.kwnames.get()));
+    if (!Fits(result.get(), c.meta, c.key_set, symbols)) return PyErr_Clear(), false;
     inputs[c.input] = result.get();
     held->push_back(std::move(result));
   }
@@ -469,6 +494,7 @@ bool CachedInputs::Ask(PyObject** inputs, std::span<const int64_t> symbols, std:
 
 PyObject* CaptureSemantics::CallLru(PyObject* callable, PyObject** args, Py_ssize_t nargs, PyObject* kwnames) {
   const Py_ssize_t total = nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
+  if (!s_.Pin(callable)) return nullptr;
   // Of values, and of objects that are keys by themselves: what is cached, as for every caller. An attribute of a
   // class is not known by itself.
   bool values = s_.SourceOf(callable) || !s_.Find(callable);

@@ -2,6 +2,8 @@
 
 #include <Python.h>
 
+#include <cstddef>
+
 namespace framejit::capture {
 
 // torch.compile writes to classes of its own at every call: of them only what was read counts, not each change.
@@ -9,5 +11,9 @@ bool IsBookkeeping(PyTypeObject* type);
 
 // One that is asked before the object's own dict: what can only be written (no __get__) is not.
 bool IsDataDescr(PyObject* d);
+
+bool IsSlot(PyObject* d);  // an attribute of a class with __slots__ that may be written
+
+std::nullptr_t NoAttribute(PyObject* o, PyObject* name);  // Sets the AttributeError.
 
 }  // namespace framejit::capture

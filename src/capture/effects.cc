@@ -338,8 +338,9 @@ PyObject* Session::EmptyLike(PyObject* list, const Source* source) {
     return module ? PyObject_CallMethod(module.get(), "attrgetter", "s", "maxlen") : nullptr;
   }();
   Ref most(bound ? PyObject_CallOneArg(bound, list) : nullptr);
-  Ref seen(most ? FromOutside(most.get(), guards_->Child(SourceKind::kMember, source, 0, bound), true) : nullptr);
-  return seen ? PyObject_CallFunction(reinterpret_cast<PyObject*>(Py_TYPE(list)), "()O", most.get()) : nullptr;
+  if (!most) return nullptr;
+  guards_->Equal(guards_->Child(SourceKind::kMember, source, 0, bound), most.get());
+  return PyObject_CallFunction(reinterpret_cast<PyObject*>(Py_TYPE(list)), "()O", most.get());
 }
 
 PyObject* Session::WriteList(PyObject* list) {
@@ -363,7 +364,8 @@ PyObject* Session::WriteList(PyObject* list) {
       if (!seen || !Ref(PyObject_CallMethod(now.get(), "append", "O", seen.get()))) return nullptr;
     }
   }
-  if (guard::IsDeque(list) && last == mine.rend()) pending_.as_read[list] = Ref(PySequence_List(now.get()));
+  if (guard::IsDeque(list) && last == mine.rend())
+    pending_.as_read[list] = Ref(Py_BuildValue("(NN)", PySequence_List(now.get()), PyObject_GetIter(now.get())));
   for (auto c = last.base(); c != mine.end(); ++c) {
     std::vector<PyObject*> args = {now.get()};
     for (size_t i = 1; i < c->args.size(); ++i) args.push_back(c->args[i].get());

@@ -122,6 +122,14 @@ PyObject* CaptureSemantics::Compare(PyObject* a, PyObject* b, int op) {
   return s_.Adopt(PyObject_RichCompare(a, b, op));
 }
 
+// An input whose place holds nothing (cached_inputs.h): a guard would compare that.
+static bool IsAskedOfCache(const Source* s) {
+  if (s->kind != SourceKind::kItem || s->base->kind != SourceKind::kConst) return false;
+  PyObject* places = s->base->object;
+  return PyList_CheckExact(places) && s->index < PyList_GET_SIZE(places) &&
+         PyList_GET_ITEM(places, s->index) == Py_None;
+}
+
 int CaptureSemantics::Is(PyObject* a, PyObject* b) {
   if (const std::optional<bool> known = IsOfValues(s_, a, b)) return *known;
   RESOLVE_INT(a);
@@ -145,6 +153,8 @@ int CaptureSemantics::Is(PyObject* a, PyObject* b) {
     }
   }
   if (p && q) {
+    if (IsAskedOfCache(p) || IsAskedOfCache(q))
+      return s_.Break(BreakId::kUnknownCall, "which object a functools.lru_cache has"), -1;
     guard::Row row{guard::Kind::kDifferentObject, p, q};
     row.here = true;
     s_.guards().Add(std::move(row));
@@ -285,7 +295,7 @@ int CaptureSemantics::SetItem(PyObject* o, PyObject* key, PyObject* value) {
     PyObject* d = _PyType_Lookup(Py_TYPE(o), value ? setitem_name : delitem_name);
     const bool kind = PyODict_CheckExact(o) || OfType(Py_TYPE(o), CType::kDefaultDict);
     const bool stays = PyDict_CheckExact(o) || (kind && !s_.Find(o)->contents_noted);
-    if (stays && ComparesAsItIs(key)) {
+    if (stays && ComparesAsItIs(key) && (value || s_.GuardsKey(o, key))) {
       if (!value) {
         bool found;
         Ref old(s_.ReadDictItem(o, s_.SourceOf(o), key, &found));

@@ -230,12 +230,12 @@ RunEnd Segment::TryTimed(int weight, PyObject** slots_in, FjFrame* frame, PyObje
     outcomes->Add(RunEnd::kFailing);
     return RunEnd::kFailing;
   }
+  if (!floats.Run({symbols.data(), symbols.size()})) return RunEnd::kMiss;
   std::vector<Ref> asked;
   if (!cached.empty() && !cached.Ask(inputs.data(), {symbols.data(), symbols.size()}, &asked)) {
     outcomes->Add(RunEnd::kLeft);
     return RunEnd::kLeft;
   }
-  if (!floats.Run({symbols.data(), symbols.size()})) return RunEnd::kMiss;
   absl::FixedArray<PyObject*, 16> out(exit.recipe.outputs.size(), nullptr);
   std::optional<SuspendScope> off;
   if (frame) off.emplace();  // the hot path has nothing to suspend

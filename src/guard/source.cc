@@ -2,10 +2,15 @@
 
 #include <structmember.h>
 
+#include <algorithm>
+
 #include "diag/diag.h"
 #include "guard/program.h"
 #include "tensor/overrides.h"
 #include "tensor/tensor.h"
+
+extern "C" int _PyDict_Next(PyObject* dict, Py_ssize_t* pos, PyObject** key, PyObject** value,
+                            Py_hash_t* hash);  // not in 3.13's headers
 
 namespace framejit::guard {
 
@@ -51,18 +56,28 @@ static bool IsTensorObject(PyObject* o) {
   return tensor::IsPlainTorch(tensor::Classify(o));
 }
 
-// Are both tuples, named ones perhaps, that are equal although their items are of other types (1 and 1.0)?
-static bool EqualTuples(PyObject* a, PyObject* b) {
+// Is it a number, say, of a class of C that holds nothing else?
+static bool ComparesInCAlone(PyObject* o) {
+  return !(Py_TYPE(o)->tp_flags & (Py_TPFLAGS_HEAPTYPE | Py_TPFLAGS_HAVE_GC));
+}
+
+// Are both such, or tuples of such (named ones perhaps), so that C decides whether they are equal although they may be
+// of other types (1 and 1.0)?
+static bool DecidedInC(PyObject* a, PyObject* b) {
   const auto plain = [](PyObject* o) {
-    if (!PyTuple_Check(o) || Py_TYPE(o)->tp_richcompare != PyTuple_Type.tp_richcompare) return false;
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i)
-      if (Py_TYPE(PyTuple_GET_ITEM(o, i))->tp_flags & (Py_TPFLAGS_HEAPTYPE | Py_TPFLAGS_HAVE_GC)) return false;
-    return true;
+    if (!PyTuple_Check(o)) return ComparesInCAlone(o);
+    PyObject* const* items = reinterpret_cast<PyTupleObject*>(o)->ob_item;
+    return Py_TYPE(o)->tp_richcompare == PyTuple_Type.tp_richcompare &&
+           std::all_of(items, items + PyTuple_GET_SIZE(o), ComparesInCAlone);
   };
-  if (!PyTuple_Check(b) || !plain(a) || !plain(b) || PyTuple_GET_SIZE(a) != PyTuple_GET_SIZE(b)) return false;
-  const int equal = PyObject_RichCompareBool(a, b, Py_EQ);
-  if (equal < 0) PyErr_Clear();
-  return equal == 1;
+  return plain(a) && plain(b);
+}
+
+// Does its hash run no code of the program's?
+static bool HashesInC(PyObject* o) {
+  if (!PyTuple_Check(o)) return ComparesInCAlone(o) || IsText(o) || (PyType_Check(o) && ComparesByIdentity(o));
+  PyObject* const* items = reinterpret_cast<PyTupleObject*>(o)->ob_item;
+  return Py_TYPE(o)->tp_hash == PyTuple_Type.tp_hash && std::all_of(items, items + PyTuple_GET_SIZE(o), HashesInC);
 }
 
 PyObject* DictLookup(PyObject* dict, PyObject* key) {
@@ -76,15 +91,25 @@ PyObject* DictLookup(PyObject* dict, PyObject* key) {
   // spares most checks from that.
   PyObject *found, *value;
   Py_ssize_t at = 0;
+  const bool by_identity = ComparesByIdentity(key), by_hash = !by_identity && HashesInC(key);
+  Py_hash_t hash, ours = by_hash ? PyObject_Hash(key) : -1;
+  if (ours == -1) PyErr_Clear();
   bool foreign = false;
-  while (PyDict_Next(dict, &at, &found, &value)) {
+  while (_PyDict_Next(dict, &at, &found, &value, &hash)) {
     if (EqualValues(found, key)) return value;
     if (PyUnicode_CheckExact(key) && IsText(found) && PyUnicode_Compare(found, key) == 0) return value;
-    if (EqualTuples(found, key)) return value;
-    foreign = foreign || (Py_TYPE(found)->tp_flags & Py_TPFLAGS_HEAPTYPE && !ComparesByIdentity(found));
+    if (foreign || (!by_identity && (!by_hash || hash != ours))) continue;
+    if (by_hash && DecidedInC(found, key)) {
+      const int equal = PyObject_RichCompareBool(found, key, Py_EQ);
+      if (equal == 1) return value;
+      if (equal < 0) PyErr_Clear();
+    } else {
+      foreign = (Py_TYPE(found)->tp_flags & Py_TPFLAGS_HEAPTYPE && !ComparesByIdentity(found)) ||
+                (PyTuple_Check(found) && PyTuple_Check(key));
+    }
   }
   // One of those may say that it is equal. Neither absent nor anything that is expected there:
-  return foreign && ComparesByIdentity(key) ? Py_NotImplemented : nullptr;
+  return foreign ? Py_NotImplemented : nullptr;
 }
 
 bool IsText(PyObject* o) {

@@ -236,3 +236,67 @@ def test_numbers_that_change_are_one_graph(fresh, name):
     info = f.cache_info()
     assert (info["captures"], info["breaks"], info["recompiles"]) == (1, 0, 0)
     assert info["outcomes"]["run"]["nothing" if name == "given" else "graph"] >= 4
+
+
+def looked_at(torch, maxsize):
+    @functools.lru_cache(maxsize=maxsize)
+    def table(n):
+        return torch.arange(n).float()
+
+    def shared(g, x, y):
+        return x + g(x.shape[0]), g(x.shape[0]) is g(y.shape[0])
+
+    def given(g, x, y):
+        return x + g(x.shape[0]), g(x.shape[0]) is y
+
+    def marked(g, x, y):
+        return x + g(x.shape[0]), getattr(g(x.shape[0]), "mark", None)
+
+    def two(g, x, y):
+        return x + g(x.shape[0]), (g(x.shape[0]) + 1, g(y.shape[0]) * 2)
+
+    return table, {"shared": shared, "given": given, "marked": marked, "two": two}
+
+
+@pytest.mark.parametrize("maxsize", [None, 8])
+@pytest.mark.parametrize("name", ["shared", "given", "marked", "two"])
+def test_tables_that_are_looked_at_closer(fresh, name, maxsize):
+    """Which object a cache has, and what that carries, is as in eager, also of a cache that replaces the one that was
+    captured; each call is counted once, though another table is not known yet."""
+    torch = pytest.importorskip("torch")
+
+    def run(compiled):
+        (first, programs), (second, _) = looked_at(torch, maxsize), looked_at(torch, maxsize)
+        f = fresh.compile(programs[name]) if compiled else programs[name]
+        out = []
+        for step, (n, m) in enumerate([(4, 3), (3, 4), (3, 3), (5, 2), (2, 5), (4, 4), (5, 6), (4, 3), (3, 3), (5, 5), (2, 5)]):
+            g = first if step < 8 else second
+            if step >= 8:
+                g(n).add_(10), g(m)
+            if step % 3 == 2 and name == "marked":
+                g(n).mark = step
+            x, y = torch.ones(n), g(m) if name == "given" and step % 2 else torch.ones(m)
+            a, b = f(g, x, y)
+            out.append((a.tolist(), [t.tolist() for t in b] if isinstance(b, tuple) else b))
+            if name == "two" and step > 1:
+                out.append(tuple(g.cache_info()))
+        return out
+
+    assert run(False) == run(True)
+
+
+@pytest.mark.parametrize("what", ["tuple", "number", "gradients", "random", "written"])
+def test_whole_graphs_have_a_version_for_each_number_where_it_must_be(fresh, what):
+    torch = pytest.importorskip("torch")
+    made = {
+        "tuple": lambda n: (n, torch.ones(n)),
+        "number": lambda n: n * 2,
+        "gradients": lambda n: torch.ones(n, requires_grad=True),
+        "random": lambda n: torch.rand(n) * 0,
+        "written": lambda n: torch.ones(n),
+    }[what]
+    g = functools.lru_cache(None)(made)
+    body = {"tuple": lambda x: x + g(x.shape[0])[1], "written": lambda x: x.add_(g(x.shape[0]))}.get(what, lambda x: x + g(x.shape[0]))
+    f = fresh.compile(body, fullgraph=True)
+    for n in (2, 3, 4, 5, 3, 2):
+        assert f(torch.ones(n)).tolist() == body(torch.ones(n)).tolist()

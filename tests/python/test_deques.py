@@ -152,3 +152,53 @@ def test_one_that_grows_without_bound(fresh):
         assert torch.allclose(f(theirs, T(k)), compiled(ours, T(k)))
         assert shown(theirs) == shown(ours)
     assert fresh.cache_info(compiled)["segments"] <= 12
+
+
+def test_the_bound_of_one_that_is_empty_or_short(fresh):
+    def f(q, x):
+        y = q[0] + x
+        q.append(y)
+        return y, q.maxlen, len(q)
+
+    compiled = fresh.compile(f)
+    for bound in (2, 3, None, 2, 1, 3):
+        theirs, ours = deque([T(1)], bound), deque([T(1)], bound)
+        a, b = f(theirs, T(2)), compiled(ours, T(2))
+        assert a[1:] == b[1:] and torch.equal(a[0], b[0]) and shown(theirs) == shown(ours)
+
+
+def put(q, x):
+    q[0] = q[-1] * x
+    return q[0] + 1
+
+
+def put_and_taken(q, x):
+    q.append(x)
+    q.pop()
+    return q[0] + x
+
+
+def turned(q, x):
+    q.rotate(len(q))
+    return q[0] * x
+
+
+@pytest.mark.parametrize("f", [put, put_and_taken, turned])
+def test_while_a_caller_goes_through_it(fresh, f):
+    """Items that are replaced end no iteration; whatever else is done to a deque does, though it is as it was."""
+
+    def gone_through(call, q):
+        out = []
+        try:
+            for item in q:
+                out.append((item.tolist(), call(q, T(2)).tolist()))
+        except RuntimeError as e:
+            out.append(str(e))
+        return out, shown(q)
+
+    told = fresh.explain(f)(deque([T(1), T(2), T(3)]), T(2))
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+    compiled = fresh.compile(f)
+    for n in (3, 2, 3, 7, 2):
+        theirs, ours = (deque(T(k + 1) for k in range(n)) for _ in range(2))
+        assert gone_through(f, theirs) == gone_through(compiled, ours)

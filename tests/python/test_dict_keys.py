@@ -1,6 +1,7 @@
 """Dicts from outside that are read and written by tuples."""
 
 import collections
+import enum
 
 import pytest
 
@@ -79,3 +80,38 @@ def test_keys_that_are_found_by_what_they_are(fresh, tuples):
             assert torch.equal(compiled(x), f(x))
     finally:
         Text.__hash__ = str.__hash__
+
+
+class Half(enum.IntEnum):
+    ONE = 1
+
+
+class Same:
+    def __hash__(self):
+        return hash(1)
+
+    def __eq__(self, other):
+        return other == 1
+
+
+@pytest.mark.parametrize("named", [(Half.ONE, 2), (Same(), 2), ((1.0,), 2), ((Half.ONE,), 2), 1.0, True, Half.ONE, Same()])
+def test_keys_that_say_that_they_equal_another(fresh, named):
+    """The graph that found no such key is not run where one that is equal has come, of whatever class."""
+    key = 1 if not isinstance(named, tuple) else ((1,), 2) if isinstance(named[0], tuple) else (1, 2)
+
+    def read(d, x):
+        try:
+            return x + d[key]
+        except KeyError:
+            return x
+
+    def gone(d, x):
+        del d[key]
+        return x * len(d)
+
+    for f in (read, gone):
+        compiled = fresh.compile(f)
+        for has in (False, False, True, True, False) if f is read else (True, True):
+            theirs, ours = ({"other": 1, **({named: 5} if has else {})} for _ in range(2))
+            assert torch.equal(f(theirs, torch.ones(2)), compiled(ours, torch.ones(2)))
+            assert list(theirs) == list(ours)

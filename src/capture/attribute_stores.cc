@@ -1,0 +1,144 @@
+// Stores to attributes: those of outside objects wait for the exit.
+#include <Python.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+
+#include "capture/arg_vector.h"
+#include "capture/class_attributes.h"
+#include "capture/proxy.h"
+#include "capture/semantics.h"
+#include "capture/tensor_state.h"
+#include "capture/wrappers/wrappers.h"
+
+namespace framejit::capture {
+namespace {
+
+struct Names {
+  PyObject *set = Interned("__set__"), *delete_ = Interned("__delete__"), *setattr = Interned("__setattr__"),
+           *delattr = Interned("__delattr__");
+};
+const Names& N() {
+  static const Names names;
+  return names;
+}
+
+}  // namespace
+
+// The slot `d` of an outside object: it is written at the exit.
+int CaptureSemantics::StoreSlot(PyObject* o, PyObject* name, PyObject* d, PyObject* value) {
+  if (s_.InLookup() || !s_.SourceOf(o)) return s_.Break(BreakId::kSideEffect, "a slot of an outside object"), -1;
+  if (!value) {
+    bool missing;
+    Ref old(FindAttr(o, name, &missing));
+    if (!old)
+      return s_.broken() || PyErr_Occurred() ? -1 : (PyErr_SetObject(PyExc_AttributeError, PyDescr_NAME(d)), -1);
+  }
+  Ref descriptor(s_.FromOutside(d, s_.guards().Const(d)));
+  if (!descriptor) return -1;
+  s_.pending().Store(o, d, value);
+  return 0;
+}
+
+int CaptureSemantics::GenericSetAttr(PyObject* o, PyObject* name, PyObject* value) {
+  PyTypeObject* type = Py_TYPE(o);
+  s_.NoteType(type);
+  PyObject* d = _PyType_Lookup(type, name);
+  if (d && PyObject_TypeCheck(d, &PyProperty_Type)) {
+    Ref f(PyObject_GetAttrString(d, value ? "fset" : "fdel"));
+    if (!f) return -1;
+    if (f.get() != Py_None) {
+      PyObject* args[] = {o, value};
+      Ref r(Call(f.get(), args, value ? 2 : 1, nullptr));
+      return r ? 0 : -1;
+    }
+  }
+  PyObject* python_set = d ? PythonFunctionIn(Py_TYPE(d), value ? N().set : N().delete_) : nullptr;
+  if (python_set) {
+    PyObject* args[] = {d, o, value};
+    Ref r(Call(python_set, args, value ? 3 : 2, nullptr));
+    return r ? 0 : -1;
+  }
+  if (s_.IsPrivate(o)) return PyObject_GenericSetAttr(o, name, value);
+  if (d && IsSlot(d)) return StoreSlot(o, name, d, value);
+  if (d && Py_TYPE(d)->tp_descr_set) return s_.Break(BreakId::kSideEffect, "a slot of an outside object"), -1;
+  const Source* ds;
+  PyObject* dict = InstanceDict(o, &ds);
+  if (s_.broken()) return -1;
+  if (!dict || !ds) return s_.Break(BreakId::kSideEffect, std::string("attribute of a ") + type->tp_name), -1;
+  Ref seen(s_.FromOutside(dict, ds));
+  if (!seen) return -1;
+  if (!value) {
+    bool found;
+    Ref old(s_.ReadDictItem(dict, ds, name, &found));
+    if (s_.broken() || PyErr_Occurred()) return -1;
+    if (!found) return NoAttribute(o, name), -1;
+  }
+  return s_.WriteDictItem(dict, name, value);
+}
+
+// An attribute of a tensor's own, which its class knows nothing of. One that was made here gets it at the exit, if it
+// is still there.
+int CaptureSemantics::StoreTensorAttr(PyObject* o, PyObject* name, PyObject* value) {
+  auto refuse = [&] { return s_.Break(BreakId::kSideEffect, "attribute of a tensor"), -1; };
+  const TraceId id = s_.pending().Original(AsTensor(o)->id);
+  Ref type(TensorClass(s_, o));
+  if (!type) return -1;
+  auto* t = reinterpret_cast<PyTypeObject*>(type.get());
+  PyObject *descr = s_.NoteLookup(t, name), *hook = s_.NoteLookup(t, value ? N().setattr : N().delattr);
+  const bool plain = s_.meta(id).framework == Framework::kTorch && !(hook && PyFunction_Check(hook));
+  if (const char* text = plain ? PyUnicode_AsUTF8(name) : nullptr)
+    if (const std::optional<bool> set = SetOfTensor(s_, o, text, value)) return *set ? 0 : -1;
+  if (s_.broken() || PyErr_Occurred()) return -1;
+  if (plain && descr && PyObject_TypeCheck(descr, &PyProperty_Type)) {  // of a subclass
+    Ref setter(PyObject_GetAttrString(descr, value ? "fset" : "fdel"));
+    if (setter && PyFunction_Check(setter.get()) && s_.SourceOf(setter.get())) {
+      PyObject* args[] = {o, value};
+      return Ref(Call(setter.get(), args, value ? 2 : 1, nullptr)) ? 0 : -1;
+    }
+    PyErr_Clear();
+  }
+  if (s_.meta(id).framework != Framework::kTorch || (descr && Py_TYPE(descr)->tp_descr_set) ||
+      (hook && PyFunction_Check(hook)) || s_.lowering().IsHidden(id))
+    return refuse();
+  const int input = s_.trace().tensors[id].input;
+  PyObject** dict = input < 0 ? nullptr : _PyObject_GetDictPtr(s_.input_tensors()[input]);
+  if (input >= 0 && !dict) return refuse();
+  if (input < 0 || !*dict) {  // an input that has none yet gets them at the exit, too
+    if (input >= 0) {
+      if (s_.later || s_.InLookup()) return refuse();
+      s_.guards().Absent(s_.guards().Child(SourceKind::kInstanceDict, s_.input_sources()[input]));
+    }
+    auto& own = s_.pending().attributes[id];
+    auto at =
+        std::find_if(own.begin(), own.end(), [&](auto& a) { return PyUnicode_Compare(a.first.get(), name) == 0; });
+    if (at != own.end()) own.erase(at);
+    if (value) own.emplace_back(Borrow(name), Borrow(value));
+    return value || at != own.end() ? 0 : refuse();
+  }
+  if (!value) return refuse();
+  Ref seen(s_.FromOutside(*dict, s_.guards().Child(SourceKind::kInstanceDict, s_.input_sources()[input])));
+  return seen ? s_.WriteDictItem(*dict, name, value) : -1;
+}
+
+int CaptureSemantics::StoreAttr(PyObject* o, PyObject* name, PyObject* value) {
+  o = s_.Resolve(o);
+  if (value) value = s_.Resolve(value);
+  if (!o || s_.broken()) return -1;
+  if (IsTensor(o)) return StoreTensorAttr(o, name, value);
+  if (IsWrapper(o) && !WrapperTakes(s_, o, name)) return -1;
+  if (PyType_Check(o)) return StoreClassAttr(reinterpret_cast<PyTypeObject*>(o), name, value);
+  if (PyModule_Check(o) || PyFunction_Check(o)) {
+    if (PyFunction_Check(o) && s_.IsFresh(o)) return PyObject_SetAttr(o, name, value);
+    return s_.Break(BreakId::kSideEffect, std::string("attribute of a ") + Py_TYPE(o)->tp_name), -1;
+  }
+  if (PyObject* hook = PythonFunctionIn(Py_TYPE(o), value ? N().setattr : N().delattr)) {
+    s_.NoteType(Py_TYPE(o));
+    PyObject* args[] = {o, name, value};
+    Ref r(Call(hook, args, value ? 3 : 2, nullptr));
+    return r ? 0 : -1;
+  }
+  return GenericSetAttr(o, name, value);
+}
+}  // namespace framejit::capture

@@ -1,0 +1,21 @@
+// What the files share that go through containers from outside.
+#pragma once
+
+#include "capture/session.h"
+
+namespace framejit::capture {
+
+// The keys of a dict, in the order in which the program goes through them, which an OrderedDict keeps apart from its
+// dict. Null: an error.
+Ref KeysOf(PyObject* dict);
+
+// Goes one level deeper into nested containers, whose depth is limited because a container may hold itself.
+struct Session::Descent {
+  explicit Descent(Session& s) : s(s) {
+    if (++s.descent_ > 100) s.Break(BreakId::kUnknownOrigin, "containers nested more than 100 deep");
+  }
+  ~Descent() { --s.descent_; }
+  Session& s;
+};
+
+}  // namespace framejit::capture
