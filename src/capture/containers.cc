@@ -615,13 +615,15 @@ PyObject* Session::ReadDictItem(PyObject* dict, const Source* s, PyObject* asked
   PyObject* stored = nullptr;
   const int waits = pending_.Find(dict, key, &stored);
   if (waits < 0) return nullptr;
+  if (waits && later)
+    return Break(BreakId::kAutogradCall, "a torch.autograd.Function: its backward reads what was written here");
   if (waits) return *found = stored != nullptr, Py_XNewRef(stored);
   if (!Reads(dict, key, s)) return nullptr;
   NoteComparison(*this, asked);
   PyObject* v = PyDict_GetItemWithError(dict, key);
   if (!v) {
     if (PyErr_Occurred()) return nullptr;
-    guards_->Absent(guards_->Child(SourceKind::kDictItem, s, 0, key));
+    NoteAbsent(guards_->Child(SourceKind::kDictItem, s, 0, key));
     return nullptr;
   }
   *found = true;
