@@ -355,18 +355,14 @@ PyObject* Session::ReadDictItem(PyObject* dict, const Source* s, PyObject* asked
   if (!key) return nullptr;
   PyObject* stored = nullptr;
   const int waits = pending_.Find(dict, key, &stored);
-  if (waits < 0) return nullptr;
+  if (waits < 0 || (!waits && !Reads(dict, key, s))) return nullptr;
+  if (waits && later) return Break(BreakId::kAutogradCall, "a Function's backward reads what was written here");
   if (waits) return *found = stored != nullptr, Py_XNewRef(stored);
-  if (!Reads(dict, key, s)) return nullptr;
   NoteComparison(*this, asked);
   PyObject* v = PyDict_GetItemWithError(dict, key);
-  if (!v) {
-    if (PyErr_Occurred()) return nullptr;
-    guards_->Absent(guards_->Child(SourceKind::kDictItem, s, 0, key));
-    return nullptr;
-  }
-  *found = true;
-  return FromOutside(v, guards_->Child(SourceKind::kDictItem, s, 0, key), true);
+  if (!v && !PyErr_Occurred()) NoteAbsent(guards_->Child(SourceKind::kDictItem, s, 0, key));
+  if (!v) return nullptr;
+  return *found = true, FromOutside(v, guards_->Child(SourceKind::kDictItem, s, 0, key), true);
 }
 
 bool Session::GuardsKey(PyObject* dict, PyObject* key) {

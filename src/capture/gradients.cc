@@ -521,6 +521,8 @@ PyObject* MakeLeaf(Session& s, PyObject* proxy) {
   if (inside && wrapped->second.level != static_cast<int>(s.vmap.levels.size())) return nullptr;
   if (s.trace().tensors[id].input >= 0) return nullptr;
   if (!inside && s.lowering().IsHidden(id)) return nullptr;
+  for (const TraceTensor& t : s.trace().tensors)  // views, which have gradients with their base
+    if (!inside && t.id != id && t.base == id) return nullptr;
   PyObject* leaf = LeafAt(s, proxy, s.vmap.levels.size());
   if (!leaf) return nullptr;
   // The object is another tensor of the program from now on.

@@ -307,17 +307,25 @@ bool Session::ResolveAll(PyObject** items, Py_ssize_t n) {
 bool OfSteadyModule(PyObject* dict) {
   PyObject* name = dict && PyDict_Check(dict) ? PyDict_GetItemString(dict, "__name__") : nullptr;
   if (!name || !PyUnicode_Check(name)) return false;
-  if (!PyDict_GetItemString(dict, "__file__")) return PyUnicode_CompareWithASCIIString(name, "__main__") != 0;
+  PyObject* of_c = PySys_GetObject("builtin_module_names");
+  if (of_c && PySequence_Contains(of_c, name) > 0) return !PyDict_GetItemString(dict, "__file__");
   const std::string text = Text(name);
   for (const char* package : {"torch", "numpy", "cupy", "math", "cmath"})
     if (text == package || text.starts_with(std::string(package) + ".")) return true;
   return false;
 }
 
-// A number or text among the globals of a module.
+// A number, a text or nothing among the globals of a module.
 bool IsGlobal(PyObject* o, const Source* s) {
-  if (s->kind != SourceKind::kDictItem || s->base->kind != SourceKind::kConst || !IsPrimitive(o)) return false;
+  if (s->kind != SourceKind::kDictItem || s->base->kind != SourceKind::kConst || (o && !IsPrimitive(o))) return false;
   return PyDict_CheckExact(s->base->object) && PyDict_GetItemString(s->base->object, "__builtins__");
+}
+
+void Session::NoteAbsent(const Source* s) {
+  guards_->Absent(s);
+  if (in_custom && !later) read_in_custom_.insert(s), late.erase(s);
+  if (later && IsGlobal(nullptr, s) && !OfSteadyModule(s->base->object) && !read_in_custom_.contains(s))
+    late.emplace(s, nullptr);
 }
 
 // The forward of the user's runs again, too, where a backward pass finds another value than this.

@@ -262,8 +262,9 @@ class Session {
   // These are torch.autograd.Function and what torch builds on it.
   int in_custom = 0;  // The number of those that are being captured.
   // A backward pass of the user's is captured, which runs later: of what is outside it may read what never changes, and
-  // numbers and texts among the globals of modules. late: these, each with what it is now. Where it is another by then,
-  // the framework runs the program again, and the user's own backward.
+  // numbers and texts among the globals of modules. late: these, each with what it is now, and names that are not
+  // there, so that a builtin is meant. Where it is another by then, the framework runs the program again, and the
+  // user's own backward.
   bool later = false;
   std::map<const Source*, PyObject*> late;
   bool ReadLater(PyObject* o, const Source* s);  // It is false after a Break: that may be another by then.
@@ -275,6 +276,7 @@ class Session {
   // ForC in its parts.
   PyObject* LeafForC(PyObject* o, bool asked_nothing);
   bool ReadNow(const Source* s);
+  void NoteAbsent(const Source* s);
   bool IteratedByC(PyObject* iterator);
   PyObject* PrivateForC(PyObject* o, bool asked_nothing);
   PyObject* PendingForC(PyObject* o, bool asked_nothing);

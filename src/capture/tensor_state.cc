@@ -250,7 +250,11 @@ std::optional<bool> SetOfTensor(Session& s, PyObject* tensor, std::string_view n
   if (name == "data") return SetData(s, tensor, value);
   if (name != "requires_grad" || (value != Py_False && value != Py_True)) return {};
   if (!AsEver(s, tensor, "requires_grad")) return false;
-  if (s.meta(IdOf(tensor)).requires_grad == (value == Py_True)) return true;
+  const int input = InputOf(s, tensor);
+  if (s.meta(IdOf(tensor)).requires_grad == (value == Py_True)) {  // of what an operation made the framework refuses it
+    const bool leaf = value == Py_False || (input >= 0 ? IsLeafInput(s, input) : s.lowering().IsLeaf(IdOf(tensor)));
+    return leaf ? std::optional(true) : std::nullopt;
+  }
   if (value == Py_True) {
     Ref leaf(s.options().derivatives ? MakeLeaf(s, tensor) : nullptr);
     return leaf ? std::optional(true) : s.broken() || PyErr_Occurred() ? std::optional(false) : std::nullopt;

@@ -84,9 +84,11 @@ constexpr Row kTorch[] = {
     {"adaptive_avg_pool3d adaptive_max_pool3d avg_pool3d ctc_loss fake_quantize_per_tensor_affine fft_fft fft_fft2 "
      "fft_fftn fft_ifft fft_ifft2 fft_ifftn fft_ihfft fft_rfft fft_rfft2 fft_rfftn geqrf grid_sampler_2d "
      "grid_sampler_3d linalg_eig linalg_eigvals max_pool3d nanquantile polar quantile reflection_pad1d "
-     "reflection_pad2d replication_pad1d replication_pad2d replication_pad3d triangular_solve view_as_complex",
+     "reflection_pad2d replication_pad1d replication_pad2d replication_pad3d view_as_complex",
      {.cpu = CastRule::kFloat32}},
     {"linalg_svd svd", {.keeps = kResults, .cpu = CastRule::kFloat32}},
+    {"triangular_solve", {.keeps = kResult, .cpu = CastRule::kFloat32}},
+    {"index_reduce", {.keeps = kResult}},
     {"linalg_eigh linalg_qr qr", {.keeps = kResult | kSecondResult, .cpu = CastRule::kFloat32}},
     {"cholesky cholesky_inverse cholesky_solve inverse linalg_cholesky linalg_cholesky_ex linalg_eigvalsh "
      "linalg_householder_product linalg_inv linalg_inv_ex linalg_svdvals orgqr ormqr",

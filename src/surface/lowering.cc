@@ -383,7 +383,8 @@ void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs, Fr
       objects.BecomeView(id, out.of);
       Objects::Object& o = objects[id];
       if (out.differentiable) o.domain = objects[out.of].domain;
-      o.follows = call.mode.grad && objects[out.of].follows && !call.callee.Has(kOneOfSeveral);
+      o.follows = !out.differentiable ||  // as what detach() makes, which is no view for the framework's derivatives
+                  (call.mode.grad && objects[out.of].follows && !call.callee.Has(kOneOfSeveral));
       o.own_version = call.callee.Has(kOwnVersions);
       o.view = std::move(out.view);
       if (stop || (!out.differentiable && IsFloat(t.dtype)))

@@ -64,7 +64,8 @@ struct Training {
   // results depend on that.
   std::vector<bool> copied, before;
   bool draws = false;  // it draws random numbers, and a replay draws the same
-  // What a backward of the user's reads of a module: a pass that finds another object there is made by a replay.
+  // What a backward of the user's reads of a module, null for nothing: a pass that finds another object there is made
+  // by a replay.
   struct Late {
     Ref dict, key, value;
   };

@@ -5,6 +5,7 @@ import abc
 import contextvars
 import copy
 import functools
+import textwrap
 import time
 
 import pytest
@@ -171,6 +172,98 @@ def test_backward_that_reads_globals_is_compiled(fresh):
     SCALE = 1
     assert not torch.allclose(seen[0][1], seen[1][1])
     torch.testing.assert_close(seen[5:], seen[:5])
+
+
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * SCALE
+
+
+def written_before(x):
+    global SCALE
+    SCALE = SCALE + 1
+    return Scaled.apply(x).sum()
+
+
+def written_around(x):
+    global SCALE
+    SCALE = SCALE + 1
+    y = Scaled.apply(x).sum()
+    SCALE = SCALE * 2
+    return y
+
+
+def written_behind(x):
+    global SCALE
+    y = Scaled.apply(x).sum()
+    SCALE = SCALE * 2
+    return y
+
+
+@pytest.mark.parametrize("f", [written_before, written_around, written_behind])
+def test_a_global_that_the_function_writes_and_a_backward_reads(fresh, f):
+    global SCALE
+    seen = []
+    for call in (f, fresh.compile(f)):
+        for then in (None, 7, None, 9, None):
+            SCALE = 2
+            x = torch.ones(3, requires_grad=True)
+            y = call(x)
+            SCALE = then or SCALE
+            y.backward()
+            seen.append((x.grad.tolist(), SCALE))
+    SCALE = 1
+    assert seen[5:] == seen[:5]
+
+
+def test_a_backward_and_globals_of_code_that_was_executed(fresh):
+    """A namespace with a name and no file is no module of C: what it holds may change."""
+    namespace = {"__name__": "cells"}
+    source = "import torch\nSCALE = 2\n" + textwrap.dedent("""
+        class Fn(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x * 2
+
+            @staticmethod
+            def backward(ctx, g):
+                return g * SCALE
+    """)
+    exec(source, namespace)
+    compiled = fresh.compile(lambda x: namespace["Fn"].apply(x).sum(), fullgraph=True)
+    for then in (2, 5, 2):
+        namespace["SCALE"] = 2
+        x = torch.ones(3, requires_grad=True)
+        y = compiled(x)
+        namespace["SCALE"] = then
+        y.backward()
+        assert x.grad.tolist() == [then] * 3
+
+
+def test_a_backward_whose_builtin_is_hidden_later(fresh, monkeypatch):
+    class Fn(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * abs(-3)
+
+    compiled = fresh.compile(lambda x: Fn.apply(x).sum(), fullgraph=True)
+    for hidden in (False, True, False):
+        x = torch.ones(3, requires_grad=True)
+        y = compiled(x)
+        with monkeypatch.context() as m:
+            if hidden:
+                m.setitem(globals(), "abs", lambda k: 11)
+            y.backward()
+        assert x.grad.tolist() == [11 if hidden else 3] * 3
 
 
 def test_forward_and_backward_that_read_the_same_global(fresh):

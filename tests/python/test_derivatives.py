@@ -416,6 +416,70 @@ def test_a_leaf_that_stays_inside():
         agree(*of_w)
 
 
+def test_views_of_what_becomes_a_leaf():
+    """The framework says of them that they have gradients, and gives them a history once the leaf is written."""
+    w = torch.nn.Parameter(Y.clone())
+
+    def told(x):
+        h = x * 2
+        v = h[0]
+        h.requires_grad_()
+        return v.requires_grad, h * w
+
+    def written(x):
+        h = x * 2
+        v = h[0]
+        h.requires_grad_()
+        with torch.no_grad():
+            h.mul_(2)
+        return torch.autograd.grad((v * w).sin().sum(), h)[0], v.requires_grad
+
+    for f in (told, written):
+        compiled = framejit.compile(f)
+        for _ in range(2):
+            agree(compiled(X), f(X))
+
+
+def test_requires_grad_is_set_of_what_is_no_leaf():
+    def inside(x):
+        h = x.sin()
+        h.requires_grad = True
+        return h
+
+    def given(x):
+        x.requires_grad = True
+        return x * 2
+
+    for f, results in ((inside, [X.clone().requires_grad_()] * 2), (given, [X.clone().requires_grad_(), X.clone().requires_grad_() * 1])):
+        compiled = framejit.compile(f)
+        for x in results * 2:
+            if f is given and x.is_leaf:
+                agree(compiled(x), f(x))
+                continue
+            for call in (f, compiled):
+                with pytest.raises(RuntimeError, match="leaf"):
+                    call(x)
+
+
+def test_writes_to_what_is_detached_of_a_view_without_gradients():
+    w = torch.nn.Parameter(Y.clone())
+
+    def f(x):
+        with torch.no_grad():
+            p = w.index_select(0, torch.arange(w.shape[0])).view(-1).detach()
+        p += x.reshape(-1).sin()
+        return p.view(w.shape) * w
+
+    x = X.clone().requires_grad_()
+    compiled = one_graph(f, x)
+    of = []
+    for call in (compiled, f):
+        x.grad = w.grad = None
+        call(x).sum().backward()
+        of.append([x.grad, w.grad])
+    agree(*of)
+
+
 def test_what_hangs_on_a_leaf_alone():
     w = torch.nn.Parameter(Y.clone())
 

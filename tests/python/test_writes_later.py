@@ -105,7 +105,7 @@ nn.functional.l1_loss:x0 nn.functional.l1_loss:x1 nn.functional.margin_ranking_l
 nn.functional.pairwise_distance:x0 nn.functional.pairwise_distance:x1 nn.functional.scaled_dot_product_attention:x0
 nn.functional.scaled_dot_product_attention:x1 nn.functional.scaled_dot_product_attention:y0 nn.functional.triplet_margin_loss:x0
 nn.functional.triplet_margin_loss:x1 nn.functional.triplet_margin_loss:x2 nn.functional.triplet_margin_with_distance_loss:x0
-nn.functional.triplet_margin_with_distance_loss:x1 nn.functional.triplet_margin_with_distance_loss:x2 norm.nuc:x0 norm.nuc:y0 quantile:x0
+nn.functional.triplet_margin_with_distance_loss:x1 nn.functional.triplet_margin_with_distance_loss:x2 norm.nuc:x0 norm.nuc:y0 qr:x0 quantile:x0
   special.ndtr:x0 special.ndtri:x0 svd:x0 tensordot:x1 torch.ops.aten._safe_softmax.default:x0 trapezoid:x0 trapezoid:x1
 trapz:x0 trapz:x1
 """.split())
