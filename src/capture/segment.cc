@@ -231,6 +231,7 @@ Captured CaptureOnce(Compiled& compiled, Place& place, FjFrame* frame, long stop
   PyErr_SetHandledException(handled.get());
   out.instructions = sem.root_instructions();
   out.clean_instructions = sem.clean_instructions();
+  out.worthwhile = s.op_count > 0;
   if (outcome == frame::Outcome::kRaised || outcome == frame::Outcome::kHandOver || s.broken()) {
     NoteBreak(compiled, s, sem, outcome == frame::Outcome::kRaised, &out);
     if (tape.Again()) out.problem.again = Again::kFixedSizes;
@@ -238,7 +239,6 @@ Captured CaptureOnce(Compiled& compiled, Place& place, FjFrame* frame, long stop
       out.cause = CauseOf(s);
     return out;
   }
-  out.worthwhile = s.op_count > 0;
   if (!out.worthwhile && outcome != frame::Outcome::kReturned) return out;
   if (s.HoldsSuspendedGenerator()) {
     out.problem.state = "a suspended generator";
@@ -378,9 +378,10 @@ bool Cause::Outdated(PyObject* const* slots) {
 }
 
 // The program ends this call by an exception, for its sizes as a rule. A version of what stands in front of that is for
-// nothing.
+// nothing. Where nothing of a framework was computed, a loop may become machine code.
 static bool IsRefusal(Compiled& compiled, Place& place, Captured& c) {
-  if (!c.broke || !c.cause || c.reason.id != BreakId::kException || place.segments.empty() || compiled.fullgraph)
+  if (!c.worthwhile || !c.broke || !c.cause || c.reason.id != BreakId::kException || place.segments.empty() ||
+      compiled.fullgraph)
     return false;
   if (place.raising.size() >= Place::kMostRaising) place.raising.erase(place.raising.begin());
   place.raising.push_back(std::move(c.cause));

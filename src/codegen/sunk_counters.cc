@@ -132,7 +132,8 @@ bool SinkChosen(llvm::PHINode& flag, const llvm::Loop& loop) {
       number = &phi;
   if (!number || !llvm::all_of(next->users(), [&](llvm::User* user) {
         const auto* phi = llvm::dyn_cast<llvm::PHINode>(user);
-        return phi && (phi == &flag || (!loop.contains(phi) && phi->getNumIncomingValues() == 1));
+        return phi && (phi == &flag ||
+                       (!loop.contains(phi) && phi->getNumIncomingValues() == 1 && phi->getIncomingBlock(0) == latch));
       }))
     return false;
   Value* last = number->getIncomingValueForBlock(latch);

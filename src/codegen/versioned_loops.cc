@@ -123,8 +123,12 @@ class Versioner {
     return {moves->getStart(), last};
   }
   bool Safe(const SCEV* e, const llvm::Instruction* at) {
+    return se_.isAvailableAtLoopEntry(e, &loop_) && Expander().isSafeToExpandAt(e, at);
+  }
+
+  llvm::SCEVExpander& Expander() {
     if (!expander_) expander_.emplace(se_, loop_.getHeader()->getDataLayout(), "versioned");
-    return se_.isAvailableAtLoopEntry(e, &loop_) && expander_->isSafeToExpandAt(e, at);
+    return *expander_;
   }
 
   void Compare(llvm::ICmpInst& c, bool holds) {
@@ -269,7 +273,7 @@ class Versioner {
   Value* Ask(llvm::BasicBlock& at) {
     llvm::Instruction* end = at.getTerminator();
     llvm::IRBuilder<> b(end);
-    const auto number = [&](const SCEV* e) { return expander_->expandCodeFor(e, i64_, end); };
+    const auto number = [&](const SCEV* e) { return Expander().expandCodeFor(e, i64_, end); };
     Value* all = b.getTrue();
     bool moves = false;
     for (const Check& c : checks_) {

@@ -1,6 +1,7 @@
 """Loops over parts of arrays that become machine code: values to the last bit, views, overlaps, warnings and errors as NumPy's, and the
 code is asserted to have run."""
 
+import platform
 import warnings
 
 import framejit
@@ -334,6 +335,20 @@ def test_the_largest_and_the_smallest_over_axes(dtype):
         return x.copy(), made(3, 6, 7, 5), made(3, 6, 7, 5), made(6, 7, 5)
 
     check(program, arguments(), arguments())
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="which of two zeros NumPy keeps is the machine's")
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_largest_of_zeros_is_the_later_one(dtype):
+    def program(x, out):
+        for i in range(x.shape[0] - 1):
+            for _ in range(30):
+                out[0, i] = np.max(x[i : i + 2], axis=0)
+                out[1, i] = np.min(x[i : i + 2], axis=0)
+
+    for width in (1, 5, 8):
+        x = np.where(rng().random((9, width)) < 0.5, 0.0, -0.0).astype(dtype)
+        check(program, (x, np.ones((2, 8, width), dtype)))
 
 
 def test_the_largest_of_nothing_is_an_error():

@@ -68,7 +68,8 @@ def described(x):
     if isinstance(x, (tuple, list)):
         return type(x), [described(v) for v in x]
     if isinstance(x, np.ndarray):
-        bits = np.where(x != x, np.nan, x).astype(x.dtype)  # noqa: PLR0124 (which nan it is is nobody's promise)
+        # Which nan it is is nobody's promise. Large ints would not be the same as floats.
+        bits = np.where(x != x, np.nan, x).astype(x.dtype) if x.dtype.kind in "fc" else x  # noqa: PLR0124
         return type(x), x.dtype, x.shape, x.strides, bits.tobytes()
     if isinstance(x, (float, np.floating)):
         return type(x), "nan" if x != x else (float(x).hex(), math.copysign(1, x))  # noqa: PLR0124

@@ -596,6 +596,80 @@ def locals_of(function, plain, args):
         return {name: described(value) for name, value in trace.tb_frame.f_locals.items() if name != "error"}, line
 
 
+# --- loops whose rounds are few, and then are not; what is asked once for many rounds ---
+@hostile(*[(rounds,) for rounds in ([0, 1, 2], [1024] * 5, [1, 5000, 3, 1024, 1025, 0, 0, 2], [1023, 1025] * 3, [0] * 20)])
+def inner_rounds_of_all_numbers(rounds):
+    s, k, h = 0, -7, 0
+    for n in rounds:
+        for k in range(n):
+            s += k & 5
+            h = h * 3 & 0xFFFF
+    return s, k, h
+
+
+@hostile(*[(np.zeros(20), n) for n in (3, 25, 1024, 1030, 5000)])
+def inner_past_the_end(x, n):
+    done = 0
+    for i in range(6):
+        for j in range(n):
+            x[j] += 1
+            done += 1
+    return done
+
+
+NEAR = [sign * (1 << bits) // by + more for bits in (62, 63) for by in (1, 3, 5, 8, 9) for sign in (1, -1) for more in (-1, 0, 1)]
+
+
+@hostile(*[(ints((40, v)),) for v in NEAR if -(1 << 63) <= v < 1 << 63])
+def products_near_the_end(x):
+    a = b = c = d = 0
+    m = -(1 << 62)
+    for i in range(len(x)):
+        v = int(x[i])
+        a = v * 3
+        b = 5 * v
+        c = v * 8
+        d = v * 9
+        if a > m:
+            m = a
+    return a, b, c, d, m
+
+
+@hostile(*[(a, b, ints()) for a in (1, (1 << 31) - 1, 1 << 31, 1 << 32, -(1 << 32), 1 << 62) for b in (0, 1, 1 << 31, 1 << 32, -(1 << 31))])
+def products_that_stay(a, b, x):
+    s = 0
+    for i in range(len(x)):
+        s = s ^ (a * b + i)
+        x[i] = i
+    return s
+
+
+@hostile(*[(floats(*at), start) for at in ([], [(0, math.nan)], [(5, math.nan)], [(59, -math.inf)]) for start in (0.0, -0.0, math.nan, math.inf, -math.inf, 10.0)])
+def greatest_and_whether_there_was_one(x, start):
+    best = low = start
+    better = lower = False
+    for v in x:
+        if v > best:
+            best = v
+            better = True
+        if v < low:
+            low = v
+            lower = True
+    return best, better, low, lower
+
+
+@hostile(*[(np.arange(40.0), how) for how in range(7)])
+def views_of_one_array(base, how):
+    a, b = ((base, base[1:]), (base[2:], base), (base, base[::-1]), (base[::2], base[1::2]), (base[:20], base[10:30]), (base, base), (base[:20], base[20:]))[how]
+    s = 0.0
+    for r in range(300):
+        for i in range(18):
+            a[i] = b[i] * 9.0 + a[2]
+            s = s * 0.5 + b[5]
+    return s
+
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_same_as_python(name, fresh, capsys):
     program, calls, machine_code = PROGRAMS[name]

@@ -313,8 +313,8 @@ std::optional<Val> Translator::OverAxes(const std::string& name, const Val& x, c
     const ScalarType type = NewNumpy(t, -1).type();
     if (sum)
       return StoreElement(memory, place(to), Finite({Op(ScalarOp::kAdd, type, old, v)}, t, false), t, kMadeArrays);
-    // What is not a number stays, whichever of the two it is.
-    const int stays = Op(ScalarOp::kOr, ScalarType::kBool, Compare(most ? ScalarOp::kGe : ScalarOp::kLe, old, v),
+    // What is not a number stays, whichever of the two it is. Of zeros NumPy keeps the later one, as x86 does.
+    const int stays = Op(ScalarOp::kOr, ScalarType::kBool, Compare(most ? ScalarOp::kGt : ScalarOp::kLt, old, v),
                          Compare(ScalarOp::kNe, old, old));
     StoreAt(memory, place(to), Op(ScalarOp::kSelect, type, stays, old, v), t, kMadeArrays);
   });
