@@ -389,20 +389,16 @@ static bool IsDense(const TensorType& type, const shape::Ints& laid) {
   return IsRowMajor(type.shape, laid) && std::find(laid.begin(), laid.end(), shape::Int(0)) == laid.end();
 }
 
-// How the framework's formulas would leave this gradient in memory, as far as views and what is computed one by one go:
-// everything else lies row by row. A sum is added up in what came first, if that has memory for all of its elements,
-// and no other. Where one operand is spread, the framework looks at the others' strides, also at those of size 1.
-static shape::Ints LeftBy(const Graph& g, ValueId v, int sums = 8) {  // sums: of operations, that are looked into
+// How the framework's formulas would leave this gradient in memory, as far as views and sums go: what is computed
+// otherwise lies row by row. A sum is added up in what came first, if that has memory for all of its elements, and no
+// other.
+static shape::Ints LeftBy(const Graph& g, ValueId v, int sums = 8) {  // sums: of sums, that are looked into
   const Node& n = g.node(v);
   if (!n.strides.empty()) return n.strides;
-  if (n.op == Op::kFlip) return LeftBy(g, n.operands[0], sums);
-  auto spread = [&](ValueId o) {
-    while (Info(g.node(o).op).kind == 'V') o = g.node(o).operands[0];  // whose memory it is
-    return g.node(o).type.numel() != n.type.numel();
-  };
-  const bool looks = n.op == Op::kAdd || (IsPointwise(n.op) && std::ranges::any_of(n.operands, spread));
-  for (size_t i = 0; looks && sums && i < n.operands.size(); ++i) {
-    if (spread(n.operands[i])) continue;
+  for (size_t i = 0; n.op == Op::kAdd && sums && i < n.operands.size(); ++i) {
+    ValueId whole = n.operands[i];  // whose memory it is
+    while (Info(g.node(whole).op).kind == 'V') whole = g.node(whole).operands[0];
+    if (g.node(whole).type.numel() != n.type.numel()) continue;
     shape::Ints laid = LeftBy(g, n.operands[i], sums - 1);
     if (laid.size() == n.type.shape.size() && IsDense(n.type, laid)) return laid;
   }

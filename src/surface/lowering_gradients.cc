@@ -6,13 +6,10 @@
 //
 // The nodes of a derivative are primitives like any others: it may be differentiated again, batched or left out.
 #include <algorithm>
-#include <map>
 
 #include "autodiff/autodiff.h"
 #include "graph/rewrite.h"
-#include "graph/views.h"
 #include "rules/compose.h"
-#include "surface/layout.h"
 #include "surface/lowering.h"
 
 namespace framejit::surface {
@@ -113,72 +110,13 @@ std::vector<ValueId> Lowering::Impl::Differentiate(const Question& q) {
   return grads;
 }
 
-namespace {
-
-// How the framework's formula leaves a gradient in memory: what is computed one by one lies as the framework's iterator
-// lays it, views as they are seen, products of matrices as what they are derived of, everything else row by row.
-class FormulaLayout {
- public:
-  FormulaLayout(shape::Env& env, const Graph& g) : env_(env), g_(g) {}
-
-  bool products() const { return products_; }
-  shape::Ints Of(ValueId v) {
-    if (auto at = known_.find(v); at != known_.end()) return at->second;
-    const Node& n = g_.node(v);
-    shape::Ints laid = n.strides;
-    if (laid.empty() && n.op == Op::kFlip) {
-      laid = Of(n.operands[0]);
-    } else if (laid.empty() && IsView(n.op)) {
-      const ValueId of = n.operands[0];
-      auto layout = n.operands.size() == 1 ? ViewLayout(n, g_.node(of).type, {Of(of)}) : std::nullopt;
-      if (layout) laid = layout->strides;
-    } else if (laid.empty() && IsPointwise(n.op)) {
-      laid = Computed(n);
-    }
-    products_ |= Info(n.op).kind == 'M';
-    if (laid.size() != n.type.shape.size()) laid = RowMajor(n.type.shape);
-    return known_[v] = laid;
-  }
-
- private:
-  shape::Ints Computed(const Node& n) {
-    std::vector<TensorMeta> metas;
-    std::vector<const TensorMeta*> tensors;
-    for (ValueId o : n.operands) {
-      ValueId from = o;  // a number that is spread to the result's shape is one for the framework
-      while (g_.node(from).op == Op::kBroadcast || g_.node(from).op == Op::kCast) from = g_.node(from).operands[0];
-      if (g_.node(from).op == Op::kConstant && n.operands.size() > 1) continue;
-      TensorMeta& m = metas.emplace_back();
-      m.dtype = g_.node(o).type.dtype;
-      m.sizes = g_.node(o).type.shape;
-      m.strides = Of(o);
-    }
-    for (const TensorMeta& m : metas) tensors.push_back(&m);
-    if (tensors.empty()) return RowMajor(n.type.shape);
-    return TorchPointwise(env_, n.type.shape, tensors, tensors.size() < n.operands.size());
-  }
-
-  shape::Env& env_;
-  const Graph& g_;
-  std::map<ValueId, shape::Ints> known_;
-  bool products_ = false;  // Was one met?
-};
-
-}  // namespace
-
 // The tensor of the program that is the gradient `grad` by `input`.
 TraceId Lowering::Impl::GradientObject(TraceId input, ValueId grad, bool tracked) {
   Graph& g = builder.graph();
   Show(input);
   TensorMeta m = meta(input);
   shape::TakenForGranted();
-  FormulaLayout formula(env(), g);
-  TensorMeta laid = m;
-  if (!IsRowMajor(m)) laid.strides = formula.Of(grad);
-  if (laid.strides == m.strides || formula.products())
-    m.strides = PreserveFormat(env(), m);
-  else
-    m.strides = IsDense(env(), laid) ? laid.strides : RowMajor(m.sizes);
+  m.strides = PreserveFormat(env(), m);
   for (shape::Int size : shape::TakenForGranted()) env().Lt(1, size);
   m.is_parameter = false;
   m.requires_grad = tracked;

@@ -1,7 +1,6 @@
 """Strides of results over operands in every memory layout, with sizes of 1 where torch's rules part."""
 
 import itertools
-import math
 import random
 import time
 
@@ -439,45 +438,3 @@ def test_a_reduction_is_of_the_row_that_is_read(turned, grad, fresh):
         x = torch.randn(3, 3, dtype=torch.float64, requires_grad=grad)
         torch.testing.assert_close(compiled(x), f(x))
     assert framejit.cache_info(compiled)["outcomes"]["run"] == {"graph": 2}
-
-
-GRADIENTS = {
-    "sin": lambda x: x.sin().sum(),
-    "transposed": lambda x: (x.transpose(0, 1) * x.transpose(0, 1)).sum(),
-    "unsqueezed": lambda x: (x.unsqueeze(-1) * 2).exp().sum(),
-    "expanded": lambda x: x.expand(2, *x.shape).exp().sum(),
-    "mean": lambda x: (x.mean(0) * 2).sum(),
-    "indexed": lambda x: x[..., :1].exp().sum(),
-    "cat": lambda x: torch.cat([x, x.sin()], -1).sum(),
-    "softmax": lambda x: (torch.softmax(x, -1) ** 2).sum(),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("loss", GRADIENTS)
-@pytest.mark.parametrize("shape", [(2, 3), (1, 3), (3, 1), (1, 1), (1, 2, 3), (2, 3, 1)])
-@pytest.mark.parametrize("how", ["autograd.grad", "grad", "backward", "vmap(grad)"])
-def test_how_gradients_lie(fresh, how, shape, loss):
-    """Also those of operands that do not lie row by row, and at sizes of 1, where eager's formulas leave what they leave."""
-    f = GRADIENTS[loss]
-    takes = {
-        "autograd.grad": lambda x: torch.autograd.grad(f(x), x)[0],
-        "grad": lambda x: torch.func.grad(f)(x),
-        "backward": f,
-        "vmap(grad)": lambda x: torch.func.vmap(torch.func.grad(f))(x.detach()),
-    }
-    if how == "vmap(grad)" and len(shape) < 3:
-        pytest.skip("one sample has too few dimensions")
-    compiled = fresh.compile(takes[how])
-    for turned in (False, True) if how in ("autograd.grad", "grad") and len(shape) == 2 and loss != "softmax" else (False,):
-        lies = []
-        for g in (takes[how], compiled, compiled):
-            x = torch.linspace(-1, 1, math.prod(shape)).reshape(shape)
-            x = x.clone(memory_format=torch.contiguous_format)
-            x = (x.permute(*range(x.dim() - 1, -1, -1)).contiguous().permute(*range(x.dim() - 1, -1, -1)) if turned else x).requires_grad_()
-            out = g(x)
-            if how == "backward":
-                out.backward()
-                out = x.grad
-            lies.append((out.shape, out.stride()))
-        assert lies[1:] == lies[:1] * 2, turned
-

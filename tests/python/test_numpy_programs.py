@@ -116,8 +116,6 @@ returns: v_ = p[1:] / p[:-1] - 1; v_.mean() / v_.std() * np.sqrt(252)
 drawdown: c_ = np.cumprod(p); peak = np.maximum.accumulate(c_); (c_ / peak - 1).min()
 moving average by cumsum: c_ = np.cumsum(np.insert(v, 0, 0)); (c_[5:] - c_[:-5]) / 5
 moving average by convolve: np.convolve(v, np.ones(5) / 5, mode="valid")
-broadcast a new axis: q = np.broadcast_to(a[:, :, None], (6, 8, 4)).reshape(6, 32); q[:, ::2] + np.arange(4)[None, :].repeat(4, axis=1)
-broadcast what is broadcast: q = np.broadcast_to(v, (3, 40)); np.broadcast_to(q[:, None], (3, 2, 40)).sum(axis=1) + np.array(q)[:, ::-1]
 rolling windows: np.lib.stride_tricks.sliding_window_view(v, 5).mean(axis=1)
 rolling max: np.lib.stride_tricks.sliding_window_view(v, 4).max(axis=-1)
 stride tricks: np.lib.stride_tricks.as_strided(v, (10, 4), (32, 8)).sum(axis=1)
