@@ -5,13 +5,10 @@
 #include <algorithm>
 
 #include "diag/diag.h"
+#include "guard/dict_entries.h"
 #include "guard/program.h"
 #include "tensor/overrides.h"
 #include "tensor/tensor.h"
-
-#if PY_VERSION_HEX < 0x030D0000
-extern "C" int _PyDict_Next(PyObject* dict, Py_ssize_t* pos, PyObject** key, PyObject** value, Py_hash_t* hash);
-#endif
 
 namespace framejit::guard {
 
@@ -81,19 +78,6 @@ static bool HashesInC(PyObject* o) {
   return Py_TYPE(o)->tp_hash == PyTuple_Type.tp_hash && std::all_of(items, items + PyTuple_GET_SIZE(o), HashesInC);
 }
 
-// The next entry, with the hash of its key. From 3.13 on a dict does not tell it: a key that hashes in Python may have
-// the hash `ours`.
-static bool NextEntry(PyObject* dict, Py_ssize_t* at, PyObject** key, PyObject** value, Py_hash_t* hash,
-                      [[maybe_unused]] Py_hash_t ours) {
-#if PY_VERSION_HEX < 0x030D0000
-  return _PyDict_Next(dict, at, key, value, hash);
-#else
-  if (!PyDict_Next(dict, at, key, value)) return false;
-  *hash = HashesInC(*key) || ComparesByIdentity(*key) ? PyObject_Hash(*key) : ours;
-  return true;
-#endif
-}
-
 PyObject* DictLookup(PyObject* dict, PyObject* key) {
   if (!dict || !PyDict_Check(dict)) return nullptr;
   if (PyUnicode_CheckExact(key) && KeysAreStrings(dict)) {
@@ -109,7 +93,9 @@ PyObject* DictLookup(PyObject* dict, PyObject* key) {
   Py_hash_t hash, ours = by_hash ? PyObject_Hash(key) : -1;
   if (ours == -1) PyErr_Clear();
   bool foreign = false;
-  while (NextEntry(dict, &at, &found, &value, &hash, ours)) {
+  while (NextEntry(dict, &at, &found, &value, &hash)) {
+    // A key that hashes in Python may have that hash where the dict does not tell.
+    if (hash == -1) hash = HashesInC(found) || ComparesByIdentity(found) ? PyObject_Hash(found) : ours;
     if (EqualValues(found, key)) return value;
     if (PyUnicode_CheckExact(key) && IsText(found) && PyUnicode_Compare(found, key) == 0) return value;
     if (foreign || (!by_identity && (!by_hash || hash != ours))) continue;

@@ -7,14 +7,27 @@
 #include <cstddef>
 #include <unordered_map>
 
+#include "guard/dict_entries.h"
 #include "guard/int_layout.h"
 #include "tensor/import.h"
 #include "tensor/no_collection.h"
 
 extern "C" int _PySet_NextEntry(PyObject* set, Py_ssize_t* pos, PyObject** key,
                                 Py_hash_t* hash);  // not in 3.13's headers
+#if PY_VERSION_HEX < 0x030D0000
+extern "C" int _PyDict_Next(PyObject* dict, Py_ssize_t* at, PyObject** key, PyObject** value, Py_hash_t* hash);
+#endif
 
 namespace framejit::guard {
+
+bool NextEntry(PyObject* dict, Py_ssize_t* at, PyObject** key, PyObject** value, Py_hash_t* hash) {
+#if PY_VERSION_HEX < 0x030D0000
+  return _PyDict_Next(dict, at, key, value, hash);
+#else
+  *hash = -1;
+  return PyDict_Next(dict, at, key, value);
+#endif
+}
 
 #ifdef FRAMEJIT_DICT_WATCHERS
 namespace {
