@@ -4,9 +4,7 @@ their arguments, methods that change containers, objects of classes that no name
 import bisect
 import collections
 import cProfile
-import functools
 import heapq
-import signal
 import types
 import weakref
 
@@ -281,28 +279,3 @@ def test_under_a_profiler_written_in_c():
     finally:
         profile.disable()
     assert other.count == 2 and profile.getstats()
-
-
-def test_a_signal_handler_in_a_partial(monkeypatch):
-    from framejit import _random
-
-    def handler(text, *_):
-        raise TimeoutError(text)
-
-    calls, rrelu = [], _random.rrelu
-
-    def late(*args):
-        calls.append(1)
-        if len(calls) == 2:
-            signal.raise_signal(signal.SIGALRM)
-        return rrelu(*args)
-
-    monkeypatch.setattr(_random, "rrelu", late)
-    compiled = framejit.compile(lambda x: torch.nn.functional.rrelu(x * 1.5, training=True) + 1)
-    before = signal.signal(signal.SIGALRM, functools.partial(handler, "too late"))
-    try:
-        compiled(torch.randn(4))
-        with pytest.raises(TimeoutError, match="too late"):
-            compiled(torch.randn(4))
-    finally:
-        signal.signal(signal.SIGALRM, before)

@@ -1,4 +1,6 @@
 """Many threads, fork, Ctrl-C, calls back into compiled code, graphs that fail half-way: same results, nothing done twice."""
+
+import functools
 import os
 import signal
 import subprocess
@@ -379,7 +381,11 @@ class Handler:
         raise TimeoutError("too late")
 
 
-@pytest.mark.parametrize("handler", [Handler().__call__, Handler(), Handler().method, lambda *_: Handler()()], ids=["slot", "object", "method", "function"])
+@pytest.mark.parametrize(
+    "handler",
+    [Handler().__call__, Handler(), Handler().method, lambda *_: Handler()(), functools.partial(Handler.method, Handler(), "text")],
+    ids=["slot", "object", "method", "function", "partial"],
+)
 def test_what_a_signal_handler_raises_in_a_run_comes_out(monkeypatch, handler):
     """The alarm comes while a run is in code of framejit's own, in Python: the exception is the program's, and comes once."""
     from framejit import _random
