@@ -29,6 +29,7 @@ constexpr Row kFunctions[] = {
      Effect::kSpecial},
     {"sys", "exc_info", Effect::kSpecial},
     {"builtins", "print input open breakpoint", Effect::kOutput},
+    {"math", "sumprod", Effect::kUnknown},  // of floats it rounds once, and a stand-in is no float to it
     {"math", "*", Effect::kPure},
     {"cmath", "*", Effect::kPure},
     {"_operator",

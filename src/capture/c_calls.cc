@@ -235,8 +235,12 @@ bool CCall::AnsweredByName() {
     return Done(PyObject_Vectorcall(callable_, args_, 1, nullptr));  // where it lies
   if (!owner_ && total_ == 1 && !strcmp(name_, "abs") && IsWrapper(args_[0]))
     return Done(CallSpecial(s_, "__abs__", args_, 1));
-  // Of torch._C._autograd: which hooks there are is not for captured code to change.
+  // Of torch._C._autograd: which hooks there are is not for captured code to change. It is refused where there are
+  // some.
   if (!strncmp(name_, "_saved_tensors_hooks_", 21) && Describe(callable_).starts_with(callees::kTorchC)) {
+    static PyObject* const top = tensor::ResolveCallee("torch._C._autograd._top_saved_tensors_default_hooks");
+    PyObject* const each = Py_False;
+    if (!strcmp(name_ + 21, "disable")) return Done(top ? sem_.Asked(top, &each, 1, nullptr) : nullptr);
     if (strcmp(name_ + 21, "get_disabled_error_message")) return Done(Py_NewRef(Py_None));
     return Done(PyObject_Vectorcall(callable_, nullptr, 0, nullptr));
   }
@@ -260,6 +264,12 @@ bool CCall::MayRead() {
 }
 
 PyObject* CCall::Invoke() {
+  static PyObject* const zero = PyLong_FromLong(0);
+  if (!owner_ && nargs_ && total_ <= 2 && !strcmp(name_, "sum") && Describe(callable_) == "builtins.sum") {
+    PyObject* start = total_ == 2 ? args_[1] : zero;
+    const bool named = kwnames_ && PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(kwnames_, 0), "start");
+    if (!named && SumsFloats(start)) return SumOfFloats(args_[0], start);
+  }
   if (!self_ || !PyCFunction_Check(callable_)) return PyObject_Vectorcall(callable_, args_, nargs_, kwnames_);
   if (args_[0] == self_) return PyObject_Vectorcall(callable_, args_ + 1, nargs_ - 1, kwnames_);
   Ref method(PyObject_GetAttrString(args_[0], name_));  // self was replaced by its private copy

@@ -398,6 +398,8 @@ Answered MakeDual(Session& s, Callee callee, PyObject* const* args, Py_ssize_t n
   bool fits = x.framework == Framework::kTorch && IsFloat(x.dtype) && x.dtype == t.dtype && x.device == t.device &&
               x.sizes.size() == t.sizes.size();
   for (size_t i = 0; fits && i < x.sizes.size(); ++i) fits = s.env().Eq(x.sizes[i], t.sizes[i]);
+  // A tangent is laid as its primal, and no tensor that meets itself can be written.
+  for (size_t i = 0; fits && i < x.sizes.size(); ++i) fits = !s.env().Eq(x.strides[i], 0) || s.env().Le(x.sizes[i], 1);
   if (!fits) return s.Break(BreakId::kAutogradCall, callee);
   PyObject* of = Alias(s, args[0]);
   PyObject* leaf = of ? LeafAt(s, of, s.vmap.levels.size()) : nullptr;

@@ -74,13 +74,12 @@ ValueId BatchNormTrain(Builder& b, ValueId x, ValueId mean, ValueId variance, Va
     Expr scale = Apply(Op::kRsqrt, Expr{b, variance} + eps), factor = scale;
     Expr w{b, weight == kNone ? kNone : b.Cast(weight, b.type(v).dtype)};
     if (weight != kNone) factor = factor * w;
-    Expr shift = -(Expr{b, mean} * factor);
-    if (bias != kNone) shift = shift + Expr{b, b.Cast(bias, b.type(v).dtype)};
     Expr offset = bias == kNone ? v : Expr{b, b.Cast(bias, b.type(v).dtype)};
     std::vector<ValueId> operands = {v, PerChannel(v, mean), PerChannel(v, scale), weight == kNone ? v.id : w.id,
-                                     offset};  // numbers say which of the last two there are
-    return Ruled(Scaled(v, PerChannel(v, factor), PerChannel(v, shift)), "batch_norm", operands,
-                 {weight == kNone ? 0. : 1., bias == kNone ? 0. : 1.}, axes);
+                                     offset};         // numbers say which of the last two there are
+    Expr centred = v - Expr{b, PerChannel(v, mean)};  // not v * factor - mean * factor, which may cancel
+    return Ruled(Scaled(centred, PerChannel(v, factor), bias == kNone ? kNone : PerChannel(v, offset)), "batch_norm",
+                 operands, {weight == kNone ? 0. : 1., bias == kNone ? 0. : 1.}, axes);
   });
 }
 

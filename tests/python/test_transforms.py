@@ -332,3 +332,41 @@ def test_linearize_refuses_tangents_of_another_shape(fresh):
     for g in (f, fresh.compile(f)):
         with pytest.raises(RuntimeError, match=r"tangent:0 with shape torch.Size\(\[2\]\)"):
             g(torch.ones(3), torch.ones(2))
+
+
+def test_hooks_on_saved_tensors_are_refused_as_by_torch():
+    def f(x):
+        return torch.func.grad(lambda v: (v**2).sum())(x)
+
+    compiled, x = framejit.compile(f), rows(4)
+    assert torch.equal(compiled(x), f(x))
+    for function in (f, compiled):
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t), pytest.raises(RuntimeError, match="saved tensor hooks"):
+            function(x)
+    assert torch.equal(compiled(x), f(x)) and compiled.cache_info()["kernels"]
+
+
+def test_a_dual_of_a_tensor_that_meets_itself_is_refused_as_by_torch():
+    def f(x):
+        return jvp(lambda v: v * v, (x,), (torch.ones(3, 4),))
+
+    compiled, x = framejit.compile(f), rows(3, 4)
+    for given in (x, x.t().contiguous().t(), x[:, :1].expand(3, 4), x[:1].expand(3, 4), x):
+        try:
+            expected = f(given)
+        except RuntimeError:
+            with pytest.raises(RuntimeError, match="single memory location"):
+                compiled(given)
+        else:
+            assert all(map(torch.equal, compiled(given), expected))
+    assert compiled.cache_info()["kernels"]
+
+
+@pytest.mark.parametrize("shape", ((4, 4), (4, 4, 8)))
+def test_a_batch_of_one_row_repeated_is_standardized_to_zero(shape):
+    module = torch.nn.BatchNorm1d(4)
+    compiled = framejit.compile(lambda x: module(x), fullgraph=True)
+    for _ in range(3):
+        x = torch.randn(1, 4, *[1] * (len(shape) - 2)).expand(shape)
+        assert torch.equal(compiled(x), torch.zeros(shape)) and torch.equal(compiled(x.contiguous() * 1), torch.zeros(shape))
+    assert compiled.cache_info()["kernels"]

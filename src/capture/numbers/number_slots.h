@@ -24,6 +24,10 @@ PyObject* Converted(PyObject* a) {
 }
 // max or min of integers, some of which are symbols. Null without an error: they are compared one by one.
 PyObject* Extreme(PyObject* const* args, Py_ssize_t n, bool least);
+// Does sum(..., start) of this Python add floats in a way that a stand-in does not take part in? Then SumOfFloats is
+// it.
+bool SumsFloats(PyObject* start);
+PyObject* SumOfFloats(PyObject* items, PyObject* start);
 Py_hash_t HashOfNumber(PyObject* a);
 PyObject* AttributeOfNumber(PyObject* a, PyObject* name);
 extern PyMethodDef number_methods[];  // Methods that C code looks for on the type of a number.
