@@ -1,5 +1,8 @@
 """What a program sees of gradients, versions, operators and containers beside values: each of these was once another than eager's."""
 
+import functools
+import re
+
 import framejit
 import pytest
 
@@ -252,3 +255,77 @@ def test_sums_along_few_rows_are_as_exact_as_eagers(rows):
         for k, sums in enumerate((f(x, y), (x * y).sum(0))):
             errors[k] += float((sums.double() - exact).abs().max())
     assert errors[0] <= 2 * errors[1]
+
+
+PARTS = {
+    "unbind": lambda y: y.unbind()[0].add_(1),
+    "split": lambda y: y.split(1)[0].mul_(2),
+    "chunk": lambda y: y.chunk(3)[1].zero_(),
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("wants", (False, True))
+def test_writes_to_one_of_several_views(part, wants):
+    """With gradients they are refused as in eager; without, they are written."""
+
+    def f(x):
+        y = x * 1
+        PARTS[part](y)
+        return y
+
+    compiled = framejit.compile(f)
+    for rows in (3, 3, 5):
+        x = torch.ones(rows, 2, requires_grad=wants)
+        if wants:
+            with pytest.raises(RuntimeError) as told:
+                f(x)
+            with pytest.raises(RuntimeError, match=re.escape(str(told.value)[:60])):
+                compiled(x)
+        else:
+            assert torch.equal(compiled(x), f(x))
+    assert wants or compiled.cache_info()["kernels"]
+
+
+def test_an_array_has_no_hash():
+    np = pytest.importorskip("numpy")
+    compiled = framejit.compile(lambda a: (a + 1, hash(a + 1)))
+    for _ in range(3):
+        with pytest.raises(TypeError, match="unhashable"):
+            compiled(np.ones(3))
+
+
+def test_a_cache_that_is_too_small_counts_as_in_eager():
+    def made():
+        calls = []
+        cached = functools.lru_cache(maxsize=2)(lambda n: calls.append(n) or n * 2)
+
+        def f(x, n):
+            return x * cached(n) * cached(n + 1) * cached(n + 2), tuple(cached.cache_info()), len(calls)
+
+        return f
+
+    f, compiled = made(), framejit.compile(made())
+    for n in (0, 0, 1, 2, 3, 1, 0, 0):
+        (x, *counts), (y, *others) = f(torch.ones(2), n), compiled(torch.ones(2), n)
+        assert torch.equal(x, y) and counts == others
+
+
+@pytest.mark.parametrize("kind", ("LSTM", "GRU", "RNN"))
+@pytest.mark.parametrize("both", (False, True))
+def test_gradients_use_the_mask_that_the_forward_pass_drew(kind, both):
+    torch.manual_seed(0)
+    module, x = getattr(torch.nn, kind)(3, 4, 2, dropout=0.5, bidirectional=both), torch.randn(5, 2, 3)
+
+    def loss(x):
+        return module(x)[0].square().sum()
+
+    compiled = framejit.compile(loss)
+    for seed in range(3):
+        found = []
+        for f in (loss, compiled):
+            torch.manual_seed(seed)
+            found.append(GRAD(f(x), list(module.parameters())))
+        for expected, got in zip(*found):
+            torch.testing.assert_close(got, expected)
+    assert compiled.cache_info()["segments"]
