@@ -61,7 +61,8 @@ class CCall {
   bool PickledByValue() const;
   PyObject* Pure(Py_ssize_t first);  // reads its arguments from `first` on, takes in those before
   PyObject* Invoke();
-  bool MayRead();  // false (Break): no guard covers what it would read
+  PyObject* AskedAgain(PyObject* refusal);  // steals
+  bool MayRead();                           // false (Break): no guard covers what it would read
   bool Done(PyObject* result) {
     result_ = result;
     return true;
@@ -333,6 +334,21 @@ bool CCall::MovesItemsOf(PyObject* o) const {
          kMoving.find(" " + std::string(name_) + " ") != kMoving.npos && s_.IsPrivate(o);
 }
 
+// A slot of a number that C code has asked by itself, (2).__add__(n), does not know stand-ins: it is asked with
+// numbers.
+PyObject* CCall::AskedAgain(PyObject* refusal) {
+  std::vector<Ref> numbers;
+  for (Py_ssize_t i = 0; i < total_; ++i) {
+    if (IsItemFloat(args_[i]))
+      return Py_DECREF(refusal), s_.Break(BreakId::kTensorItem, "a number that a tensor holds");
+    if (!IsSymInt(args_[i]) && !IsSymFloat(args_[i])) continue;
+    numbers.emplace_back(Concrete(args_[i]));
+    if (!numbers.back()) return Py_DECREF(refusal), nullptr;
+    args_[i] = numbers.back().get();
+  }
+  return numbers.empty() ? refusal : (Py_DECREF(refusal), Invoke());
+}
+
 PyObject* CCall::Pure(Py_ssize_t first) {
   if (!MayRead()) return nullptr;
   if (PyObject* r = OfNumber(); r || PyErr_Occurred()) return r;
@@ -360,6 +376,7 @@ PyObject* CCall::Pure(Py_ssize_t first) {
          ++i)
       if (!s_.Pin(args_[i])) return nullptr;
   PyObject* r = Invoke();
+  if (r == Py_NotImplemented) r = AskedAgain(r);
   if (r && s_.broken()) {
     Py_DECREF(r);
     return s_.Break(s_.reason().id);

@@ -8,6 +8,7 @@
 #include "capture/builtins.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
+#include "capture/set_order.h"
 #include "capture/wrappers/tape.h"
 #include "capture/wrappers/wrappers.h"
 #include "guard/versions.h"
@@ -213,8 +214,8 @@ std::optional<int> Recipe::AddContainer(PyObject* o) {
   }
   if (t == &PySet_Type || t == &PyFrozenSet_Type) {
     RecipeNode n{t == &PySet_Type ? RecipeNode::kSet : RecipeNode::kFrozenSet};
-    Ref items(PySequence_Tuple(o));
-    if (!items || !AddAll(&PyTuple_GET_ITEM(items.get(), 0), PyTuple_GET_SIZE(items.get()), &n.children)) return -1;
+    Ref items(ItemsToMakeSetOf(o));
+    if (!items || !AddAll(PySequence_Fast_ITEMS(items.get()), PyList_GET_SIZE(items.get()), &n.children)) return -1;
     return Push(std::move(n));
   }
   if (PySlice_Check(o)) {

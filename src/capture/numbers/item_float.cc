@@ -134,10 +134,9 @@ PyObject* Unary(PyObject* a) {
 }
 
 PyObject* Compare(PyObject* a, PyObject* b, int op) {
-  if (IsTensor(b)) Py_RETURN_NOTIMPLEMENTED;
+  if (IsTensor(b) || b == Py_None) Py_RETURN_NOTIMPLEMENTED;
   Session* s = Live(a);
   if (!s) return nullptr;
-  if (b == Py_None) return PyObject_RichCompare(Py_True, b, op);  // as any number with what is none
   if (!IsOperand(b)) return Ask(a);
   const int r = Compared(*s, a, b, op);
   return r < 0 ? nullptr : PyBool_FromLong(r);
@@ -205,7 +204,7 @@ PyNumberMethods number = {
 
 PyTypeObject ItemFloatType = {
     .ob_base = {PyObject_HEAD_INIT(nullptr) 0},
-    .tp_name = "framejit.ItemFloat",
+    .tp_name = "float",
     .tp_basicsize = sizeof(ItemFloat),
     .tp_dealloc = FreeStandIn,
     .tp_repr = Needed::Unary,

@@ -45,6 +45,19 @@ PyObject* OnNumbers(PyObject* a, PyObject* b, binaryfunc f) {
   return x && y ? f(x.get(), y.get()) : nullptr;
 }
 
+// As Python asks the two, but for its error, which would name them in the order in which they were asked.
+PyObject* CompareConcrete(PyObject* a, PyObject* b, int op) {
+  Ref x(Concrete(a)), y(Concrete(b));
+  if (!x || !y) return nullptr;
+  PyTypeObject *of_x = Py_TYPE(x.get()), *of_y = Py_TYPE(y.get());
+  const bool subclass = of_x != of_y && PyType_IsSubtype(of_y, of_x);  // is asked first
+  const auto swapped = [&] { return Ref(of_y->tp_richcompare(y.get(), x.get(), _Py_SwappedOp[op])); };
+  Ref r(subclass ? swapped() : Ref(of_x->tp_richcompare(x.get(), y.get(), op)));
+  if (r.get() == Py_NotImplemented && subclass) return of_x->tp_richcompare(x.get(), y.get(), op);
+  if (r.get() == Py_NotImplemented && of_y->tp_richcompare) r = swapped();
+  return r.release();
+}
+
 Py_hash_t HashOfNumber(PyObject* a) {
   Ref x(Concrete(a));
   return x ? PyObject_Hash(x.get()) : -1;

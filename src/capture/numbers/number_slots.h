@@ -12,6 +12,7 @@ class Session;
 Session* LiveNumber(PyObject* symbol);  // Its session, if that captures on this thread, else null with an error.
 PyObject* Concrete(PyObject* o);        // A new reference: a symbol's number, guarded, or the object itself.
 PyObject* OnNumbers(PyObject* a, PyObject* b, binaryfunc f);
+PyObject* CompareConcrete(PyObject* a, PyObject* b, int op);  // NotImplemented: Python says so of the stand-ins
 template <binaryfunc kF>
 PyObject* Other(PyObject* a, PyObject* b) {
   if (IsTensor(a) || IsTensor(b)) Py_RETURN_NOTIMPLEMENTED;

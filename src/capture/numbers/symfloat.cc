@@ -64,10 +64,9 @@ int Bool(PyObject* a) {
   return s ? s->numbers().Compare(As(a)->symbol, 0.0, Py_NE) : -1;
 }
 PyObject* Compare(PyObject* a, PyObject* b, int op) {
-  if (IsTensor(b)) Py_RETURN_NOTIMPLEMENTED;
+  if (IsTensor(b) || b == Py_None) Py_RETURN_NOTIMPLEMENTED;
   Session* s = LiveNumber(a);
   if (!s) return nullptr;
-  if (b == Py_None) return PyObject_RichCompare(Py_True, b, op);  // as any number with what is none
   if (PyFloat_CheckExact(b)) return PyBool_FromLong(s->numbers().Compare(As(a)->symbol, PyFloat_AS_DOUBLE(b), op));
   constexpr long kExact = 1L << 53;
   if (PyLong_CheckExact(b)) {
@@ -76,8 +75,7 @@ PyObject* Compare(PyObject* a, PyObject* b, int op) {
     if (!overflow && v >= -kExact && v <= kExact)
       return PyBool_FromLong(s->numbers().Compare(As(a)->symbol, static_cast<double>(v), op));
   }
-  Ref x(Concrete(a)), y(Concrete(b));
-  return x && y ? PyObject_RichCompare(x.get(), y.get(), op) : nullptr;
+  return CompareConcrete(a, b, op);
 }
 PyObject* Positive(PyObject* a) {
   return Py_NewRef(a);
@@ -102,7 +100,7 @@ PyNumberMethods number = {
 
 }  // namespace
 
-PyTypeObject SymFloatType = NumberType("framejit.SymFloat", sizeof(SymFloat), &number, Compare);
+PyTypeObject SymFloatType = NumberType("float", sizeof(SymFloat), &number, Compare);
 
 PyObject* OnFloats(char kind, PyObject* a, PyObject* b, binaryfunc f) {
   PyObject* r = FloatBinary(kind, a, b);

@@ -109,10 +109,11 @@ PyObject* Compare(PyObject* a, PyObject* b, int op) {
   auto x = ExprOf(a), y = ExprOf(b);
   Session* s = LiveNumber(a);
   if (!s) return nullptr;
-  if (!y) {  // a float that is a symbol answers by itself
+  if (!y && (IsSymFloat(b) || IsItemFloat(b))) {  // which answers by itself
     Ref number(Concrete(a));
     return number ? PyObject_RichCompare(number.get(), b, op) : nullptr;
   }
+  if (!y) return CompareConcrete(a, b, op);
   shape::Env& e = s->env();
   bool r = op == Py_EQ   ? e.Eq(*x, *y)
            : op == Py_NE ? !e.Eq(*x, *y)
@@ -149,7 +150,7 @@ PyNumberMethods number = {
 
 }  // namespace
 
-PyTypeObject SymIntType = NumberType("framejit.SymInt", sizeof(SymInt), &number, Compare);
+PyTypeObject SymIntType = NumberType("int", sizeof(SymInt), &number, Compare);
 
 // Which of two symbols is larger is no reason for another version of the code. Of a symbol and a number it mostly is: 0
 // and 1 mean something else to programs.
