@@ -9,6 +9,7 @@
 #include "capture/policy/policy.h"
 #include "diag/diag.h"
 #include "tensor/import.h"
+#include "tensor/refused_warning.h"
 
 namespace framejit::capture {
 namespace {
@@ -94,7 +95,8 @@ bool Retry::Begin(const Segment& segment, diag::RunEnd end) {
   const std::string where = "a run of " + segment.place + " ended early (" + diag::Text(end) + "): " + why;
   diag::Log(diag::Channel::perf_, where + "; Python does it");
   if (end == diag::RunEnd::kInternal) return Report("internal error of framejit: " + where);
-  if (end != diag::RunEnd::kRefused || PyThreadState_Get()->c_tracefunc || !LookedAt(segment)) return true;
+  const bool warns = why == tensor::kRefusedWarning;
+  if (end != diag::RunEnd::kRefused || warns || PyThreadState_Get()->c_tracefunc || !LookedAt(segment)) return true;
   what_ = "internal error of framejit: " + where + "; in Python nothing was raised";
   outcomes_ = segment.outcomes;
   refute_ = segment.assumed.guesses.empty() ? nullptr : segment.assumed.Refutation();

@@ -158,8 +158,29 @@ PyObject* TorchFunction(PyObject*, PyObject* args) {
   return s->CallFramework(name, flat.data(), n, names.get());
 }
 
+// What C code looks for on the type, and where `object` would answer, or nobody.
+template <const char* const* kName>
+PyObject* TProtocol(PyObject* a, PyObject*) {
+  Session* s = Live(AsTensor(a)->session);
+  return s ? s->Break(BreakId::kTensorProtocol, *kName) : nullptr;
+}
+constexpr const char *kFormat = "__format__", *kRound = "__round__", *kTrunc = "__trunc__", *kFloor = "__floor__",
+                     *kCeil = "__ceil__", *kComplex = "__complex__", *kReversed = "__reversed__",
+                     *kReduce = "__reduce_ex__", *kSize = "__sizeof__", *kDir = "__dir__", *kBytes = "__bytes__";
+
 PyMethodDef tensor_methods[] = {
     {"__torch_function__", TorchFunction, METH_VARARGS | METH_CLASS, nullptr},
+    {kFormat, TProtocol<&kFormat>, METH_VARARGS, nullptr},
+    {kRound, TProtocol<&kRound>, METH_VARARGS, nullptr},
+    {kTrunc, TProtocol<&kTrunc>, METH_VARARGS, nullptr},
+    {kFloor, TProtocol<&kFloor>, METH_VARARGS, nullptr},
+    {kCeil, TProtocol<&kCeil>, METH_VARARGS, nullptr},
+    {kComplex, TProtocol<&kComplex>, METH_VARARGS, nullptr},
+    {kReversed, TProtocol<&kReversed>, METH_VARARGS, nullptr},
+    {kReduce, TProtocol<&kReduce>, METH_VARARGS, nullptr},
+    {kSize, TProtocol<&kSize>, METH_VARARGS, nullptr},
+    {kDir, TProtocol<&kDir>, METH_VARARGS, nullptr},
+    {kBytes, TProtocol<&kBytes>, METH_VARARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 

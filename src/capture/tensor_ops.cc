@@ -407,7 +407,7 @@ PyObject* TensorAttr(Session& s, PyObject* proxy, PyObject* name) {
     return s.Break(BreakId::kTensorProtocol, "a __getattr__ of the tensor class");
   if (!descr) {
     PyErr_Format(PyExc_AttributeError, "'%s' object has no attribute '%U'",
-                 m.framework == Framework::kTorch ? "Tensor" : FrameworkPrefix(s, proxy).data(), name);
+                 reinterpret_cast<PyTypeObject*>(type.get())->tp_name, name);
     return nullptr;
   }
   PyTypeObject* dt = Py_TYPE(descr);

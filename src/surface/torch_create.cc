@@ -170,6 +170,8 @@ Outs Eye(Scope& s) {
   PlainTensor(s, 3);
   Ints sizes = {s.integer(0), s.has(1) ? s.integer(1) : s.integer(0)};
   DType t = s.dtype(2).value_or(s.default_float());
+  for (Int n : sizes)
+    if (s.env.Lt(n, 0)) Scope::Fail("negative size");
   Out out;
   out.value = s.b.Cast(s.b.Binary(Op::kEq, s.b.Iota(DType::kInt64, sizes, 0), s.b.Iota(DType::kInt64, sizes, 1)), t);
   out.differentiable = false;
@@ -209,7 +211,7 @@ Outs TensorOf(Scope& s) {
     any = true;
   });
   if (!any) {
-    if (s.arg(0).is_number() || !s.arg(0).items.empty()) Scope::Skip();
+    if (!(s.arg(0).is(Kind::kList) || s.arg(0).is(Kind::kTuple)) || !s.arg(0).items.empty()) Scope::Skip();
     return Filled(s, Arg::Int(0), s.dtype(1).value_or(s.default_float()), {Int(0)});
   }
   t = s.dtype(1).value_or(t);

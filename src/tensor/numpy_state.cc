@@ -3,6 +3,7 @@
 // private, so it is believed only after two capsules made for the purpose read as they must.
 #include "tensor/no_collection.h"
 #include "tensor/ref.h"
+#include "tensor/refused_warning.h"
 #include "tensor/tensor.h"
 
 namespace framejit::tensor {
@@ -113,7 +114,7 @@ thread_local int inside = 0;  // of this one
 
 PyObject* Warn(PyObject*, PyObject* const* args, Py_ssize_t n, PyObject* kwnames) {
   if (!inside) return PyObject_Vectorcall(original, args, n, kwnames);
-  PyErr_SetString(PyExc_RuntimeError, "framejit: a warning");
+  PyErr_SetString(PyExc_RuntimeError, kRefusedWarning);
   return nullptr;
 }
 PyMethodDef method = {"warn", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Warn)),
