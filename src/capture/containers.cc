@@ -118,6 +118,11 @@ void Session::SeparateWrites() {
                   outside))  // whose attributes any other may show
     for (size_t i = 0; i < input_sources_.size(); ++i)
       guards_->Add(guard::Row{guard::Kind::kDistinct, input_sources_[i]});
+  for (auto& st : pending_.stores())
+    kernels.Separate(*this, st.dict.get(), st.key.get(), SourceOf(st.dict.get()), true);
+  for (PyObject* one : changed) kernels.Separate(*this, one, nullptr, SourceOf(one), true);
+  for (auto& r : reads_) kernels.Separate(*this, r.container, r.key, r.source, false);
+  kernels.AddGuards(*this);
   for (auto& [cell, root] : root_cells)  // the frame's own, and those that functions brought along
     if (PyCell_GET(cell) != root.before)
       for (auto& r : reads_)
