@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "bytecode/code.h"
+#include "capture/drops.h"
 #include "capture/estimate.h"
 #include "capture/events.h"
 #include "capture/named_code.h"
@@ -34,11 +35,6 @@
 
 namespace framejit::capture {
 namespace {
-
-bool HasDestructor(PyObject* o) {
-  static PyObject* del_name = PyUnicode_InternFromString("__del__");
-  return o && (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) && _PyType_Lookup(Py_TYPE(o), del_name);
-}
 
 using diag::Again;
 using diag::CompileEnd;
