@@ -631,7 +631,8 @@ FrameImage::FrameImage(FjFrame* f) : f_(f), next_(fj_next(f)), depth_(fj_stack_d
   const int n = fj_nlocalsplus(f) + depth_;
   PyObject** p = fj_localsplus(f);
   for (int i = 0; i < n; ++i) {
-    seen_to_die_.push_back(HasDestructor(p[i]) || (p[i] && Py_REFCNT(p[i]) == 1 && tensor::HasWeakReferences(p[i])));
+    const bool alone = p[i] && Py_REFCNT(p[i]) == 1;
+    seen_to_die_.push_back(HasDestructor(p[i]) || (alone && (tensor::HasWeakReferences(p[i]) || !DropsQuietly(p[i]))));
     saved_.push_back(Borrow(p[i]));
   }
 }
