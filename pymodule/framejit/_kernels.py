@@ -23,6 +23,7 @@ MAKING = {"type", "__class__", "replace"}  # what makes objects of classes that 
 MODULES_OWN = {"_parameters", "_buffers", "_modules"}
 SKIPPED = (types.CodeType, types.FrameType, types.GetSetDescriptorType, types.MemberDescriptorType, torch.library.Library)
 MOST = 20_000
+WATCHED = {"item", "cell", "list", "dict", "set", "object", "class", "function"}  # entries that hold objects
 
 
 def _of_python(module):
@@ -185,6 +186,24 @@ class KernelReads(Reads):
         for o in self.others:
             yield o, None, True if self.changes or self.sets_by_name else stored
 
+    def watched(self):
+        """(kind, owner, name) of what has to hold nothing else when the graph runs; all that it holds now; dicts, each before the object that has it"""
+        places = [(kind, owner, name) for kind, owner, name, _ in self.entries if kind in WATCHED]
+        places += [("inner", d, None) for d in self.inner] + [("others", o, None) for o in self.others]
+        held, own = [*self.seen.values(), *(x for o in self.others for x in gc.get_referents(o))], []
+        for kind, owner, _, value in self.entries:
+            if kind == "class":  # also what its entry leaves out
+                held += vars(owner).values()
+            elif kind in ("dict", "object"):
+                held += [*value, *value.values()]
+            elif kind in WATCHED:
+                held += value if kind in ("list", "set", "function") else [value]
+            if kind == "object":
+                own += [vars(owner), owner]
+                held.append(type(owner))
+        dicts = set(map(id, own[::2]))
+        return tuple(places), tuple(x for x in held if id(x) not in dicts), tuple(own)
+
     def memory(self):
         """(first address, the one behind the last, could the code write there?) of the tensors that are reached"""
         for o in self.tensors:  # no kernel writes to parameters
@@ -291,7 +310,8 @@ def composite_of(op):
 
 def reached(op, tensors):
     """What the kernels of an operator, which is given these tensors, reach: (can it read whatever there is?; can it change things?; does it draw
-    random numbers that are not torch's?; places; memory, as KernelReads says; the names of attributes that are read, or None: all)"""
+    random numbers that are not torch's?; does it write to tensors?; places; memory, as KernelReads says; the names of attributes that are read, or None:
+    all; what is watched, as KernelReads says; the tensors)"""
     reads = KernelReads()
     try:
         reads._value(op)
@@ -303,4 +323,5 @@ def reached(op, tensors):
         reads.everything = True
     reads.everything |= "__class__" in reads.stored
     changes = bool(reads.stored or reads.binds or reads.changes or reads.sets_by_name)
-    return reads.everything, changes, reads.draws, tuple(reads.places()), tuple(reads.memory()), None if reads.by_name else frozenset(reads.names)
+    names = None if reads.by_name else frozenset(reads.names)
+    return reads.everything, changes, reads.draws, reads.writes, tuple(reads.places()), tuple(reads.memory()), names, *reads.watched(), tuple(reads.tensors)

@@ -7,6 +7,7 @@
 
 #include "capture/arg_vector.h"
 #include "capture/class_attributes.h"
+#include "capture/drops.h"
 #include "capture/proxy.h"
 #include "capture/semantics.h"
 #include "capture/tensor_state.h"
@@ -35,6 +36,7 @@ int CaptureSemantics::StoreSlot(PyObject* o, PyObject* name, PyObject* d, PyObje
     if (!old)
       return s_.broken() || PyErr_Occurred() ? -1 : (PyErr_SetObject(PyExc_AttributeError, PyDescr_NAME(d)), -1);
   }
+  if (!DropsQuietly(o, d)) return s_.Break(BreakId::kSideEffect, kSeenToDie), -1;
   Ref descriptor(s_.FromOutside(d, s_.guards().Const(d)));
   if (!descriptor) return -1;
   s_.pending().Store(o, d, value);

@@ -77,12 +77,12 @@ std::nullptr_t NoAttribute(PyObject* o, PyObject* name) {
 
 PyObject* CaptureSemantics::ModuleAttr(PyObject* module, PyObject* name) {
   ReadModule(module, name);
+  if (const Source* s = s_.SourceOf(module)) s_.guards().TypeIs(s, &PyModule_Type);  // it may become a subclass's
   PyObject* dict = PyModule_GetDict(module);
   const Source* source = s_.guards().Const(dict);
   bool found;
   PyObject* v = s_.ReadDictItem(dict, source, name, &found);
   if (found || s_.broken() || PyErr_Occurred()) return v;
-  if (const Source* s = s_.SourceOf(module)) s_.guards().TypeIs(s, &PyModule_Type);  // it may become a subclass's
   Ref hook(s_.ReadDictItem(dict, source, N().getattr, &found));
   if (s_.broken() || PyErr_Occurred()) return nullptr;
   if (found && !_PyType_Lookup(&PyModule_Type, name)) {

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "bytecode/code.h"
+#include "capture/drops.h"
 #include "capture/estimate.h"
 #include "capture/events.h"
 #include "capture/named_code.h"
@@ -34,11 +35,6 @@
 
 namespace framejit::capture {
 namespace {
-
-bool HasDestructor(PyObject* o) {
-  static PyObject* del_name = PyUnicode_InternFromString("__del__");
-  return o && (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) && _PyType_Lookup(Py_TYPE(o), del_name);
-}
 
 using diag::Again;
 using diag::CompileEnd;
@@ -635,7 +631,8 @@ FrameImage::FrameImage(FjFrame* f) : f_(f), next_(fj_next(f)), depth_(fj_stack_d
   const int n = fj_nlocalsplus(f) + depth_;
   PyObject** p = fj_localsplus(f);
   for (int i = 0; i < n; ++i) {
-    seen_to_die_.push_back(HasDestructor(p[i]) || (p[i] && Py_REFCNT(p[i]) == 1 && tensor::HasWeakReferences(p[i])));
+    const bool alone = p[i] && Py_REFCNT(p[i]) == 1;
+    seen_to_die_.push_back(HasDestructor(p[i]) || (alone && (tensor::HasWeakReferences(p[i]) || !DropsQuietly(p[i]))));
     saved_.push_back(Borrow(p[i]));
   }
 }

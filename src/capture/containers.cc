@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "capture/builtins.h"
+#include "capture/drops.h"
 #include "capture/identity.h"
 #include "capture/proxy.h"
 #include "capture/session.h"
@@ -43,24 +44,26 @@ static bool HasIterators(const std::vector<Ref>& kept, PyObject* set) {
 bool Session::Defer(PyTypeObject* owner, const char* name, PyObject* const* args, Py_ssize_t n) {
   struct Row {
     const char *type, *name;
-    int args;     // besides the container
-    bool hashes;  // its argument must be hashable
+    int args;            // besides the container
+    bool hashes;         // its argument must be hashable
+    bool drops = false;  // The container may let go of what is in it.
   };
   static constexpr Row kRows[] = {{"list", "append", 1, false},
-                                  {"list", "clear", 0, false},
+                                  {"list", "clear", 0, false, true},
                                   {"list", "reverse", 0, false},
                                   {"set", "add", 1, true},
-                                  {"set", "discard", 1, true},
-                                  {"set", "clear", 0, false},
-                                  {"collections.deque", "append", 1, false},
-                                  {"collections.deque", "appendleft", 1, false},
-                                  {"collections.deque", "clear", 0, false}};
+                                  {"set", "discard", 1, true, true},
+                                  {"set", "clear", 0, false, true},
+                                  {"collections.deque", "append", 1, false, true},
+                                  {"collections.deque", "appendleft", 1, false, true},
+                                  {"collections.deque", "clear", 0, false, true}};
   Origin* g = Find(args[0]);
   if (!g || g->kind != Origin::kOutside || g->real || g->IsGoneThrough() || InLookup()) return false;
   for (const Row& r : kRows) {
     if (strcmp(Py_TYPE(args[0])->tp_name, r.type) || strcmp(name, r.name) || n != r.args + 1) continue;
     if (r.hashes && !IsPrimitive(args[1])) return false;
     if (PySet_CheckExact(args[0]) && HasIterators(keep_, args[0])) return false;
+    if (r.drops && !DropsQuietly(args[0], nullptr)) return false;
     Ref method(PyObject_GetAttrString(reinterpret_cast<PyObject*>(owner), name));
     if (!method) return PyErr_Clear(), false;
     PendingCall call{std::move(method), {}};
@@ -70,6 +73,31 @@ bool Session::Defer(PyTypeObject* owner, const char* name, PyObject* const* args
     return true;
   }
   return false;
+}
+
+// Guards that nothing is seen to die where the writes that wait for the exit are made.
+template <typename Reads>
+void GuardDrops(Session& s, const Reads& reads) {
+  const auto known = [&](PyObject* container, PyObject* key, PyObject* old) {  // Its type is guarded.
+    return old && (IsPrimitive(old) || tensor::Classify(old) != tensor::Class::kNone) &&
+           std::any_of(reads.begin(), reads.end(),
+                       [&](const auto& r) { return r.container == container && (!r.key || r.key == key); });
+  };
+  const auto guard = [&](PyObject* container, PyObject* key) {
+    if (const Source* source = s.SourceOf(container)) GuardDrop(s.guards(), source, key);
+  };
+  for (auto& st : s.pending().stores()) {
+    if (PyType_Check(st.dict.get())) continue;
+    PyObject* old = PyDict_Check(st.dict.get()) ? PyDict_GetItemWithError(st.dict.get(), st.key.get()) : nullptr;
+    if (!known(st.dict.get(), st.key.get(), old)) guard(st.dict.get(), st.key.get());
+  }
+  for (auto& c : s.pending().cells())
+    if (!known(c.cell.get(), nullptr, PyCell_GET(c.cell.get()))) guard(c.cell.get(), nullptr);
+  for (PyObject* list : s.pending().lists()) guard(list, nullptr);
+  for (auto& c : s.pending().calls())
+    if (Origin* g = s.Find(c.args[0].get()); g && g->changes && !g->written)
+      if (c.args.size() == 1 || guard::IsDeque(c.args[0].get()) || PySet_CheckExact(c.args[0].get()))
+        guard(c.args[0].get(), nullptr);
 }
 
 void Session::SeparateWrites() {
@@ -118,6 +146,12 @@ void Session::SeparateWrites() {
                   outside))  // whose attributes any other may show
     for (size_t i = 0; i < input_sources_.size(); ++i)
       guards_->Add(guard::Row{guard::Kind::kDistinct, input_sources_[i]});
+  for (auto& st : pending_.stores())
+    kernels.Separate(*this, st.dict.get(), st.key.get(), SourceOf(st.dict.get()), true);
+  for (PyObject* one : changed) kernels.Separate(*this, one, nullptr, SourceOf(one), true);
+  for (auto& r : reads_) kernels.Separate(*this, r.container, r.key, r.source, false);
+  kernels.AddGuards(*this);
+  GuardDrops(*this, reads_);
   for (auto& [cell, root] : root_cells)  // the frame's own, and those that functions brought along
     if (PyCell_GET(cell) != root.before)
       for (auto& r : reads_)
@@ -415,6 +449,7 @@ int Session::WriteDictItem(PyObject* dict, PyObject* key, PyObject* value) {
   Origin* g = Find(dict);
   PyObject* real = PyDict_GetItemWithError(dict, key);
   if (!real && PyErr_Occurred()) return -1;
+  if (real && real != value && !DropsQuietly(real)) return Break(BreakId::kSideEffect, kSeenToDie), -1;
   // It was read as a whole: what looks at it since then looks at a copy of ours, if that has tensors.
   const bool replaces = value && real && g && g->shadow && g->shadow != dict;
   if (g && g->contents_noted && !replaces) {

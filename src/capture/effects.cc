@@ -5,6 +5,7 @@
 
 #include "capture/builtins.h"
 #include "capture/callees.h"
+#include "capture/drops.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
 #include "capture/semantics.h"
@@ -304,6 +305,7 @@ bool Session::InLookup() const {
 
 bool Session::WriteCell(PyObject* cell, PyObject* value) {
   if (InLookup()) return Break(BreakId::kSideEffect, "a variable is written while objects are looked up"), false;
+  if (PyCell_GET(cell) != value && !DropsQuietly(cell, nullptr)) return Break(BreakId::kSideEffect, kSeenToDie), false;
   pending_.WriteCell(cell, value);
   return true;
 }
@@ -353,6 +355,7 @@ PyObject* Session::WriteList(PyObject* list) {
   std::vector<PendingCall> mine = pending_.TakeCalls(list);
   g->changes = false;
   const auto last = std::find_if(mine.rbegin(), mine.rend(), Clears);
+  if (!DropsQuietly(list, nullptr)) return Break(BreakId::kSideEffect, kSeenToDie);
   const Source* source = g->source;
   Ref now(EmptyLike(list, source)), items(PySequence_List(list));
   if (!now || !items) return nullptr;

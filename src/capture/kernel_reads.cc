@@ -1,7 +1,9 @@
 #include "capture/kernel_reads.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "capture/kernel_watch.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
 #include "capture/session.h"
@@ -55,6 +57,7 @@ bool KernelReads::Meet(const std::vector<Memory>& all, Memory m) {
 }
 
 bool KernelReads::ChangedMemory(PyObject* tensor) const {
+  asked_ = true;
   return !changed_memory_.empty() && Meet(changed_memory_, MemoryOf(tensor));
 }
 
@@ -70,9 +73,20 @@ bool KernelReads::Add(Session& s, PyObject* op, const std::vector<PyObject*>& gi
     told = Ref(reached && tensors ? PyObject_CallFunctionObjArgs(reached, op, tensors.get(), nullptr) : nullptr);
   }
   PyObject *places, *memory, *names;
-  int everything, changes, draws;
-  if (!told || !PyArg_ParseTuple(told.get(), "pppOOO", &everything, &changes, &draws, &places, &memory, &names))
+  KernelWatch::Reached watched;
+  int everything, changes, draws, writes;
+  if (!told || !PyArg_ParseTuple(told.get(), "ppppOOOO!O!O!O!", &everything, &changes, &draws, &writes, &places,
+                                 &memory, &names, &PyTuple_Type, &watched.places, &PyTuple_Type, &watched.held,
+                                 &PyTuple_Type, &watched.own, &PyTuple_Type, &watched.tensors))
     return false;
+  const bool moves = KernelWatch::Moves(op);
+  everything |= moves;
+  watched.writes = writes != 0;
+  writes_ |= watched.writes;
+  if (!moves) {
+    watches_.push_back(KernelWatch::Of(op, watched));
+    if (!watches_.back()) return false;
+  }
   kept_.push_back(Borrow(told.get()));
   kept_.push_back(Borrow(op));
   everything_ |= everything != 0;
@@ -154,15 +168,38 @@ bool KernelReads::Call(Session& s, PyObject* op, const std::vector<PyObject*>& t
   std::vector<PyObject*> call = given;
   call.push_back(op);
   if (called_.insert(std::move(call)).second && !Add(s, op, given)) return false;
+  asked_ &= std::exchange(begun_, true);
   if (ReadsWhatWaits(s, tensors))
     return s.Break(BreakId::kSideEffect, "an operator in Python behind a write that it may read"), false;
+  behind_ |= !s.pending().Empty() || !s.pending().attributes.empty() ||
+             std::any_of(s.trace().tensors.begin(), s.trace().tensors.end(),
+                         [](const TraceTensor& t) { return t.mutated && t.input >= 0; });
   if (draws_ && !s.draws.empty())
     return s.Break(BreakId::kSideEffect, "an operator in Python that draws behind random numbers of the program's"),
            false;
   for (PyObject* input : s.input_tensors())
-    if (ChangedMemory(input))
+    if (!changed_memory_.empty() && Meet(changed_memory_, MemoryOf(input)))
       return s.Break(BreakId::kSideEffect, "an operator in Python that may write to a tensor that was read"), false;
   return true;
+}
+
+void KernelReads::Separate(Session& s, PyObject* owner, PyObject* key, const Source* source, bool written) {
+  if (!source || source->kind == SourceKind::kConst || !(written ? behind_ : !changed_.empty())) return;
+  const bool meets =
+      written ? std::any_of(places_.begin(), places_.end(),
+                            [&](const Place& p) { return !p.name || !key || SameText(p.name, key); })
+              : std::any_of(changed_.begin(), changed_.end(), [&](const auto& c) { return MayChange(c.first, key); });
+  for (const Ref& watch : watches_)
+    if (meets) KernelWatch::AddUnreached(s, watch.get(), source, owner);
+}
+
+void KernelReads::AddGuards(Session& s) {
+  if (!behind_ && !(asked_ && (!changed_.empty() || writes_))) return;
+  for (const Ref& watch : watches_) {
+    KernelWatch::AddGuard(s, watch.get());
+    for (const TraceTensor& t : s.trace().tensors)
+      if (t.input >= 0 && (t.mutated || writes_)) KernelWatch::AddApart(s, watch.get(), t.input);
+  }
 }
 
 bool KernelReads::MayChange(PyObject* owner, PyObject* key) const {
@@ -173,6 +210,7 @@ bool KernelReads::MayChange(PyObject* owner, PyObject* key) const {
 }
 
 bool KernelReads::ChangedClass(PyTypeObject* type, PyObject* name) const {
+  asked_ = true;
   if (all_changed_) return true;
   for (Py_ssize_t i = 0; !changed_.empty() && i < PyTuple_GET_SIZE(type->tp_mro); ++i)
     if (MayChange(PyTuple_GET_ITEM(type->tp_mro, i), name)) return true;

@@ -10,6 +10,10 @@
 
 #include "capture/ref.h"
 
+namespace framejit::guard {
+struct Source;
+}
+
 namespace framejit::capture {
 
 class Session;
@@ -21,10 +25,15 @@ class KernelReads {
   bool Call(Session& s, PyObject* op, const std::vector<PyObject*>& tensors);
   // Could a kernel that was called have changed this item or attribute of it, or (null) anything of it?
   bool Changed(PyObject* owner, PyObject* key) const {
+    asked_ = true;
     return all_changed_ || (!changed_.empty() && MayChange(owner, key));
   }
   bool ChangedClass(PyTypeObject* type, PyObject* name) const;  // the same of an attribute that is looked up there
   bool ChangedMemory(PyObject* tensor) const;                   // the same of what lies in a tensor
+  // Guards that what kernels reach then is not what the graph writes, or reads behind them. At the end of the capture:
+  // this container is written, or read, at this key or as a whole; then the rest.
+  void Separate(Session& s, PyObject* owner, PyObject* key, const guard::Source* source, bool written);
+  void AddGuards(Session& s);
   // Could a kernel that was called have drawn random numbers that are not torch's?
   bool draws() const { return draws_; }
 
@@ -47,7 +56,10 @@ class KernelReads {
   std::unordered_set<PyObject*> names_;                            // of attributes that are read
   bool all_names_ = false, everything_ = false, all_changed_ = false, draws_ = false;
   std::set<std::vector<PyObject*>> called_;  // operators, each with the tensors from outside that have attributes
-  std::vector<Ref> kept_;
+  std::vector<Ref> kept_, watches_;
+  bool behind_ = false, writes_ = false;  // Did a write wait when a kernel was called? Does one write to tensors?
+  bool begun_ = false;                    // Was any called?
+  mutable bool asked_ = false;            // Was anything read since then?
 };
 
 // framejit._kernels.composite_of: a new reference, null with an error.

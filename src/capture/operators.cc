@@ -260,6 +260,9 @@ PyObject* CaptureSemantics::GetItem(PyObject* o, PyObject* key) {
     return MissingItem(o, key);
   }
   if (PyType_Check(o)) {  // List[int]
+    static PyObject* const getter = PyUnicode_InternFromString("__class_getitem__");
+    s_.NoteType(Py_TYPE(o));
+    s_.NoteLookup(reinterpret_cast<PyTypeObject*>(o), getter);
     return s_.Adopt(PyObject_GetItem(o, key));
   }
   if (!(d && PyFunction_Check(d)) && !s_.Pin(key)) return nullptr;

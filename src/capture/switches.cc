@@ -95,6 +95,10 @@ bool Switches::Fit(Session& s, Callee callee, bool cuda) const {
         return s.Break(BreakId::kThreadState, callee + " without its flash kernel"), false;
     }
   }
+  static constexpr std::string_view kUnwritten[] = {"empty", "empty_like", "new_empty"};
+  if (std::find(std::begin(kUnwritten), std::end(kUnwritten), callee.last()) != std::end(kUnwritten) &&
+      tensor::ReadTorchState().words[5] & 1)  // guarded, as all of that state
+    return s.Break(BreakId::kThreadState, callee + " beside deterministic algorithms, which fill its memory"), false;
   for (const Changed& w : changed_)
     if ((cuda || (attention && w.row->attention)) && PyObject_RichCompareBool(w.entry.get(), w.now.get(), Py_EQ) != 1)
       return s.Break(BreakId::kThreadState, callee + " while " + OfTorchC(w.row->get) + " is changed"), false;

@@ -7,6 +7,7 @@
 #include "diag/diag.h"
 #include "guard/dict_entries.h"
 #include "guard/program.h"
+#include "tensor/import.h"
 #include "tensor/overrides.h"
 #include "tensor/tensor.h"
 
@@ -120,7 +121,7 @@ bool IsText(PyObject* o) {
 
 bool IsDeque(PyObject* o) {
   static PyObject* const type = [] {
-    Ref module(PyImport_ImportModule("_collections"));
+    Ref module(tensor::Import("_collections"));
     PyObject* deque = module ? PyObject_GetAttrString(module.get(), "deque") : nullptr;
     if (!deque) PyErr_Clear();
     return deque;

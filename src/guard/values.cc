@@ -175,8 +175,13 @@ bool Matches(PyTypeObject* t, const std::vector<TypeTest::Level>& levels) {
     if (!PyType_HasFeature(c, Py_TPFLAGS_HEAPTYPE)) continue;
     PyObject* dict = TypeDict(c);
     if (PyDict_GET_SIZE(dict) != static_cast<Py_ssize_t>(levels[i].items.size())) return false;
-    for (const auto& [key, value] : levels[i].items)
-      if (PyObject* found = DictLookup(dict, key.get()); !found || !value.Is(found)) return false;
+    PyObject *key, *value;
+    Py_ssize_t at = 0;
+    for (const auto& [known, expected] : levels[i].items) {  // in the same order, which a program may go through
+      if (!PyDict_Next(dict, &at, &key, &value) || !expected.Is(value)) return false;
+      const bool texts = PyUnicode_CheckExact(key) && PyUnicode_CheckExact(known.get());
+      if (key != known.get() && !(texts && PyUnicode_Compare(key, known.get()) == 0)) return false;
+    }
   }
   return true;
 }

@@ -2,6 +2,7 @@
 // gives.
 #include "surface/signature.h"
 #include "tensor/autograd.h"
+#include "tensor/import.h"
 #include "tensor/run_context.h"
 #include "tensor/torch_api.h"
 
@@ -76,7 +77,7 @@ std::optional<autodiff::AttentionForm> FindAttention(const autodiff::AttentionRe
     if (!pair) return failed();
     PyTuple_SET_ITEM(operands.get(), i, pair);
   }
-  Ref module(PyImport_ImportModule("framejit._gradients"));
+  Ref module(Import("framejit._gradients"));
   Ref dtype(DTypeObject(Framework::kTorch, r.types[0].dtype));
   Ref answer(module && dtype ? PyObject_CallMethod(module.get(), "attention_form", "sOOdOdO", place.c_str(),
                                                    dtype.get(), operands.get(), r.dropout,

@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstring>
 
+#include "tensor/import.h"
 #include "tensor/tensor.h"
 #include "tensor/torch_api.h"
 
@@ -35,7 +36,7 @@ PyObject* DTypeByText(const std::string& text) {
     PyErr_Clear();
   }
   if (auto d = ParseDType(text)) return DTypeObject(t ? Framework::kTorch : Framework::kNumpy, *d);
-  Ref np(PyImport_ImportModule("numpy"));
+  Ref np(Import("numpy"));
   const char* name = text.c_str() + (text.starts_with(kNumpy) ? kNumpy.size() : 0);
   return np ? PyObject_CallMethod(np.get(), "dtype", "s", name) : nullptr;
 }

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "runtime/cuda/driver.h"
+#include "tensor/import.h"
 #include "tensor/numpy_api.h"
 
 namespace framejit::tensor {
@@ -15,7 +16,7 @@ const char* verdict = "not imported";
 
 // A C function that a Cython module exports, if its signature is the one we know.
 void* Exported(const char* module, const char* name, std::initializer_list<const char*> parts) {
-  Ref m(PyImport_ImportModule(module)), table(m ? PyObject_GetAttrString(m.get(), "__pyx_capi__") : nullptr);
+  Ref m(Import(module)), table(m ? PyObject_GetAttrString(m.get(), "__pyx_capi__") : nullptr);
   PyObject* capsule = table && PyDict_Check(table.get()) ? PyDict_GetItemString(table.get(), name) : nullptr;
   PyErr_Clear();
   if (!capsule || !PyCapsule_CheckExact(capsule)) return nullptr;

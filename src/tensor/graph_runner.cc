@@ -11,6 +11,7 @@
 #include "graph/effects.h"
 #include "tensor/autograd.h"
 #include "tensor/cupy_api.h"
+#include "tensor/import.h"
 #include "tensor/numpy_api.h"
 #include "tensor/run_context.h"
 #include "tensor/tensor.h"
@@ -410,7 +411,7 @@ class Runner : public GraphRunner {
       return;  // inference
     if (t.bump_version) return t.bump_version(reinterpret_cast<char*>(o) + sizeof(PyObject));
     SavedError saved;
-    Ref graph(PyImport_ImportModule("torch.autograd.graph"));
+    Ref graph(Import("torch.autograd.graph"));
     Ref r(graph ? PyObject_CallMethod(graph.get(), "increment_version", "O", o) : nullptr);
     PyErr_Clear();
   }

@@ -5,6 +5,7 @@
 
 #include "graph/arguments.h"
 #include "graph/effects.h"
+#include "tensor/import.h"
 #include "tensor/infer.h"
 
 namespace framejit::tensor {
@@ -78,7 +79,7 @@ PyObject* StandIn(const NumpyApi& n, const TensorMeta& m) {
     for (int i = 0; i < rank; ++i) extent += (sizes[i] - 1) * strides[i] / item;
     if (!usual || extent > 4 * kMaxStandIn) return PyErr_Format(PyExc_ValueError, "unusual strides");
     Ref flat(NewArray(n, m.dtype, 1, &extent, nullptr));
-    Ref lib(PyImport_ImportModule("numpy.lib.stride_tricks")), st(Tuple(strides)), sz(Tuple(sizes));
+    Ref lib(Import("numpy.lib.stride_tricks")), st(Tuple(strides)), sz(Tuple(sizes));
     a = Ref(flat && lib ? PyObject_CallMethod(lib.get(), "as_strided", "OOO", flat.get(), sz.get(), st.get())
                         : nullptr);
   }
@@ -154,7 +155,7 @@ bool InferNumpy(const NumpyApi& n, Call& call, const std::vector<PyObject*>& con
   Ref state(quiet ? PyObject_Call(quiet.get(), args.get(), kw.get()) : nullptr);
   Ref entered(state ? PyObject_CallMethod(state.get(), "__enter__", nullptr) : nullptr);
   // What warns is left to the framework, which tells it at the user's line.
-  Ref warnings(PyImport_ImportModule("warnings")), record(Py_BuildValue("{s:O}", "record", Py_True));
+  Ref warnings(Import("warnings")), record(Py_BuildValue("{s:O}", "record", Py_True));
   Ref type(warnings ? PyObject_GetAttrString(warnings.get(), "catch_warnings") : nullptr);
   Ref catcher(type && record ? PyObject_Call(type.get(), args.get(), record.get()) : nullptr);
   if (!entered || !catcher) return in->FailWithError(call.callee);

@@ -10,6 +10,7 @@
 #include "graph/arguments.h"
 #include "runtime/cuda/driver.h"
 #include "surface/rows.h"
+#include "tensor/import.h"
 #include "tensor/infer.h"
 #include "tensor/undo.h"
 
@@ -155,7 +156,7 @@ PyMethodDef note_warning = {"_showwarnmsg", NoteWarning, METH_O, nullptr};
 class Listening {
  public:
   explicit Listening(const TorchApi& t, bool always_warns = true) : t_(t) {
-    Ref module(PyImport_ImportModule("warnings"));
+    Ref module(Import("warnings"));
     heard_ = Ref(PyList_New(0));
     static PyObject* always = Py_BuildValue("[(sOOOi)]", "always", Py_None, PyExc_Warning, Py_None, 0);
     Ref show(PyCFunction_New(&note_warning, heard_.get()));
@@ -401,7 +402,7 @@ static bool RunsPython(const std::string& callee) {
   const std::string ns = callee.substr(space, dot - space);
   std::string op = callee.substr(dot + 1);
   if (op.ends_with(".default")) op.resize(op.size() - 8);
-  Ref library(PyImport_ImportModule("torch.library")), c(PyImport_ImportModule("torch._C"));
+  Ref library(Import("torch.library")), c(tensor::Import("torch._C"));
   Ref known(library ? PyObject_GetAttrString(library.get(), "_impls") : nullptr);
   Ref all(known ? PySequence_List(known.get()) : nullptr);
   bool python = !all;
@@ -433,7 +434,7 @@ static bool WritesBySchema(const std::string& callee) {
 
 // May a warning be shown here without an exception of the user's filters?
 bool MayWarn(const TorchApi& t) {
-  Ref always(PyObject_CallMethod(t.c_module, "_get_warnAlways", nullptr)), module(PyImport_ImportModule("warnings"));
+  Ref always(PyObject_CallMethod(t.c_module, "_get_warnAlways", nullptr)), module(Import("warnings"));
   Ref filters(module ? PyObject_GetAttrString(module.get(), "filters") : nullptr);
   bool may = always.get() == Py_False && filters && PyList_Check(filters.get());
   for (Py_ssize_t i = 0; may && i < PyList_GET_SIZE(filters.get()); ++i) {
@@ -560,7 +561,7 @@ Ref GradientsOnStandIns(const TorchApi& t, const Call& call, const std::vector<T
     if (!like || PyList_Append(outputs.get(), o) < 0 || PyList_Append(grads.get(), like.get()) < 0) return {};
   }
   if (!all || !PyList_GET_SIZE(outputs.get())) return {};
-  Ref autograd(PyImport_ImportModule("torch.autograd")), f(PyObject_GetAttrString(autograd.get(), "grad"));
+  Ref autograd(Import("torch.autograd")), f(PyObject_GetAttrString(autograd.get(), "grad"));
   Ref args(PyTuple_Pack(3, outputs.get(), wanted.get(), grads.get())),
       kwargs(Py_BuildValue("{s:O}", "allow_unused", Py_True));
   return f && args && kwargs ? Ref(PyObject_Call(f.get(), args.get(), kwargs.get())) : Ref();

@@ -12,6 +12,7 @@
 #include "surface/surface.h"
 #include "tensor/autograd.h"
 #include "tensor/cupy_api.h"
+#include "tensor/import.h"
 #include "tensor/named_modules.h"
 #include "tensor/numpy_api.h"
 #include "tensor/tensor.h"
@@ -346,7 +347,7 @@ void ImportNamed(PyObject* module, PyObject* name) {
   if (std::none_of(std::begin(torch_spaces), std::end(torch_spaces), is) &&
       std::none_of(std::begin(numpy_spaces), std::end(numpy_spaces), is))
     return;
-  Ref(PyImport_ImportModule(path.c_str()));
+  Ref(Import(path.c_str()));
   PyErr_Clear();
 }
 

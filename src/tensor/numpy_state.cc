@@ -1,6 +1,7 @@
 // NumPy 2 keeps its error handling in a context variable: a capsule around {int mask; npy_intp bufsize; PyObject*
 // function}, three bits of the mask for each of divide, overflow, underflow and invalid, 0 to ignore it. That layout is
 // private, so it is believed only after two capsules made for the purpose read as they must.
+#include "tensor/import.h"
 #include "tensor/no_collection.h"
 #include "tensor/ref.h"
 #include "tensor/refused_warning.h"
@@ -42,7 +43,7 @@ const Access& TheAccess() {
     NoCollection pause;
     SavedError saved;
     Access a;
-    Ref m(PyImport_ImportModule("numpy._core.umath"));
+    Ref m(Import("numpy._core.umath"));
     Ref variable(m ? PyObject_GetAttrString(m.get(), "_extobj_contextvar") : nullptr);
     Ref make(m ? PyObject_GetAttrString(m.get(), "_make_extobj") : nullptr);
     auto mask_of = [&](int raised, long size) {
@@ -122,7 +123,7 @@ PyMethodDef method = {"warn", reinterpret_cast<PyCFunction>(reinterpret_cast<voi
 
 bool Enter() {
   if (!own) {
-    Ref m(PyImport_ImportModule("warnings"));
+    Ref m(Import("warnings"));
     name = PyUnicode_InternFromString("warn");
     module_dict = m ? Py_XNewRef(PyModule_GetDict(m.get())) : nullptr;
     own = module_dict && name ? PyCFunction_New(&method, nullptr) : nullptr;

@@ -29,4 +29,13 @@ bool HasWeakReferences(PyObject* o) {
   return false;
 }
 
+bool HasWatchers(PyObject* o) {
+  PyTypeObject* type = Py_TYPE(o);
+  if (!PyType_SUPPORTS_WEAKREFS(type)) return false;
+  PyObject* first = *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(o) + type->tp_weaklistoffset);
+  for (auto* r = reinterpret_cast<PyWeakReference*>(first); r; r = r->wr_next)
+    if (r->wr_callback && reinterpret_cast<PyObject*>(Py_TYPE(r)) != OwnType()) return true;
+  return false;
+}
+
 }  // namespace framejit::tensor

@@ -7,6 +7,7 @@
 namespace framejit::tensor {
 
 Ref OwnReference(PyObject* o, PyObject* callback = nullptr);  // Null with an exception.
+bool HasWatchers(PyObject* o);                                // Are there some with a callback that are not ours?
 bool HasWeakReferences(PyObject* o);                          // Are there some that are not ours?
 
 }  // namespace framejit::tensor

@@ -4,6 +4,7 @@
 #include <queue>
 
 #include "tensor/call_step.h"
+#include "tensor/import.h"
 #include "tensor/overrides.h"
 #include "tensor/own_reference.h"
 #include "tensor/torch_api.h"
@@ -243,7 +244,7 @@ int SetGenerators(PyObject* states) {
 PyObject* ApplyNode() {
   static PyObject* apply = nullptr;
   if (apply) return apply;
-  Ref module(PyImport_ImportModule("torch.autograd.function")), f(PyCFunction_New(&forward_def, nullptr)),
+  Ref module(Import("torch.autograd.function")), f(PyCFunction_New(&forward_def, nullptr)),
       b(PyCFunction_New(&backward_def, nullptr));
   Ref base(module ? PyObject_GetAttrString(module.get(), "Function") : nullptr);
   if (!base || !f || !b) return nullptr;
@@ -261,7 +262,7 @@ PyObject* ApplyNode() {
 }
 
 PyObject* HiddenScalar(const char* made_by, Device device) {
-  Ref torch(PyImport_ImportModule("torch")), shape(PyTuple_New(0)), args(PyTuple_Pack(1, shape.get()));
+  Ref torch(Import("torch")), shape(PyTuple_New(0)), args(PyTuple_Pack(1, shape.get()));
   Ref function(torch ? PyObject_GetAttrString(torch.get(), made_by) : nullptr);
   const std::string where = device.kind == DeviceKind::kCuda ? "cuda:" + std::to_string(device.index) : "cpu";
   Ref kwargs(Py_BuildValue("{s:s}", "device", where.c_str()));

@@ -11,6 +11,7 @@
 #include <bit>
 #include <cstdio>
 
+#include "tensor/import.h"
 #include "tensor/numpy_api.h"
 #include "tensor/tensor.h"
 #include "tensor/torch_api.h"
@@ -103,7 +104,7 @@ PyObject* DefaultDeviceOf(PyObject* mode) {
   if (!context) {
     if (strcmp(Py_TYPE(mode)->tp_name, "DeviceContext")) return nullptr;
     SavedError saved;
-    Ref module(PyImport_ImportModule("torch.utils._device"));
+    Ref module(Import("torch.utils._device"));
     Ref type(module ? PyObject_GetAttrString(module.get(), "DeviceContext") : nullptr);
     if (!type) return PyErr_Clear(), nullptr;
     context = reinterpret_cast<PyTypeObject*>(type.release());
@@ -118,6 +119,46 @@ PyObject* DefaultDevice(const TorchApi& t, int64_t functions) {
   if (functions != 1 || !t.function_mode_at) return nullptr;
   void** holder = static_cast<void**>(*t.function_mode_at(0));
   return holder && *holder ? DefaultDeviceOf(static_cast<PyObject*>(*holder)) : nullptr;
+}
+
+// A key of torch.library's set of kernels, as `aten/add.Tensor/CPU`: is the kernel a function of Python from outside of
+// torch, and computes something? Kernels of `Meta` tell sizes alone.
+bool ReplacesTorch(const TorchApi& t, std::string_view key) {
+  if (!key.starts_with("aten/") || key.ends_with("/Meta")) return false;
+  const size_t slash = key.rfind('/');
+  const std::string op = "aten::" + std::string(key.substr(5, slash - 5));
+  const std::string line = "\n" + std::string(key.substr(slash + 1)) + ": registered at ";
+  Ref told(PyObject_CallMethod(t.c_module, "_dispatch_dump", "s", op.c_str()));
+  const char* text = told ? PyUnicode_AsUTF8(told.get()) : nullptr;
+  const char* at = text ? strstr(text, line.c_str()) : nullptr;
+  const std::string_view kernel = at ? std::string_view(at + 1, strcspn(at + 1, "\n")) : std::string_view();
+  return kernel.ends_with("(none) [ boxed ]") && kernel.find("/torch/_") == kernel.npos;
+}
+
+// The number of torch's own operators for which the program registered kernels in Python (torch.library.Library("aten",
+// "IMPL")): no graph knows what they compute. They are counted where a kernel came or went since.
+uint64_t ReplacedOperators(const TorchApi& t) {
+  static PyObject* const kernels = [] {
+    SavedError saved;
+    Ref library(Import("torch.library"));
+    PyObject* all = library ? PyObject_GetAttrString(library.get(), "_impls") : nullptr;
+    PyErr_Clear();
+    return all;
+  }();
+  static Py_ssize_t size = 0;
+  static uint64_t replaced = 0;
+  if (!kernels || !PySet_CheckExact(kernels) || PySet_GET_SIZE(kernels) == size) [[likely]]
+    return replaced;
+  SavedError saved;
+  size = PySet_GET_SIZE(kernels);
+  replaced = 0;
+  Ref all(PySequence_List(kernels));
+  for (Py_ssize_t i = 0; all && i < PyList_GET_SIZE(all.get()); ++i) {
+    const char* key = PyUnicode_AsUTF8(PyList_GET_ITEM(all.get(), i));
+    replaced += key && ReplacesTorch(t, key);
+  }
+  PyErr_Clear();
+  return replaced;
 }
 
 }  // namespace
@@ -225,6 +266,7 @@ void SetGradMode(bool on) {
     if (t->deterministic) s.words[5] |= t->deterministic(t->context) ? 1 : 0;
     if (t->deterministic_warn) s.words[5] |= t->deterministic_warn(t->context) ? 2 : 0;
   }
+  s.words[5] |= ReplacedOperators(*t) << 8;
   s.words[2] = flags;
   return s;
 }
@@ -260,6 +302,8 @@ const std::string& CaptureObstacle() {
     obstacle = "forward-mode differentiation is active";
   else if (s.words[2] & kAnomaly)
     obstacle = "anomalies of gradients are looked for";
+  else if (s.words[5] >> 8)
+    obstacle = "an operator of torch's own has a kernel in Python";
   else if (s.words[2] & kFunctionsDisabled)
     obstacle = "__torch_function__ is disabled";
   else if (keys || s.words[2] & kUnreadable) {  // inference mode shows here too
@@ -300,6 +344,7 @@ std::string DescribeTorchState(const TorchState& s) {
   };
   add("default dtype " + dtype(0));
   if (s.words[4] >> 8) add("autocast dtypes cpu " + dtype(8) + ", cuda " + dtype(16));
+  if (s.words[5] >> 8) add("kernels in Python for " + std::to_string(s.words[5] >> 8) + " operators of torch");
   if (s.words[5] & 1) add(s.words[5] & 2 ? "deterministic algorithms (warn only)" : "deterministic algorithms");
   return out;
 }

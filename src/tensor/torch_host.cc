@@ -9,6 +9,7 @@
 
 #include "runtime/arena.h"
 #include "runtime/copy.h"
+#include "tensor/import.h"
 #include "tensor/numpy_api.h"
 #include "tensor/run_context.h"
 #include "tensor/tensor.h"
@@ -152,7 +153,7 @@ class Host : public framejit::Host {
     std::vector<PyObject*> flat;
     FlattenResults(value.get(), &flat);
     if (numpy) {
-      static PyObject* functions = PyImport_ImportModule("framejit._functions");
+      static PyObject* functions = Import("framejit._functions");
       for (PyObject*& o : flat) {
         tensors.emplace_back(functions ? PyObject_CallMethod(functions, "tensor_of", "O", o) : nullptr);
         o = tensors.back().get();

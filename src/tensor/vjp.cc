@@ -3,6 +3,7 @@
 
 #include "tensor/autograd.h"
 #include "tensor/call_step.h"
+#include "tensor/import.h"
 #include "tensor/torch_api.h"
 
 namespace framejit::tensor {
@@ -89,8 +90,7 @@ PyObject* Differentiate(PyObject* callable, PyObject* const* args, Py_ssize_t n,
   mode.Set(on);
   std::map<PyObject*, PyObject*> stand_ins;
   std::vector<Ref> held;
-  Ref leaves(PyList_New(0)), outs(PyList_New(0)), tangents(PyList_New(0)),
-      autograd(PyImport_ImportModule("torch.autograd"));
+  Ref leaves(PyList_New(0)), outs(PyList_New(0)), tangents(PyList_New(0)), autograd(Import("torch.autograd"));
   if (!leaves || !outs || !tangents || !autograd) return nullptr;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(operands); ++i) {
     PyObject* o = PyTuple_GET_ITEM(operands, i);
@@ -129,7 +129,7 @@ PyObject* Differentiate(PyObject* callable, PyObject* const* args, Py_ssize_t n,
     return inside || !made ? made.release() : WithMemory(made.get());
   }
   Ref zeros(PyTuple_New(PyList_GET_SIZE(leaves.get())));  // nothing leads there
-  Ref torch(PyImport_ImportModule("torch"));
+  Ref torch(Import("torch"));
   for (Py_ssize_t i = 0; zeros && torch && i < PyTuple_GET_SIZE(zeros.get()); ++i) {
     PyObject* z = PyObject_CallMethod(torch.get(), "zeros_like", "O", PyList_GET_ITEM(leaves.get(), i));
     if (!z) return nullptr;

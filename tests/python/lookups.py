@@ -356,8 +356,11 @@ def compare(build, framejit):
 
 
 def _by_rule(read, world):
-    """What need not be guarded. An import asks the module whether another thread still runs its code."""
+    """What need not be guarded. An import asks the module whether another thread still runs its code, and one by C code asks the globals of the
+    function that runs for their built-ins."""
     what, owner, key = read
+    if what == "dict" and key == "__builtins__" and "__name__" in world.objects[owner]:
+        return True
     return what == "dict" and key in ("__spec__", "_initializing") and "__spec__" in world.objects[owner]
 
 

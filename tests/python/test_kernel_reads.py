@@ -279,3 +279,167 @@ def test_under_a_profiler_written_in_c():
     finally:
         profile.disable()
     assert other.count == 2 and profile.getstats()
+
+
+def later_in(make):
+    """What the function writes is reached by the kernel from the fourth call on."""
+
+    def program():
+        o = Held()
+        reach, change = make(o)
+        op = operator(lambda x: x + reach())
+
+        def f(x):
+            o.value += 1
+            return op(x)
+
+        return f, lambda k: change(k >= 3), lambda: setattr(o, "value", 0)
+
+    return program
+
+
+def in_a_dict(o):
+    registry = {}
+    return lambda: registry["o"].value if "o" in registry else 0, lambda on: registry.update(o=o) if on else registry.clear()
+
+
+def in_a_list(o):
+    other, held = Held(), [None]
+    return lambda: (held[0] or other).value, lambda on: held.__setitem__(0, o if on else None)
+
+
+led_to = None
+
+
+def in_a_global(o):
+    def change(on):
+        global led_to
+        led_to = o if on else None
+
+    return lambda: led_to.value if led_to else 0, change
+
+
+def in_a_function(o):
+    held = Held()
+    held.ask = lambda: 0
+    return lambda: held.ask(), lambda on: setattr(held, "ask", (lambda: o.value) if on else lambda: 0)
+
+
+def in_an_attribute(o):
+    outer = Held()
+    outer.inner = Held()
+    return lambda: outer.inner.value, lambda on: setattr(outer, "inner", o if on else Held())
+
+
+def in_slots(o):
+    class Slots:
+        __slots__ = ("inner",)
+
+    outer = Slots()
+    outer.inner = None
+    return lambda: outer.inner.value if outer.inner else 0, lambda on: setattr(outer, "inner", o if on else None)
+
+
+def changed_later():
+    """The kernel changes what the function reads behind it."""
+    o, held = Held(), [Held()]
+
+    def kernel(x):
+        held[0].value += 1
+        return x * 1
+
+    op = operator(kernel)
+    return lambda x: op(x) + o.value, lambda k: held.__setitem__(0, o if k >= 3 else Held()), lambda: setattr(o, "value", 0)
+
+
+def another_argument():
+    """The object that is written is the kernel's from the fourth call on."""
+    own, others = Held(), [Held() for _ in range(3)]
+    op = operator(lambda x: x + own.value)
+    given = [None]
+
+    def write(o):
+        o.value += 1
+
+    def f(x):
+        write(given[0])
+        return op(x)
+
+    return f, lambda k: given.__setitem__(0, own if k >= 3 else others[0]), lambda: [setattr(o, "value", 0) for o in (own, *others)]
+
+
+def another_tensor():
+    own, other = torch.zeros(2), torch.zeros(2)
+    op = operator(lambda x: x + own)
+    given = [None]
+
+    def f(x):
+        given[0].add_(1)
+        return op(x)
+
+    return f, lambda k: given.__setitem__(0, own if k >= 3 else other), lambda: (own.zero_(), other.zero_())
+
+
+LATER = {f.__name__: later_in(f) for f in (in_a_dict, in_a_list, in_a_global, in_a_function, in_an_attribute, in_slots)}
+LATER |= {f.__name__: f for f in (changed_later, another_argument, another_tensor)}
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_what_a_kernel_reaches_later(name):
+    f, change, reset = LATER[name]()
+    compiled = framejit.compile(f)
+
+    def run(call):
+        reset()
+        seen = []
+        for k in range(6):
+            change(k)
+            seen.append(call(torch.ones(2)).tolist())
+        return seen
+
+    assert run(compiled) == run(f)
+    info = framejit.cache_info(compiled)
+    assert info["captures"] >= 2 and info["outcomes"]["run"]["graph"] >= 3  # once more where another thing is reached, and not before
+
+
+def test_a_kernel_that_reaches_something_new_each_time():
+    """The graph ends before it, after a few captures."""
+    held, o = [None], Held()
+
+    def kernel(x):
+        held[0] = Held()
+        return x * 1
+
+    op = operator(kernel)
+
+    def f(x):
+        o.value += 1
+        return op(x) + 1
+
+    compiled = framejit.compile(f)
+    for _ in range(20):
+        assert compiled(torch.ones(2)).tolist() == [2, 2]
+    info = framejit.cache_info(compiled)
+    assert o.value == 20 and info["captures"] <= 10 and info["breaks"] >= 1
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_kernel_in_python_for_an_operator_of_torch():
+    """It computes what torch's own did; nothing is captured as long as it is there."""
+
+    def f(x):
+        return torch.lerp(x, x + 1, 0.5) * 2
+
+    compiled, x = framejit.compile(f), torch.ones(3)
+    assert compiled(x).tolist() == [3, 3, 3]
+    ours = torch.library.Library("aten", "IMPL")
+    ours.impl("lerp.Scalar", lambda a, b, w: torch.full_like(a, 7), "CPU")
+    try:
+        assert compiled(x).tolist() == f(x).tolist() == [14, 14, 14]
+        late = framejit.compile(lambda x: torch.lerp(x, x, 0.5))
+        assert late(x).tolist() == [7, 7, 7] and framejit.cache_info(late)["captures"] == 0
+    finally:
+        ours._destroy()
+    assert compiled(x).tolist() == [3, 3, 3]
+    info = framejit.cache_info(compiled)
+    assert (info["captures"], info["outcomes"]["run"]["graph"]) == (1, 2)

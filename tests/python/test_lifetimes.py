@@ -195,6 +195,102 @@ def test_what_is_seen_to_die_dies_in_its_place(f, fresh):
     assert fresh.explain(f)(np.ones(3), []).graph_count >= 1
 
 
+class Ends:
+    def __init__(self, log):
+        self.log = log
+
+    def __del__(self):
+        self.log.append(1)
+
+
+class Slots:
+    __slots__ = ("value",)
+
+
+def in_a_list(change):
+    def program(log):
+        held = []
+
+        def f(x):
+            if held:
+                change(held)
+            return x + len(log)
+
+        return f, held.append
+
+    return program
+
+
+def in_a_place(held, change, put):
+    def program(log):
+        place = held()
+
+        def f(x):
+            change(place)
+            return x + len(log)
+
+        return f, lambda o: put(place, o)
+
+    return program
+
+
+def in_a_variable(log):
+    held = None
+
+    def f(x):
+        nonlocal held
+        held = None
+        return x + len(log)
+
+    def put(o):
+        nonlocal held
+        held = o
+
+    return f, put
+
+
+DROPS = {
+    "pop": in_a_list(lambda held: held.pop()),
+    "del": in_a_list(lambda held: held.__delitem__(0)),
+    "clear": in_a_list(lambda held: held.clear()),
+    "item": in_a_list(lambda held: held.__setitem__(0, None)),
+    "dict": in_a_place(dict, lambda d: d.__setitem__("a", None), lambda d, o: d.__setitem__("a", o)),
+    "dict pop": in_a_place(dict, lambda d: d.pop("a", None), lambda d, o: d.__setitem__("a", o)),
+    "attribute": in_a_place(Holds, lambda h: setattr(h, "value", None), lambda h, o: setattr(h, "value", o)),
+    "slot": in_a_place(Slots, lambda h: setattr(h, "value", None), lambda h, o: setattr(h, "value", o)),
+    "set": in_a_place(set, lambda h: h.clear(), lambda h, o: h.add(o)),
+    "deque": in_a_place(collections.deque, lambda h: h.clear(), lambda h, o: h.append(o)),
+    "popleft": in_a_place(collections.deque, lambda h: h and h.popleft(), lambda h, o: h.append(o)),
+    "maxlen": in_a_place(lambda: collections.deque(maxlen=1), lambda h: h.append(None), lambda h, o: h.append(o)),
+    "variable": in_a_variable,
+}
+
+
+@pytest.mark.parametrize("how", ["destructor", "callback"])
+@pytest.mark.parametrize("name", DROPS)
+def test_what_a_write_drops_is_seen_to_die_in_its_place(name, how, fresh):
+    """From the third call on the write lets go of an object whose end is counted; only then does the graph end there."""
+
+    def run(compile):
+        log = []
+        f, put = DROPS[name](log)
+        g, seen, counts = compile(f), [], []
+        for call in range(6):
+            if call in (2, 3, 5):
+                o = Ends(log) if how == "destructor" else Holds()
+                if how == "callback":
+                    weakref.finalize(o, log.append, 1)
+                put((o,) if name == "dict" and how == "destructor" else o)
+                del o
+            seen.append(g(np.ones(1)).tolist())
+            counts.append(fresh.cache_info(g)["breaks"] if compile is fresh.compile else 0)
+        return seen, counts
+
+    expected, (seen, breaks) = run(lambda f: f)[0], run(fresh.compile)
+    assert seen == expected and expected[2] == [2]
+    assert breaks[1] == 0 and breaks[-1] > 0
+
+
 def test_what_a_capture_makes_in_vain_is_not_destroyed(fresh, monkeypatch):
     """A `__new__` that makes an object with a destructor and then does what no graph holds (tqdm's): the program makes it, and destroys it."""
     died, unraisable = [], []

@@ -309,6 +309,16 @@ TABLE = [
     ("m=types.ModuleType('mm')\nclass MM(types.ModuleType):\n kk=7", [
         ("getattr(m,'kk',1)", 'm.__class__=MM', 'm.__class__=types.ModuleType'),
     ]),
+    ("m=types.ModuleType('mm')\nm.a=1\nclass MM(types.ModuleType):\n a=property(lambda s:7)", [
+        ('m.a', 'm.__class__=MM', 'm.__class__=types.ModuleType'),
+    ]),
+    ("class M(type): pass\nclass K(metaclass=M):\n def __class_getitem__(c,i): return i", [
+        ('K[3]', 'K.__class_getitem__=classmethod(lambda c,i:9)', 'K.__class_getitem__=classmethod(lambda c,i:i)'),
+        ('K[3]', 'M.__getitem__=lambda c,i:8', 'del M.__getitem__'),
+    ]),
+    ("class K: a=1;b=2", [
+        ("[k for k in vars(K) if len(k)==1].index('b')", 'del K.a;K.a=1', 'del K.b;K.b=2'),
+    ]),
     ('def h(): pass', [
         ("getattr(h,'kk',1)", 'h.kk=5', 'del h.kk'),
         ("hasattr(h,'kk')", 'h.kk=5', 'del h.kk'),

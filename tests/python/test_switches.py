@@ -237,3 +237,20 @@ def test_answers_of_the_framework_are_given_back():
     for _ in range(1000):
         compiled(x)
     assert sys.getallocatedblocks() - before < 200
+
+
+def test_memory_that_deterministic_algorithms_fill():
+    def f(x):
+        filled = torch.empty_like(x), x.new_empty(2), torch.empty(2, dtype=torch.int64)
+        return x * 2, [(t == t.flatten()[0]).all() if t.dtype == torch.int64 else t.isnan() for t in filled]
+
+    compiled, x = framejit.compile(f), torch.ones(3)
+    compiled(x)
+    before = framejit.cache_info(compiled)["breaks"]
+    torch.use_deterministic_algorithms(True)
+    try:
+        for _ in range(3):
+            assert [t.all().item() for t in compiled(x)[1]] == [True, True, True]
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert before == 0 and framejit.cache_info(compiled)["breaks"] > 0

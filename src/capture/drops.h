@@ -1,0 +1,26 @@
+// What dies where a write that waits for the exit replaces or removes it: an object whose end the program sees must end
+// in its place, so that nothing may wait.
+#pragma once
+
+#include "capture/ref.h"
+
+namespace framejit::guard {
+class GuardBuilder;
+struct Source;
+}  // namespace framejit::guard
+
+namespace framejit::capture {
+
+class Session;
+
+inline constexpr const char kSeenToDie[] = "a write that drops an object whose end is seen";
+
+bool HasDestructor(PyObject* o);
+// Does nobody see that a container lets go of this object, nor of what it alone holds: no destructor, no callback?
+bool DropsQuietly(PyObject* o);
+// Of an item of a dict, a slot (by its descriptor), a variable, or (a null key) of all items of a list, set or deque.
+bool DropsQuietly(PyObject* container, PyObject* key);
+// The same as a guard.
+void GuardDrop(guard::GuardBuilder& guards, const guard::Source* container, PyObject* key);
+
+}  // namespace framejit::capture
