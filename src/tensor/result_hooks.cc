@@ -386,10 +386,10 @@ int SegmentHook::ToInner(CallState* head, size_t output, PyObject* segment, PyOb
   std::vector<Ref> grads(n);
   tangents[output] = true;
   grads[output] = Ref::Borrow(grad);
-  if (!ArePlain(grads)) return ToInnerAgain(head, output, CutAt(AllInner()), grad, false, inner);
+  if (!ArePlain(grads) || LateChanged()) return ToInnerAgain(head, output, CutAt(AllInner()), grad, false, inner);
   stops = AllInner();
   stops[output] = false;
-  if (LookAtWatched(head, tangents) < 0) return -1;
+  if (LookAtWatched(head, tangents) < 0 || LookAtReentrant(head, tangents) < 0) return -1;
   Ref saved(t_.saved.empty() ? PyTuple_New(0) : PyObject_GetAttr(segment, Interned(kSaved)));
   Compiled* c = saved ? For(tangents, stops) : nullptr;
   Pass part;
@@ -449,6 +449,7 @@ int SegmentHook::ToInnerAgain(CallState* head, size_t output, const std::vector<
   int written = LookAtWatched(head, tangents);
   if (written >= 0) written = Written(head, &tangents);
   if (written > 0) PyErr_SetString(PyExc_RuntimeError, kModified);
+  if (!written && (written = LookAtReentrant(head, tangents)) > 0) PyErr_SetString(PyExc_RuntimeError, kReentrantAgain);
   ModeSwitch mode;
   ModeState on = ReadMode();
   on.grad = true;
