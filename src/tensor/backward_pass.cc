@@ -250,52 +250,6 @@ int SegmentHook::Spend(CallState* s, const std::vector<bool>& tangents) {
   return 0;
 }
 
-namespace {
-
-// Does this pass come to the tensor's node, or look for its gradient?
-bool ComesTo(PyObject* tensor) {
-  SavedError error;
-  Ref node(PyObject_GetAttrString(tensor, "grad_fn"));
-  if (node.get() == Py_None) node = NodeOfLeaf(tensor);
-  const int runs = node ? WillRun(node.get()) : -1;
-  PyErr_Clear();  // of a leaf that is looked for it is not said
-  return runs != 0;
-}
-
-}  // namespace
-
-// Does the pass come by the results of reentrant checkpoints?
-bool SegmentHook::GoesAround() const {
-  static PyObject* const valid = ResolveCallee("torch.autograd._is_checkpoint_valid");
-  if (t_.reentrant.empty()) return false;
-  SavedError error;
-  Ref answer(valid ? PyObject_CallNoArgs(valid) : nullptr);
-  PyErr_Clear();
-  return answer.get() == Py_False;
-}
-
-// 1: what the pass looks for is read in such a checkpoint, and has nothing from there. -1: the framework refuses the
-// pass.
-int SegmentHook::LookAtReentrant(CallState* head, const std::vector<bool>& tangents) {
-  if (!GoesAround()) return 0;
-  bool around = false;
-  for (const Training::Reentrant& r : t_.reentrant) {
-    bool reached = false, comes = false;
-    for (size_t k = 0; k < tangents.size(); ++k) reached |= tangents[k] && r.outputs[k];
-    if (!reached) continue;
-    for (size_t i = 0; i < r.inputs.size(); ++i)
-      comes |= r.inputs[i] && head->inputs && ComesTo(PyTuple_GET_ITEM(head->inputs, i));
-    for (size_t i = 0; i < r.results.size(); ++i) {
-      const Ref own = r.results[i] ? Alive(head, static_cast<int>(i)) : Ref();
-      comes |= own && ComesTo(own.get());
-    }
-    if (comes) return PyErr_SetString(PyExc_RuntimeError, kReentrant), -1;
-    for (size_t i = 0; i < r.reads.size(); ++i)
-      around |= r.reads[i] && head->inputs && ComesTo(PyTuple_GET_ITEM(head->inputs, i));
-  }
-  return around;
-}
-
 // Does a backward of the user's find something else in a module? Also with an exception.
 bool SegmentHook::LateChanged() const {
   return std::any_of(t_.late.begin(), t_.late.end(), [](const Training::Late& l) { return l.Now() != l.value.get(); });
