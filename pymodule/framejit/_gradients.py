@@ -124,27 +124,24 @@ _stand_ins = _local()
 
 
 def result(x, number):
-    """A result of the program of which others are made, when its calls are replayed: x, or the tensor that stands for it."""
-    return getattr(_stand_ins, "by_number", {}).get(number, x)
+    """A result of the program of which others are made, when its calls are replayed: x, whose gradient goes to what stands for it. All values
+    of a replay are the framework's: what is equal in eager is equal here, though the program's own result differs from x in its last place."""
+    stands = getattr(_stand_ins, "by_number", {})
+    return _standing().apply(stands[number], x) if number in stands else x
 
 
 def stand(by_number):
-    """From now on; returns what stood before."""
+    """From now on: by the number of a result, a tensor that leads to what the program's own leads to; returns what stood before."""
     before = getattr(_stand_ins, "by_number", {})
     _stand_ins.by_number = by_number
     return before
 
 
-def restored(result, value):
-    """A result of the program as it was before somebody wrote to it: what this is given goes to the result."""
-    return _restored().apply(result, value)
-
-
 @functools.cache
-def _restored():
+def _standing():
     import torch
 
-    class Restored(torch.autograd.Function):
+    class Standing(torch.autograd.Function):
         @staticmethod
         def forward(ctx, result, value):
             return value.detach()
@@ -153,7 +150,7 @@ def _restored():
         def backward(ctx, grad):
             return grad, None
 
-    return Restored
+    return Standing
 
 
 class Own:

@@ -67,9 +67,11 @@ Graph KeepAttention(const Graph& g, const std::vector<bool>& wanted, const Atten
 // Adds the derivative. `wanted` says of each input whether its gradient is asked for, `tangents` of each output whether
 // a gradient comes from there. `stops` (empty: none) says of each output whether what arrives there goes no further:
 // such gradients follow those of the inputs in Joint::grads, one for each output. `views` are values that have a place
-// behind the outputs in this list: views that are results, of which others are made. Throws Undifferentiable.
+// behind the outputs in this list: views that are results, of which others are made. No gradient goes through nodes in
+// `barred`. Throws Undifferentiable.
 Joint Differentiate(const Graph& g, const std::vector<bool>& wanted, const std::vector<bool>& tangents,
-                    const std::vector<bool>& stops = {}, const std::vector<ValueId>& views = {});
+                    const std::vector<bool>& stops = {}, const std::vector<ValueId>& views = {},
+                    const std::vector<ValueId>& barred = {});
 
 // A derivative that the program itself asks for (torch.autograd.grad): appends the nodes that compute the gradients of
 // the inputs from the tangents of the outputs. kNoValue: no output depends on that input. `passed` says of each node

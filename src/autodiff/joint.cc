@@ -210,7 +210,8 @@ std::vector<std::vector<bool>> MadeOfOutputs(const Graph& g, const std::vector<b
 }
 
 Joint Differentiate(const Graph& g, const std::vector<bool>& wanted, const std::vector<bool>& tangents,
-                    const std::vector<bool>& stops, const std::vector<ValueId>& views) {
+                    const std::vector<bool>& stops, const std::vector<ValueId>& views,
+                    const std::vector<ValueId>& barred) {
   Joint j;
   j.graph = g;
   j.graph.writes.clear();
@@ -236,7 +237,7 @@ Joint Differentiate(const Graph& g, const std::vector<bool>& wanted, const std::
   for (size_t i = 0; i < g.outputs.size(); ++i)
     if (j.tangents[i] != kNoValue) tape.Add(g.outputs[i], j.tangents[i]);
   const std::vector<ValueId> seen = SeenOutputs(g, views);
-  Passage passage{.origin = &j.origin};
+  Passage passage{.origin = &j.origin, .stops = barred};
   for (size_t i = 0; i < stops.size(); ++i)
     if (stops[i]) passage.stops.push_back(seen[i]);
   Propagate(tape, j.primal, passage);

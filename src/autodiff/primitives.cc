@@ -43,8 +43,8 @@ void Pow(
 // Is v seen outside, where it may be written before the backward pass?
 bool Leaves(const Graph& g, ValueId v) {
   for (;; v = g.node(v).operands[0]) {
-    if (std::find(g.outputs.begin(), g.outputs.end(), v) != g.outputs.end()) return true;
     const Op op = g.node(v).op;
+    if (op == Op::kInput || std::find(g.outputs.begin(), g.outputs.end(), v) != g.outputs.end()) return true;
     if (op != Op::kReshape && op != Op::kPermute && op != Op::kBroadcast && op != Op::kSlice) return false;
   }
 }

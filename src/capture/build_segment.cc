@@ -576,21 +576,21 @@ class SegmentBuilder {
       job.compile = [forward, options, backward, likely = t.differentiable, compile = t.compile] {
         auto made = MakeExecutableOf(*forward, options, false);
         try {
-          *backward = compile(likely, {});
+          *backward = compile(likely, {}, false);
         } catch (const std::exception&) {  // whoever wants it is told
         }
         return made;
       };
-      t.compile = [backward, likely = t.differentiable, compile = t.compile](const std::vector<bool>& tangents,
-                                                                             const std::vector<bool>& stops) {
-        if (*backward && tangents == likely && stops.empty()) return *std::exchange(*backward, std::nullopt);
-        return compile(tangents, stops);
+      t.compile = [backward, likely = t.differentiable, compile = t.compile](
+                      const std::vector<bool>& tangents, const std::vector<bool>& stops, bool around) {
+        if (*backward && tangents == likely && stops.empty() && !around) return *std::exchange(*backward, std::nullopt);
+        return compile(tangents, stops, around);
       };
     } else {
       job.compile = [forward, options, interpret, plan] {
         auto made = MakeExecutableOf(*forward, options, interpret);
         const tensor::Training& t = plan->training;
-        if (Estimate::Current()) t.compile(t.differentiable, {});
+        if (Estimate::Current()) t.compile(t.differentiable, {}, false);
         return made;
       };
     }

@@ -115,6 +115,10 @@ PyObject* CaptureSemantics::CallCheckpoint(PyObject* const* args, Py_ssize_t nar
   std::vector<PyObject*> roots = {args[0]};
   roots.insert(roots.end(), given.begin(), given.end());
   const Reach objects = ReachFrom(s_, roots);
+  std::vector<TraceId> wanting;
+  for (PyObject* o : given)
+    if (reentrant && wants(o)) wanting.push_back(AsTensor(o)->id);
+  surface::Lowering::Reentrant region = s_.lowering().BeginReentrant(wanting);
   s_.lowering().BeginCheckpoint();
   Ref result(Call(args[0], given.data(), positional, keywords));
   std::string why;
@@ -132,6 +136,7 @@ PyObject* CaptureSemantics::CallCheckpoint(PyObject* const* args, Py_ssize_t nar
   for (size_t i = calls; i < s_.trace().calls.size(); ++i)
     if (!restores && Draws(s_.trace().calls[i].callee)) return refuse("other random numbers the second time");
   if (reentrant && !AllTracked(s_, result.get(), given)) return refuse("a result without gradients");
+  if (reentrant) s_.lowering().EndReentrant(std::move(region));
   return result.release();
 }
 

@@ -323,18 +323,7 @@ bool IsGlobal(PyObject* o, const Source* s) {
 
 void Session::NoteAbsent(const Source* s) {
   guards_->Absent(s);
-  if (in_custom && !later) read_in_custom_.insert(s), late.erase(s);
-  if (later && IsGlobal(nullptr, s) && !OfSteadyModule(s->base->object) && !read_in_custom_.contains(s))
-    late.emplace(s, nullptr);
-}
-
-// The forward of the user's runs again, too, where a backward pass finds another value than this.
-bool Session::ReadNow(const Source* s) {
-  if (!in_custom || s->kind != SourceKind::kDictItem) return true;
-  read_in_custom_.insert(s);
-  return !late.contains(s) || (Break(BreakId::kAutogradCall,
-                                     "a torch.autograd.Function: its forward reads what a backward reads: " + s->str()),
-                               false);
+  if (later && IsGlobal(nullptr, s) && !OfSteadyModule(s->base->object)) late.emplace(s, nullptr);
 }
 
 bool Session::ReadLater(PyObject* o, const Source* s) {
@@ -351,7 +340,7 @@ bool Session::ReadLater(PyObject* o, const Source* s) {
     case SourceKind::kDictItem:
       if (s->base->kind == SourceKind::kKwDefaults) return true;
       if (s->base->kind == SourceKind::kConst && OfSteadyModule(s->base->object)) return true;
-      if (IsGlobal(o, s) && !read_in_custom_.contains(s)) {
+      if (IsGlobal(o, s)) {
         keep_.push_back(Borrow(o));
         late.emplace(s, o);
         return true;
@@ -392,7 +381,7 @@ static void NoteObject(guard::GuardBuilder& guards, Origins& origins, std::vecto
 }
 
 PyObject* Session::FromOutside(PyObject* o, const Source* s, bool used) {
-  if (later ? !ReadLater(o, s) : !ReadNow(s)) return nullptr;
+  if (later && !ReadLater(o, s)) return nullptr;
   if (IsPrimitive(o) || IsTupleOfPrimitives(o)) {
     if (PyTuple_CheckExact(o)) {  // by value, item by item: tuples are rebuilt by callers
       Ref seen(PyTuple_New(PyTuple_GET_SIZE(o)));

@@ -263,8 +263,8 @@ class Session {
   int in_custom = 0;  // The number of those that are being captured.
   // A backward pass of the user's is captured, which runs later: of what is outside it may read what never changes, and
   // numbers and texts among the globals of modules. late: these, each with what it is now, and names that are not
-  // there, so that a builtin is meant. Where it is another by then, the framework runs the program again, and the
-  // user's own backward.
+  // there, so that a builtin is meant. Where it is another by then, the framework runs the program again, with
+  // what it was, and the user's own backward, with what it is.
   bool later = false;
   std::map<const Source*, PyObject*> late;
   bool ReadLater(PyObject* o, const Source* s);  // It is false after a Break: that may be another by then.
@@ -275,7 +275,6 @@ class Session {
  private:
   // ForC in its parts.
   PyObject* LeafForC(PyObject* o, bool asked_nothing);
-  bool ReadNow(const Source* s);
   void NoteAbsent(const Source* s);
   bool IteratedByC(PyObject* iterator);
   PyObject* PrivateForC(PyObject* o, bool asked_nothing);
@@ -326,8 +325,7 @@ class Session {
   std::pmr::deque<Read> reads_{&reads_memory_};
   std::vector<PyObject*> constants_;
   std::vector<const Source*> input_sources_;
-  std::set<const Source*> read_in_custom_;  // globals that the user's own forward reads
-  guard::Texts texts_;                      // The texts of sources, made once.
+  guard::Texts texts_;  // The texts of sources, made once.
   std::vector<PyObject*> input_tensors_;
   std::unordered_set<PyTypeObject*> types_noted_;
   PyTypeObject* type_noted_ = nullptr;  // The last type that was noted.

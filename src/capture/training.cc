@@ -270,14 +270,16 @@ struct Plan {
   std::vector<int> region;
   CompileOptions options;
   bool interpret;
-  std::vector<ValueId> views;  // as autodiff::Differentiate takes them
+  std::vector<ValueId> views;      // as autodiff::Differentiate takes them
+  std::vector<ValueId> reentrant;  // the nodes that the reentrant form of torch.utils.checkpoint made
 };
 
 // Which gradients of the outputs arrive is known when the first backward pass runs: it is compiled then.
 auto BackwardCompiler(const Plan& plan, const std::vector<bool>& wanted, const std::vector<int>& part) {
-  return [plan, wanted, part](const std::vector<bool>& tangents, const std::vector<bool>& stops) {
+  return [plan, wanted, part](const std::vector<bool>& tangents, const std::vector<bool>& stops, bool around) {
     tensor::Training::Backward b;
-    autodiff::Joint j = autodiff::Differentiate(*plan.graph, wanted, tangents, stops, plan.views);
+    autodiff::Joint j = autodiff::Differentiate(*plan.graph, wanted, tangents, stops, plan.views,
+                                                around ? plan.reentrant : std::vector<ValueId>());
     j.region = plan.region;
     b.read = autodiff::ReadOutputs(j, plan.kept);
     std::vector<autodiff::GradSource> grads;
@@ -472,6 +474,49 @@ void NoteDependences(const Graph& g, const std::vector<ValueId>& views, const st
   for (int i : written) t->copied[i] = true;
 }
 
+std::vector<ValueId> NodesOf(const Graph& g, const surface::Lowering::Range& range) {
+  std::vector<ValueId> nodes;
+  for (size_t v = range.first; v < std::min(range.second, g.nodes.size()); ++v)
+    if (g.nodes[v].op != Op::kInput) nodes.push_back(static_cast<ValueId>(v));
+  return nodes;
+}
+
+// regions: of each its nodes, then what was given to it.
+void NoteReentrant(const Graph& g, const std::vector<std::vector<ValueId>>& regions, Plan* plan, tensor::Training* t) {
+  for (size_t r = 0; r < regions.size(); r += 2) {
+    const std::vector<ValueId>&nodes = regions[r], &given = regions[r + 1];
+    plan->reentrant.insert(plan->reentrant.end(), nodes.begin(), nodes.end());
+    const auto leads = [&](ValueId from, const std::vector<ValueId>& to) {
+      const std::vector<bool> made = autodiff::DependsOn(g, {from});
+      return std::any_of(to.begin(), to.end(), [&](ValueId v) { return made[v]; });
+    };
+    const std::vector<bool> made = autodiff::DependsOn(g, nodes);
+    tensor::Training::Reentrant& region = t->reentrant.emplace_back();
+    for (ValueId v : g.outputs) region.outputs.push_back(made[v]);
+    for (size_t i = 0; i < g.inputs.size(); ++i) {
+      region.inputs.push_back(t->wanted[i] && leads(g.inputs[i], given));
+      region.reads.push_back(t->wanted[i] && leads(g.inputs[i], nodes));
+    }
+    for (ValueId v : t->seen) region.results.push_back(leads(v, given));
+  }
+}
+
+// functions: of each its results, then what it answers None for.
+void NoteUnanswered(const Graph& g, const std::vector<std::vector<ValueId>>& functions, tensor::Training* t) {
+  if (functions.empty()) return;
+  t->unanswered.assign(g.outputs.size(), std::vector<bool>(t->wanted.size()));
+  for (size_t f = 0; f < functions.size(); f += 2) {
+    const std::vector<bool> made = autodiff::DependsOn(g, functions[f]);
+    for (size_t i = 0; i < t->wanted.size(); ++i) {
+      const std::vector<bool> from = autodiff::DependsOn(g, {g.inputs[i]});
+      const bool given = t->wanted[i] && std::any_of(functions[f + 1].begin(), functions[f + 1].end(),
+                                                     [&](ValueId v) { return from[v]; });
+      for (size_t k = 0; given && k < g.outputs.size(); ++k)
+        if (t->differentiable[k] && made[g.outputs[k]]) t->unanswered[k][i] = true;
+    }
+  }
+}
+
 }  // namespace
 
 TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tensor::OutputPlan>& plans,
@@ -507,6 +552,14 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tens
     t.views.push_back({v.plan, plans[v.plan].index});
     plan.kept.back().push_back(v.value);
   }
+  const size_t kept = plan.kept.size();
+  for (const surface::Lowering::Reentrant& r : s.lowering().reentrant()) {
+    for (const std::vector<ValueId>& values : {NodesOf(graph, r.nodes), r.given}) plan.kept.push_back(values);
+  }
+  const size_t regions = plan.kept.size() - kept;
+  for (const surface::Lowering::Unanswered& u : s.lowering().unanswered()) {
+    for (const std::vector<ValueId>& values : {u.results, u.given}) plan.kept.push_back(values);
+  }
   {
     SuspendScope off;
     graph = autodiff::KeepAttention(
@@ -514,6 +567,9 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tens
         [&, hints = Hints(graph)](const autodiff::AttentionRequest& request) { return FormOf(s, hints, request); },
         &plan.region, &plan.kept);
   }
+  const auto noted = plan.kept.begin() + static_cast<ptrdiff_t>(kept), behind = noted + static_cast<ptrdiff_t>(regions);
+  const std::vector<std::vector<ValueId>> reentrant(noted, behind), unanswered(behind, plan.kept.end());
+  plan.kept.resize(kept);
   plan.views = std::move(plan.kept.back());
   plan.kept.pop_back();
   KeepViews(graph, &plan.views, &t);
@@ -533,6 +589,8 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tens
     return f(ctx);
   };
   NoteDependences(graph, plan.views, written, &t);
+  NoteReentrant(graph, reentrant, &plan, &t);
+  NoteUnanswered(graph, unanswered, &t);
   t.keepers = KeepersOf(replay, t.wanted);
   for (const tensor::Training::View& v : t.views) replay.outputs.push_back(trace.outputs[v.plan]);
   NoteOrder(replay, &t);

@@ -52,6 +52,8 @@ class Derivatives {
   bool InCheckpoint() const { return depth_ > 0; }
   void BeginCheckpoint(size_t nodes);
   void EndCheckpoint(size_t nodes);
+  std::vector<Lowering::Reentrant> reentrant;
+  std::vector<Lowering::Unanswered> unanswered;
 
  private:
   TensorMeta& meta(TraceId t) { return trace_.tensors[t].meta; }

@@ -454,6 +454,22 @@ void Lowering::BeginCheckpoint() {
 void Lowering::EndCheckpoint() {
   impl_->derivatives.EndCheckpoint(impl_->builder.graph().nodes.size());
 }
+Lowering::Reentrant Lowering::BeginReentrant(const std::vector<TraceId>& given) {
+  Reentrant r;
+  for (TraceId id : given) r.given.push_back(impl_->objects.Value(id));
+  r.nodes.first = impl_->builder.graph().nodes.size();
+  return r;
+}
+void Lowering::EndReentrant(Reentrant r) {
+  r.nodes.second = impl_->builder.graph().nodes.size();
+  impl_->derivatives.reentrant.push_back(std::move(r));
+}
+const std::vector<Lowering::Reentrant>& Lowering::reentrant() const {
+  return impl_->derivatives.reentrant;
+}
+const std::vector<Lowering::Unanswered>& Lowering::unanswered() const {
+  return impl_->derivatives.unanswered;
+}
 void Lowering::EndAutocast() {
   impl_->casts.clear();
 }

@@ -62,8 +62,13 @@ std::vector<TraceId> Lowering::EndCustom(Custom* c, Call call, const std::vector
       throw Decline("a custom function whose result is a view that lies apart");
   Derivative d{"custom", {}, {}, {}};
   std::vector<ValueId> ends;
+  Unanswered unanswered;
   for (size_t i = 0; i < inputs.size(); ++i) {
-    if (!inputs[i] || !grads[i] || !s.meta(*inputs[i]).requires_grad) continue;
+    if (!inputs[i] || !s.meta(*inputs[i]).requires_grad) continue;
+    if (!grads[i]) {
+      unanswered.given.push_back(s.objects.Value(*inputs[i]));
+      continue;
+    }
     const TensorMeta &x = s.meta(*inputs[i]), &y = s.meta(*grads[i]);
     bool fits = x.sizes.size() == y.sizes.size() && IsFloat(y.dtype) && IsFloat(x.dtype);
     for (size_t k = 0; fits && k < x.sizes.size(); ++k) fits = s.env().Eq(x.sizes[k], y.sizes[k]);
@@ -110,6 +115,8 @@ std::vector<TraceId> Lowering::EndCustom(Custom* c, Call call, const std::vector
     if (t) s.derivatives.Keep(s.objects[*t].root);
   std::vector<ValueId> by;
   for (TraceId t : made) by.push_back(s.objects.Value(t));
+  unanswered.results = by;
+  if (!unanswered.given.empty()) s.derivatives.unanswered.push_back(std::move(unanswered));
   EachTensor(saved, [&](TraceId t) {
     const auto at = std::find(c->outputs.begin(), c->outputs.end(), t);
     if (at != c->outputs.end())

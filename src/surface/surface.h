@@ -78,6 +78,19 @@ class Lowering {
   void EndCheckpoint();
   using Range = std::pair<size_t, size_t>;         // the first node of the graph, and the one behind the last
   const std::vector<Range>& checkpointed() const;  // In the order in which they were made.
+  // One of the reentrant form: its nodes, and the values that wanted gradients and were given to it.
+  struct Reentrant {
+    Range nodes;
+    std::vector<ValueId> given;
+  };
+  Reentrant BeginReentrant(const std::vector<TraceId>& given);
+  void EndReentrant(Reentrant r);
+  const std::vector<Reentrant>& reentrant() const;
+  // Of custom functions: results, and values given to them for which their backward answers None.
+  struct Unanswered {
+    std::vector<ValueId> results, given;
+  };
+  const std::vector<Unanswered>& unanswered() const;
   // The values for whose derivatives the framework surely keeps the memory of t.
   std::vector<ValueId> KeptFor(TraceId t) const;
   bool MayBeKept(TraceId t) const;  // may a derivative of the framework's keep the memory of t?

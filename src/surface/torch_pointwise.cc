@@ -453,9 +453,11 @@ Outs Compare(Scope& s) {
   return Done(s, p, kSwapped ? s.b.Binary(s.row.op, p.b, p.a) : s.b.Binary(s.row.op, p.a, p.b));
 }
 
-Outs Extreme(Scope& s) {  // maximum, minimum
+// maximum, minimum: of 0.0 and -0.0, which are equal, NumPy's loops for 32 and 64 bits give the second.
+Outs Extreme(Scope& s) {
   Pair p = ReadTensors(s);
-  return Done(s, p, s.b.Binary(s.row.op, p.a, p.b));
+  const bool second = !s.torch() && IsFloat(p.type) && DTypeSize(p.type) >= 4;
+  return Done(s, p, second ? s.b.Binary(s.row.op, p.b, p.a) : s.b.Binary(s.row.op, p.a, p.b));
 }
 
 Outs FExtreme(Scope& s) {  // fmax, fmin: a nan loses

@@ -56,7 +56,20 @@ struct Training {
   std::vector<View> views;
   // Called once for every set of outputs that receive gradients together. An input that only outputs without a gradient
   // depend on gets none, which is not the same as zeros. stops: for each result, as autodiff::Differentiate takes them.
-  std::function<Backward(const std::vector<bool>& tangents, const std::vector<bool>& stops)> compile;
+  // around: the pass comes through no region in `reentrant`.
+  std::function<Backward(const std::vector<bool>& tangents, const std::vector<bool>& stops, bool around)> compile;
+  // What the reentrant form of torch.utils.checkpoint made. The framework lets passes come through that go everywhere,
+  // refuses those that look for what was given to it, and all others have nothing from there.
+  struct Reentrant {
+    std::vector<bool> outputs;  // by output: is it made of that?
+    std::vector<bool> inputs;   // by input: is what was given made of it?
+    std::vector<bool> reads;    // by input: is that made of it?
+    std::vector<bool> results;  // by result: likewise
+  };
+  std::vector<Reentrant> reentrant;
+  // By output and input: a gradient that arrives at the output leads to a function of the user's that answers with None
+  // for what is made of the input. The framework goes on from there, and calls hooks with None.
+  std::vector<std::vector<bool>> unanswered;
   // The program as calls of the framework, with all results: it is replayed for backward passes that are themselves
   // differentiated.
   std::unique_ptr<TraceRunner> replay;
@@ -65,9 +78,10 @@ struct Training {
   std::vector<bool> copied, before;
   bool draws = false;  // it draws random numbers, and a replay draws the same
   // What a backward of the user's reads of a module, null for nothing: a pass that finds another object there is made
-  // by a replay.
+  // by a replay, to which what was there is put back.
   struct Late {
     Ref dict, key, value;
+    PyObject* Now() const { return PyDict_GetItemWithError(dict.get(), key.get()); }
   };
   std::vector<Late> late;
   // The operations that keep something for their derivatives in the framework. A backward pass frees it, and the

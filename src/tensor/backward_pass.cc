@@ -38,6 +38,32 @@ PyObject* Fitting(PyObject* o, const TensorType& type, const shape::Ints& stride
   return fresh ? PyObject_CallMethod(fresh.get(), "copy_", "O", o) : nullptr;
 }
 
+// While this lives, modules hold what they held for the forward pass, as far as backwards of the user's read it.
+class AsInForward {
+ public:
+  explicit AsInForward(const std::vector<Training::Late>& late) {
+    for (const Training::Late& l : late) {
+      Ref now = Ref::Borrow(l.Now());
+      if (now.get() == l.value.get()) continue;
+      Put(l, l.value.get());
+      changed_.emplace_back(&l, std::move(now));
+    }
+  }
+  ~AsInForward() {
+    SavedError error;
+    for (auto& [late, now] : changed_) Put(*late, now.get());
+  }
+  AsInForward(const AsInForward&) = delete;
+
+ private:
+  static void Put(const Training::Late& l, PyObject* value) {
+    const int failed =
+        value ? PyDict_SetItem(l.dict.get(), l.key.get(), value) : PyDict_DelItem(l.dict.get(), l.key.get());
+    if (failed) PyErr_Clear();
+  }
+  std::vector<std::pair<const Training::Late*, Ref>> changed_;
+};
+
 // Do all these gradients come through one operation that reads what was saved?
 bool Spends(const autodiff::BackwardPart& part, int num_saved, const std::set<int>& gradients) {
   const Graph& g = part.graph;
@@ -88,11 +114,13 @@ SegmentHook::Compiled* SegmentHook::For(const std::vector<bool>& tangents, const
   std::lock_guard lock(mu_);
   std::vector<bool> key = tangents;
   key.insert(key.end(), stops.begin(), stops.end());
+  const bool around = GoesAround();
+  if (around) key.push_back(true);
   auto at = compiled_.find(key);
   if (at != compiled_.end()) return &at->second;
   Compiled c;
   try {
-    Training::Backward b = t_.compile(tangents, stops);
+    Training::Backward b = t_.compile(tangents, stops, around);
     c.part = std::move(b.part);
     c.grads = std::move(b.parts.grads);
     c.tangents = std::move(b.tangents);
@@ -222,6 +250,11 @@ int SegmentHook::Spend(CallState* s, const std::vector<bool>& tangents) {
   return 0;
 }
 
+// Does a backward of the user's find something else in a module? Also with an exception.
+bool SegmentHook::LateChanged() const {
+  return std::any_of(t_.late.begin(), t_.late.end(), [](const Training::Late& l) { return l.Now() != l.value.get(); });
+}
+
 // A backward pass enters the segment. -1: an exception.
 int SegmentHook::Begin(CallState* s, PyObject* ctx, PyObject* const* given, Py_ssize_t n, Pass* pass) {
   if (n != static_cast<Py_ssize_t>(t_.differentiable.size())) {
@@ -235,7 +268,7 @@ int SegmentHook::Begin(CallState* s, PyObject* ctx, PyObject* const* given, Py_s
     if (tangents[i]) grads[i] = Ref::Borrow(given[i]);
   }
   const int written = LookAtWatched(s, tangents);
-  if (written < 0) return -1;
+  if (written < 0 || LookAtReentrant(s, tangents) < 0) return -1;
   auto at = s->routed->empty() ? s->routed->end() : s->routed->find(NumberOfPass());
   const bool routed = at != s->routed->end();
   std::vector<bool> standing;
@@ -245,7 +278,7 @@ int SegmentHook::Begin(CallState* s, PyObject* ctx, PyObject* const* given, Py_s
     if (standing.empty()) stops = AllInner();
   }
   if (!routed && !s->retained->empty() && Inner(s, tangents, &grads, &stops) < 0) return -1;
-  const bool plain = stops.empty() || ArePlain(grads);
+  const bool plain = stops.empty() || (ArePlain(grads) && !LateChanged());
   if (!plain && routed) standing = CutAt(std::exchange(stops, {}));
   for (size_t i = 0; !standing.empty() && i < num_outputs(); ++i)  // the others have been told by their own nodes
     if (InnerOf(i).empty() && AnswerHooks(s, i, &grads[i]) < 0) return -1;
@@ -266,9 +299,7 @@ int SegmentHook::Begin(CallState* s, PyObject* ctx, PyObject* const* given, Py_s
     PyErr_Clear();
     return Replay(s, grads, stops, {}, pass);
   }
-  for (const Training::Late& l : t_.late)
-    if (PyDict_GetItemWithError(l.dict.get(), l.key.get()) != l.value.get())
-      return PyErr_Occurred() ? -1 : Replay(s, grads, stops, {}, pass);
+  if (LateChanged()) return PyErr_Occurred() ? -1 : Replay(s, grads, stops, {}, pass);
   pass->grads.resize(t_.wanted.size());
   if (std::find(tangents.begin(), tangents.end(), true) == tangents.end()) return 0;
   if (!stops.empty()) {
@@ -315,7 +346,8 @@ int SegmentHook::Go(CallState* s, int number, Pass* pass) {
 // Gives what the node of this part returns. The rest of the pass is kept for the next one's.
 PyObject* SegmentHook::Answer(CallState* head, int part, Pass pass, int64_t number) {
   for (int i : edges_[part]) {
-    const bool none = head->inputs && !pass.grads[i];
+    const bool told = !pass.unanswered.empty() && pass.unanswered[i];
+    const bool none = head->inputs && !pass.grads[i] && !told;
     if (none && KeepNoneFromHooks(PyTuple_GET_ITEM(head->inputs, i)) < 0) return nullptr;
   }
   std::vector<PyObject*> all = {Py_NewRef(Py_None)};
@@ -342,6 +374,12 @@ PyObject* SegmentHook::Answer(CallState* head, int part, Pass pass, int64_t numb
     }
   }
   return result;
+}
+
+void SegmentHook::NoteUnanswered(size_t output, Pass* pass) const {
+  if (t_.unanswered.empty()) return;
+  pass->unanswered.resize(t_.wanted.size());
+  for (size_t i = 0; i < t_.wanted.size(); ++i) pass->unanswered[i] = pass->unanswered[i] || t_.unanswered[output][i];
 }
 
 SegmentHook::Pass SegmentHook::TakePass(CallState* head, int64_t number) {
@@ -413,6 +451,8 @@ PyObject* SegmentHook::InGroups(CallState* s, CallState* head, PyObject* ctx, Py
   Pass own;
   own.grads.resize(pass.grads.size());
   for (int i : edges_[s->part]) own.grads[i] = std::move(pass.grads[i]);
+  for (size_t k = 0; k < pass.taken.size(); ++k)
+    if (pass.taken[k]) NoteUnanswered(k, &own);
   if (KeepPass(head, number, std::move(pass)) < 0) return nullptr;
   return Answer(head, s->part, std::move(own), number);
 }
@@ -425,6 +465,8 @@ PyObject* SegmentHook::Backward(CallState* s, PyObject* ctx, PyObject* const* gr
   if (!t_.reached_by.empty()) return InGroups(s, head, s->segment ? s->segment : ctx, grads, number);
   if (s == head) {
     if (Begin(s, ctx, grads, n, &pass) < 0) return nullptr;
+    for (size_t k = 0; k < num_outputs(); ++k)
+      if (grads[k] != Py_None) NoteUnanswered(k, &pass);
   } else if (auto at = head->passes->find(number); at != head->passes->end()) {
     pass = std::move(at->second);
     head->passes->erase(at);
@@ -479,10 +521,9 @@ int SegmentHook::BeginOwn(CallState* s, Rerun* run, std::vector<int>* results) {
   return 0;
 }
 
-// standing, by result: what others are made of is that result itself, not what this run makes.
+// standing, by result: what others owe to it goes to that result itself. Its value is what this run makes.
 int SegmentHook::Again(CallState* s, const std::vector<bool>& standing, bool create, Rerun* run) {
   static PyObject* stand = ResolveCallee("framejit._gradients.stand");
-  static PyObject* restored = ResolveCallee("framejit._gradients.restored");
   // What the inputs were made of is not this segment's: their gradients are those of aliases, which end here, and call
   // no hooks.
   auto alias = [](PyObject* o) { return Ref(PyObject_CallMethod(o, "view_as", "O", o)); };
@@ -500,17 +541,12 @@ int SegmentHook::Again(CallState* s, const std::vector<bool>& standing, bool cre
     run->inputs.push_back(std::move(input));
   }
   run->standing.resize(standing.size());
-  Rerun as_made;  // for the values of results that were written since
+  Rerun as_made;  // for results that are gone
   for (size_t i = 0; i < standing.size(); ++i) {
     if (!standing[i]) continue;
     const Ref own = Alive(s, static_cast<int>(i));
-    if (own && Unwritten(s, static_cast<int>(i))) {
-      run->standing[i] = alias(own.get());
-    } else if (restored) {
-      if (as_made.results.empty() && Again(s, {}, false, &as_made) < 0) return -1;
-      PyObject* const value = as_made.results[i].get();
-      run->standing[i] = own ? Ref(PyObject_CallFunctionObjArgs(restored, own.get(), value, nullptr)) : alias(value);
-    }
+    if (!own && as_made.results.empty() && Again(s, {}, false, &as_made) < 0) return -1;
+    run->standing[i] = alias(own ? own.get() : as_made.results[i].get());
     if (!run->standing[i]) return -1;
   }
   std::vector<int> own_results;
@@ -525,7 +561,11 @@ int SegmentHook::Again(CallState* s, const std::vector<bool>& standing, bool cre
   if (s->drawn && (!now || SetGenerators(s->drawn) < 0)) return -1;
   Ref before(stand ? PyObject_CallOneArg(stand, by_number.get()) : nullptr);
   int failed = 0;
-  const bool ran = before && t_.replay->Run(inputs.data(), s->symbols->data(), results.data(), &failed) == RunEnd::kOk;
+  bool ran = false;
+  {
+    AsInForward modules(t_.late);
+    ran = before && t_.replay->Run(inputs.data(), s->symbols->data(), results.data(), &failed) == RunEnd::kOk;
+  }
   {
     SavedError error;
     if (now && SetGenerators(now.get()) < 0) PyErr_Clear();
@@ -579,6 +619,10 @@ int SegmentHook::Replay(CallState* s, const std::vector<Ref>& grads, const std::
   for (size_t i = 0; i < n; ++i) arrived[i] = bool(grads[i]);
   if (const int written = Written(s, &arrived)) {
     if (written > 0) PyErr_SetString(PyExc_RuntimeError, kModified);
+    return -1;
+  }
+  if (const int around = LookAtReentrant(s, arrived)) {
+    if (around > 0) PyErr_SetString(PyExc_RuntimeError, kReentrantAgain);
     return -1;
   }
   ModeSwitch mode;

@@ -346,6 +346,52 @@ int WillRun(PyObject* node) {
   return answer ? PyObject_IsTrue(answer.get()) : -1;
 }
 
+namespace {
+
+// Does this pass come to the tensor's node, or look for its gradient?
+bool ComesTo(PyObject* tensor) {
+  SavedError error;
+  Ref node(PyObject_GetAttrString(tensor, "grad_fn"));
+  if (node.get() == Py_None) node = NodeOfLeaf(tensor);
+  const int runs = node ? WillRun(node.get()) : -1;
+  PyErr_Clear();  // of a leaf that is looked for it is not said
+  return runs != 0;
+}
+
+}  // namespace
+
+// Does the pass come by the results of reentrant checkpoints?
+bool SegmentHook::GoesAround() const {
+  static PyObject* const valid = ResolveCallee("torch.autograd._is_checkpoint_valid");
+  if (t_.reentrant.empty()) return false;
+  SavedError error;
+  Ref answer(valid ? PyObject_CallNoArgs(valid) : nullptr);
+  PyErr_Clear();
+  return answer.get() == Py_False;
+}
+
+// 1: what the pass looks for is read in such a checkpoint, and has nothing from there. -1: the framework refuses the
+// pass.
+int SegmentHook::LookAtReentrant(CallState* head, const std::vector<bool>& tangents) {
+  if (!GoesAround()) return 0;
+  bool around = false;
+  for (const Training::Reentrant& r : t_.reentrant) {
+    bool reached = false, comes = false;
+    for (size_t k = 0; k < tangents.size(); ++k) reached |= tangents[k] && r.outputs[k];
+    if (!reached) continue;
+    for (size_t i = 0; i < r.inputs.size(); ++i)
+      comes |= r.inputs[i] && head->inputs && ComesTo(PyTuple_GET_ITEM(head->inputs, i));
+    for (size_t i = 0; i < r.results.size(); ++i) {
+      const Ref own = r.results[i] ? Alive(head, static_cast<int>(i)) : Ref();
+      comes |= own && ComesTo(own.get());
+    }
+    if (comes) return PyErr_SetString(PyExc_RuntimeError, kReentrant), -1;
+    for (size_t i = 0; i < r.reads.size(); ++i)
+      around |= r.reads[i] && head->inputs && ComesTo(PyTuple_GET_ITEM(head->inputs, i));
+  }
+  return around;
+}
+
 // A result that is made of others has a node of its own before the segment's, with edges to those others: so the
 // framework finds the way from the one to the other. So has a result whose gradient reaches groups of inputs, with
 // edges to their nodes. own: the result; on_segment: the tensor that stands for it there; groups: the results of those
@@ -386,10 +432,10 @@ int SegmentHook::ToInner(CallState* head, size_t output, PyObject* segment, PyOb
   std::vector<Ref> grads(n);
   tangents[output] = true;
   grads[output] = Ref::Borrow(grad);
-  if (!ArePlain(grads)) return ToInnerAgain(head, output, CutAt(AllInner()), grad, false, inner);
+  if (!ArePlain(grads) || LateChanged()) return ToInnerAgain(head, output, CutAt(AllInner()), grad, false, inner);
   stops = AllInner();
   stops[output] = false;
-  if (LookAtWatched(head, tangents) < 0) return -1;
+  if (LookAtWatched(head, tangents) < 0 || LookAtReentrant(head, tangents) < 0) return -1;
   Ref saved(t_.saved.empty() ? PyTuple_New(0) : PyObject_GetAttr(segment, Interned(kSaved)));
   Compiled* c = saved ? For(tangents, stops) : nullptr;
   Pass part;
@@ -449,6 +495,7 @@ int SegmentHook::ToInnerAgain(CallState* head, size_t output, const std::vector<
   int written = LookAtWatched(head, tangents);
   if (written >= 0) written = Written(head, &tangents);
   if (written > 0) PyErr_SetString(PyExc_RuntimeError, kModified);
+  if (!written && (written = LookAtReentrant(head, tangents)) > 0) PyErr_SetString(PyExc_RuntimeError, kReentrantAgain);
   ModeSwitch mode;
   ModeState on = ReadMode();
   on.grad = true;

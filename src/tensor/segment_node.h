@@ -51,7 +51,8 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
     // Where several nodes hand them on: what has arrived at outputs, and whether it is in `grads`.
     std::vector<Ref> given;
     std::vector<bool> taken;
-    bool ends = false;  // Will it be forgotten when it ends (ForgetAtEnd)?
+    std::vector<bool> unanswered;  // by input: Training::unanswered of an output at which something has arrived
+    bool ends = false;             // Will it be forgotten when it ends (ForgetAtEnd)?
   };
 
  private:
@@ -68,6 +69,7 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
     return grouped ? num_parts() + t_.group[input] : t_.part.empty() ? 0 : t_.part[input];
   }
   PyObject* InGroups(CallState* s, CallState* head, PyObject* ctx, PyObject* const* grads, int64_t number);
+  void NoteUnanswered(size_t output, Pass* pass) const;
   Pass TakePass(CallState* head, int64_t number);
   int KeepPass(CallState* head, int64_t number, Pass pass);
   int ForgetAtEnd(CallState* head, int64_t number);
@@ -94,6 +96,9 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   int Prepare(CallState* s, PyObject* saved, Compiled* c, const std::vector<Ref>& grads, Pass* pass);
   int InStages(CallState* s, PyObject* saved, const std::vector<bool>& stops, std::vector<Ref> grads, bool routed,
                Pass* pass);
+  bool LateChanged() const;
+  bool GoesAround() const;
+  int LookAtReentrant(CallState* head, const std::vector<bool>& tangents);
   bool GoesEverywhere(CallState* s, const std::vector<bool>& tangents);
   int Spend(CallState* s, const std::vector<bool>& tangents);
   int Begin(CallState* s, PyObject* ctx, PyObject* const* grads, Py_ssize_t n, Pass* pass);
@@ -190,6 +195,13 @@ inline constexpr const char *kSave = "to_save", *kState = "_segment", *kSaved = 
                             *kOpaque = "non_differentiable", *kVersion = "_version", *kHooks = "_backward_hooks";
 inline constexpr const char* kModified =
     "one of the variables needed for gradient computation has been modified by an inplace operation";
+inline constexpr const char* kReentrant =
+    "When use_reentrant=True, torch.utils.checkpoint is incompatible with .grad() or passing an `inputs` parameter to "
+    ".backward(). To resolve this error, you can either set use_reentrant=False, or call .backward() without passing "
+    "the "
+    "`inputs` argument.";
+inline constexpr const char* kReentrantAgain =
+    "framejit: a pass around a checkpoint with use_reentrant=True cannot be differentiated";
 inline constexpr const char* kFreed =
     "Trying to backward through the graph a second time (or directly access saved tensors after they have already been "
     "freed). Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify "

@@ -334,3 +334,41 @@ def test_transformers(fresh, kind):
     fresh.reset()  # the first call ended a graph where it logged what is logged once
     report = fresh.explain(model)(input_ids=tokens, labels=tokens, use_cache=False)
     assert report.graph_break_count == 0, report.break_reasons
+
+
+REENTRANT = {
+    "what is only read": lambda x, w: checkpoint(lambda a: (a * w).tanh(), x, use_reentrant=True).sum() + (x * 2).sum(),
+    "what is read outside, too": lambda x, w: checkpoint(lambda a: (a * w).tanh(), x, use_reentrant=True).sum() + (x * w).sum(),
+    "what is not read": lambda x, w: checkpoint(lambda a: (a * 2).tanh(), x, use_reentrant=True).sum() + (x * w).sum(),
+    "one behind another": lambda x, w: checkpoint(lambda a: a * w, checkpoint(lambda a: (a * 2).tanh(), x * 3, use_reentrant=True), use_reentrant=True).sum(),
+    "one inside another": lambda x, w: checkpoint(lambda a: checkpoint(lambda b: b.sin() * w, a * 2, use_reentrant=True), x, use_reentrant=False).sum(),
+}
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs")
+@pytest.mark.parametrize("name", REENTRANT)
+def test_passes_that_look_for_some_gradients_only(fresh, name):
+    """What was given to the reentrant form refuses them, and from its function they have nothing."""
+    passes = {
+        "w": lambda y, x, w: torch.autograd.grad(y, w, allow_unused=True),
+        "x": lambda y, x, w: torch.autograd.grad(y, x, allow_unused=True),
+        "both": lambda y, x, w: torch.autograd.grad(y, [x, w], allow_unused=True),
+        "kept": lambda y, x, w: (torch.autograd.grad(y, w, allow_unused=True, retain_graph=True), y.backward(), x.grad, w.grad),
+        "inputs x": lambda y, x, w: (y.backward(inputs=[x]), x.grad, w.grad),
+        "inputs w": lambda y, x, w: (y.backward(inputs=[w]), x.grad, w.grad),
+        "all": lambda y, x, w: (y.backward(), x.grad, w.grad),
+    }
+    f = REENTRANT[name]
+    compiled = fresh.compile(f)
+    for how, made in ((how, made) for how in passes for made in (False, True)):
+        seen = []
+        for g in (f, compiled):
+            x, w = (torch.linspace(-1, 1 + k, 4, requires_grad=True) for k in range(2))
+            try:
+                seen.append(passes[how](g(x * 1 if made else x, w), x, w))
+            except RuntimeError as error:
+                seen.append(str(error)[:80])
+        assert type(seen[1]) is type(seen[0]) and (seen[0] == seen[1] if isinstance(seen[0], str) else True), (how, made, seen)
+        torch.testing.assert_close(seen[1], seen[0], msg=lambda m, seen=seen, how=how: f"{how}: {m}") if not isinstance(seen[0], str) else None
+    told = fresh.explain(f)(torch.ones(4, requires_grad=True), torch.ones(4, requires_grad=True))
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)

@@ -991,3 +991,79 @@ def test_a_view_of_a_function_whose_base_was_written(fresh, reads, capfd):
     compiled = fresh.compile(f)
     assert [tell(compiled) for _ in range(3)] == [tell(f)] * 3
     assert "internal error" not in "".join(capfd.readouterr())
+
+
+FACTOR = 3
+
+
+class ReadsTheSameTwice(torch.autograd.Function):
+    """What its forward and its backward read of the module may be another when the backward runs."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * abs(-2) * FACTOR
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * abs(-2) * FACTOR * len("abc")
+
+
+@pytest.mark.parametrize("create", [False, True])
+def test_names_of_a_module_that_are_others_when_the_backward_runs(fresh, create):
+    def f(x):
+        y = ReadsTheSameTwice.apply(x)
+        return y, y * y
+
+    def run(g, names):
+        x = torch.tensor([1.0, 2.0], requires_grad=True)
+        y, z = g(x)
+        before = {name: globals()[name] for name in names if name in globals()}
+        globals().update(names)
+        try:
+            return torch.autograd.grad(z.sum(), [x, y], create_graph=create, retain_graph=True), torch.autograd.grad(z.sum(), x, create_graph=create)
+        finally:
+            for name in names:
+                globals().pop(name)
+            globals().update(before)
+
+    compiled = fresh.compile(f)
+    for names in ({}, {"abs": lambda v: 7}, {"FACTOR": 5}, {}, {"len": lambda v: 11, "FACTOR": 9, "abs": max}, {}):
+        names = {name: (lambda v: 13) if value is max else value for name, value in names.items()}
+        torch.testing.assert_close(run(compiled, names), run(f, names))
+    assert "abs" not in globals() and FACTOR == 3
+    told = fresh.explain(f)(torch.ones(2, requires_grad=True))
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+
+
+class AnswersNone(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        return x * 2 + w.sum()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 2, None
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_hooks_of_what_a_backward_answers_none_for(fresh, made):
+    """Their node runs, and they are called with None; those of an operand that no gradient leads to are not."""
+
+    def f(x, w, v):
+        return AnswersNone.apply(x, w * 3).sum() + (v.detach() * x).sum(), (v * 2).sum()
+
+    def run(g, other):
+        x, w, v = (torch.ones(3, requires_grad=True) for _ in range(3))
+        given = [t * 1 for t in (x, w, v)] if made else [x, w, v]
+        seen = []
+        for name, t in zip("xwv", given):
+            t.register_hook(lambda grad, name=name: seen.append((name, None if grad is None else grad.tolist())))
+        y, z = g(*given)
+        (y + z if other else y).backward()
+        return sorted(seen, key=str), [None if t.grad is None else t.grad.tolist() for t in (x, w, v)]
+
+    compiled = fresh.compile(f)
+    for other in (False, True, False):
+        assert run(compiled, other) == run(f, other)
+    told = fresh.explain(f)(*(torch.ones(3, requires_grad=True) for _ in range(3)))
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)

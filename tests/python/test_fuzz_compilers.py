@@ -125,22 +125,6 @@ def outcome(f, net, made, gradients, stance):
     return [x.detach(), y.detach(), a.detach(), a.grad, *(p.grad for p in net.parameters())], (x.requires_grad, y.requires_grad, length, box)
 
 
-class Rounded(torch.utils._python_dispatch.TorchDispatchMode):
-    """Each operation rounds its results another way, by an eps: where one cancels or has a root near nothing, eager is as unsure of what
-    follows, although no operand of the program moves it (`(a.sin() + 1).sqrt()` near a minimum)."""
-
-    def __init__(self, seed):
-        super().__init__()
-        self.draw = torch.Generator().manual_seed(seed)
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        made = func(*args, **(kwargs or {}))
-        if not isinstance(made, torch.Tensor) or not made.is_floating_point() or any(r.alias_info for r in func._schema.returns):
-            return made
-        signs = torch.randint(0, 2, made.shape, generator=self.draw) * 2 - 1
-        return made * (1 + torch.finfo(made.dtype).eps * signs.to(made.dtype))
-
-
 def same(got, expected, f, net, made, gradients):
     if isinstance(got[0], str) or isinstance(expected[0], str):
         return got[0] == expected[0]
@@ -149,7 +133,7 @@ def same(got, expected, f, net, made, gradients):
         other = copy.deepcopy(net).to(values[1].dtype)
         for own, value in zip(other.parameters(), values[1:]):
             own.data.copy_(value)
-        with contextlib.nullcontext() if seed is None else Rounded(seed):
+        with contextlib.nullcontext() if seed is None else fuzzing.rounded(seed):
             results, _ = outcome(f, other, (values[0], *made[1:]), gradients, "default")
         assert not isinstance(results, str), results
         return results

@@ -132,6 +132,20 @@ def numbers(told):
     return [t for v in told for t in numbers(v)] if isinstance(told, (list, tuple)) else []
 
 
+def as_of_rounded(f, seed, n, got, bounds):
+    """Is that what eager sees where operations round another way? So it is where a tie of rounded numbers decides (the mean of equal numbers,
+    and such a number), or where a sum cancels."""
+    for other in range(12):
+        with fuzzing.rounded(other):
+            seen = sequence(f, seed)
+        try:
+            torch.testing.assert_close(got[1:], seen[n][1:], **bounds)
+            return True
+        except (AssertionError, IndexError):
+            pass
+    return False
+
+
 def run(seed, framejit):
     f, text = built(seed)
     eager, compiled = sequence(f, seed), framejit.compile(f)
@@ -145,7 +159,11 @@ def run(seed, framejit):
                 written = any(what == "write" for what, *_ in eager[:n])
                 assert written and ("modified by an inplace" in got[1] or "with respect to one of its results" in got[1]), f"{text}{expected[0]}: we refuse alone: {got[1]}"
                 break
-            torch.testing.assert_close(got[1:], expected[1:], rtol=1e-6, atol=max(1e-8, 1e-11 * largest), equal_nan=True, msg=lambda m, e=expected: f"{text}{e[0]}: {m}")
+            bounds = {"rtol": 1e-6, "atol": max(1e-8, 1e-11 * largest), "equal_nan": True}
+            try:
+                torch.testing.assert_close(got[1:], expected[1:], **bounds)
+            except AssertionError as error:
+                assert as_of_rounded(f, seed, n, got, bounds), f"{text}{expected[0]}: {error}"
 
 
 @pytest.mark.fuzz

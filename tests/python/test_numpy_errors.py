@@ -601,3 +601,22 @@ def test_stores_to_the_same_parts_tell_of_each_division(fresh, np):
             assert seen[0] == seen[1], (i, j, first)
         ran += sum(compiled.cache_info()["outcomes"]["run"].get(way, 0) for way in ("graph", "told"))
     assert ran >= 3 * 42  # the code was there each time, and noticed
+
+
+@pytest.mark.parametrize("name", ["maximum", "minimum"])
+def test_of_equal_zeros_the_one_that_numpy_gives(fresh, name):
+    np = pytest.importorskip("numpy")
+    extreme = getattr(np, name)
+
+    def f(a, b):
+        return extreme(a, b), extreme(b, a), extreme(a, 0.0), extreme(-0.0, b), extreme(a[::2], b[::2]), extreme(a * 1, b + 0)
+
+    told = fresh.explain(f)(np.zeros(4), np.zeros(4))
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+    compiled = fresh.compile(f)
+    for dtype in (np.float32, np.float64):
+        for n in (1, 3, 8, 17, 33):
+            a = np.where(np.arange(n) % 2, -0.0, 0.0).astype(dtype)
+            for got, expected in zip(compiled(a, -a), f(a, -a)):
+                assert got.dtype == expected.dtype
+                np.testing.assert_array_equal(np.signbit(got), np.signbit(expected))
