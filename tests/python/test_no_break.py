@@ -1289,3 +1289,63 @@ def test_how_a_tensor_lies_is_no_break(fresh, sizes):
         for form in forms:
             want, got = f(form), compiled(form)
             assert torch.equal(want[0], got[0]) and want[0].stride() == got[0].stride() and want[1:] == got[1:]
+
+
+FREQUENCIES = [torch.tensor(2.0), torch.tensor(3.0)]
+
+
+def scaled(x, factor=FREQUENCIES[0], *, shift=FREQUENCIES[1]):
+    return x * factor + shift
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_defaults_that_are_tensors(fresh, grad):
+    embed = [lambda x: x, *(lambda x, p=p, f=f: p(x * f) for f in FREQUENCIES for p in (torch.sin, torch.cos))]
+
+    def f(x):
+        return torch.cat([fn(x) for fn in embed], -1) + scaled(x, shift=1.0).sum() + scaled(x).sum() + scaled(x, 2.0).sum() + scaled(x, factor=x).sum()
+
+    alike(fresh, f, [lambda: (torch.arange(3.0, requires_grad=grad),), lambda: (torch.ones(3, requires_grad=grad),)])
+    compiled = fresh.compile(f)
+    for _ in range(3):  # they are read in each call
+        FREQUENCIES[0].add_(1)
+        torch.testing.assert_close(compiled(torch.ones(3)), f(torch.ones(3)))
+    scaled.__defaults__ = (torch.tensor(7.0),)
+    try:
+        torch.testing.assert_close(compiled(torch.ones(3)), f(torch.ones(3)))
+    finally:
+        scaled.__defaults__ = (FREQUENCIES[0],)
+
+
+class Sized:
+    def __init__(self, size):
+        self.size, self.computed = size, 0
+
+    @functools.cached_property
+    def scale(self):
+        self.computed += 1
+        return self.size**-0.5
+
+    @functools.cached_property
+    def mask(self):
+        return torch.ones(self.size, self.size).triu(1).bool()
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_cached_properties(fresh, cached):
+    def f(x, sized):
+        return (x * sized.scale).masked_fill(sized.mask, -1.0), sized.scale
+
+    def arguments():
+        sized = Sized(4)
+        if cached:
+            f(torch.ones(4, 4), sized)
+        return torch.rand(4, 4), sized
+
+    told = fresh.explain(f)(*arguments())
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+    compiled = fresh.compile(f)
+    for _ in range(3):
+        x, sized = arguments()
+        same(list(compiled(x, sized)), list(f(x, arguments()[1])))
+        assert sized.computed == 1 and set(vars(sized)) == {"size", "computed", "scale", "mask"}
