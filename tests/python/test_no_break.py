@@ -1349,3 +1349,29 @@ def test_cached_properties(fresh, cached):
         x, sized = arguments()
         same(list(compiled(x, sized)), list(f(x, arguments()[1])))
         assert sized.computed == 1 and set(vars(sized)) == {"size", "computed", "scale", "mask"}
+
+
+def advanced(state, step):
+    state = torch.tanh(state * 0.5 + step).exp() / 2 - step.abs().sqrt()
+    return torch.sin(state) + torch.cos(state * 2) - state.abs() * 0.1 + step * step
+
+
+def recurrent(state, steps):
+    for step in steps:
+        state = advanced(advanced(advanced(state, step), step + 1), step - 1)
+    return state
+
+
+@pytest.mark.parametrize("rounds", [4, 17])
+def test_loops_of_much_in_called_functions(fresh, rounds):
+    """A recurrent layer without weights in its steps: more than 720 calls of the framework in few rounds."""
+
+    def f(x):
+        return recurrent(x[0] * 2, [x[i] for i in range(x.shape[0])]) + 1
+
+    told = fresh.explain(f)(torch.rand(rounds, 3))
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+    compiled = fresh.compile(f)
+    for _ in range(2):
+        x = torch.rand(rounds, 3)
+        torch.testing.assert_close(compiled(x), f(x))
