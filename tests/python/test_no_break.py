@@ -7,6 +7,7 @@ import itertools
 import math
 import types
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -1375,3 +1376,43 @@ def test_loops_of_much_in_called_functions(fresh, rounds):
     for _ in range(2):
         x = torch.rand(rounds, 3)
         torch.testing.assert_close(compiled(x), f(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
+def test_elements_of_numpy_arrays_beside_tensors(fresh, dtype):
+    """A schedule by epochs, say: an element of an array of float64 is a float of Python's."""
+    schedule = np.array([0.1, 1 / 3, 7e-9, 1e30, np.inf])
+
+    def f(x, epoch):
+        t = schedule[epoch]
+        return x / t, x * t, x + t, x - t, x > t, x.mul(schedule[1]), torch.add(x, schedule[0])
+
+    x = torch.arange(-2, 4).to(dtype)
+    told = fresh.explain(f)(x, 0)
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+    compiled = fresh.compile(f)
+    for epoch in (0, 0, 1, 2, 3, 4, 0):
+        schedule[0] += 0.25
+        want, got = f(x, epoch), compiled(x, epoch)
+        assert [t.dtype for t in want] == [t.dtype for t in got]
+        same(list(got), list(want))
+
+
+def test_elements_of_numpy_arrays_in_training(fresh):
+    schedule = np.linspace(0.04, 0.07, 4)
+
+    def f(x, y):
+        targets = ((y - x.mean()) / schedule[2]).softmax(-1).detach().chunk(2)
+        return sum((-t * (x / schedule[1]).log_softmax(-1)).sum(-1).mean() for t in targets)
+
+    told = fresh.explain(f)(torch.rand(2, 3, requires_grad=True), torch.rand(4, 3))
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+    compiled = fresh.compile(f)
+    for _ in range(3):
+        schedule += 0.01
+        x, y = torch.rand(2, 3), torch.rand(4, 3)
+        xs = [x.clone().requires_grad_() for _ in range(2)]
+        got, want = compiled(xs[0], y), f(xs[1], y)
+        got.backward(), want.backward()
+        torch.testing.assert_close((got, xs[0].grad), (want, xs[1].grad))
+    assert fresh.cache_info(compiled)["notes"] == []
