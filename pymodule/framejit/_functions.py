@@ -1,5 +1,8 @@
 """torch.autograd.Function in captured programs."""
 
+from _thread import _local
+from sys import getrefcount
+
 
 class Context:
     """What forward and backward are given while they are captured."""
@@ -29,7 +32,90 @@ class Context:
 
 def call(function, *args):
     """The framework's own way, for replays."""
+    if getattr(_state, "answer", None):
+        function = _answering(function)
     return function.apply(*args)
+
+
+_state = _local()
+
+
+class NoGradient(RuntimeError):
+    """A backward function that was not captured gives None for a tensor that wants a gradient, or what the framework refuses: the pass goes through
+    the framework."""
+
+
+class Later:
+    """What forward left for a backward function that runs as it is."""
+
+
+def holder(objects):
+    """A constant of the graph by which a call has these objects."""
+    return lambda: objects
+
+
+def own_backward(function, count, names, values, held, likes, *grads):
+    """What a backward function of the program's gives when it is called as it is, for the arguments that want gradients: likes has (number, shape,
+    dtype) of each, of `count` arguments. names, values, held: the attributes of its context."""
+    import torch
+
+    if any(g.is_meta for g in grads if g is not None):
+        return tuple(torch.empty(shape, dtype=dtype, device="meta") for _, shape, dtype in likes)
+    context = Later()
+    vars(context).update(zip(names, values), **(held() if held else {}))
+    own = [g if g is None else g.detach() for g in grads]
+    before = _references(own)
+    result = function(context, *own)
+    del context
+    made = list(result) if isinstance(result, tuple) else [result]
+    wanted = [made[i] if i < len(made) else None for i, _, _ in likes]
+    usual = [isinstance(g, torch.Tensor) and g.layout == torch.strided and _expands(shape, g.shape) for g, (_, shape, _) in zip(wanted, likes)]
+    if not all(usual) or len(made) < count or any(g is not None for g in made[count:]):
+        _state.answer = function, result
+        raise NoGradient(f"{function.__qualname__} does not return a gradient for each tensor that wants one")
+    del wanted
+    del result
+    for g, now, then in zip(own, _references(own), before):  # what somebody keeps needs memory of its own: this is the pass's
+        if g is not None and now > then + sum(m is g for m in made):
+            g.data = g.clone()
+    memory = {g.untyped_storage().data_ptr() for g in (*grads, *own) if g is not None}
+    alone = _references([torch.empty(0)])[0]
+    gradients = []
+    for i, shape, dtype in likes:
+        g, made[i] = made[i], None
+        if g.shape != tuple(shape):  # as the framework's engine
+            g = g.sum_to_size(shape)
+        g = [g if g.dtype == dtype else g.to(dtype)]
+        if g[0].untyped_storage().data_ptr() in memory or _references(g)[0] > alone:  # others read it, and the pass may write to it
+            g = [g[0].clone(memory_format=torch.contiguous_format)]
+        memory.add(g[0].untyped_storage().data_ptr())
+        gradients += g
+    return tuple(gradients)
+
+
+def _expands(shape, to):
+    return len(shape) <= len(to) and all(n in (1, m) for n, m in zip(reversed(shape), reversed(to)))
+
+
+def _references(objects):
+    """How many there are to each of these objects, all counted in the same way."""
+    counts = []
+    for i in range(len(objects)):
+        counts.append(getrefcount(objects[i]))
+    return counts
+
+
+def _answering(function):
+    """This function, whose backward gives what it gave just before, once."""
+
+    def backward(ctx, *grads):
+        own, result = _state.answer or (None, None)
+        if own is not function.backward:
+            return function.backward(ctx, *grads)
+        _state.answer = None
+        return result
+
+    return type(function.__name__, (function,), {"backward": staticmethod(backward)})
 
 
 def index_put_copy(x, indices, values):

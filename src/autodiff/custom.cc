@@ -5,8 +5,9 @@
 
 namespace framejit::autodiff {
 
-// operands: what wants gradients, the stand-ins, these gradients; numbers: how many of the first two there are. The
-// result is this node; several are nodes of their own (CustomResultRule).
+// operands: what wants gradients, the stand-ins, these gradients; numbers: how many of the first two there are, and
+// whether the backward is one call of the user's function. The result is this node; several are nodes of their own
+// (CustomResultRule).
 void CustomRule(At& t) {
   const auto inputs = static_cast<size_t>(t.number(0)), tangents = static_cast<size_t>(t.number(1));
   std::map<ValueId, ValueId> now;

@@ -112,6 +112,18 @@ bool CCall::Identify() {
                   : nullptr);
 }
 
+// Does functools.cached_property call? On CPython 3.11 it takes a lock while it computes, which later versions do
+// without.
+static bool InCachedProperty() {
+  PyFrameObject* frame = PyEval_GetFrame();
+  if (!frame) return false;
+  Ref code(reinterpret_cast<PyObject*>(PyFrame_GetCode(frame))), globals(PyFrame_GetGlobals(frame));
+  PyObject* module = PyDict_GetItemString(globals.get(), "__name__");
+  return PyUnicode_CompareWithASCIIString(reinterpret_cast<PyCodeObject*>(code.get())->co_qualname,
+                                          "cached_property.__get__") == 0 &&
+         module && PyUnicode_Check(module) && PyUnicode_CompareWithASCIIString(module, "functools") == 0;
+}
+
 bool CCall::AnsweredByObject() {
   if (owner_ == &PyBaseObject_Type && !strcmp(name_, "__getattribute__") && nargs_ == 2)
     return Done(sem_.GenericGetAttr(args_[0], args_[1]));
@@ -138,6 +150,10 @@ bool CCall::AnsweredByObject() {
       s_.NoteType(Py_TYPE(of));
       return Done(PyObject_Vectorcall(callable_, args_, nargs_, nullptr));
     }
+  }
+  if (!strcmp(owner_->tp_name, "_thread.RLock") && InCachedProperty()) {
+    if (!strcmp(name_, "__enter__")) return Done(Py_NewRef(Py_True));
+    if (!strcmp(name_, "__exit__")) return Done(Py_NewRef(Py_None));
   }
   if (OfType(owner_, CType::kContextVar)) return Done(ContextVarCall(s_, args_[0], name_, args_ + 1, nargs_ - 1));
   if (OfType(owner_, CType::kTorchDevice) && !strcmp(name_, "__enter__")) {

@@ -61,6 +61,7 @@ inline const Callee kStack{"torch.stack"};
 inline const Callee kVectorNorm{"torch.linalg.vector_norm"};
 inline const Callee kWhere{"torch.where"};
 inline const Callee kZerosLike{"torch.zeros_like"};
+inline const Callee kOwnBackward{"framejit._functions.own_backward"};
 
 inline const Callee kTensorAllClose{"torch.Tensor.allclose"};
 inline const Callee kTensorEqual{"torch.Tensor.equal"};

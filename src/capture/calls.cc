@@ -8,6 +8,7 @@
 #include "capture/aten_calls.h"
 #include "capture/builtins.h"
 #include "capture/callees.h"
+#include "capture/defaults.h"
 #include "capture/foreach.h"
 #include "capture/identity.h"
 #include "capture/modes.h"
@@ -411,6 +412,9 @@ PyObject* CaptureSemantics::CallPython(PyObject* f, PyObject* const* args, size_
       break;
     default: break;
   }
+  std::vector<PyObject*> all;
+  std::vector<Ref> held;
+  Ref names;
   if (!s_.IsFresh(f)) {
     if (IsDisabled(f)) return s_.Break(BreakId::kUnknownCall, WhyDisabled(f));
     if (!s_.options().whole && EndsGraph(code))
@@ -421,6 +425,8 @@ PyObject* CaptureSemantics::CallPython(PyObject* f, PyObject* const* args, size_
     bool handled;
     PyObject* r = ModulePlumbing(fn, args, static_cast<Py_ssize_t>(nargs), kwnames, &handled);
     if (handled || s_.broken() || PyErr_Occurred()) return s_.broken() ? s_.Break(s_.reason().id) : r;
+    if (!GiveTensorDefaults(s_, fn, args, nargs, kwnames, &all, &held, &names)) return nullptr;
+    if (names) args = all.data(), kwnames = names.get();
   }
   if (s_.depth >= max_depth_) return s_.Break(BreakId::kDeepCapture, Describe(f));
   ++s_.depth;

@@ -76,9 +76,12 @@ class CustomCall {
   bool AsResult(PyObject** output);
   PyObject* WithGradients();  // throws Decline
   PyObject* RowMajorZeros(PyObject* like);
-  bool MayRunLater(PyObject* backward);
+  bool MayRunLater(const std::vector<PyObject*>& roots);
+  std::vector<PyObject*> Given();
   bool Backward(PyObject* backward);
   bool TakeGradients();
+  bool StateOf(Ref* names, Ref* values, Ref* held);
+  bool AsItIs(PyObject* backward);
   bool Bind(framejit::Call* call);
 
   std::nullptr_t Refuse(const std::string& why) {
@@ -205,8 +208,8 @@ PyObject* CustomCall::RowMajorZeros(PyObject* like) {
 }
 
 // What the backward reads is the context's alone: nothing changes it until then.
-bool CustomCall::MayRunLater(PyObject* backward) {
-  const Reach objects = ReachFrom(s_, {context_.get(), backward});
+bool CustomCall::MayRunLater(const std::vector<PyObject*>& roots) {
+  const Reach objects = ReachFrom(s_, roots);
   bool shared = objects.outside;
   for (PyObject* o : objects.changeable) {
     PyObject* held = PyCell_Check(o) ? PyCell_GET(o) : nullptr;
@@ -217,19 +220,27 @@ bool CustomCall::MayRunLater(PyObject* backward) {
   return !shared || (Refuse("its backward reads what may have changed until then"), false);
 }
 
-bool CustomCall::Backward(PyObject* backward) {
+// What the backward is called with, by result: a stand-in for its gradient. It is empty after a Break or with an error.
+std::vector<PyObject*> CustomCall::Given() {
   tangents_ = s_.lowering().Tangents(&custom_, differentiable_);
   custom_.outputs.insert(custom_.outputs.end(), others_.begin(), others_.end());
-  GradOff off(s_, tracked_);
-  std::vector<PyObject*> given = {context_.get()};
+  std::vector<PyObject*> given;
   for (size_t i = 0; i < outputs_.size(); ++i) {
     const bool other = number_[i] >= static_cast<int>(tangents_.size());  // the backward gets zeros for it, or None
     held_.emplace_back(number_[i] < 0 || (other && !materialize_) ? Py_NewRef(Py_None)
                        : other                                    ? RowMajorZeros(outputs_[i])
                                                                   : s_.NewProxy(tangents_[number_[i]]));
-    if (!held_.back()) return false;
+    if (!held_.back()) return {};
     given.push_back(held_.back().get());
   }
+  return given;
+}
+
+bool CustomCall::Backward(PyObject* backward) {
+  GradOff off(s_, tracked_);
+  std::vector<PyObject*> given = Given();
+  if (given.empty()) return false;
+  given.insert(given.begin(), context_.get());
   s_.modes.now.autocast = {};
   const size_t pending = s_.pending().stores().size() + s_.pending().calls().size();
   s_.later = true;
@@ -258,6 +269,79 @@ bool CustomCall::TakeGradients() {
   return true;
 }
 
+// What forward left in the context: names, values that a call of the graph can have, and (a function that gives them)
+// objects of the program's, which the backward finds as they are then.
+bool CustomCall::StateOf(Ref* names, Ref* values, Ref* held) {
+  static PyObject* const holder = FromModule("framejit._functions", "holder");
+  PyObject** dict = _PyObject_GetDictPtr(context_.get());
+  Ref keys(dict && *dict ? PyDict_Keys(*dict) : nullptr), objects(PyDict_New());
+  std::vector<PyObject*> named, told;
+  for (Py_ssize_t i = 0; keys && i < PyList_GET_SIZE(keys.get()); ++i) {
+    PyObject* key = PyList_GET_ITEM(keys.get(), i);
+    const char* name = PyUnicode_AsUTF8(key);
+    if (!name || !strcmp(name, "_obstacle") || !strcmp(name, "_opaque") || !strcmp(name, "_materialize")) continue;
+    held_.emplace_back(sem_.LoadAttr(context_.get(), key));
+    PyObject* value = held_.back() ? s_.Resolve(held_.back().get()) : nullptr;
+    if (!value) return false;
+    const Origin* origin = IsTensor(value) ? nullptr : s_.Find(value);
+    if (origin && origin->kind == Origin::kOutside) {
+      if (origin->real || origin->written || origin->changes || origin->proxy)
+        return Refuse("its backward reads what was written here"), false;
+      s_.guards().Is(origin->source, value);
+      if (PyDict_SetItem(objects.get(), key, value) < 0) return false;
+      continue;
+    }
+    if (!MayRunLater({value})) return false;
+    named.push_back(key);
+    told.push_back(value);
+  }
+  if (!keys || !objects) return false;
+  *names = Ref(sem_.BuildTuple(named.data(), static_cast<Py_ssize_t>(named.size())));
+  *values = Ref(sem_.BuildTuple(told.data(), static_cast<Py_ssize_t>(told.size())));
+  if (PyDict_GET_SIZE(objects.get()) == 0) return *held = Ref::Borrow(Py_None), *names && *values;
+  SuspendScope off;
+  *held = Ref(holder ? PyObject_CallOneArg(holder, objects.get()) : nullptr);
+  return *names && *values && *held;
+}
+
+// The backward is not captured: a call of the graph runs it as it is, when the pass does, and gives the gradients.
+bool CustomCall::AsItIs(PyObject* backward) {
+  const Origin* origin = s_.Find(backward);
+  if (origin && origin->kind == Origin::kFresh) return Refuse("a backward that was made here"), false;
+  GradOff off(s_, tracked_);
+  Ref names, values, held;
+  std::vector<PyObject*> wanted;
+  if (!StateOf(&names, &values, &held)) return false;
+  for (Py_ssize_t i = 0; i < nargs_; ++i) {
+    if (!IsTensor(args_[i]) || !s_.meta(AsTensor(args_[i])->id).requires_grad) continue;
+    Ref shape(Attribute(args_[i], "shape")), dtype(Attribute(args_[i], "dtype"));
+    Ref number(PyLong_FromSsize_t(i));
+    PyObject* three[] = {number.get(), shape.get(), dtype.get()};
+    held_.emplace_back(shape && dtype && number ? sem_.BuildTuple(three, 3) : nullptr);
+    if (!held_.back()) return false;
+    wanted.push_back(held_.back().get());
+  }
+  Ref likes(sem_.BuildTuple(wanted.data(), static_cast<Py_ssize_t>(wanted.size()))), count(PyLong_FromSsize_t(nargs_));
+  std::vector<PyObject*> given = Given();
+  if (!likes || !count || given.empty()) return false;
+  s_.modes.now.autocast = {};
+  PyObject* first[] = {backward, count.get(), names.get(), values.get(), held.get(), likes.get()};
+  given.insert(given.begin(), std::begin(first), std::end(first));
+  result_ = Ref(s_.CallFramework(callees::kOwnBackward, given.data(), static_cast<Py_ssize_t>(given.size()), nullptr));
+  if (!result_) return false;
+  if (!PyTuple_Check(result_.get())) return Refuse("an unknown form"), false;
+  custom_.as_it_is = true;
+  inputs_.resize(nargs_);
+  grads_.resize(nargs_);
+  Py_ssize_t at = 0;
+  for (Py_ssize_t i = 0; i < nargs_; ++i) {
+    if (!IsTensor(args_[i])) continue;
+    inputs_[i] = AsTensor(args_[i])->id;
+    if (s_.meta(*inputs_[i]).requires_grad) grads_[i] = AsTensor(PyTuple_GET_ITEM(result_.get(), at++))->id;
+  }
+  return true;
+}
+
 // The call that the trace keeps. Results are numbered from here on: EndCustom makes them in this order. The keyword is
 // for EndCustom alone: torch refuses the backward pass where one of these has been written.
 bool CustomCall::Bind(framejit::Call* call) {
@@ -282,8 +366,15 @@ PyObject* CustomCall::WithGradients() {
   if (backward.get() == TorchParts().backward || (TorchParts().vjp && other.get() != TorchParts().vjp))
     return Refuse("no backward of its own");
   framejit::Call call;
-  if (!MayRunLater(backward.get()) || !Backward(backward.get()) || !TakeGradients() || !Bind(&call)) return nullptr;
+  if (s_.options().RunsAsItIs(backward.get())) {
+    if (!AsItIs(backward.get())) return nullptr;
+  } else {
+    s_.not_captured = backward.get();  // if this ends here
+    if (!MayRunLater({context_.get(), backward.get()}) || !Backward(backward.get()) || !TakeGradients()) return nullptr;
+  }
+  if (!Bind(&call)) return nullptr;
   std::vector<TraceId> made = s_.lowering().EndCustom(&custom_, std::move(call), inputs_, grads_);
+  s_.not_captured = nullptr;
   ++s_.op_count;
   std::vector<PyObject*> seen;
   for (size_t i = 0; i < outputs_.size(); ++i) {

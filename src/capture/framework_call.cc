@@ -292,6 +292,19 @@ Ref FrameworkCall::HeldNumber(PyObject* item, size_t position, bool factor) {
   return Ref(Ref(ItemAsFactor(s_, item, weight)) ? ItemFor(s_, item, weight) : nullptr);
 }
 
+// A number of NumPy's, an element of an array say, beside torch's tensors: it is a float of Python's, too. Null: it is
+// none of these, or there was a Break.
+static Ref NumberOfNumpy(Session& s, PyObject* o) {
+  if (IsLazy(o) || !IsTensor(o)) return {};
+  const TensorMeta& m = s.meta(AsTensor(o)->id);
+  if (m.framework != Framework::kNumpy || !m.is_scalar || m.dtype != DType::kFloat64) return {};
+  static const Callee array("numpy.array");
+  Ref held(s.CallFramework(array, &o, 1, nullptr));
+  PyObject* one = held.get();
+  Ref tensor(held ? s.CallFramework(callees::kFromNumpy, &one, 1, nullptr) : nullptr);
+  return tensor ? Ref(NewItemFloat(s, tensor.get())) : Ref();
+}
+
 // Binds one argument of the call. A float that is a symbol stays one where the graph may hold the call with others.
 bool FrameworkCall::BindOne(PyObject* o, Arg* a, size_t position, std::string_view keyword) {
   const bool factor = torch_ && callee_.Has(kTakesFactor) && (keyword == "alpha" || keyword == "value");
@@ -303,7 +316,11 @@ bool FrameworkCall::BindOne(PyObject* o, Arg* a, size_t position, std::string_vi
     made = Ref(NewItemFloat(s_, o));
     if (!made && (s_.broken() || PyErr_Occurred())) return false;
     item = made.get();
+  } else if (torch_ && position > 0 && callee_.Has(kTakesHeldNumber) && (made = NumberOfNumpy(s_, o))) {
+    Ref tensor = HeldNumber(made.get(), position, false);
+    if (tensor) return *a = Arg::Tensor(AsTensor(tensor.get())->id), true;
   }
+  if (s_.broken() || PyErr_Occurred()) return false;
   if (item) {
     Ref tensor = HeldNumber(item, position, factor);
     if (tensor) return *a = Arg::Tensor(AsTensor(tensor.get())->id), true;

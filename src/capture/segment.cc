@@ -83,6 +83,7 @@ CaptureOptions OptionsFor(const Compiled& compiled, const Place& place, long sto
   options.settles = place.segments.size() < 2;
   options.compiling = compiled.compiling;
   options.whole = compiled.fullgraph;
+  options.as_they_are = &compiled.as_they_are;
   options.derivatives =
       !place.derivatives_in_python && (compiled.backend == "llvm" || compiled.backend == "interpreter");
   options.checkpoints =
@@ -234,6 +235,10 @@ Captured CaptureOnce(Compiled& compiled, Place& place, FjFrame* frame, long stop
   out.worthwhile = s.op_count > 0;
   if (outcome == frame::Outcome::kRaised || outcome == frame::Outcome::kHandOver || s.broken()) {
     NoteBreak(compiled, s, sem, outcome == frame::Outcome::kRaised, &out);
+    if (s.not_captured && out.problem.again == Again::kNone) {
+      compiled.as_they_are.push_back(Borrow(s.not_captured));
+      out.problem.again = Again::kBackward;
+    }
     if (tape.Again()) out.problem.again = Again::kFixedSizes;
     if (stop_after < 0 && place.revised < Place::kMostRevised && out.problem.again == Again::kNone)
       out.cause = CauseOf(s);
@@ -269,6 +274,7 @@ diag::CaptureEnd EndOf(const Captured& c) {
 void Decide(Again again, Compiled& compiled, Place& place) {
   switch (again) {
     case Again::kNone:
+    case Again::kBackward:          // compiled.as_they_are does
     case Again::kDataSizes: break;  // compiled.guesses knows
     case Again::kFixedSizes:
       place.fixed_sizes = true;

@@ -64,6 +64,7 @@ struct Compiled : std::enable_shared_from_this<Compiled> {
   std::vector<diag::Break> breaks;                        // One for each place, in the order in which they first came.
   std::vector<bool> met;                                  // Which of these the call that is explained has met.
   std::vector<std::shared_ptr<const ShownGraph>> graphs;  // All graphs that were compiled.
+  std::vector<Ref> as_they_are;                           // Backward functions that cannot be captured.
   std::vector<std::string> notes;                         // Why segments run through the framework.
   std::shared_ptr<diag::Outcomes> outcomes = std::make_shared<diag::Outcomes>();
   CompileStats kernels;  // The sums over all graphs.

@@ -7,6 +7,7 @@
 // which a guard was derived for whatever was read. (3) After a Break no handler runs: the whole capture unwinds.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <map>
 #include <memory>
@@ -59,6 +60,11 @@ struct CaptureOptions {
   bool derivatives = true;           // torch.func.grad, torch.autograd.grad are modelled
   bool checkpoints = true;           // torch.utils.checkpoint is modelled
   std::vector<Cached>* cached;       // what captures of this call have really put into caches, each of them once
+  const std::vector<Ref>* as_they_are = nullptr;  // backward functions that cannot be captured
+  bool RunsAsItIs(PyObject* backward) const {
+    return as_they_are &&
+           std::any_of(as_they_are->begin(), as_they_are->end(), [&](const Ref& f) { return f.get() == backward; });
+  }
 };
 
 // A decimal.Decimal: what is computed of it depends on the thread's decimal.getcontext(), and shows there.
@@ -266,6 +272,7 @@ class Session {
   // there, so that a builtin is meant. Where it is another by then, the framework runs the program again, with
   // what it was, and the user's own backward, with what it is.
   bool later = false;
+  PyObject* not_captured = nullptr;  // The user's backward function that the capture stands in; borrowed.
   std::map<const Source*, PyObject*> late;
   bool ReadLater(PyObject* o, const Source* s);  // It is false after a Break: that may be another by then.
   PyObject* data_parallel = nullptr;             // The DistributedDataParallel that this capture entered last.

@@ -604,6 +604,7 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tens
   LetOthersStand(&replay, t.made_of, &t.stands);
   CheckStanding(trace, plans, t);
   t.replay = tensor::MakeTraceRunner(replay, constants);
+  for (PyObject* o : constants) t.constants.push_back(Borrow(o));
   t.part = PartsOf(joint, t.wanted, BucketBytes(s));
   NoteGroups(graph, s.input_tensors(), &t);
   for (const Node& n : joint.graph.nodes)

@@ -15,13 +15,15 @@ namespace framejit::diag {
 #define FRAMEJIT_CAPTURE_ENDS(X) \
   X(kSegment, "segment") X(kBreak, "break") X(kNothing, "nothing") X(kAgain, "again") X(kLeave, "leave")
 
-// What is decided for the capture that follows. Each of these happens at most once for a place.
+// What is decided for the capture that follows. Each of these happens at most once for a place; kBackward, once for each
+// such function.
 #define FRAMEJIT_AGAINS(X)                                                   \
   X(kNone, "nothing")                                                        \
   X(kDataSizes, "sizes that data decides")                                   \
   X(kFixedSizes, "sizes that must be numbers")                               \
   X(kCheckpoints, "torch.utils.checkpoint without a compiled backward pass") \
   X(kDerivatives, "derivatives inside that the graph does not hold")         \
+  X(kBackward, "a backward function that runs as it is")                     \
   X(kNotCompiling, "is_compiling() is answered False: the program raised where it was True")
 
 // Why a function is left to the framework.

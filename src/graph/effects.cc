@@ -25,7 +25,7 @@ constexpr Row kTorch[] = {
     {"linalg_lu_solve", {.flags = kTrustsIntegers, .keeps = kResult}},
     {"max median min nanmedian", {.keeps = kFirst | kResult | kIfAlone}},
     {"_segment_reduce segment_reduce", {.keeps = kFirst | kResult}},
-    {"framejit._functions.written", {.flags = kForeign}},
+    {"framejit._functions.written framejit._functions.own_backward", {.flags = kForeign}},
     {"frexp", {.keeps = kSecondResult}},
     {"BFloat16Tensor BoolTensor ByteTensor CharTensor DoubleTensor FloatTensor HalfTensor IntTensor LongTensor "
      "ShortTensor Tensor",

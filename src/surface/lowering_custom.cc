@@ -76,7 +76,8 @@ std::vector<TraceId> Lowering::EndCustom(Custom* c, Call call, const std::vector
     d.operands.push_back(s.objects.Value(*inputs[i]));
     ends.push_back(s.objects.Value(*grads[i]));
   }
-  d.numbers = {static_cast<double>(d.operands.size()), static_cast<double>(c->tangents.size())};
+  d.numbers = {static_cast<double>(d.operands.size()), static_cast<double>(c->tangents.size()),
+               static_cast<double>(c->as_it_is)};
   d.operands.insert(d.operands.end(), c->tangents.begin(), c->tangents.end());
   d.operands.insert(d.operands.end(), ends.begin(), ends.end());
 

@@ -94,9 +94,11 @@ std::vector<ValueId> Lowering::Impl::Differentiate(const Question& q) {
     for (ValueId v = 0; v < passed.size(); ++v) {
       if (passed[v] && derivatives.freed().contains(v))
         throw Decline("gradients of what has been differentiated before, and was not kept");
+      if (!passed[v] || !g.nodes[v].derivative || g.nodes[v].derivative->rule != "custom") continue;
       // Its backward was captured without gradients.
-      if (passed[v] && q.create && g.nodes[v].derivative && g.nodes[v].derivative->rule == "custom")
-        throw Decline("gradients, to be differentiated again, of a torch.autograd.Function");
+      if (q.create) throw Decline("gradients, to be differentiated again, of a torch.autograd.Function");
+      // It would run before what the program writes, and behind all that it reads.
+      if (g.nodes[v].derivative->numbers[2] != 0) throw Decline("gradients of a function whose backward runs as it is");
     }
   } catch (const autodiff::Undifferentiable& e) {
     objects.RollBack(before);

@@ -67,6 +67,7 @@ class Lowering {
     std::vector<int> versions;
     std::vector<TraceId> outputs;
     std::vector<ValueId> tangents;
+    bool as_it_is = false;  // the backward is one call, of the user's function
   };
   void BeginCustom(Custom* c);
   std::vector<TraceId> Tangents(Custom* c, const std::vector<TraceId>& outputs);

@@ -73,6 +73,7 @@ struct Training {
   // The program as calls of the framework, with all results: it is replayed for backward passes that are themselves
   // differentiated.
   std::unique_ptr<TraceRunner> replay;
+  std::vector<Ref> constants;  // What calls of the backward pass have of the program's: its functions.
   // For each input: it is written, so that a replay works on a copy. before: on what it was before the run, since
   // results depend on that.
   std::vector<bool> copied, before;

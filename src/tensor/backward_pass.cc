@@ -128,6 +128,8 @@ SegmentHook::Compiled* SegmentHook::For(const std::vector<bool>& tangents, const
     c.count = b.parts.count;
     Trace trace;  // says that these are torch's tensors
     trace.tensors.emplace_back();
+    std::vector<PyObject*> constants;
+    for (const Ref& o : t_.constants) constants.push_back(o.get());
     std::vector<bool> later(c.count);  // read by later parts, or what those hand on
     for (size_t p = b.parts.parts.size(); p-- > 0;) {
       autodiff::BackwardPart& from = b.parts.parts[p];
@@ -148,7 +150,7 @@ SegmentHook::Compiled* SegmentHook::For(const std::vector<bool>& tangents, const
       std::vector<OutputPlan> plans;
       for (size_t i = 0; i < part.outputs.size(); ++i)
         plans.push_back({OutputPlan::kGraphOutput, static_cast<int>(i), {}});
-      part.runner = MakeGraphRunner(b.executables[p], from.graph, trace, std::move(plans), {});
+      part.runner = MakeGraphRunner(b.executables[p], from.graph, trace, std::move(plans), constants);
       c.parts.insert(c.parts.begin(), std::move(part));
     }
   } catch (const std::exception& e) {
@@ -299,7 +301,7 @@ int SegmentHook::Begin(CallState* s, PyObject* ctx, PyObject* const* given, Py_s
     PyErr_Clear();
     return Replay(s, grads, stops, {}, pass);
   }
-  if (LateChanged()) return PyErr_Occurred() ? -1 : Replay(s, grads, stops, {}, pass);
+  if (without_ || LateChanged()) return PyErr_Occurred() ? -1 : Replay(s, grads, stops, {}, pass);
   pass->grads.resize(t_.wanted.size());
   if (std::find(tangents.begin(), tangents.end(), true) == tangents.end()) return 0;
   if (!stops.empty()) {
@@ -341,6 +343,21 @@ int SegmentHook::Go(CallState* s, int number, Pass* pass) {
     if (c.part[i] == number && c.grads[i] >= 0) pass->grads[i] = pass->values[c.grads[i]];
   for (int i : part.done) pass->values[i] = Ref();  // who accumulates it may keep it as it is
   return 0;
+}
+
+// A whole pass, of one part. A function of the program's that gives no gradient where one was expected is known by
+// then, and this pass and those that follow go through the framework.
+int SegmentHook::BeginAndGo(CallState* s, PyObject* ctx, PyObject* const* given, Py_ssize_t n, Pass* pass) {
+  static PyObject* const none = ResolveCallee("framejit._functions.NoGradient");
+  if (Begin(s, ctx, given, n, pass) < 0) return -1;
+  if (!pass->compiled || Go(s, 0, pass) == 0) return 0;
+  if (num_parts() > 1 || !none || !PyErr_ExceptionMatches(none)) return -1;
+  PyErr_Clear();
+  without_ = true;
+  std::vector<Ref> grads(n);
+  for (Py_ssize_t i = 0; i < n; ++i)
+    if (t_.differentiable[i] && given[i] != Py_None) grads[i] = Ref::Borrow(given[i]);
+  return Replay(s, grads, {}, {}, pass);
 }
 
 // Gives what the node of this part returns. The rest of the pass is kept for the next one's.
@@ -440,9 +457,7 @@ PyObject* SegmentHook::InGroups(CallState* s, CallState* head, PyObject* ctx, Py
     pass.taken[k] = any = true;
     given[k] = grad;
   }
-  if (any && (Begin(head, ctx, given.data(), static_cast<Py_ssize_t>(given.size()), &more) < 0 ||
-              (more.compiled && Go(head, 0, &more) < 0)))
-    return nullptr;
+  if (any && BeginAndGo(head, ctx, given.data(), static_cast<Py_ssize_t>(given.size()), &more) < 0) return nullptr;
   for (size_t i = 0; any && i < pass.grads.size(); ++i) {
     if (!more.grads[i]) continue;
     pass.grads[i] = pass.grads[i] ? Ref(PyNumber_Add(pass.grads[i].get(), more.grads[i].get())) : more.grads[i];
@@ -464,9 +479,10 @@ PyObject* SegmentHook::Backward(CallState* s, PyObject* ctx, PyObject* const* gr
   const int64_t number = NumberOfPass();
   if (!t_.reached_by.empty()) return InGroups(s, head, s->segment ? s->segment : ctx, grads, number);
   if (s == head) {
-    if (Begin(s, ctx, grads, n, &pass) < 0) return nullptr;
+    if (BeginAndGo(s, ctx, grads, n, &pass) < 0) return nullptr;
     for (size_t k = 0; k < num_outputs(); ++k)
       if (grads[k] != Py_None) NoteUnanswered(k, &pass);
+    return Answer(head, s->part, std::move(pass), number);
   } else if (auto at = head->passes->find(number); at != head->passes->end()) {
     pass = std::move(at->second);
     head->passes->erase(at);

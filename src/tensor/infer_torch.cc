@@ -421,6 +421,8 @@ static bool RunsPython(const std::string& callee) {
 
 // An operator that writes to its arguments, on copies of these.
 static const Callee kWritten{"framejit._functions.written"};
+// The user's backward as it is, which says of stand-ins what it will give.
+static const Callee kOwnBackward{"framejit._functions.own_backward"};
 
 // By its schema. Where autograd is off for the thread, no version tells.
 static bool WritesBySchema(const std::string& callee) {
@@ -484,7 +486,8 @@ bool InferTorch(const TorchApi& t, Call& call, const std::vector<PyObject*>& con
   Callee op = call.callee;
   if (op == kWritten) op = CalleeOf(constants[call.args[0].i.value()]);
   const bool silent = call.callee == kWritten && call.args[2].i.value() == 0;  // it has no results to speak of
-  if (foreign && !silent && RunsPython(op)) return in->Fail("only its own code says what it returns");
+  if (foreign && !silent && call.callee != kOwnBackward && RunsPython(op))
+    return in->Fail("only its own code says what it returns");
   if (!in->metas.empty()) in->device = in->metas[0].device;
   bool found = false;
   for (const TensorMeta& m : in->metas) {

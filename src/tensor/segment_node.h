@@ -103,6 +103,7 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   int Spend(CallState* s, const std::vector<bool>& tangents);
   int Begin(CallState* s, PyObject* ctx, PyObject* const* grads, Py_ssize_t n, Pass* pass);
   int Go(CallState* s, int part, Pass* pass);
+  int BeginAndGo(CallState* s, PyObject* ctx, PyObject* const* given, Py_ssize_t n, Pass* pass);
   PyObject* Answer(CallState* s, int part, Pass pass, int64_t number);
   Ref Hang(CallState* s, size_t output, PyObject* tensor);
   int Retain(CallState* s, size_t output, PyObject* total, PyObject* given);
@@ -128,6 +129,7 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   Training t_;
   std::vector<std::vector<int>> edges_;  // by part: the inputs of its node, in the order of its edges
   std::vector<std::vector<int>> inner_;  // by output
+  bool without_ = false;                 // A function of the program's gave None for a gradient: passes are replays.
   Ref link_;                             // the gradient of every hidden scalar
   std::mutex mu_;
   std::map<std::vector<bool>, Compiled> compiled_;

@@ -7,6 +7,7 @@ import itertools
 import math
 import types
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -1289,3 +1290,129 @@ def test_how_a_tensor_lies_is_no_break(fresh, sizes):
         for form in forms:
             want, got = f(form), compiled(form)
             assert torch.equal(want[0], got[0]) and want[0].stride() == got[0].stride() and want[1:] == got[1:]
+
+
+FREQUENCIES = [torch.tensor(2.0), torch.tensor(3.0)]
+
+
+def scaled(x, factor=FREQUENCIES[0], *, shift=FREQUENCIES[1]):
+    return x * factor + shift
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_defaults_that_are_tensors(fresh, grad):
+    embed = [lambda x: x, *(lambda x, p=p, f=f: p(x * f) for f in FREQUENCIES for p in (torch.sin, torch.cos))]
+
+    def f(x):
+        return torch.cat([fn(x) for fn in embed], -1) + scaled(x, shift=1.0).sum() + scaled(x).sum() + scaled(x, 2.0).sum() + scaled(x, factor=x).sum()
+
+    alike(fresh, f, [lambda: (torch.arange(3.0, requires_grad=grad),), lambda: (torch.ones(3, requires_grad=grad),)])
+    compiled = fresh.compile(f)
+    for _ in range(3):  # they are read in each call
+        FREQUENCIES[0].add_(1)
+        torch.testing.assert_close(compiled(torch.ones(3)), f(torch.ones(3)))
+    scaled.__defaults__ = (torch.tensor(7.0),)
+    try:
+        torch.testing.assert_close(compiled(torch.ones(3)), f(torch.ones(3)))
+    finally:
+        scaled.__defaults__ = (FREQUENCIES[0],)
+
+
+class Sized:
+    def __init__(self, size):
+        self.size, self.computed = size, 0
+
+    @functools.cached_property
+    def scale(self):
+        self.computed += 1
+        return self.size**-0.5
+
+    @functools.cached_property
+    def mask(self):
+        return torch.ones(self.size, self.size).triu(1).bool()
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_cached_properties(fresh, cached):
+    def f(x, sized):
+        return (x * sized.scale).masked_fill(sized.mask, -1.0), sized.scale
+
+    def arguments():
+        sized = Sized(4)
+        if cached:
+            f(torch.ones(4, 4), sized)
+        return torch.rand(4, 4), sized
+
+    told = fresh.explain(f)(*arguments())
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+    compiled = fresh.compile(f)
+    for _ in range(3):
+        x, sized = arguments()
+        same(list(compiled(x, sized)), list(f(x, arguments()[1])))
+        assert sized.computed == 1 and set(vars(sized)) == {"size", "computed", "scale", "mask"}
+
+
+def advanced(state, step):
+    state = torch.tanh(state * 0.5 + step).exp() / 2 - step.abs().sqrt()
+    return torch.sin(state) + torch.cos(state * 2) - state.abs() * 0.1 + step * step
+
+
+def recurrent(state, steps):
+    for step in steps:
+        state = advanced(advanced(advanced(state, step), step + 1), step - 1)
+    return state
+
+
+@pytest.mark.parametrize("rounds", [4, 17])
+def test_loops_of_much_in_called_functions(fresh, rounds):
+    """A recurrent layer without weights in its steps: more than 720 calls of the framework in few rounds."""
+
+    def f(x):
+        return recurrent(x[0] * 2, [x[i] for i in range(x.shape[0])]) + 1
+
+    told = fresh.explain(f)(torch.rand(rounds, 3))
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+    compiled = fresh.compile(f)
+    for _ in range(2):
+        x = torch.rand(rounds, 3)
+        torch.testing.assert_close(compiled(x), f(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
+def test_elements_of_numpy_arrays_beside_tensors(fresh, dtype):
+    """A schedule by epochs, say: an element of an array of float64 is a float of Python's."""
+    schedule = np.array([0.1, 1 / 3, 7e-9, 1e30, np.inf])
+
+    def f(x, epoch):
+        t = schedule[epoch]
+        return x / t, x * t, x + t, x - t, x > t, x.mul(schedule[1]), torch.add(x, schedule[0])
+
+    x = torch.arange(-2, 4).to(dtype)
+    told = fresh.explain(f)(x, 0)
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+    compiled = fresh.compile(f)
+    for epoch in (0, 0, 1, 2, 3, 4, 0):
+        schedule[0] += 0.25
+        want, got = f(x, epoch), compiled(x, epoch)
+        assert [t.dtype for t in want] == [t.dtype for t in got]
+        same(list(got), list(want))
+
+
+def test_elements_of_numpy_arrays_in_training(fresh):
+    schedule = np.linspace(0.04, 0.07, 4)
+
+    def f(x, y):
+        targets = ((y - x.mean()) / schedule[2]).softmax(-1).detach().chunk(2)
+        return sum((-t * (x / schedule[1]).log_softmax(-1)).sum(-1).mean() for t in targets)
+
+    told = fresh.explain(f)(torch.rand(2, 3, requires_grad=True), torch.rand(4, 3))
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+    compiled = fresh.compile(f)
+    for _ in range(3):
+        schedule += 0.01
+        x, y = torch.rand(2, 3), torch.rand(4, 3)
+        xs = [x.clone().requires_grad_() for _ in range(2)]
+        got, want = compiled(xs[0], y), f(xs[1], y)
+        got.backward(), want.backward()
+        torch.testing.assert_close((got, xs[0].grad), (want, xs[1].grad))
+    assert fresh.cache_info(compiled)["notes"] == []

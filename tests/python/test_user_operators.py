@@ -202,8 +202,8 @@ def test_gradients_by_its_own_formula():
     check(lambda x: sine(x * 2, 3.0) + sine(x), grad=True)
 
 
-def test_a_backward_that_draws_runs_in_python():
-    assert check(lambda x: (noisy(x * 2) * torch.rand_like(x)).exp(), grad=True, whole=False) > 0
+def test_a_backward_that_draws_runs_as_it_is():
+    check(lambda x: (noisy(x * 2) * torch.rand_like(x)).exp(), grad=True)
 
 
 def test_gradients_registered_by_other_means_run_in_python():

@@ -18,7 +18,7 @@ namespace {
 // A loop is cut after so many rounds, or after fewer if there is much in them.
 constexpr int kRounds = 40, kFewRounds = 8, kCalls = 240;
 // In a called function the cut would tear the graphs of all its callers.
-constexpr int kRoundsInCalls = 300, kCallsInCalls = 720;
+constexpr int kRoundsInCalls = 300, kFewRoundsInCalls = 24, kCallsInCalls = 720;
 // A loop whose body may become scalar code is cut so soon.
 constexpr int kScalar = 16;
 // Instructions without a framework call that a loop may run in a capture: some 50 ms.
@@ -118,7 +118,8 @@ bool LoopWatch::Back(FjFrame* frame, int index, long instructions) {
   const auto inputs = static_cast<int64_t>(s_.trace().inputs.size());
   const bool outermost = frame == s_.root() || s_.libraries.numpy;
   const bool few = loop.rounds <= (outermost ? kRounds : kRoundsInCalls) &&
-                   (loop.rounds <= kFewRounds || loop.calls <= (outermost ? kCalls : kCallsInCalls));
+                   (loop.rounds <= (outermost ? kFewRounds : kFewRoundsInCalls) ||
+                    loop.calls <= (outermost ? kCalls : kCallsInCalls));
   if ((few || (loop.rounds <= inputs && loop.calls <= 2 * inputs)) && instructions - loop.idle_since <= kIdle)
     return true;
   code_ = Borrow(reinterpret_cast<PyObject*>(code)), globals_ = fj_globals(frame);

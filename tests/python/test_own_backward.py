@@ -1,0 +1,331 @@
+"""A backward function of the program's that cannot be captured (it asks of data, reads and writes what is outside, draws, raises) does not end the graph: the compiled
+backward pass calls it as it is, once in each pass."""
+
+import framejit
+import pytest
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.usefixtures("fresh")
+log = []
+kept = []
+settings = {"factor": 2.0, "threshold": 0.0}
+
+
+@torch.library.custom_op("framejit_test_own::grouped", mutates_args=())
+def grouped(x: torch.Tensor, w: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    """A product for each group of rows; where a group ends is data."""
+    log.append("forward")
+    out, start = x.new_zeros(x.shape[0], w.shape[2]), 0
+    for i, end in enumerate(ends.tolist()):
+        if start != end:
+            torch.mm(x[start:end], w[i], out=out[start:end])
+        start = end
+    return out
+
+
+@grouped.register_fake
+def _(x, w, ends):
+    return x.new_empty(x.shape[0], w.shape[2])
+
+
+def keep(ctx, inputs, output):
+    ctx.save_for_backward(inputs[0], inputs[1])
+    ctx.ends, ctx.scale = inputs[2], 1.0
+
+
+def grouped_backward(ctx, grad):
+    log.append("backward")
+    x, w = ctx.saved_tensors
+    dx, rows, start = [], [], 0
+    for i, end in enumerate(ctx.ends.tolist()):
+        dx.append(grad[start:end] @ w[i].T * ctx.scale)
+        rows.append(x[start:end].T @ grad[start:end] if start != end else torch.zeros_like(w[i]))
+        start = end
+    return torch.cat(dx), torch.stack(rows), None
+
+
+grouped.register_autograd(grouped_backward, setup_context=keep)
+
+
+def function(backward, keeps=lambda ctx, x: ctx.save_for_backward(x)):
+    """A torch.autograd.Function of x * y with this backward."""
+
+    class Product(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, y):
+            keeps(ctx, x)
+            return x * y
+
+    Product.backward = staticmethod(backward)
+    return Product
+
+
+def asks(ctx, grad):
+    log.append("asked")
+    (x,) = ctx.saved_tensors
+    return (grad * 2 if x.sum().item() > 0 else grad * 3), grad * x
+
+
+def reads(ctx, grad):
+    return grad * ctx.settings["factor"], None if not ctx.needs_input_grad[1] else grad * settings["factor"]
+
+
+def draws(ctx, grad):
+    return grad * torch.rand(grad.shape), grad + torch.rand(grad.shape)
+
+
+def returns_itself(ctx, grad):
+    log.append(tuple(grad.shape))
+    return grad, grad
+
+
+def sums(ctx, grad):
+    log.append("wide")
+    return grad.expand(2, *grad.shape), grad.double()
+
+
+def keeps_it(ctx, grad):
+    kept.append(grad)
+    return grad * 2, grad * 3
+
+
+def holds(ctx, x):
+    ctx.settings = settings
+
+
+def nothing(ctx, x):
+    pass
+
+
+Asks, Reads, Draws = function(asks), function(reads, holds), function(draws, nothing)
+Itself, Sums, Keeps = function(returns_itself, nothing), function(sums, nothing), function(keeps_it, nothing)
+
+
+class Two(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, n):
+        ctx.n = n
+        return x * n, x.exp()
+
+    @staticmethod
+    def backward(ctx, a, b):
+        log.append((ctx.n, ctx.needs_input_grad))
+        return a * ctx.n + b, None
+
+
+def table():
+    return torch.linspace(-1, 2, 12, dtype=torch.float64).reshape(3, 4).float()
+
+
+def products(x, y):
+    return (grouped(torch.tanh(x), y.reshape(2, 2, 3).repeat(1, 2, 1), torch.tensor([1, 3])) * 2).relu()
+
+
+PROGRAMS = {
+    "an operator": products,
+    "asks": lambda x, y: torch.sin(Asks.apply(x * 2, y) * y).exp(),
+    "reads": lambda x, y: Reads.apply(x.tanh(), y * 2) + 1,
+    "draws": lambda x, y: Draws.apply(x, y * 2) * torch.rand(3, 4),
+    "returns what it got": lambda x, y: Itself.apply(x * 2, y.exp()) + x,
+    "gives another shape and type": lambda x, y: Sums.apply(x * 2, y.exp()) + x,
+    "two results": lambda x, y: sum(Two.apply(x * y, 3)),
+    "one result of two": lambda x, y: Two.apply(x * y, 3)[1] * 2,
+    "twice": lambda x, y: Asks.apply(Asks.apply(x, y) * 2, y),
+}
+
+
+def outcome(f, wanted=(True, True), passes=1, inputs=None):
+    torch.manual_seed(3)
+    log.clear()
+    xs = [t.clone().requires_grad_(w) for t, w in zip(inputs or (table(), table().flip(0)), wanted)]
+    out = f(*xs)
+    grads = []
+    for n in range(passes):
+        out.sum().backward(retain_graph=n + 1 < passes)
+        grads += [x.grad.clone() if x.grad is not None else None for x in xs]
+    return [out.detach(), *grads, torch.rand(1)], list(log)
+
+
+def same(a, b):
+    assert a[1] == b[1]
+    assert len(a[0]) == len(b[0])
+    for x, y in zip(a[0], b[0]):
+        assert (x is None) == (y is None)
+        if x is not None:
+            torch.testing.assert_close(x, y)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("wanted", [(True, True), (True, False)])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_one_graph(name, wanted, whole):
+    compiled = framejit.compile(PROGRAMS[name], fullgraph=whole)
+    for passes in (1, 1, 2):
+        same(outcome(compiled, wanted, passes), outcome(PROGRAMS[name], wanted, passes))
+    info = framejit.cache_info(compiled)
+    assert (info["breaks"], info["notes"]) == (0, []), info
+    assert set(info["outcomes"]["run"]) == {"graph"}
+    if not whole:
+        x, y = (table().requires_grad_() for _ in range(2))
+        told = framejit.explain(PROGRAMS[name])(x, y)
+        assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+
+
+def test_what_it_reads_may_change_until_then():
+    compiled = framejit.compile(PROGRAMS["reads"])
+    for factor in (2.0, 5.0, 7.0):
+        seen = []
+        for f in (PROGRAMS["reads"], compiled):
+            x, y = (table().requires_grad_() for _ in range(2))
+            settings["factor"] = 1.0
+            out = f(x, y)
+            settings["factor"] = factor
+            out.sum().backward()
+            seen.append((x.grad, y.grad))
+        torch.testing.assert_close(*seen)
+    settings["factor"] = 2.0
+    assert framejit.cache_info(compiled)["breaks"] == 0
+
+
+def test_without_gradients_it_is_not_called():
+    compiled = framejit.compile(PROGRAMS["asks"])
+    with torch.no_grad():
+        same(outcome_without(compiled), outcome_without(PROGRAMS["asks"]))
+    assert framejit.cache_info(compiled)["breaks"] == 0
+
+
+def outcome_without(f):
+    log.clear()
+    return [f(table(), table())], list(log)
+
+
+@pytest.mark.parametrize("name", ["asks", "an operator"])
+def test_twice_differentiated(name):
+    def second(f):
+        log.clear()
+        x, y = table().requires_grad_(), table().flip(0).requires_grad_()
+        first = torch.autograd.grad(f(x, y).pow(2).sum(), (x, y), create_graph=True)
+        return [*first, *torch.autograd.grad(sum(g.pow(2).sum() for g in first), (x, y))], None
+
+    same(second(framejit.compile(PROGRAMS[name])), second(PROGRAMS[name]))
+
+
+def test_gradients_of_some():
+    seen = []
+    for f in (PROGRAMS["asks"], framejit.compile(PROGRAMS["asks"])):
+        x, y = table().requires_grad_(), table().requires_grad_()
+        out = f(x, y).sum()
+        log.clear()
+        seen.append([torch.autograd.grad(out, x, retain_graph=True)[0], torch.autograd.grad(out, y)[0], torch.tensor(len(log))])
+    torch.testing.assert_close(*seen)
+
+
+def test_gradients_taken_inside():
+    def f(x, y):
+        out = Asks.apply(x * 2, y)
+        settings["threshold"] = 4.0
+        return torch.autograd.grad(out.sum(), x)[0] * 2
+
+    compiled = framejit.compile(f)
+    for _ in range(3):
+        x, y = table().requires_grad_(), table()
+        log.clear()
+        torch.testing.assert_close(compiled(x, y), f(x, y))
+        assert log == ["asked", "asked"]
+
+
+@pytest.mark.parametrize("none", [0, 1])
+def test_none_is_no_gradient(none):
+    """Which of them is None is known when it has been called: the pass goes through the framework then, and it is not called again."""
+
+    def gives(ctx, grad):
+        log.append("called")
+        return tuple(None if i == none and log else grad * 2 for i in range(2))
+
+    gives_none = function(gives, nothing)
+
+    def f(x, y):
+        return gives_none.apply(x, y.exp()).sin()
+
+    compiled = framejit.compile(f)
+    for _ in range(3):
+        got, expected = outcome(compiled), outcome(f)
+        assert got[0][1 + none] is None
+        same(got, expected)
+    assert framejit.cache_info(compiled)["breaks"] == 0
+
+
+def fails(ctx, grad):
+    log.append("failed")
+    raise ValueError("no gradient today")
+
+
+def gives_one(ctx, grad):
+    log.append("one")
+    return grad
+
+
+def gives_another_shape(ctx, grad):
+    log.append("shape")
+    return grad[:, :3], grad
+
+
+@pytest.mark.parametrize("backward", [fails, gives_one, gives_another_shape])
+def test_what_it_raises_comes_out(backward):
+    raises = function(backward, nothing)
+
+    def f(x, y):
+        return raises.apply(x, y) * 2
+
+    compiled = framejit.compile(f)
+    for _ in range(2):
+        raised = []
+        for g in (f, compiled):
+            x, y = table().requires_grad_(), table().requires_grad_()
+            log.clear()
+            with pytest.raises((ValueError, RuntimeError)) as error:
+                g(x, y).sum().backward()
+            raised.append((type(error.value), len(log), str(error.value).split(" ")[-5:]))
+        assert raised[0] == raised[1]
+    assert framejit.cache_info(compiled)["breaks"] == 0
+
+
+def test_what_it_keeps_stays():
+    def f(x, y):
+        return (Keeps.apply(x * 2, y).sin() * y).exp().cos() * 3
+
+    compiled = framejit.compile(f)
+    inputs = [(torch.rand(64, 64), torch.rand(64, 64)) for _ in range(4)]
+    seen = []
+    for g in (f, compiled):
+        kept.clear()
+        grads = [outcome(g, inputs=i)[0] for i in inputs]
+        seen.append((list(kept), grads))
+    torch.testing.assert_close(seen[0], seen[1])
+    assert framejit.cache_info(compiled)["breaks"] == 0
+
+
+def test_what_was_written_before_it_ends_the_graph():
+    """Its context has a list that this function writes to: which of its states the pass sees is not known, so torch makes the call."""
+    shared = [1.0]
+
+    class Written(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            shared.append(2.0)
+            ctx.shared = shared
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            log.append(len(ctx.shared))
+            return grad * len(ctx.shared)
+
+    compiled = framejit.compile(lambda x: Written.apply(x).sin())
+    for n in range(3):
+        x = table().requires_grad_()
+        del shared[1:]
+        log.clear()
+        compiled(x).sum().backward()
+        assert log == [2]
+        torch.testing.assert_close(x.grad, 2 * torch.cos(2 * table()))
