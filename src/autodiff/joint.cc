@@ -194,8 +194,7 @@ std::vector<ValueId> SeenOutputs(const Graph& g, const std::vector<ValueId>& vie
 }
 
 std::vector<std::vector<bool>> MadeOfOutputs(const Graph& g, const std::vector<bool>& differentiable,
-                                             const std::vector<ValueId>& views,
-                                             std::vector<std::vector<bool>>* next) {
+                                             const std::vector<ValueId>& views, std::vector<std::vector<bool>>* next) {
   const std::vector<ValueId> seen = SeenOutputs(g, views);
   const size_t n = seen.size();
   std::vector<ValueId> values = g.outputs;

@@ -251,17 +251,29 @@ PyObject* ApplyNode() {
   Ref base(module ? PyObject_GetAttrString(module.get(), "Function") : nullptr);
   if (!base || !f || !b) return nullptr;
   Ref sf(PyStaticMethod_New(f.get())), sb(PyStaticMethod_New(b.get()));
-  Ref cls(PyObject_CallFunction(reinterpret_cast<PyObject*>(Py_TYPE(base.get())), "s(O){s:O,s:O,s:s}",
-                                "CompiledSegment", base.get(), "forward", sf.get(), "backward", sb.get(), "__module__",
-                                "framejit"));
+  // What torch asks of the class by fresh names at each call is found in it at once, not in a base of a base.
+  Ref above(PyObject_GetAttrString(module.get(), "_SingleLevelFunction")), names(PyDict_New());
+  Ref items(above && names ? PyMapping_Items(reinterpret_cast<PyTypeObject*>(above.get())->tp_dict) : nullptr);
+  for (Py_ssize_t i = 0; items && i < PyList_GET_SIZE(items.get()); ++i) {
+    PyObject *name = PyTuple_GET_ITEM(PyList_GET_ITEM(items.get(), i), 0),
+             *value = PyTuple_GET_ITEM(PyList_GET_ITEM(items.get(), i), 1);
+    if (PyUnicode_READ_CHAR(name, 0) != '_' && PyDict_SetItem(names.get(), name, value) < 0) return nullptr;
+  }
+  Ref of(PyUnicode_FromString("framejit"));
+  if (!items || !of || PyDict_SetItemString(names.get(), "__module__", of.get()) < 0 ||
+      PyDict_SetItemString(names.get(), "forward", sf.get()) < 0 ||
+      PyDict_SetItemString(names.get(), "backward", sb.get()) < 0)
+    return nullptr;
+  Ref cls(PyObject_CallFunction(reinterpret_cast<PyObject*>(Py_TYPE(base.get())), "s(O)O", "CompiledSegment",
+                                base.get(), names.get()));
   if (!cls) return nullptr;
   Ref base_of_nodes(PyObject_GetAttrString(cls.get(), "_backward_cls")), hooks(PyCFunction_New(&hooks_def, nullptr));
   Ref method(hooks ? PyInstanceMethod_New(hooks.get()) : nullptr);
   if (!base_of_nodes || !method) return nullptr;
   // What a node knows of us stands in a slot: so it needs no dict.
   Ref node(PyObject_CallFunction(reinterpret_cast<PyObject*>(Py_TYPE(base_of_nodes.get())), "s(O){s:s,s:O,s:s}",
-                                 "CompiledSegmentBackward", base_of_nodes.get(), "__slots__", kState,
-                                 hooks_def.ml_name, method.get(), "__module__", "framejit"));
+                                 "CompiledSegmentBackward", base_of_nodes.get(), "__slots__", kState, hooks_def.ml_name,
+                                 method.get(), "__module__", "framejit"));
   if (!node || PyObject_SetAttrString(cls.get(), "_backward_cls", node.get()) < 0) return nullptr;
   Ref super(PyObject_CallFunction(reinterpret_cast<PyObject*>(&PySuper_Type), "OO", base.get(), cls.get()));
   apply = super ? PyObject_GetAttrString(super.get(), "apply") : nullptr;

@@ -196,7 +196,8 @@ PyObject* Interned(const char* text);  // Kept for ever, by the address of the t
 
 inline constexpr const char *kSave = "to_save", *kState = "_segment", *kSaved = "saved_tensors",
                             *kMaterialize = "materialize_grads", *kClear = "maybe_clear_saved_tensors",
-                            *kOpaque = "non_differentiable", *kVersion = "_version", *kHooks = "_backward_hooks";
+                            *kOpaque = "non_differentiable", *kVersion = "_version", *kHooks = "_backward_hooks",
+                            *kDetach = "detach", *kData = "data";
 inline constexpr const char* kModified =
     "one of the variables needed for gradient computation has been modified by an inplace operation";
 inline constexpr const char* kFreed =

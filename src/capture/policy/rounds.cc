@@ -12,7 +12,7 @@ constexpr int kSeen = 4;
 // Rounds after which that is tried again where a capture ended before them, more each time.
 constexpr int kSeldom = 256;
 // What such a segment holds: so many framework calls, in at most so many rounds.
-constexpr int kCalls = 128, kRounds = 16;
+constexpr int kCalls = 256, kRounds = 16;
 
 struct Counter {
   PyObject* iterator = nullptr;
