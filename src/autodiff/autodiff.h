@@ -138,7 +138,8 @@ std::vector<std::vector<bool>> Needed(const Graph& g, const std::vector<ValueId>
 // these: `views`.
 std::vector<ValueId> SeenOutputs(const Graph& g, const std::vector<ValueId>& views = {});
 // For each output, then for each of `views`: which others of them is it computed from, along a way that gradients take?
+// next: likewise, along one that comes by no other output.
 std::vector<std::vector<bool>> MadeOfOutputs(const Graph& g, const std::vector<bool>& differentiable,
-                                             const std::vector<ValueId>& views);
+                                             const std::vector<ValueId>& views, std::vector<std::vector<bool>>* next);
 
 }  // namespace framejit::autodiff

@@ -74,7 +74,9 @@ std::vector<bool> Reached(const Graph& g, const std::vector<bool>& wanted) {
   return ReachedFrom(g, std::move(values));
 }
 
-std::vector<bool> ReachedFrom(const Graph& g, std::vector<bool> needs) {
+std::vector<bool> ReachedFrom(const Graph& g, std::vector<bool> needs, const std::vector<ValueId>& ends) {
+  std::vector<bool> ending(g.nodes.size());
+  for (ValueId v : ends) ending[v] = true;
   for (ValueId v = 0; v < g.nodes.size(); ++v) {
     const Node& n = g.node(v);
     bool several = n.op == Op::kExtern && n.attrs.result_types.size() > 1;
@@ -85,7 +87,7 @@ std::vector<bool> ReachedFrom(const Graph& g, std::vector<bool> needs) {
     if (n.derivative && n.derivative->rule == "stop") continue;
     // Where the formula has no rule, the primitive's operands say where it leads.
     const auto& operands = n.derivative && RuleOf(n) ? n.derivative->operands : n.operands;
-    for (ValueId o : operands) needs[v] = needs[v] || needs[o];
+    for (ValueId o : operands) needs[v] = needs[v] || (needs[o] && !ending[o]);
   }
   return needs;
 }
@@ -192,7 +194,7 @@ std::vector<ValueId> SeenOutputs(const Graph& g, const std::vector<ValueId>& vie
 }
 
 std::vector<std::vector<bool>> MadeOfOutputs(const Graph& g, const std::vector<bool>& differentiable,
-                                             const std::vector<ValueId>& views) {
+                                             const std::vector<ValueId>& views, std::vector<std::vector<bool>>* next) {
   const std::vector<ValueId> seen = SeenOutputs(g, views);
   const size_t n = seen.size();
   std::vector<ValueId> values = g.outputs;
@@ -200,11 +202,21 @@ std::vector<std::vector<bool>> MadeOfOutputs(const Graph& g, const std::vector<b
   values.insert(values.end(), views.begin(), views.end());
   derived.resize(n, true);
   std::vector<std::vector<bool>> made(n, std::vector<bool>(n));
+  *next = made;
   if (std::count(derived.begin(), derived.end(), true) < 2) return made;
   for (size_t i = 0; i < n; ++i) {
     if (!derived[i]) continue;
     const std::vector<bool> from = DependsOn(g, {seen[i]});
-    for (size_t k = 0; k < n; ++k) made[k][i] = k != i && seen[k] != seen[i] && derived[k] && from[values[k]];
+    std::vector<ValueId> others;
+    std::vector<bool> begin(g.nodes.size());
+    begin[seen[i]] = true;
+    for (size_t k = 0; k < g.outputs.size(); ++k)
+      if (derived[k] && seen[k] != seen[i]) others.push_back(seen[k]);
+    const std::vector<bool> near = ReachedFrom(g, std::move(begin), others);
+    for (size_t k = 0; k < n; ++k) {
+      made[k][i] = k != i && seen[k] != seen[i] && derived[k] && from[values[k]];
+      (*next)[k][i] = made[k][i] && near[seen[k]];
+    }
   }
   return made;
 }

@@ -46,9 +46,10 @@ class At {
   bool widen_;
 };
 
-// For each value: does it depend on a wanted input (Reached) or on one of these values (ReachedFrom)?
+// For each value: does it depend on a wanted input (Reached) or on one of these values (ReachedFrom)? What depends on
+// `ends` alone does not.
 std::vector<bool> Reached(const Graph& g, const std::vector<bool>& wanted);
-std::vector<bool> ReachedFrom(const Graph& g, std::vector<bool> values);
+std::vector<bool> ReachedFrom(const Graph& g, std::vector<bool> values, const std::vector<ValueId>& ends = {});
 // What Propagate is told and tells.
 struct Passage {
   std::vector<ValueId>* origin = nullptr;  // As Joint::origin.

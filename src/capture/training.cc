@@ -463,7 +463,7 @@ void NoteDependences(const Graph& g, const std::vector<ValueId>& views, const st
   values.insert(values.end(), views.begin(), views.end());
   t->num_symbols = g.symbols.size();
   t->needed = autodiff::Needed(g, values);
-  t->made_of = autodiff::MadeOfOutputs(g, t->differentiable, views);
+  t->made_of = autodiff::MadeOfOutputs(g, t->differentiable, views, &t->next);
   t->seen = autodiff::SeenOutputs(g, views);
   for (size_t j = 0; j < views.size(); ++j) {  // what it is a view of is there before it
     const int base = t->views[j].base;

@@ -290,9 +290,9 @@ void LetGoOfHook() {
   --scopes;
 }
 
-void HookIsForNothing() {
-  constexpr long kWorth = kIdleFramesBeforeRemoval / 16;
-  if (scopes || idle_frames > kIdleFramesBeforeRemoval || (idle_frames += kWorth) <= kIdleFramesBeforeRemoval) return;
+void HookIsForNothing(bool at_once) {
+  const long worth = kIdleFramesBeforeRemoval / (at_once ? 1 : 16) + 1;
+  if (scopes || idle_frames > kIdleFramesBeforeRemoval || (idle_frames += worth) <= kIdleFramesBeforeRemoval) return;
   if (fj_hook_state() == FJ_HOOK_OURS) fj_uninstall_hook();
 }
 

@@ -55,8 +55,8 @@ class HookScope {  // While alive, this thread may need frames intercepted. It d
 // Keep the hook installed, whatever this thread does, for frames that will be resumed. The hook is available.
 void KeepHook();
 void LetGoOfHook();
-// A function is left to Python: sixteen such calls and the hook goes, unless somebody wants it.
-void HookIsForNothing();
+// A function is left to Python: sixteen such calls (or one, at_once) and the hook goes, unless somebody wants it.
+void HookIsForNothing(bool at_once = false);
 // Null, or why the hook cannot be used on this interpreter (private struct self-test failed, another owner of the hook,
 // free-threaded build, sub-interpreter). Eager runs then.
 const char* HookUnavailable();

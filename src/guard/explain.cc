@@ -103,13 +103,14 @@ class Explainer {
     return {};
   }
 
-  // Numbers that differ, up to the first other thing that does.
+  // Numbers that differ, up to the first thing that does and is neither a number nor a size: numbers and sizes that
+  // change together cost one recompile.
   std::vector<std::string> Numbers() {
     std::vector<std::string> out;
-    if (!First().integer) return out;
+    if (const Failure f = First(); !f.integer && !f.size) return out;
     for (size_t i = 0; i < p_.nodes.size(); ++i) {
       Failure f = AtNode(p_.nodes[i], i);
-      if (f.text.empty()) continue;
+      if (f.text.empty() || f.size) continue;
       if (!f.integer) break;
       out.push_back(f.source->str());
     }
@@ -134,7 +135,7 @@ class Explainer {
   // Input tensors whose sizes differ: see GuardSet::DynamicCandidates.
   std::vector<std::pair<int, int>> Candidates() {
     std::vector<std::pair<int, int>> out;
-    if (!First().size) return out;
+    if (const Failure f = First(); !f.size && !f.integer) return out;
     for (size_t i = 0; i < p_.nodes.size(); ++i) Reach(p_.nodes[i], i);
     for (size_t input = 0; input < p_.inputs.size(); ++input) {
       const Node& node = p_.nodes[p_.inputs[input]];

@@ -196,13 +196,14 @@ class GuardSet {
   virtual bool Dead() const = 0;
   // Why Check would fail now: first failing guard, expected and found value, where it came from. "" if it holds.
   virtual std::string Explain(PyObject* const* slots, PyObject* varnames) = 0;
-  // Where the first failing guard is of a size that could be a symbol: (input, dim) pairs to be symbols next time. Or
-  // {(-1, -1)}: a tensor is empty along a dimension where those seen are not. Of every input but parameters in which a
-  // dimension differs, it is that one and all that are neither 0 nor 1: batch and length cost one recompile together.
+  // Where the first failing guard is of a size or number that could be a symbol: (input, dim) pairs to be symbols next
+  // time. Or {(-1, -1)}: a tensor is empty along a dimension where those seen are not. Of every input but parameters
+  // where a dimension differs, it is that one and all that are neither 0 nor 1: batch and length cost one recompile
+  // together.
   virtual std::vector<std::pair<int, int>> DynamicCandidates(PyObject* const* slots) = 0;
   // Source::str() of an input.
   virtual std::string InputName(int input, PyObject* varnames) const = 0;
-  // As DynamicCandidates for an int that was guarded by value: Source::str() of the ints to make symbols next time.
+  // As DynamicCandidates for ints that were guarded by value: Source::str() of the ints to make symbols next time.
   virtual std::vector<std::string> DynamicInts(PyObject* const* slots) = 0;
   virtual std::vector<std::string> Describe(PyObject* varnames) const = 0;  // every guard, one line each, as a tree
   // For tests: appends what the set covers of the objects that it reaches now to `cover_list`, if there is one.

@@ -95,7 +95,7 @@ int SegmentHook::Attach(PyObject* const* inputs, PyObject** made, const int64_t*
     PyObject* output = Py_NewRef(made[i]);
     // Beside views that others are made of all have nodes of their own, which run in the order of the program.
     if (!InnerOf(i).empty() || !GroupsOf(i).empty() || (t_.differentiable[i] && !t_.views.empty())) {
-      routed[i] = Ref(std::exchange(output, PyObject_CallMethod(made[i], "detach", nullptr)));
+      routed[i] = Ref(std::exchange(output, PyObject_CallMethodNoArgs(made[i], Interned(kDetach))));
       if (!output) return -1;
     }
     PyTuple_SET_ITEM(s->outputs, i, output);
@@ -214,12 +214,12 @@ int SegmentHook::NoteVersions(CallState* s, PyObject* const* made) {
   size_t at = 0;
   for (size_t i = 0; i < outputs; ++i) {
     if (!t_.versioned[i]) continue;
-    PyObject* twin = PyObject_CallMethod(made[i], "detach", nullptr);
+    PyObject* twin = PyObject_CallMethodNoArgs(made[i], Interned(kDetach));
     if (!twin) return -1;
     PyTuple_SET_ITEM(s->versioned, at++, twin);
     Ref own(t_.device.kind == DeviceKind::kCuda ? PyObject_CallMethod(made[i], "new_empty", "i", 0)
                                                 : Py_NewRef(nothing));
-    if (!own || PyObject_SetAttrString(twin, "data", own.get()) < 0) return -1;
+    if (!own || PyObject_SetAttr(twin, Interned(kData), own.get()) < 0) return -1;
     PyObject* version = PyObject_GetAttr(twin, Interned(kVersion));
     if (!version) return -1;
     PyTuple_SET_ITEM(s->versioned, at++, version);

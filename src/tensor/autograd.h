@@ -96,6 +96,7 @@ struct Training {
   std::vector<Keeper> keepers;
   std::vector<std::vector<bool>> needed;   // for each result: the inputs that its value depends on
   std::vector<std::vector<bool>> made_of;  // for each result: the results that it is computed from
+  std::vector<std::vector<bool>> next;     // likewise, those from which a way leads to it that comes by no other output
   std::vector<ValueId> seen;               // for each result: its node in the graph (autodiff::SeenOutputs)
   // The framework runs first the node of what was made last, and the node of a leaf as soon as its gradient is whole.
   std::vector<int> made;   // for each result: the call that made it what it is

@@ -275,7 +275,7 @@ int SegmentHook::Begin(CallState* s, PyObject* ctx, PyObject* const* given, Py_s
   const bool routed = at != s->routed->end();
   std::vector<bool> standing;
   if (routed) {  // results of which others are made have got everything that is theirs
-    standing = std::move(at->second);
+    standing = std::move(at->second.standing);
     s->routed->erase(at);
     if (standing.empty()) stops = AllInner();
   }

@@ -154,11 +154,6 @@ int KeepNoneFromHooks(PyObject* input) {
   return items ? KeepNoneFromLaterHooks(input) : -1;
 }
 
-bool SegmentHook::HasInner(size_t result) const {
-  const auto outputs = t_.made_of.begin() + static_cast<ptrdiff_t>(num_outputs());
-  return std::any_of(t_.made_of.begin(), outputs, [&](auto& of) { return of[result]; });
-}
-
 namespace {
 
 // The dict of hooks of a node of the framework's, which those that come later go to as well.
@@ -426,7 +421,7 @@ bool ArePlain(const std::vector<Ref>& grads) {
 }
 
 // Gives an output's gradients to the results that it is made of, which are stops. It is -1 with an exception.
-int SegmentHook::ToInner(CallState* head, size_t output, PyObject* segment, PyObject* grad, std::vector<Ref>* inner) {
+int SegmentHook::ToInner(CallState* head, size_t output, PyObject* segment, PyObject* grad, Given* inner) {
   const size_t n = t_.differentiable.size();
   std::vector<bool> tangents(n), stops(n);
   std::vector<Ref> grads(n);
@@ -442,7 +437,7 @@ int SegmentHook::ToInner(CallState* head, size_t output, PyObject* segment, PyOb
   const int fits = c ? Prepare(head, saved.get(), c, grads, &part) : -1;
   if (fits > 0) PyErr_SetString(PyExc_RuntimeError, "framejit: a gradient of another type or shape than its tensor's");
   if (fits || Go(head, 0, &part) < 0) return -1;
-  for (int i : InnerOf(output)) inner->push_back(part.grads[t_.wanted.size() + i]);
+  for (int i : InnerOf(output)) inner->emplace(i, part.grads[t_.wanted.size() + i]);
   return 0;
 }
 
@@ -485,7 +480,7 @@ std::vector<bool> SegmentHook::Standing(CallState* head) {
 
 // The same as ToInner, by the framework: a replay goes on from those results themselves. create: it is differentiated.
 int SegmentHook::ToInnerAgain(CallState* head, size_t output, const std::vector<bool>& standing, PyObject* grad,
-                              bool create, std::vector<Ref>* inner) {
+                              bool create, Given* inner) {
   std::vector<bool> others = standing;
   others[output] = false;
   std::vector<Ref> grads(t_.differentiable.size()), wanted;
@@ -502,12 +497,36 @@ int SegmentHook::ToInnerAgain(CallState* head, size_t output, const std::vector<
   mode.Set(on);
   Rerun run;
   if (written || Again(head, others, create, &run) < 0) return -1;
-  for (int i : InnerOf(output))
-    if (others[i]) wanted.push_back(run.standing[i]);
+  std::vector<int> of;  // also those to which ways lead by others that do not stand
+  for (size_t i = 0; i < others.size(); ++i)
+    if (others[i] && t_.made_of[output][i]) of.push_back(static_cast<int>(i));
+  for (int i : of) wanted.push_back(run.standing[i]);
   Ref all = GradientsOf(run, grads, wanted, create);
   if (!all) return -1;
-  Py_ssize_t at = 0;
-  for (int i : InnerOf(output)) inner->push_back(Ref::Borrow(others[i] ? PyTuple_GET_ITEM(all.get(), at++) : Py_None));
+  for (size_t k = 0; k < of.size(); ++k)
+    if (PyObject* own = PyTuple_GET_ITEM(all.get(), k); own != Py_None) inner->emplace(of[k], Ref::Borrow(own));
+  return 0;
+}
+
+// What this output gives to others goes along its own edges, with what others have sent this way. -1: an exception.
+int SegmentHook::Along(CallState* head, size_t output, Given* inner) {
+  auto routes = head->routed->empty() ? head->routed->end() : head->routed->find(NumberOfPass());
+  if (routes == head->routed->end()) return 0;
+  Given& passing = routes->second.passing;
+  const auto move = [](Given* from, Given::iterator at, Given* to) {
+    Ref& sum = (*to)[at->first];
+    sum = sum ? Ref(PyNumber_Add(sum.get(), at->second.get())) : std::move(at->second);
+    from->erase(at);
+    return bool(sum);
+  };
+  const std::vector<int>& edges = InnerOf(output);
+  for (auto at = inner->begin(); at != inner->end();) {
+    auto here = at++;
+    const bool far = here->second && std::find(edges.begin(), edges.end(), here->first) == edges.end();
+    if (far && !move(inner, here, &passing)) return -1;
+  }
+  for (int i : edges)
+    if (auto at = passing.find(i); at != passing.end() && !move(&passing, at, inner)) return -1;
   return 0;
 }
 
@@ -539,7 +558,7 @@ int SegmentHook::Spent(size_t output, PyObject* ctx) {
 // the way leads through the edges, for one of those results may be what is looked for; and where somebody wants to know
 // what views are given.
 PyObject* SegmentHook::Routed(CallState* head, size_t output, PyObject* ctx, PyObject* grad) {
-  std::vector<Ref> inner;
+  Given inner;
   Ref own = Ref::Borrow(grad);
   PyObject* nobody = nullptr;
   if (!Nobody(&nobody)) return nullptr;
@@ -564,12 +583,12 @@ PyObject* SegmentHook::Routed(CallState* head, size_t output, PyObject* ctx, PyO
         return nullptr;
       const int64_t number = NumberOfPass();
       if (!head->routed->contains(number) && ForgetAtEnd(head, number) < 0) return nullptr;
-      head->routed->insert_or_assign(number, std::move(standing));
+      (*head->routed)[number].standing = std::move(standing);
     }
   }
-  inner.resize(InnerOf(output).size());
+  if (Along(head, output, &inner) < 0) return nullptr;
   std::vector<PyObject*> all = {Py_None, grad};
-  for (const Ref& g : inner) all.push_back(g ? g.get() : Py_None);
+  for (int i : InnerOf(output)) all.push_back(inner[i] ? inner[i].get() : Py_None);
   if (!link_ && !t_.reached_by.empty()) link_ = Ref(HiddenScalar("zeros", t_.device));
   all.insert(all.end(), GroupsOf(output).size(), grad == Py_None ? Py_None : link_.get());
   all.push_back(Py_None);

@@ -31,6 +31,7 @@ void Dealloc(PyObject* o) {
 int Traverse(PyObject* o, visitproc visit, void* arg) {
   auto* s = reinterpret_cast<CallState*>(o);
   for (PyObject* p : {s->head, s->segment, s->inputs, s->outputs, s->saved, s->opaque}) Py_VISIT(p);
+  if (s->head) return 0;
   for (auto& [i, dict] : *s->hooks) Py_VISIT(dict.get());
   for (auto& [i, hung] : *s->hung) {
     Py_VISIT(hung.weak.get());
@@ -41,8 +42,8 @@ int Traverse(PyObject* o, visitproc visit, void* arg) {
 int Clear(PyObject* o) {
   auto* s = reinterpret_cast<CallState*>(o);
   for (PyObject** p : {&s->head, &s->segment, &s->inputs, &s->outputs, &s->saved, &s->opaque}) Py_CLEAR(*p);
-  s->hooks->clear();
-  s->hung->clear();
+  if (s->hooks) s->hooks->clear();
+  if (s->hung) s->hung->clear();
   return 0;
 }
 
@@ -70,8 +71,8 @@ CallState* StateOf(PyObject* o) {
 PyObject* Forward(PyObject*, PyObject* const* args, Py_ssize_t n) {  // (ctx, state, inputs that want gradients...)
   CallState* s = n >= 2 ? StateOf(args[1]) : nullptr;
   if (!s) return nullptr;
-  if (PyObject_SetAttr(args[0], Interned(kSave), s->saved) < 0 ||
-      PyObject_SetAttr(args[0], Interned(kOpaque), s->opaque) < 0 ||
+  if ((PyTuple_GET_SIZE(s->saved) && PyObject_SetAttr(args[0], Interned(kSave), s->saved) < 0) ||
+      (PyTuple_GET_SIZE(s->opaque) && PyObject_SetAttr(args[0], Interned(kOpaque), s->opaque) < 0) ||
       PyObject_SetAttr(args[0], Interned(kMaterialize), Py_False) < 0 ||
       PyObject_SetAttr(args[0], Interned(kState), args[1]) < 0)
     return nullptr;
@@ -144,11 +145,13 @@ PyMethodDef backward_def = {"backward", reinterpret_cast<PyCFunction>(reinterpre
 }  // namespace
 
 SegmentHook::SegmentHook(Training t)
-    : t_(std::move(t)), edges_(num_parts() + t_.reached_by.size()), inner_(num_outputs()) {
+    : t_(std::move(t)), edges_(num_parts() + t_.reached_by.size()), inner_(num_outputs()), has_inner_(num_results()) {
   for (size_t output = 0; output < num_outputs(); ++output)
     for (size_t i = 0; i < num_results() && t_.differentiable[output]; ++i)
-      if (t_.made_of[output][i] && (i >= num_outputs() || t_.differentiable[i]) && i != output)
+      if (t_.next[output][i]) {
         inner_[output].push_back(static_cast<int>(i));
+        has_inner_[i] = true;
+      }
   // The engine's queue takes nodes of leaves before all others, and those among them in the order of a heap in which
   // all are equal.
   for (size_t part = 0; part < edges_.size(); ++part) {
@@ -204,10 +207,10 @@ CallState* NewState(const std::shared_ptr<SegmentHook>& hook, int part, PyObject
   s->freed = false;
   s->freeing = -1;
   s->passes = nullptr;
-  s->hooks = new std::map<int, Ref>();
-  s->hung = new std::map<int, CallState::Hung>();
-  s->retained = new std::map<int, CallState::Inner>();
-  s->routed = new std::map<int64_t, std::vector<bool>>();
+  s->hooks = head ? nullptr : new std::map<int, Ref>();
+  s->hung = head ? nullptr : new std::map<int, CallState::Hung>();
+  s->retained = head ? nullptr : new std::map<int, CallState::Inner>();
+  s->routed = head ? nullptr : new std::map<int64_t, CallState::Routes>();
   s->part = part;
   s->head = Py_XNewRef(head);
   s->segment = s->inputs = s->versions = s->drawn = s->versioned = s->outputs = s->saved = s->opaque = nullptr;
@@ -249,13 +252,30 @@ PyObject* ApplyNode() {
   Ref base(module ? PyObject_GetAttrString(module.get(), "Function") : nullptr);
   if (!base || !f || !b) return nullptr;
   Ref sf(PyStaticMethod_New(f.get())), sb(PyStaticMethod_New(b.get()));
-  Ref cls(PyObject_CallFunction(reinterpret_cast<PyObject*>(Py_TYPE(base.get())), "s(O){s:O,s:O,s:s}",
-                                "CompiledSegment", base.get(), "forward", sf.get(), "backward", sb.get(), "__module__",
-                                "framejit"));
+  // What torch asks of the class by fresh names at each call is found in it at once, not in a base of a base.
+  Ref above(PyObject_GetAttrString(module.get(), "_SingleLevelFunction")), names(PyDict_New());
+  Ref items(above && names ? PyMapping_Items(reinterpret_cast<PyTypeObject*>(above.get())->tp_dict) : nullptr);
+  for (Py_ssize_t i = 0; items && i < PyList_GET_SIZE(items.get()); ++i) {
+    PyObject *name = PyTuple_GET_ITEM(PyList_GET_ITEM(items.get(), i), 0),
+             *value = PyTuple_GET_ITEM(PyList_GET_ITEM(items.get(), i), 1);
+    if (PyUnicode_READ_CHAR(name, 0) != '_' && PyDict_SetItem(names.get(), name, value) < 0) return nullptr;
+  }
+  Ref of(PyUnicode_FromString("framejit"));
+  if (!items || !of || PyDict_SetItemString(names.get(), "__module__", of.get()) < 0 ||
+      PyDict_SetItemString(names.get(), "forward", sf.get()) < 0 ||
+      PyDict_SetItemString(names.get(), "backward", sb.get()) < 0)
+    return nullptr;
+  Ref cls(PyObject_CallFunction(reinterpret_cast<PyObject*>(Py_TYPE(base.get())), "s(O)O", "CompiledSegment",
+                                base.get(), names.get()));
   if (!cls) return nullptr;
-  Ref node(PyObject_GetAttrString(cls.get(), "_backward_cls")), hooks(PyCFunction_New(&hooks_def, nullptr));
+  Ref base_of_nodes(PyObject_GetAttrString(cls.get(), "_backward_cls")), hooks(PyCFunction_New(&hooks_def, nullptr));
   Ref method(hooks ? PyInstanceMethod_New(hooks.get()) : nullptr);
-  if (!node || !method || PyObject_SetAttrString(node.get(), hooks_def.ml_name, method.get()) < 0) return nullptr;
+  if (!base_of_nodes || !method) return nullptr;
+  // What a node knows of us stands in a slot: so it needs no dict.
+  Ref node(PyObject_CallFunction(reinterpret_cast<PyObject*>(Py_TYPE(base_of_nodes.get())), "s(O){s:s,s:O,s:s}",
+                                 "CompiledSegmentBackward", base_of_nodes.get(), "__slots__", kState, hooks_def.ml_name,
+                                 method.get(), "__module__", "framejit"));
+  if (!node || PyObject_SetAttrString(cls.get(), "_backward_cls", node.get()) < 0) return nullptr;
   Ref super(PyObject_CallFunction(reinterpret_cast<PyObject*>(&PySuper_Type), "OO", base.get(), cls.get()));
   apply = super ? PyObject_GetAttrString(super.get(), "apply") : nullptr;
   return apply;

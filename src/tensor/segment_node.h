@@ -60,8 +60,9 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   Compiled* For(const std::vector<bool>& tangents, const std::vector<bool>& stops = {});
   size_t num_outputs() const { return t_.differentiable.size(); }
   size_t num_results() const { return num_outputs() + t_.views.size(); }
-  bool HasInner(size_t result) const;                                              // Are outputs made of this result?
-  const std::vector<int>& InnerOf(size_t output) const { return inner_[output]; }  // the results that it is made of
+  bool HasInner(size_t result) const { return has_inner_[result]; }  // Are outputs made of this result?
+  // The results that it is made of along a way that comes by no other: its node has edges to theirs.
+  const std::vector<int>& InnerOf(size_t output) const { return inner_[output]; }
   std::vector<int> GroupsOf(size_t output) const;  // of inputs that its gradient reaches
   // The node that hands on an input's gradient: that of a part of the backward pass or, behind these, of a group.
   int NodeOf(int input) const {
@@ -84,9 +85,11 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   PyObject* Routed(CallState* head, size_t output, PyObject* ctx, PyObject* grad);
   std::set<int> FarthestGradients(const std::vector<int>& grads) const;
   int Spent(size_t output, PyObject* ctx);
-  int ToInner(CallState* head, size_t output, PyObject* segment, PyObject* grad, std::vector<Ref>* inner);
+  using Given = std::map<int, Ref>;  // gradients by result
+  int ToInner(CallState* head, size_t output, PyObject* segment, PyObject* grad, Given* inner);
   int ToInnerAgain(CallState* head, size_t output, const std::vector<bool>& standing, PyObject* grad, bool create,
-                   std::vector<Ref>* inner);
+                   Given* inner);
+  int Along(CallState* head, size_t output, Given* inner);
   Ref Alive(CallState* head, int output);
   bool OwnNodeRuns(CallState* s, int output);
   Ref Unwritten(CallState* head, int output);
@@ -130,6 +133,7 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   std::vector<std::vector<int>> edges_;  // by part: the inputs of its node, in the order of its edges
   std::vector<std::vector<int>> inner_;  // by output
   bool without_ = false;                 // A function of the program's gave None for a gradient: passes are replays.
+  std::vector<bool> has_inner_;          // by result
   Ref link_;                             // the gradient of every hidden scalar
   std::mutex mu_;
   std::map<std::vector<bool>, Compiled> compiled_;
@@ -156,9 +160,14 @@ struct CallState {
     Ref weak, own;
   };
   std::map<int, Hung>* hung;  // by output: a weak reference to it and the dict that torch's node calls for its hooks
-  // Passes in which what results give each other comes from outside (Routed). Where they are differentiated, by
-  // result: its own tensor stands for it in replays.
-  std::map<int64_t, std::vector<bool>>* routed;
+  // A pass in which what results give each other comes from outside (Routed).
+  struct Routes {
+    std::vector<bool> standing;  // Where it is differentiated, by result: its own tensor stands for it in replays.
+    // Gradients on their way to results to which the node that gave them has no edge: those in between, at which
+    // replays could not be cut, hand them on.
+    std::map<int, Ref> passing;
+  };
+  std::map<int64_t, Routes>* routed;
   int part;             // this node's (NodeOf); -1 - i: this node routes the gradient of output i
   PyObject* head;       // the state of the node that runs first (null: this one), which holds all the rest
   PyObject* segment;    // Of a group's node: the node that runs first and holds what was saved.
@@ -194,7 +203,8 @@ PyObject* Interned(const char* text);  // Kept for ever, by the address of the t
 
 inline constexpr const char *kSave = "to_save", *kState = "_segment", *kSaved = "saved_tensors",
                             *kMaterialize = "materialize_grads", *kClear = "maybe_clear_saved_tensors",
-                            *kOpaque = "non_differentiable", *kVersion = "_version", *kHooks = "_backward_hooks";
+                            *kOpaque = "non_differentiable", *kVersion = "_version", *kHooks = "_backward_hooks",
+                            *kDetach = "detach", *kData = "data";
 inline constexpr const char* kModified =
     "one of the variables needed for gradient computation has been modified by an inplace operation";
 inline constexpr const char* kReentrant =

@@ -443,3 +443,18 @@ def test_which_of_two_numbers_is_larger_is_no_version(fresh):
     for h, w in ((4, 6), (6, 4), (8, 8), (9, 17), (30, 2)):
         assert torch.equal(g(x, h, w), compiled(x, h, w))
     assert compiled.cache_info()["captures"] == 1
+
+
+@pytest.mark.parametrize("number_first", [False, True])
+def test_a_number_and_a_size_that_change_together_cost_one_version(fresh, number_first):
+    def f(n, x):
+        return x.new_zeros(n, x.size(1)) + x.sum(0)
+
+    def g(x, n):
+        return f(n, x)
+
+    compiled = fresh.compile(f if number_first else g, fullgraph=True)
+    for rows, n in ((5, 7), (9, 4), (2, 3), (12, 12)):
+        x = torch.randn(rows, 6)
+        torch.testing.assert_close(compiled(n, x) if number_first else compiled(x, n), f(n, x))
+    assert compiled.cache_info()["captures"] == 2

@@ -105,10 +105,12 @@ PyObject* AsWritten(PyObject* fn, PyObject* const* args, size_t nargsf, PyObject
   return PyObject_Vectorcall(fn, args, nargsf, kwnames);
 }
 
-PyObject* LeftToPython(Compiled& compiled, PyObject* fn, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+// timed: what is measured is what calls take once the hook is gone.
+PyObject* LeftToPython(Compiled& compiled, PyObject* fn, PyObject* const* args, size_t nargsf, PyObject* kwnames,
+                       bool timed = false) {
   const Meter meter(compiled, nullptr);
   compiled.outcomes->Add(diag::RunBy::kPython);
-  frame::HookIsForNothing();
+  frame::HookIsForNothing(timed);
   return AsWritten(fn, args, nargsf, kwnames);
 }
 
@@ -226,10 +228,11 @@ bool NoHook() {
     PyObject* made = AsWritten(fn, args, nargsf, kwnames);
     return made && !NoHook() ? Followed(made, compiled) : made;
   }
-  InUse use;
   const Py_ssize_t given = PyVectorcall_NARGS(nargsf) + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
+  if (compiled->timing->Unasked(args, given)) return LeftToPython(*compiled, fn, args, nargsf, kwnames);
+  InUse use;
   const Timing::Turn turn = compiled->timing->Begin(*compiled, args, given);
-  PyObject* result = turn.python ? LeftToPython(*compiled, fn, args, nargsf, kwnames)
+  PyObject* result = turn.python ? LeftToPython(*compiled, fn, args, nargsf, kwnames, turn.timed)
                                  : RunCompiled(compiled, fn, args, nargsf, kwnames);
   if (turn.timed) compiled->timing->Ended(*compiled, turn, result);
   return result;

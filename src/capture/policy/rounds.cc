@@ -11,8 +11,8 @@ namespace {
 constexpr int kSeen = 4;
 // Rounds after which that is tried again where a capture ended before them, more each time.
 constexpr int kSeldom = 256;
-// What such a segment holds: so many framework calls, in at most so many rounds.
-constexpr int kCalls = 128, kRounds = 16;
+// What such a segment holds: so many framework calls, in at most so many rounds; more where a loop goes on for long.
+constexpr int kCalls = 256, kRounds = 16, kManyRounds = 32, kLong = 2 * kManyRounds;
 
 struct Counter {
   PyObject* iterator = nullptr;
@@ -60,16 +60,19 @@ Place* RoundsAt(const Compiled& compiled, CodeState& state, const Place& once, F
   });
   if (loop < 0 || whole == once.segments.end()) return nullptr;
   Place& rounds = state.places[{fj_next(frame), ~fj_stack_depth(frame)}];
+  if (rounds.one_by_one) return nullptr;
+  const Counter c = counted ? CounterOf(frame) : Counter();
+  if (counted && !c.iterator) return nullptr;
   if (rounds.loop < 0) {
     rounds.loop = loop;
-    rounds.rounds = static_cast<int>(std::min<int64_t>(kRounds, kCalls / (*whole)->op_count));
+    rounds.rounds =
+        static_cast<int>(std::min<int64_t>(c.left >= kLong ? kManyRounds : kRounds, kCalls / (*whole)->op_count));
     rounds.one_by_one = rounds.rounds < 2;
+    if (rounds.one_by_one) return nullptr;
   }
-  if (rounds.one_by_one) return nullptr;
   if (!counted) return &rounds;
-  const Counter c = CounterOf(frame);
   if (!rounds.step) rounds.step = c.step;
-  return c.iterator && c.step == rounds.step && c.left + 1 >= rounds.rounds ? &rounds : nullptr;
+  return c.step == rounds.step && c.left + 1 >= rounds.rounds ? &rounds : nullptr;
 }
 
 bool Due(Place& rounds, const Place& once) {

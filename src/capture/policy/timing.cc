@@ -40,16 +40,17 @@ double Median(std::vector<double> v) {
   return v[v.size() / 2];
 }
 
-// What decides how long a call takes, roughly: kinds of arguments, sizes to a factor of two, switches and, with texts,
-// strings.
-uint64_t SizeOf(PyObject* o, bool texts) {
+// What decides how long a call takes, roughly: kinds of arguments, sizes to a factor of two, switches and, with more
+// detail, ints (1) and strings (2).
+uint64_t SizeOf(PyObject* o, int detail) {
   if (PyBool_Check(o) || o == Py_None) return reinterpret_cast<uint64_t>(o);
   if (PyLong_CheckExact(o)) {
+    if (!detail) return 0;
     int overflow;
     const long long v = PyLong_AsLongLongAndOverflow(o, &overflow);
     return overflow ? 64 : std::bit_width(static_cast<uint64_t>(std::llabs(v)));
   }
-  if (PyUnicode_CheckExact(o)) return texts ? static_cast<uint64_t>(PyObject_Hash(o)) : 0;
+  if (PyUnicode_CheckExact(o)) return detail > 1 ? static_cast<uint64_t>(PyObject_Hash(o)) : 0;
   if (PyList_CheckExact(o)) return std::bit_width(static_cast<uint64_t>(PyList_GET_SIZE(o)));
   if (PyTuple_CheckExact(o)) return std::bit_width(static_cast<uint64_t>(PyTuple_GET_SIZE(o)));
   tensor::Meta m;
@@ -95,13 +96,14 @@ Timing::Turn Timing::Choose(Compiled& compiled, PyObject* const* args, Py_ssize_
   if (GetStance() != Stance::kDefault) return {};
   uint64_t key = at;
   for (Py_ssize_t i = 0; i < n; ++i)
-    key = (key ^ reinterpret_cast<uint64_t>(Py_TYPE(args[i])) / 16 ^ SizeOf(args[i], texts_) << 20) *
+    key = (key ^ reinterpret_cast<uint64_t>(Py_TYPE(args[i])) / 16 ^ SizeOf(args[i], detail_) << 20) *
           0x9E3779B97F4A7C15ull;
   if (PyErr_Occurred()) PyErr_Clear();
   Class* c = Find(key);
   if (!c) {
     if (classes_.size() >= kClasses) {
-      if (!std::exchange(texts_, false)) return {};
+      if (!detail_) return {};
+      --detail_;
       classes_.clear();
       left_ = measuring_ = 0;
       return Choose(compiled, args, n, at);
@@ -115,6 +117,11 @@ Timing::Turn Timing::Choose(Compiled& compiled, PyObject* const* args, Py_ssize_
   if (c->state == State::kKept) return turn;
   if (c->state == State::kLeft) {
     turn.python = --c->until > 0;
+    const bool all = !measuring_ && left_ == static_cast<int>(classes_.size());
+    if (turn.python && all && Best(c->plain) < kShort) {
+      unasked_ = static_cast<int>(std::min<long>(kUnasked, c->until));
+      c->until -= unasked_;
+    }
     if (turn.python) return turn;
     c->state = State::kMeasuring;
     c->compiled.clear(), c->plain.clear();
@@ -152,16 +159,22 @@ void Timing::Ended(Compiled& compiled, const Turn& turn, bool ok) {
   c->compiled.push_back(seconds);
 }
 
-bool Timing::Spent(PyObject* const* args, Py_ssize_t n) const {
-  if (spent_ <= kVain * (Now() - first_) || GetStance() != Stance::kDefault) return false;
-  PyTypeObject* module = tensor::ModuleType();
-  return std::none_of(args, args + n, [&](PyObject* o) {
+bool Timing::Spent() const {
+  return spent_ > kVain * (Now() - first_);
+}
+
+bool Timing::HoldsNone(PyObject* const* args, Py_ssize_t n) {
+  if (GetStance() != Stance::kDefault) return false;
+  return std::none_of(args, args + n, [](PyObject* o) {
+    if (PyLong_CheckExact(o) || PyFloat_CheckExact(o) || PyUnicode_CheckExact(o)) return false;
+    PyTypeObject* module = tensor::ModuleType();
     return tensor::Classify(o) != tensor::Class::kNone || (module && PyObject_TypeCheck(o, module));
   });
 }
 
 void Timing::RanInFrames(Compiled& compiled, double seconds) {
   in_vain_ = false;
+  unasked_ = 0;
   if (!compiled.graphs.empty() || compiled.fullgraph || compiled.imports) return;
   const auto has_loops = [](const auto& known) { return known.second->loops && known.second->loops->any(); };
   if (std::any_of(compiled.codes.begin(), compiled.codes.end(), has_loops)) return;

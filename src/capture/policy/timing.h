@@ -34,12 +34,19 @@ class Timing {
   // No segment is for these arguments. Has it been tried in vain so often that the call is Python's? That is so for a
   // function in which nothing of a framework and no loop for machine code was found, once two calls or more that ran in
   // frames have cost more than a small share of the time that has passed.
-  bool InVain(PyObject* const* args, Py_ssize_t n) const { return in_vain_ && Spent(args, n); }
+  bool InVain(PyObject* const* args, Py_ssize_t n) const { return in_vain_ && Spent() && HoldsNone(args, n); }
+  // Is a call Python's without being asked of? So are some behind a short one that was (in vain, or as all are left).
+  bool Unasked(PyObject* const* args, Py_ssize_t n) { return unasked_ && HoldsNone(args, n) && unasked_--; }
   // Such a call took so long in Python; and one that ran in frames.
-  void RanInPython(double seconds) { plain_ = std::min(plain_, seconds); }
+  void RanInPython(double seconds) {
+    plain_ = std::min(plain_, seconds);
+    unasked_ = in_vain_ && seconds < kShort ? kUnasked : 0;
+  }
   void RanInFrames(Compiled& compiled, double seconds);
 
  private:
+  static constexpr double kShort = 20e-6;  // seconds of a call for which it matters what is asked
+  static constexpr int kUnasked = 64;
   enum class State : uint8_t { kMeasuring, kKept, kLeft };
   struct Class {  // The times of calls whose arguments have like sizes.
     uint64_t key;
@@ -50,16 +57,18 @@ class Timing {
   };
   Turn Choose(Compiled& compiled, PyObject* const* args, Py_ssize_t n, uint64_t at);
   Class* Find(uint64_t key);
-  bool Spent(PyObject* const* args, Py_ssize_t n) const;
+  bool Spent() const;
+  static bool HoldsNone(PyObject* const* args, Py_ssize_t n);  // no tensors and no modules
   void Judge(Compiled& compiled, Class& c);
   void Decide(Compiled& compiled, Class& c, bool leave);
 
   std::vector<Class> classes_;
   int left_ = 0, measuring_ = 0;  // Numbers of classes.
   long rest_ = 0;                 // The calls until arguments are looked at again.
-  bool texts_ = true;             // Do classes differ by strings? They do until there are too many.
+  int detail_ = 2;                // Classes differ by strings (2) and ints (1), until there are too many.
   bool in_vain_ = false;          // See InVain.
   int in_frames_ = 0;             // calls that ran in frames in vain
+  int unasked_ = 0;               // See Unasked.
   double spent_ = 0, first_ = 0;  // What calls in frames cost, and when the first one ended.
   double plain_ = 1e9;            // The shortest call in Python.
   int64_t looked_ = -1;           // captures when it was last asked whether there is anything to measure
