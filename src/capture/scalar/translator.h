@@ -535,6 +535,7 @@ class Translator final : public Builder {
   void IndexAxis(const Part& p, int axis, const Val& index, bool within, Part& out);
   Part Index(const Part& p, const Val& index, bool within = false);
   Val ItemOf(const Part& p);
+  std::vector<Val> RowsOf(const Part& p, int n);
   int BaseOf(const Part& p);
   static int Lies(const Part& p) { return p.base >= 0 ? kMadeArrays : p.object; }
   int Memory(DType t, const std::vector<int>& sizes);
@@ -567,7 +568,6 @@ class Translator final : public Builder {
   void StoreElement(int address, int offset, Element v, DType t, int array);
   Element NumberAs(const Val& v, DType t);
   DType TypeOfBoth(const Val& x, const Val& y);
-  int Wrap(int v, DType t);
   void Bad(int condition);
   Element Finite(Element v, DType t, bool shown);
   Element EvalAs(int node, const std::vector<int>& at, DType t, bool shown);
