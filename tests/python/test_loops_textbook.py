@@ -1,6 +1,7 @@
 """Scalar programs that textbooks have, and what they needed: ints of which the lowest bits are asked, NumPy's small ints, rows that are
 unpacked, floats that become indices."""
 
+import math
 import types
 
 import framejit
@@ -249,3 +250,92 @@ def test_floats_that_are_no_index(odd):
             (x, np.zeros(4, int)),
         )
     check(above, (x, 4), (other, 4), (other, -5))
+
+
+# --- kinds that change between rounds of an outer loop --------------------------------------------------------------------------------
+def largest(x):
+    best = 0
+    for i in range(x.shape[0]):
+        for j in range(x.shape[1]):
+            best = max(best, x[i, j])
+    return best
+
+
+def to_and_fro(x, rounds):
+    s = 0
+    for i in range(rounds):
+        for j in range(len(x)):
+            s += x[j] if i % 2 else 1
+        s = int(s) if i % 2 else float(s)
+    return s
+
+
+def runs_of_each_call(program, *args):
+    compiled = framejit.compile(
+        types.FunctionType(program.__code__.replace(), program.__globals__)
+    )
+    runs = [0]
+    for _ in range(10):
+        compiled(*map(copied, args))
+        runs.append(compiled.cache_info()["scalar_runs"])
+    return np.diff(runs)
+
+
+def test_code_of_its_own_for_each_kind():
+    x = rng().integers(-5, 100, (40, 30))
+    assert max(runs_of_each_call(largest, x)[4:]) == 2
+    check(largest, (x,), (-abs(x),), (x * 0.5,), (x[:, :0],))
+
+
+def test_kinds_that_come_and_go_are_one_code():
+    x = rng().random(30)
+    assert max(runs_of_each_call(to_and_fro, x, 40)[4:]) <= 2
+    check(to_and_fro, (x, 40), (x, 3), (np.arange(9), 12))
+
+
+# --- what is asked under a condition of the program's --------------------------------------------------------------------------------
+def two_before(x):
+    best = 0
+    for i in range(1, len(x)):
+        v = x[i] + x[i - 1]
+        if i > 1 and x[i - 2] > v:
+            v = x[i - 2]
+        if i + 1 < len(x) and x[i + 1] < v:
+            v += 1
+        best += v
+    return best
+
+
+def test_indices_that_a_condition_guards():
+    check(
+        two_before,
+        (rng().integers(0, 50, 200),),
+        (rng().integers(0, 50, 3),),
+        (np.array([5]),),
+        (rng().random(64),),
+    )
+
+
+# --- what math raises --------------------------------------------------------------------------------------------------------------------
+def roots(x, out):
+    for i in range(len(x)):
+        out[i] = math.sqrt(x[i] * 2.0 + 1.0)
+    return out
+
+
+def logs(x):
+    s = 0.0
+    for i in range(len(x)):
+        s += math.log(x[i]) + math.sqrt(x[i])
+    return s
+
+
+@pytest.mark.parametrize(
+    "odd", [-3.0, -0.5, -0.0, 0.0, np.inf, -np.inf, np.nan, 1e308, 5e-324]
+)
+def test_errors_of_math(odd):
+    x = rng().random(100)
+    other = x.copy()
+    other[70] = odd
+    check(roots, (x, x.copy()), (other, x.copy()))
+    check(logs, (x,), (other,))

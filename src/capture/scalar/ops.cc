@@ -530,7 +530,7 @@ Val MathCall(Builder& b, const std::string& name, const std::vector<Val>& args) 
   for (const MathRow& row : kMath)
     if (name == row.name) r = b.Call(reinterpret_cast<void*>(row.f), ScalarType::kF64, {v});
   if (r < 0) throw Unsupported{"math." + name};
-  b.ExitIf(b.Op(ScalarOp::kNot, ScalarType::kBool, b.Op(ScalarOp::kFinite, ScalarType::kBool, r)));
+  b.ExitIfNewSpecial(r, v);  // Python raises an error
   return New(Is::kFloat, r);
 }
 

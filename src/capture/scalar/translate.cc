@@ -574,7 +574,12 @@ Translation Translate(FjFrame* frame, const Loop& loop, int from, const Hopes& h
       kinds.merge(translator.Learned(made));
       bool changed = kinds.size() != known;
       changed |= merge(translator);
-      if (!changed || ++tries == kMostTries) return made;
+      if (changed && ++tries < kMostTries) continue;
+      if (made.loops || std::none_of(made.exits.begin(), made.exits.end(), [](auto& e) { return e.others; }))
+        return made;
+      Hopes less = hopes;
+      less.together = true;
+      return Translate(frame, loop, from, less);
     } catch (const NotInline& call) {
       if (!not_inline.insert(call.pc).second) throw std::runtime_error("scalar code: a call cannot be left to Python");
     } catch (const NotBrief&) {

@@ -271,6 +271,7 @@ class Translator final : public Builder {
   // Ends the block: everything into its variable, and on to the state's own block; `round`: by way of where the loop
   // goes round.
   void GoTo(State s, bool round = false);
+  bool OthersCome(const State& s);
   static void NumberViews(State& s);
 
   // A block of its own that goes on with this state: where a branch leads to.
@@ -614,6 +615,7 @@ class Translator final : public Builder {
   Translation out_;
   std::map<std::pair<int, int>, int> cells_;  // (position, part): the flag that it was written is part -1
   std::map<std::tuple<int, int, int, ScalarType>, int> homes_;
+  std::optional<State> entered_;  // the state at the loop's first instruction with which the code is entered
   std::map<std::string, int> versions_;
   std::map<PyCodeObject*, std::set<int>> targets_;
   struct Work {
