@@ -48,6 +48,8 @@ bool Sink(llvm::BasicBlock& block) {
   const bool first = NotLeast(asked->getCondition(), true, x);
   if (!first && !NotLeast(asked->getCondition(), false, x)) return false;
   llvm::BasicBlock* other = asked->getSuccessor(first);
+  if (other == exit) return false;
+  for (llvm::Instruction& i : *next) i.dropPoisonGeneratingFlags();  // they may be asked of the least int now
   auto* sunk = llvm::BasicBlock::Create(block.getContext(), "sunk", block.getParent(), other);
   llvm::IRBuilder<> b(sunk);
   auto* branch = b.CreateCondBr(check->getCondition(), exit, other);
