@@ -195,6 +195,12 @@ class Emitter {
     return b_.CreateExtractValue(pair, 0);
   }
 
+  Value* ShiftedLeft(const ScalarInst& i) {
+    Value *x = values_[i.a], *y = values_[i.b], *v = b_.CreateShl(x, y);
+    if (!low_bits_[i.id]) ExitIf(b_.CreateICmpNE(b_.CreateAShr(v, y), x), i.exit);
+    return v;
+  }
+
   Value* Finite(Value* v) {  // of what is not, v - v is not-a-number
     Value* nothing = b_.CreateFSub(v, v);
     return b_.CreateFCmpORD(nothing, nothing);
@@ -455,6 +461,7 @@ class Emitter {
       case ScalarOp::kAddOver: return Overflowing(llvm::Intrinsic::sadd_with_overflow, i);
       case ScalarOp::kSubOver: return Overflowing(llvm::Intrinsic::ssub_with_overflow, i);
       case ScalarOp::kMulOver: return Overflowing(llvm::Intrinsic::smul_with_overflow, i);
+      case ScalarOp::kShlOver: return ShiftedLeft(i);
       case ScalarOp::kEq:
       case ScalarOp::kNe:
       case ScalarOp::kLt:

@@ -204,7 +204,8 @@ std::vector<bool> LowBitsOf(const ScalarCode& code) {
     for (const ScalarInst& i : block)
       if (i.op == ScalarOp::kConst && i.type == ScalarType::kInt) constant[i.id] = i.imm;
     for (const ScalarInst& i : llvm::reverse(block)) {
-      const bool over = i.op == ScalarOp::kAddOver || i.op == ScalarOp::kSubOver || i.op == ScalarOp::kMulOver;
+      const bool shift = i.op == ScalarOp::kShlOver;
+      const bool over = i.op == ScalarOp::kAddOver || i.op == ScalarOp::kSubOver || i.op == ScalarOp::kMulOver || shift;
       const bool bits = (i.op == ScalarOp::kAnd || i.op == ScalarOp::kOr || i.op == ScalarOp::kXor);
       if (i.id >= 0) low[i.id] = (over || bits) && i.type == ScalarType::kInt && asked[i.id] && !whole[i.id];
       const bool passes = i.id >= 0 && low[i.id];
@@ -212,7 +213,8 @@ std::vector<bool> LowBitsOf(const ScalarCode& code) {
         if (operand < 0) continue;
         const int other = operand == i.a ? i.b : i.a;
         const bool masked = i.op == ScalarOp::kAnd && i.type == ScalarType::kInt && constant[other] >= 0;
-        (passes || masked ? asked : whole)[operand] = true;
+        const bool part = passes && !(shift && operand == i.b);
+        (part || masked ? asked : whole)[operand] = true;
       }
       for (const int v : i.args) whole[v] = true;
       if (i.exit >= 0 && !(passes && over))

@@ -50,6 +50,20 @@ def test_lowest_bits_of_products():
     check(hashed, (values, False), ([2**40, -(2**62), 3], False), (values, True))
 
 
+def turned(values):
+    a, b = 1, 0
+    for v in values:
+        a = ((a << 7 | a >> 25) ^ (v << 40)) & 0xFFFFFFFF
+        b ^= (a << (v & 31)) & 0xFFFF
+    return a, b
+
+
+def test_lowest_bits_of_shifts():
+    values = [int(v) for v in rng().integers(-(2**62), 2**62, 200)]
+    one_run(turned, values)
+    check(turned, (values,), ([2**62, -1, 5] * 30,))
+
+
 def looked_up(values, table, size):
     total = 0
     for i in range(len(values)):

@@ -149,9 +149,7 @@ int FloorDivision(Builder& b, int x, int y, std::optional<int64_t> divisor, int6
 
 int ShiftLeft(Builder& b, int x, int y) {
   ExitOutside(b, y, 0, 62);
-  const int r = b.Op(ScalarOp::kShl, ScalarType::kInt, x, y);
-  b.ExitIf(b.Compare(ScalarOp::kNe, b.Op(ScalarOp::kShr, ScalarType::kInt, r, y), x));
-  return r;
+  return b.Over(ScalarOp::kShlOver, x, y);
 }
 
 int ShiftRight(Builder& b, int x, int y) {
