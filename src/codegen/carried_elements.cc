@@ -1,5 +1,6 @@
 #include "codegen/carried_elements.h"
 
+#include <llvm/ADT/STLExtras.h>
 #include <llvm/Analysis/AliasAnalysis.h>
 #include <llvm/Analysis/LoopInfo.h>
 #include <llvm/Analysis/ScalarEvolution.h>
@@ -124,8 +125,29 @@ class CarriedElements {
              !loop_.isLoopInvariant(branch->getCondition());
     };
     return llvm::all_of(exiting,
-                        [&](llvm::BasicBlock* b) { return dt_.dominates(load.getParent(), b) || asks_else(b); }) &&
+                        [&](llvm::BasicBlock* b) {
+                          return dt_.dominates(load.getParent(), b) || asks_else(b) || AsksNumbers(*b, load);
+                        }) &&
            expander.isSafeToExpandAt(start, loop_.getLoopPreheader()->getTerminator());
+  }
+
+  // Does the loop end here by what numbers came to, of which the load's address is not made? Then that is the array's
+  // whether it ends or not: whether it is is asked by comparisons of ints.
+  bool AsksNumbers(llvm::BasicBlock& b, llvm::LoadInst& load) const {
+    const auto* branch = llvm::dyn_cast<llvm::BranchInst>(b.getTerminator());
+    if (!branch || !branch->isConditional() || &b == loop_.getLoopLatch()) return false;
+    const Value* asked = branch->getCondition();
+    if (llvm::isa<llvm::FCmpInst>(asked)) return true;
+    const auto* part = llvm::dyn_cast<llvm::ExtractValueInst>(asked);
+    const auto* sum = part ? llvm::dyn_cast<llvm::WithOverflowInst>(part->getAggregateOperand()) : nullptr;
+    return sum && !MadeOf(load.getPointerOperand(), sum, 0);
+  }
+  bool MadeOf(const Value* v, const Value* of, int depth) const {
+    constexpr int kDeep = 16;
+    if (v == of || depth == kDeep) return true;
+    const auto* i = llvm::dyn_cast<llvm::Instruction>(v);
+    if (!i || !loop_.contains(i) || (llvm::isa<llvm::PHINode>(i) && i->getParent() == loop_.getHeader())) return false;
+    return llvm::any_of(i->operands(), [&](const Value* o) { return MadeOf(o, of, depth + 1); });
   }
 
   // Does `write` meet neither what the load reads in its round nor what it reads in the next one?

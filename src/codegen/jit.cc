@@ -2,6 +2,7 @@
 // thread keeps one per Isa.
 #include "codegen/jit.h"
 
+#include <llvm/Analysis/LoopAccessAnalysis.h>
 #include <llvm/IR/LegacyPassManager.h>
 #include <llvm/IR/Module.h>
 #include <llvm/IR/Verifier.h>
@@ -41,6 +42,12 @@ void SetLlvmOption(const char* name, bool value) {
   if (auto it = options.find(name); it != options.end()) static_cast<llvm::cl::opt<bool>*>(it->second)->setValue(value);
 }
 
+// Some are asked for only if they were named.
+void AllowLlvmOption(const char* name) {
+  auto& options = llvm::cl::getRegisteredOptions();
+  if (auto it = options.find(name); it != options.end()) it->second->addOccurrence(1, name, "true");
+}
+
 void Initialize() {
   static std::once_flag once;
   std::call_once(once, [] {
@@ -50,6 +57,9 @@ void Initialize() {
     // Loop strength reduction takes a third of the time of a small kernel; our loops have one counter and x86 scales it
     // for free. There is no option for it but the command line's.
     SetLlvmOption("disable-lsr", true);
+    AllowLlvmOption("unroll-runtime-multi-exit");  // scalar_code.cc asks for it where it wants it
+    // Parts of one array overlap as a whole where their rows do not.
+    llvm::VectorizerParams::HoistRuntimeChecks = false;
 #ifdef FRAMEJIT_SANITIZE_CODE
     // Of the first three the runtime would have to hear when code is loaded. With the last one a masked load is not
     // looked at behind a load of its first element.

@@ -44,7 +44,6 @@
 #include <llvm/Transforms/Utils/BasicBlockUtils.h>
 #include <llvm/Transforms/Utils/Local.h>
 #include <llvm/Transforms/Utils/LoopUtils.h>
-#include <llvm/Transforms/Utils/UnrollLoop.h>
 #include <llvm/Transforms/Vectorize/LoopVectorize.h>
 
 #include <atomic>
@@ -57,6 +56,8 @@
 #include "codegen/modulo.h"
 #include "codegen/scalar_ranges.h"
 #include "codegen/selects.h"
+#include "codegen/several_rounds.h"
+#include "codegen/sunk_checks.h"
 #include "codegen/sunk_counters.h"
 #include "codegen/sure_loads.h"
 #include "codegen/versioned_loops.h"
@@ -69,7 +70,12 @@ using llvm::Value;
 class Emitter {
  public:
   Emitter(llvm::Module& m, const ScalarCode& code, const std::string& symbol)
-      : m_(m), code_(code), b_(m.getContext()), values_(code.num_values), ranges_(RangesOf(code)) {
+      : m_(m),
+        code_(code),
+        b_(m.getContext()),
+        values_(code.num_values),
+        ranges_(RangesOf(code)),
+        low_bits_(LowBitsOf(code)) {
     auto* type = llvm::FunctionType::get(b_.getInt64Ty(), {b_.getPtrTy(), b_.getInt64Ty()}, false);
     f_ = llvm::Function::Create(type, llvm::Function::ExternalLinkage, symbol, m);
     f_->addFnAttr(llvm::Attribute::NoUnwind);
@@ -171,6 +177,11 @@ class Emitter {
       if (i.op == ScalarOp::kMulOver) return b_.CreateNSWMul(x, y);
       return i.op == ScalarOp::kAddOver ? b_.CreateNSWAdd(x, y) : b_.CreateNSWSub(x, y);
     }
+    if (low_bits_[i.id]) {
+      Value *x = values_[i.a], *y = values_[i.b];
+      if (i.op == ScalarOp::kMulOver) return b_.CreateMul(x, y);
+      return i.op == ScalarOp::kAddOver ? b_.CreateAdd(x, y) : b_.CreateSub(x, y);
+    }
     for (auto [x, factor] : {std::pair(i.b, i.a), std::pair(i.a, i.b)}) {
       const std::optional<int64_t> most = i.op == ScalarOp::kMulOver ? MostFactor(ranges_[factor]) : std::nullopt;
       if (!most) continue;
@@ -182,6 +193,12 @@ class Emitter {
     Value* pair = b_.CreateBinaryIntrinsic(id, values_[i.a], values_[i.b]);
     ExitIf(b_.CreateExtractValue(pair, 1), i.exit);
     return b_.CreateExtractValue(pair, 0);
+  }
+
+  Value* ShiftedLeft(const ScalarInst& i) {
+    Value *x = values_[i.a], *y = values_[i.b], *v = b_.CreateShl(x, y);
+    if (!low_bits_[i.id]) ExitIf(b_.CreateICmpNE(b_.CreateAShr(v, y), x), i.exit);
+    return v;
   }
 
   Value* Finite(Value* v) {  // of what is not, v - v is not-a-number
@@ -444,6 +461,7 @@ class Emitter {
       case ScalarOp::kAddOver: return Overflowing(llvm::Intrinsic::sadd_with_overflow, i);
       case ScalarOp::kSubOver: return Overflowing(llvm::Intrinsic::ssub_with_overflow, i);
       case ScalarOp::kMulOver: return Overflowing(llvm::Intrinsic::smul_with_overflow, i);
+      case ScalarOp::kShlOver: return ShiftedLeft(i);
       case ScalarOp::kEq:
       case ScalarOp::kNe:
       case ScalarOp::kLt:
@@ -497,6 +515,7 @@ class Emitter {
   std::vector<llvm::BasicBlock*> blocks_;
   std::vector<Value*> values_;
   std::vector<ScalarRange> ranges_;
+  std::vector<bool> low_bits_;
   std::map<std::pair<int64_t, ScalarType>, Value*> inputs_;
   std::map<int, llvm::BasicBlock*> exits_;
   std::map<int, llvm::MDNode*> groups_;  // of loops
@@ -512,11 +531,6 @@ struct OneVectorPass : llvm::PassInfoMixin<OneVectorPass> {
     return llvm::PreservedAnalyses::all();
   }
 };
-
-// Loops that run as a rule, and that are neither vectorised nor the rest of such a one.
-bool Runs(const llvm::Loop& loop) {
-  return loop.isInnermost() && !llvm::findStringMetadataForLoop(&loop, "llvm.loop.isvectorized");
-}
 
 // Counters and products of counters become one addition in each round.
 struct StrengthReducePass : llvm::PassInfoMixin<StrengthReducePass> {
@@ -538,33 +552,6 @@ struct DropAssumesPass : llvm::PassInfoMixin<DropAssumesPass> {
         llvm::RecursivelyDeleteTriviallyDeadInstructions(condition);
       }
     return llvm::PreservedAnalyses::none();
-  }
-};
-
-// Small loops whose number of rounds is known before the first go through four at once.
-struct SeveralRoundsPass : llvm::PassInfoMixin<SeveralRoundsPass> {
-  llvm::PreservedAnalyses run(llvm::Function& f, llvm::FunctionAnalysisManager& fam) {
-    constexpr unsigned kAtOnce = 4;  // How many rounds become one.
-    constexpr unsigned kMost = 24;   // Loops of more instructions than these stay as they are.
-    auto& li = fam.getResult<llvm::LoopAnalysis>(f);
-    auto& se = fam.getResult<llvm::ScalarEvolutionAnalysis>(f);
-    auto& dt = fam.getResult<llvm::DominatorTreeAnalysis>(f);
-    auto& tti = fam.getResult<llvm::TargetIRAnalysis>(f);
-    bool changed = false;
-    for (llvm::Loop* loop : li.getLoopsInPreorder()) {
-      if (!Runs(*loop) || !loop->isLoopSimplifyForm() || loop->getExitingBlock() != loop->getLoopLatch()) continue;
-      unsigned size = 0;
-      for (llvm::BasicBlock* block : loop->blocks()) size += block->size();
-      if (size > kMost || llvm::isa<llvm::SCEVCouldNotCompute>(se.getBackedgeTakenCount(loop))) continue;
-      llvm::formLCSSA(*loop, dt, &li, &se);
-      llvm::UnrollLoopOptions how{};
-      how.Count = kAtOnce;
-      how.Runtime = how.AllowExpensiveTripCount = true;
-      changed |= llvm::UnrollLoop(loop, how, &li, &se, &dt, &fam.getResult<llvm::AssumptionAnalysis>(f), &tti,
-                                  &fam.getResult<llvm::OptimizationRemarkEmitterAnalysis>(f),
-                                  /*PreserveLCSSA=*/true) != llvm::LoopUnrollResult::Unmodified;
-    }
-    return changed ? llvm::PreservedAnalyses::none() : llvm::PreservedAnalyses::all();
   }
 };
 
@@ -614,6 +601,7 @@ void Optimize(llvm::Module& m, llvm::TargetMachine& machine) {
   fpm.addPass(llvm::EarlyCSEPass(true));
   fpm.addPass(llvm::InstCombinePass());
   fpm.addPass(llvm::SimplifyCFGPass());
+  fpm.addPass(SunkChecksPass());
   llvm::LoopPassManager loops;
   loops.addPass(llvm::LoopRotatePass());
   loops.addPass(llvm::LICMPass(llvm::LICMOptions()));

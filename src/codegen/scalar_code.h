@@ -37,7 +37,8 @@ enum class ScalarOp : uint8_t {
   kFloor,  // kAdd, kSub, kMul of ints wrap; kDiv of floats
   kAddOver,
   kSubOver,
-  kMulOver,  // These three are of ints. Overflow: exit.
+  kMulOver,
+  kShlOver,  // a * 2^b, 0 <= b < 63. These four are of ints. Overflow: exit.
   kNext,     // a + 1, which is no overflow
   kIndex,    // a, or a + b if a is negative; not in [0, b): exit
   kDivTrunc,

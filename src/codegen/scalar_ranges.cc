@@ -2,6 +2,8 @@
 // first, and taken back where some value that it gets is not so, until nothing changes.
 #include "codegen/scalar_ranges.h"
 
+#include <llvm/ADT/STLExtras.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -52,7 +54,8 @@ ScalarRange OfType(DType t) {
 
 class Ranges {
  public:
-  explicit Ranges(const ScalarCode& code) : code_(code), known(code.num_values), variables_(code.variables.size()) {
+  explicit Ranges(const ScalarCode& code)
+      : code_(code), low_bits_(LowBitsOf(code)), known(code.num_values), variables_(code.variables.size()) {
     const bool slow = Steps() <= kMostSlowSteps;
     for (Variable& v : variables_) v = {true, slow};
     while (Pass()) {
@@ -93,7 +96,7 @@ class Ranges {
     const auto [lo, hi] = Bounds(i.op, a, b);
     const bool fixed = Fixed(a) && Fixed(b) && lo >= -kSmallNumber && hi <= kSmallNumber;
     const bool step = (a.slow && Small(b, kSlowStep)) || (b.slow && Small(a, kSlowStep));
-    const bool checked = i.op == ScalarOp::kAddOver || i.op == ScalarOp::kSubOver;
+    const bool checked = (i.op == ScalarOp::kAddOver || i.op == ScalarOp::kSubOver) && !low_bits_[i.id];
     if (checked && (lo < kLeast || hi > kMost))
       return {static_cast<int64_t>(std::max<Wide>(lo, kLeast)), static_cast<int64_t>(std::min<Wide>(hi, kMost)), false};
     return Between(lo, hi, fixed || step);
@@ -101,10 +104,10 @@ class Ranges {
   ScalarRange Product(const ScalarInst& i) {
     auto [lo, hi] = Bounds(i.op, known[i.a], known[i.b]);
     if (i.a == i.b) lo = std::max<Wide>(lo, 0);
-    const bool left = MostFactor(known[i.a]).has_value();
-    if (i.op == ScalarOp::kMulOver && (lo < kLeast || hi > kMost) && (left || MostFactor(known[i.b])))
+    const bool left = MostFactor(known[i.a]).has_value(), checked = i.op == ScalarOp::kMulOver && !low_bits_[i.id];
+    if (checked && (lo < kLeast || hi > kMost) && (left || MostFactor(known[i.b])))
       return {known[left ? i.b : i.a].lo < 0 ? -kLookedAt : 0, kLookedAt, false};
-    if (i.op == ScalarOp::kMulOver && (lo < kLeast || hi > kMost))
+    if (checked && (lo < kLeast || hi > kMost))
       return {static_cast<int64_t>(std::max<Wide>(lo, kLeast)), static_cast<int64_t>(std::min<Wide>(hi, kMost)), false};
     return Between(lo, hi, Fixed(known[i.a]) && Fixed(known[i.b]) && lo >= -kSmallNumber && hi <= kSmallNumber);
   }
@@ -178,6 +181,7 @@ class Ranges {
   }
 
   const ScalarCode& code_;
+  const std::vector<bool> low_bits_;
 
  public:
   std::vector<ScalarRange> known;
@@ -190,6 +194,37 @@ class Ranges {
 
 std::vector<ScalarRange> RangesOf(const ScalarCode& code) {
   return std::move(Ranges(code).known);
+}
+
+// Values are used in their block alone: from its end, each one's uses are known when it is come to.
+std::vector<bool> LowBitsOf(const ScalarCode& code) {
+  std::vector<bool> low(code.num_values), asked(code.num_values), whole(code.num_values);
+  std::vector<int64_t> constant(code.num_values, -1);
+  for (const auto& block : code.blocks) {
+    for (const ScalarInst& i : block)
+      if (i.op == ScalarOp::kConst && i.type == ScalarType::kInt) constant[i.id] = i.imm;
+    for (const ScalarInst& i : llvm::reverse(block)) {
+      const bool shift = i.op == ScalarOp::kShlOver;
+      const bool over = i.op == ScalarOp::kAddOver || i.op == ScalarOp::kSubOver || i.op == ScalarOp::kMulOver || shift;
+      const bool bits = (i.op == ScalarOp::kAnd || i.op == ScalarOp::kOr || i.op == ScalarOp::kXor);
+      if (i.id >= 0) low[i.id] = (over || bits) && i.type == ScalarType::kInt && asked[i.id] && !whole[i.id];
+      const bool passes = i.id >= 0 && low[i.id];
+      for (const int operand : {i.a, i.b, i.c}) {
+        if (operand < 0) continue;
+        const int other = operand == i.a ? i.b : i.a;
+        const bool masked = i.op == ScalarOp::kAnd && i.type == ScalarType::kInt && constant[other] >= 0;
+        const bool part = passes && !(shift && operand == i.b);
+        (part || masked ? asked : whole)[operand] = true;
+      }
+      for (const int v : i.args) whole[v] = true;
+      if (i.exit >= 0 && !(passes && over))
+        for (const auto& [cell, v] : code.exits[i.exit].cells) whole[v] = true;
+    }
+  }
+  for (const auto& block : code.blocks)
+    for (const ScalarInst& i : block)
+      if (i.op == ScalarOp::kAnd || i.op == ScalarOp::kOr || i.op == ScalarOp::kXor) low[i.id] = false;
+  return low;
 }
 
 std::optional<bool> Decided(ScalarOp op, const ScalarRange& a, const ScalarRange& b) {

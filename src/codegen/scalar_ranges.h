@@ -33,6 +33,9 @@ bool MayOverflow(ScalarOp op, const ScalarRange& a, const ScalarRange& b);
 // looked at instead. This gives how far it may lie from 0; the product is at most kLookedAt then. Nothing of others.
 inline constexpr int64_t kLookedAt = int64_t{1} << 62;
 std::optional<int64_t> MostFactor(const ScalarRange& b);
+// Of every value: is it a sum, a difference, a product or a shift to the left of which nothing but the lowest bits is
+// asked, as (a * b + c) & 0xFFFF asks? Then it may go round.
+std::vector<bool> LowBitsOf(const ScalarCode& code);
 // What a comparison (kEq to kGe) of ints says whatever they are; nothing if it says now this, now that.
 std::optional<bool> Decided(ScalarOp op, const ScalarRange& a, const ScalarRange& b);
 

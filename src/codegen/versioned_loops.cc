@@ -4,6 +4,7 @@
 // passes for this (IRCE, loop predication, unswitching) want one exit, a signed bound, or a copy for every check.
 #include "codegen/versioned_loops.h"
 
+#include <llvm/ADT/STLExtras.h>
 #include <llvm/ADT/SetVector.h>
 #include <llvm/Analysis/LoopInfo.h>
 #include <llvm/Analysis/ScalarEvolution.h>
@@ -139,7 +140,10 @@ class Versioner {
     if (less != llvm::ICmpInst::ICMP_ULT || x->getType() != i64_ || !se_.isLoopInvariant(y, &loop_)) return;
     // More than 2^63 values: then what moves by less than that cannot go round unseen.
     if (!se_.isKnownNonNegative(y) || !Safe(y, loop_.getLoopPreheader()->getTerminator())) return;
-    if (auto ends = Ends(x); !ends.empty()) checks_.push_back({&c, holds, std::move(ends), y});
+    auto ends = Ends(x);
+    // What fails in the first or the last round is asked under a condition of the program's (`if j > 1`), and stays.
+    const auto fails = [&](const SCEV* v) { return se_.isKnownPredicate(llvm::ICmpInst::ICMP_UGE, v, y); };
+    if (!ends.empty() && llvm::none_of(ends, fails)) checks_.push_back({&c, holds, std::move(ends), y});
   }
 
   // What LLVM makes of a bound that a counter reaches: the round in which it does is none of the loop's.

@@ -232,6 +232,15 @@ Val Translator::ItemOf(const Part& p) {
   return Complex(New(Is::kFloat, v.value), New(Is::kFloat, v.imag), true);
 }
 
+// All `n` that it has, one by one. Python tells of another number.
+std::vector<Val> Translator::RowsOf(const Part& p, int n) {
+  if (!p.rank()) throw Unsupported{"unpacking"};
+  ExitIf(Compare(ScalarOp::kNe, p.sizes[0], Int(n)));
+  std::vector<Val> rows;
+  for (int k = 0; k < n; ++k) rows.push_back(ItemOf(Index(p, IntConstant(*this, k), /*within=*/true)));
+  return rows;
+}
+
 Val Translator::ArrayAttribute(const Part& p, const std::string& name) {
   if (name == "ndim") return IntConstant(*this, p.rank());
   if (name == "T") {
@@ -441,10 +450,6 @@ void Translator::StoreElement(int address, int offset, Element v, DType t, int a
   if (!IsComplex(t)) return StoreAt(address, offset, v.value, t, array);
   StoreAt(address, offset, v.value, DType::kFloat64, array);
   StoreAt(address, Op(ScalarOp::kAdd, ScalarType::kInt, offset, Int(sizeof(double))), v.imag, DType::kFloat64, array);
-}
-
-int Translator::Wrap(int v, DType t) {
-  return Emit({.op = ScalarOp::kWrap, .a = v, .dtype = t, .id = -2});
 }
 
 void Translator::Bad(int condition) {

@@ -282,7 +282,13 @@ void Translator::GoTo(State s, bool round) {
     if (stored_[i]) sets.emplace_back(changed_[i], Flag(true));
   for (auto [variable, value] : sets) Emit({.op = ScalarOp::kSet, .a = value, .imm = variable});
   NumberViews(s);
-  auto [it, made] = versions_.try_emplace((round ? "r" : "") + s.key(), static_cast<int>(code.blocks.size()));
+  const std::string key = (round ? "r" : "") + s.key();
+  if (!round && OthersCome(s)) {
+    Leave(s, "", false);
+    out_.exits.back().others = true;
+    return;
+  }
+  auto [it, made] = versions_.try_emplace(key, static_cast<int>(code.blocks.size()));
   Emit({.op = ScalarOp::kJump, .imm = it->second});
   leads_to_[current_].push_back(it->second);
   if (!made) return;
@@ -290,6 +296,33 @@ void Translator::GoTo(State s, bool round) {
   code.blocks.emplace_back();
   extra_blocks_ += round;
   work_.push_back({it->second, std::move(s), round});
+}
+
+// Does an outer loop go round with numbers of other kinds than the code is entered with, and all else alike? Whether it
+// is in a chunk is nothing else.
+bool Translator::OthersCome(const State& s) {
+  const Frame& f = s.frames[0];
+  if (s.frames.size() > 1 || f.pc != loop_.start || Innermost(*f.code, f.pc) || hopes_.together) return false;
+  State plain = s;
+  if (loop_.iterates) {
+    Val& it = plain.top().stack.back();
+    if (it.few || it.is == Is::kTupleIter) return false;
+    if (it.is == Is::kChunk) it = Val(it.items[0]);
+    if (it.is == Is::kRangeIter && it.items.size() == 4) it.items.pop_back(), it.brief = false;
+  }
+  if (!entered_) entered_ = plain;
+  const auto number = [](const Val& v) { return v.scalar() || v.is == Is::kEither || v.is == Is::kNull; };
+  bool others = false;
+  const auto compare = [&](const std::vector<Val>& then, const std::vector<Val>& now) {
+    for (size_t i = 0; i < then.size(); ++i) {
+      if (then[i].key() == now[i].key()) continue;
+      if (!number(then[i]) || !number(now[i])) return false;
+      others = true;
+    }
+    return true;
+  };
+  const Frame &then = entered_->frames[0], &now = plain.frames[0];
+  return compare(then.locals, now.locals) && compare(then.stack, now.stack) && others;
 }
 
 // Where a loop begins with a float of Python that its rounds make one of NumPy (`s = 0.0`, then `s += x[i]`), or with a

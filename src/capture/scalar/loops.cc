@@ -38,8 +38,9 @@ constexpr int64_t kWorkOfEntry = 32;  // into code
 constexpr int kVersions = 4;
 // After so many runs it must have gone round so often in each.
 constexpr int64_t kRuns = 64, kRounds = 3;
-constexpr int64_t kWorthIt = 16;   // rounds, where it usually ends after few
-constexpr int64_t kWorthUndo = 8;  // rounds: then a copy of what is written costs less than buffers
+constexpr int64_t kWorthIt = 16;    // rounds, where it usually ends after few
+constexpr int64_t kMostOthers = 4;  // so often may kinds change until a loop ends
+constexpr int64_t kWorthUndo = 8;   // rounds: then a copy of what is written costs less than buffers
 
 }  // namespace
 
@@ -74,6 +75,8 @@ struct CodeLoops::Head {
   bool seldom = false;                                 // it pays only where many rounds are left
   bool differ = false;                                 // numbers that were alike when code was made no longer are
   bool undone = false;                                 // A run was undone.
+  int64_t others = 0;                                  // Of the runs that ended where other kinds came.
+  bool together = false;                               // Hopes::together: kinds come and go
   std::set<int> longs;                                 // Hopes::longs
   std::vector<std::unique_ptr<Version>> versions;
 };
@@ -185,6 +188,7 @@ void CodeLoops::Compile(Compiled& compiled, Head& head, FjFrame* frame) {
   scalar::Hopes hopes{.natural = head.versions.size() + 1 < kVersions, .sizes = !head.differ};
   hopes.brief = !HasLongRows(frame);
   hopes.longs = head.longs;
+  hopes.together = head.together || !hopes.natural;
   hopes.finite = hopes.natural && !head.undone && RoundsLeft(head, frame) >= kWorthUndo;
   made->t = scalar::Translate(frame, head.loop, head.loop.start, hopes);
   const auto asked = [&](auto&& of) {
@@ -217,7 +221,7 @@ void CodeLoops::Compile(Compiled& compiled, Head& head, FjFrame* frame) {
     if (scalar::ReadFrame(made->t, frame, cells.data(), found.data())) scalar::MakeAlike(made->t, cells.data());
   }
   const int blocks = made->t.blocks;
-  if (blocks > kSmallCode && Gain(head, frame) < kWorkForBlock * blocks) {
+  if (blocks > kSmallCode && !head.together && Gain(head, frame) < kWorkForBlock * blocks) {
     head.again = kPatience * head.visits;
     diag::Log(diag::Channel::loop_, "no scalar code yet: " + std::to_string(blocks) + " blocks  [" + name + "]");
     return;
@@ -313,8 +317,9 @@ std::optional<frame::Action> CodeLoops::At(Compiled& compiled, FjFrame* frame, b
     head->rounds += cells[0];
     work_ += kWorkOfRound * cells[0] + kWorkOfEntry;
     coded_ += kWorkOfRound * cells[0];
-    ++head->runs;
     const ExitState& e = t.exits[exit];
+    head->runs += !e.others;
+    head->others += e.others;
     head->ended += e.usual;
     if (head->runs >= kRuns && head->rounds < kRounds * head->runs)
       (2 * head->ended > head->runs && head->loop.iterates ? head->seldom : head->off) = true;
@@ -326,7 +331,12 @@ std::optional<frame::Action> CodeLoops::At(Compiled& compiled, FjFrame* frame, b
       head->versions.erase(head->versions.begin() + static_cast<ptrdiff_t>(i));
       return frame::Action::kStep;
     }
-    return e.usual || e.breaker ? frame::Action::kAgain : frame::Action::kStep;
+    if (e.others && head->others > kMostOthers * (head->ended + kVersions) && !head->together) {
+      head->together = true;
+      head->versions.clear();
+      return frame::Action::kAgain;
+    }
+    return e.usual || e.breaker || e.others ? frame::Action::kAgain : frame::Action::kStep;
   }
 }
 

@@ -149,9 +149,7 @@ int FloorDivision(Builder& b, int x, int y, std::optional<int64_t> divisor, int6
 
 int ShiftLeft(Builder& b, int x, int y) {
   ExitOutside(b, y, 0, 62);
-  const int r = b.Op(ScalarOp::kShl, ScalarType::kInt, x, y);
-  b.ExitIf(b.Compare(ScalarOp::kNe, b.Op(ScalarOp::kShr, ScalarType::kInt, r, y), x));
-  return r;
+  return b.Over(ScalarOp::kShlOver, x, y);
 }
 
 int ShiftRight(Builder& b, int x, int y) {
@@ -275,6 +273,10 @@ Val NumpyBinary(Builder& b, int op, const Val& x, const Val& y) {
     auto [low, high] = RangeOf(t);
     if (op == NB_POWER && (!y.constant || *y.constant < 0)) throw Unsupported{"a power of NumPy's integers"};
     if (op == NB_RSHIFT || op == NB_LSHIFT) ExitOutside(b, w, 0, 8 * DTypeSize(t) - 1);
+    if (op == NB_LSHIFT) {  // what leaves it at the top is lost
+      const int r = b.Op(ScalarOp::kShl, ScalarType::kInt, v, w);
+      return NewNumpy(t, t == DType::kInt64 ? r : b.Wrap(r, t));
+    }
     const int r = Integers(b, op, v, w, y.constant, low);
     if (t != DType::kInt64) ExitUnlessFits(b, r, t);
     return NewNumpy(t, r);
@@ -475,10 +477,19 @@ Val ToFloat(Builder& b, const Val& x) {
   return New(Is::kFloat, Double(b, x));
 }
 
+bool HoldsNumbers(DType t) {
+  if (t == DType::kFloat64 || t == DType::kFloat32) return true;
+  return t < DType::kFloat16 && t != DType::kBool && t != DType::kUInt64;
+}
+
 Val ToNumpy(Builder& b, const Val& x, DType t) {
   if (!x.scalar()) throw Unsupported{"a NumPy scalar of something else than a number"};
   if (t == DType::kFloat64) return NewNumpy(t, Double(b, x));
-  if (t == DType::kInt64 && x.integral()) return NewNumpy(t, Whole(b, x));
+  if (t == DType::kFloat32) return NewNumpy(t, SingleOf(b, x));
+  if (x.integral() && HoldsNumbers(t)) {
+    const int v = WholeFor(b, x, t);
+    return NewNumpy(t, x.is == Is::kNumpy && t != DType::kInt64 ? b.Wrap(v, t) : v);
+  }
   throw Unsupported{"a conversion to a NumPy scalar"};
 }
 
@@ -517,7 +528,7 @@ Val MathCall(Builder& b, const std::string& name, const std::vector<Val>& args) 
   for (const MathRow& row : kMath)
     if (name == row.name) r = b.Call(reinterpret_cast<void*>(row.f), ScalarType::kF64, {v});
   if (r < 0) throw Unsupported{"math." + name};
-  b.ExitIf(b.Op(ScalarOp::kNot, ScalarType::kBool, b.Op(ScalarOp::kFinite, ScalarType::kBool, r)));
+  b.ExitIfNewSpecial(r, v);  // Python raises an error
   return New(Is::kFloat, r);
 }
 

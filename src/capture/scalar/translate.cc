@@ -108,9 +108,12 @@ void Translator::Step(State& s, const Instr& i) {
     }
     case Op::kBuildList: return WriteDown(s, i);
     case Op::kUnpackSequence: {
-      Val v = Pop(s);
-      if (v.is != Is::kTuple || static_cast<int>(v.items.size()) != i.arg) throw Unsupported{"unpacking"};
-      for (int k = i.arg; k-- > 0;) Push(s, v.items[k]);
+      const Val v = Computed(s, Pop(s));
+      std::vector<Val> items = v.is == Is::kTuple ? v.items
+                               : IsArray(v)       ? RowsOf(PartOf(v), i.arg)
+                                                  : std::vector<Val>();
+      if (static_cast<int>(items.size()) != i.arg) throw Unsupported{"unpacking"};
+      for (int k = i.arg; k-- > 0;) Push(s, std::move(items[k]));
       return Next(s, i);
     }
     default: return StepValue(s, i);
@@ -431,10 +434,8 @@ Val Translator::CallType(const State& s, PyObject* callee, std::vector<Val>& arg
     if (type == &PyFloat_Type) return ToFloat(*this, args[0]);
     if (type == &PyBool_Type) return New(Is::kBool, Truth(*this, args[0]));
     const tensor::NumpyApi* api = tensor::Numpy();
-    if (api && callee == reinterpret_cast<PyObject*>(api->scalar[static_cast<int>(DType::kFloat64)]))
-      return ToNumpy(*this, args[0], DType::kFloat64);
-    if (api && callee == reinterpret_cast<PyObject*>(api->scalar[static_cast<int>(DType::kInt64)]))
-      return ToNumpy(*this, args[0], DType::kInt64);
+    if (const auto t = api ? tensor::ScalarDType(*api, type) : std::nullopt; t && HoldsNumbers(*t))
+      return ToNumpy(*this, args[0], *t);
   }
   if (std::optional<Val> v = CallNumpy(s, tensor::CalleeOf(callee).name(), args)) return *v;
   *known = false;
@@ -573,7 +574,12 @@ Translation Translate(FjFrame* frame, const Loop& loop, int from, const Hopes& h
       kinds.merge(translator.Learned(made));
       bool changed = kinds.size() != known;
       changed |= merge(translator);
-      if (!changed || ++tries == kMostTries) return made;
+      if (changed && ++tries < kMostTries) continue;
+      if (made.loops || std::none_of(made.exits.begin(), made.exits.end(), [](auto& e) { return e.others; }))
+        return made;
+      Hopes less = hopes;
+      less.together = true;
+      return Translate(frame, loop, from, less);
     } catch (const NotInline& call) {
       if (!not_inline.insert(call.pc).second) throw std::runtime_error("scalar code: a call cannot be left to Python");
     } catch (const NotBrief&) {

@@ -36,6 +36,7 @@ struct ExitState {
   int next = 0;          // The instruction at which Python goes on.
   bool usual = false;    // Has the loop ended?
   bool breaker = false;  // signals and other threads wait, where the loop goes round
+  bool others = false;   // the loop goes on with other kinds of numbers, for which there is or will be other code
   int many = -1;         // the loop of Hopes::longs that has begun
   bool undo = false;     // Nothing of the run is to remain: what it wrote is put back, and the frame stays as it was.
   std::vector<Slot> locals, stack;
@@ -86,6 +87,9 @@ struct Hopes {
   bool apart = true;    // What the code writes lies in one array alone.
   bool sizes = false;   // Small sizes of arrays are what they are now.
   bool unrolls = true;  // Loops over very few numbers may become code for each of them.
+  // Rounds of an outer loop that begin with other kinds are part of this code, too. LLVM makes less of them: they are
+  // come to from the middle of a loop inside.
+  bool together = false;
   // Innermost loops over numbers that are come to again and again have at most kServed rounds, but for these: their
   // first instructions, the outermost loop's code alone.
   bool brief = false;

@@ -271,6 +271,7 @@ class Translator final : public Builder {
   // Ends the block: everything into its variable, and on to the state's own block; `round`: by way of where the loop
   // goes round.
   void GoTo(State s, bool round = false);
+  bool OthersCome(const State& s);
   static void NumberViews(State& s);
 
   // A block of its own that goes on with this state: where a branch leads to.
@@ -535,6 +536,7 @@ class Translator final : public Builder {
   void IndexAxis(const Part& p, int axis, const Val& index, bool within, Part& out);
   Part Index(const Part& p, const Val& index, bool within = false);
   Val ItemOf(const Part& p);
+  std::vector<Val> RowsOf(const Part& p, int n);
   int BaseOf(const Part& p);
   static int Lies(const Part& p) { return p.base >= 0 ? kMadeArrays : p.object; }
   int Memory(DType t, const std::vector<int>& sizes);
@@ -567,7 +569,6 @@ class Translator final : public Builder {
   void StoreElement(int address, int offset, Element v, DType t, int array);
   Element NumberAs(const Val& v, DType t);
   DType TypeOfBoth(const Val& x, const Val& y);
-  int Wrap(int v, DType t);
   void Bad(int condition);
   Element Finite(Element v, DType t, bool shown);
   Element EvalAs(int node, const std::vector<int>& at, DType t, bool shown);
@@ -614,6 +615,7 @@ class Translator final : public Builder {
   Translation out_;
   std::map<std::pair<int, int>, int> cells_;  // (position, part): the flag that it was written is part -1
   std::map<std::tuple<int, int, int, ScalarType>, int> homes_;
+  std::optional<State> entered_;  // the state at the loop's first instruction with which the code is entered
   std::map<std::string, int> versions_;
   std::map<PyCodeObject*, std::set<int>> targets_;
   struct Work {

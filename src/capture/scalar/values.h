@@ -134,6 +134,7 @@ class Builder {
   int Pointer(const void* p) {
     return Emit({.op = ScalarOp::kConst, .type = ScalarType::kPtr, .imm = reinterpret_cast<int64_t>(p), .id = -2});
   }
+  int Wrap(int v, DType t) { return Emit({.op = ScalarOp::kWrap, .a = v, .dtype = t, .id = -2}); }
   // `natural`: not negative, and small.
   int Input(int cell, ScalarType t, bool natural = false) {
     return Emit({.op = ScalarOp::kInput, .type = t, .imm = cell, .id = -2, .natural = natural, .small = natural});
@@ -234,6 +235,7 @@ int Whole(Builder& b, const Val& x);
 int Double(Builder& b, const Val& x);
 Val ToInt(Builder& b, const Val& x);                                              // As int(x).
 Val ToFloat(Builder& b, const Val& x);                                            // As float(x).
+bool HoldsNumbers(DType t);                                                       // Does ToNumpy know it?
 Val ToNumpy(Builder& b, const Val& x, DType t);                                   // As np.float64(x).
 Val MathCall(Builder& b, const std::string& name, const std::vector<Val>& args);  // math.name
 Val SquareRoot(Builder& b, const Val& x);                                         // np.sqrt
