@@ -164,6 +164,21 @@ PyObject* CaptureSemantics::CallNamed(PyObject* callable, PyObject* const* args,
   return nullptr;
 }
 
+// Is it made of what the encoder of json in C writes by itself?
+static bool IsJson(PyObject* o, int depth = 100) {
+  if (!depth) return false;
+  if (PyDict_CheckExact(o)) {
+    PyObject *key, *value;
+    for (Py_ssize_t at = 0; PyDict_Next(o, &at, &key, &value);)
+      if (!PyUnicode_CheckExact(key) || !IsJson(value, depth - 1)) return false;
+    return true;
+  }
+  if (PyList_CheckExact(o) || PyTuple_CheckExact(o))
+    return std::all_of(PySequence_Fast_ITEMS(o), PySequence_Fast_ITEMS(o) + PySequence_Fast_GET_SIZE(o),
+                       [&](PyObject* item) { return IsJson(item, depth - 1); });
+  return o == Py_None || PyBool_Check(o) || PyUnicode_CheckExact(o) || PyLong_CheckExact(o) || PyFloat_CheckExact(o);
+}
+
 // Objects of classes that say nothing of their calls: those that have rules of their own, then by __call__.
 PyObject* CaptureSemantics::CallObject(PyObject* callable, PyObject** args, Py_ssize_t nargs, PyObject* kwnames) {
   const Py_ssize_t total = nargs + KwCount(kwnames);
@@ -185,6 +200,10 @@ PyObject* CaptureSemantics::CallObject(PyObject* callable, PyObject** args, Py_s
   if (OfType(callable, CType::kPartial)) return CallPartial(callable, args, nargs, kwnames);
   if (OfType(callable, CType::kAttrGetter) && nargs == 1 && total == 1) return CallAttrGetter(callable, args[0]);
   if (PyWeakref_CheckRefExact(callable) && !total && s_.IsOutside(callable)) return Referent(callable);
+  if (!strcmp(Py_TYPE(callable)->tp_name, "_json.Encoder") && nargs == total && ForC(args, total)) {
+    if (!total || !IsJson(args[0])) return s_.Break(BreakId::kUnknownCall, Describe(callable));
+    return s_.Adopt(PyObject_Vectorcall(callable, args, nargs, nullptr));
+  }
   static PyObject* call_name = PyUnicode_InternFromString("__call__");
   PyObject* d = _PyType_Lookup(Py_TYPE(callable), call_name);
   if (d && PyFunction_Check(d)) {
@@ -664,6 +683,11 @@ PyObject* CaptureSemantics::Reduced(PyObject* o, PyObject* protocol) {
   };
   bool plain = PyLong_CheckExact(protocol) && PyLong_AsLong(protocol) >= 2 && LayoutOf(type) == &PyBaseObject_Type &&
                type->tp_flags & Py_TPFLAGS_HEAPTYPE && _PyObject_GetDictPtr(o);
+  static PyObject* const reduce = Interned("__reduce__");
+  if (LayoutOf(type) == type && own("__reduce__") && FactsOf(type).type != CType::kOther) {  // of C's containers
+    Ref bound(LoadAttr(o, reduce));
+    return bound ? Call(bound.get(), nullptr, 0, nullptr) : nullptr;
+  }
   for (const char* n : {"__reduce__", "__getstate__", "__getnewargs__", "__getnewargs_ex__", "__slots__"})
     plain = plain && !own(n);
   if (!plain) return s_.Break(BreakId::kUnknownCall, std::string(type->tp_name) + ".__reduce_ex__");

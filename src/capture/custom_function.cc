@@ -258,8 +258,9 @@ bool CustomCall::TakeGradients() {
   return true;
 }
 
-// The call that the trace keeps. Results are numbered from here on: EndCustom makes them in this order. The keyword is
-// for EndCustom alone: torch refuses the backward pass where one of these has been written.
+// The call that the trace keeps. Results are numbered from here on: EndCustom makes them in this order. The keywords
+// are for EndCustom alone: torch refuses the backward pass where one of those saved has been written, and what was
+// guessed of those asked is read after every run.
 bool CustomCall::Bind(framejit::Call* call) {
   call->callee = kCustomCall;
   call->mode = s_.modes.now;
@@ -269,7 +270,10 @@ bool CustomCall::Bind(framejit::Call* call) {
     if (!s_.ToArg(args_[i], &call->args[i + 1])) return false;
   Ref saved(Attribute(context_.get(), "saved_tensors"));
   if (!saved || !s_.ToArg(saved.get(), &call->kwargs.emplace_back("saved", Arg::None()).second)) return false;
-  std::vector<Arg> structure;
+  std::vector<Arg> structure, asked;
+  for (const Guess& g : s_.guessing().made())
+    if (g.tensor >= custom_.tensors) asked.push_back(Arg::Tensor(g.tensor));
+  if (!asked.empty()) call->kwargs.emplace_back("asked", Arg::Seq(Arg::Kind::kTuple, std::move(asked)));
   const auto next = static_cast<TraceId>(s_.trace().tensors.size());
   for (int k : number_) structure.push_back(k < 0 ? Arg::None() : Arg::Tensor(next + static_cast<TraceId>(k)));
   call->result = PyTuple_Check(out_.get()) ? Arg::Seq(Arg::Kind::kTuple, structure) : structure[0];
