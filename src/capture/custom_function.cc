@@ -79,6 +79,7 @@ class CustomCall {
   bool MayRunLater(PyObject* backward);
   bool Backward(PyObject* backward);
   bool TakeGradients();
+  PyObject* Reduced(PyObject* gradient, const shape::Ints& sizes);  // borrowed; null: Break or an exception
   bool Bind(framejit::Call* call);
 
   std::nullptr_t Refuse(const std::string& why) {
@@ -240,6 +241,28 @@ bool CustomCall::Backward(PyObject* backward) {
          (Refuse("its backward writes to an object"), false);
 }
 
+// torch's engine sums a gradient along what its argument was broadcast along.
+PyObject* CustomCall::Reduced(PyObject* gradient, const shape::Ints& sizes) {
+  const shape::Ints given = s_.meta(AsTensor(gradient)->id).sizes;
+  if (given.size() < sizes.size()) return gradient;
+  bool same = given.size() == sizes.size(), fits = true;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    const bool equal = s_.env().Eq(given[given.size() - sizes.size() + i], sizes[i]);
+    same &= equal;
+    fits &= equal || s_.env().Eq(sizes[i], 1);
+  }
+  if (same || !fits) return gradient;
+  std::vector<PyObject*> args = {gradient};
+  for (const shape::Int& n : sizes) {
+    held_.emplace_back(s_.SymIntObject(n));
+    args.push_back(held_.back().get());
+  }
+  static const Callee sum_to_size{"torch.Tensor.sum_to_size"};
+  GradOff off(s_, tracked_);
+  held_.emplace_back(s_.CallFramework(sum_to_size, args.data(), static_cast<Py_ssize_t>(args.size()), nullptr));
+  return held_.back().get();
+}
+
 // Gives what the backward gave, by argument.
 bool CustomCall::TakeGradients() {
   const bool tuple = PyTuple_Check(result_.get());
@@ -253,7 +276,9 @@ bool CustomCall::TakeGradients() {
       return Refuse("a gradient too many"), false;
     if (i >= nargs_ || !IsTensor(args_[i])) continue;
     inputs_[i] = AsTensor(args_[i])->id;
-    if (g != Py_None) grads_[i] = AsTensor(g)->id;
+    if (g == Py_None) continue;
+    if (!(g = Reduced(g, s_.meta(AsTensor(args_[i])->id).sizes))) return false;
+    grads_[i] = AsTensor(g)->id;
   }
   return true;
 }
