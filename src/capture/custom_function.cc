@@ -252,14 +252,16 @@ PyObject* CustomCall::Reduced(PyObject* gradient, const shape::Ints& sizes) {
     fits &= equal || s_.env().Eq(sizes[i], 1);
   }
   if (same || !fits) return gradient;
-  std::vector<PyObject*> args = {gradient};
+  std::vector<PyObject*> numbers;
   for (const shape::Int& n : sizes) {
     held_.emplace_back(s_.SymIntObject(n));
-    args.push_back(held_.back().get());
+    numbers.push_back(held_.back().get());
   }
+  held_.emplace_back(sem_.BuildTuple(numbers.data(), static_cast<Py_ssize_t>(numbers.size())));
+  PyObject* args[] = {gradient, held_.back().get()};
   static const Callee sum_to_size{"torch.Tensor.sum_to_size"};
   GradOff off(s_, tracked_);
-  held_.emplace_back(s_.CallFramework(sum_to_size, args.data(), static_cast<Py_ssize_t>(args.size()), nullptr));
+  held_.emplace_back(s_.CallFramework(sum_to_size, args, 2, nullptr));
   return held_.back().get();
 }
 

@@ -62,8 +62,9 @@ constexpr double kLoopSeconds = 0.3, kLoopShare = 0.25;
 // first.
 constexpr double kPlainShare = 0.03;
 constexpr int kPlainOnce = 4;  // versions that ran once at most, or died early; fewer values may come again
-// A call may come to one place so often, with an object that it made itself. A capture costs more than these runs save.
-constexpr uint64_t kFewRuns = 4;
+// A call may come to one place so often with an object that it made itself. Without tensors a capture costs more than
+// these runs save.
+constexpr int64_t kFewRuns = 4;
 
 std::string Where(PyCodeObject* code) {
   return std::string(PyUnicode_AsUTF8(code->co_qualname)) + " (" + PyUnicode_AsUTF8(code->co_filename) + ":" +
@@ -552,7 +553,7 @@ class Policy : public frame::FramePolicy {
     };
     const auto from = std::stable_partition(place.segments.begin(), place.segments.end(), std::not_fn(dead));
     for (auto it = from; it != place.segments.end(); ++it) {
-      place.wasted += (*it)->guards->Dead() && (*it)->tally.runs <= kFewRuns;
+      place.wasted += (*it)->guards->Dead() && (*it)->tally.runs <= ((*it)->calls ? 1 : kFewRuns);
       Retire(std::move(*it));
     }
     place.segments.erase(from, place.segments.end());
