@@ -10,6 +10,7 @@
 #include "capture/callees.h"
 #include "capture/foreach.h"
 #include "capture/identity.h"
+#include "capture/json.h"
 #include "capture/modes.h"
 #include "capture/override.h"
 #include "capture/policy/compiled_function.h"
@@ -164,21 +165,6 @@ PyObject* CaptureSemantics::CallNamed(PyObject* callable, PyObject* const* args,
   return nullptr;
 }
 
-// Is it made of what the encoder of json in C writes by itself?
-static bool IsJson(PyObject* o, int depth = 100) {
-  if (!depth) return false;
-  if (PyDict_CheckExact(o)) {
-    PyObject *key, *value;
-    for (Py_ssize_t at = 0; PyDict_Next(o, &at, &key, &value);)
-      if (!PyUnicode_CheckExact(key) || !IsJson(value, depth - 1)) return false;
-    return true;
-  }
-  if (PyList_CheckExact(o) || PyTuple_CheckExact(o))
-    return std::all_of(PySequence_Fast_ITEMS(o), PySequence_Fast_ITEMS(o) + PySequence_Fast_GET_SIZE(o),
-                       [&](PyObject* item) { return IsJson(item, depth - 1); });
-  return o == Py_None || PyBool_Check(o) || PyUnicode_CheckExact(o) || PyLong_CheckExact(o) || PyFloat_CheckExact(o);
-}
-
 // Objects of classes that say nothing of their calls: those that have rules of their own, then by __call__.
 PyObject* CaptureSemantics::CallObject(PyObject* callable, PyObject** args, Py_ssize_t nargs, PyObject* kwnames) {
   const Py_ssize_t total = nargs + KwCount(kwnames);
@@ -200,10 +186,8 @@ PyObject* CaptureSemantics::CallObject(PyObject* callable, PyObject** args, Py_s
   if (OfType(callable, CType::kPartial)) return CallPartial(callable, args, nargs, kwnames);
   if (OfType(callable, CType::kAttrGetter) && nargs == 1 && total == 1) return CallAttrGetter(callable, args[0]);
   if (PyWeakref_CheckRefExact(callable) && !total && s_.IsOutside(callable)) return Referent(callable);
-  if (!strcmp(Py_TYPE(callable)->tp_name, "_json.Encoder") && nargs == total && ForC(args, total)) {
-    if (!total || !IsJson(args[0])) return s_.Break(BreakId::kUnknownCall, Describe(callable));
-    return s_.Adopt(PyObject_Vectorcall(callable, args, nargs, nullptr));
-  }
+  if (IsJsonEncoder(callable) && nargs == total)
+    return ForC(args, total) ? EncodeJson(s_, callable, args, nargs) : nullptr;
   static PyObject* call_name = PyUnicode_InternFromString("__call__");
   PyObject* d = _PyType_Lookup(Py_TYPE(callable), call_name);
   if (d && PyFunction_Check(d)) {

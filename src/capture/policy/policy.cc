@@ -58,13 +58,10 @@ constexpr int kTimed = 8, kPlain = 3;
 constexpr size_t kLoopVersions = 8;
 // Captures in the middle of loops may take this long, and beyond that a part of the time since the first.
 constexpr double kLoopSeconds = 0.3, kLoopShare = 0.25;
-// Captures of code without tensors for values that are new in each call may take this share of the time since the
-// first.
+// Captures of code without tensors for values new in each call may take this share of the time since the first.
 constexpr double kPlainShare = 0.03;
-constexpr int kPlainOnce = 4;  // versions that ran once at most, or died early; fewer values may come again
-// A call may come to one place so often with an object that it made itself. Without tensors a capture costs more than
-// these runs save.
-constexpr int64_t kFewRuns = 4;
+constexpr int kPlainOnce = 4;    // versions that ran once at most, or died early; fewer values may come again
+constexpr int64_t kFewRuns = 4;  // by one call, with an object of its own: they save less than a capture costs
 
 std::string Where(PyCodeObject* code) {
   return std::string(PyUnicode_AsUTF8(code->co_qualname)) + " (" + PyUnicode_AsUTF8(code->co_filename) + ":" +
