@@ -242,24 +242,25 @@ def test_versions_for_objects_that_a_call_makes_and_asks_twice(fresh):
     """Without tensors: each call brings an object of its own, and comes to one place with it a few times."""
 
     def kind(o):
-        return (id(o) in {}, TABLE.get(o, 2), type(o).__name__)[1]
+        return TABLE.get(o, 2)
 
     def f(x):
-        time.sleep(0)
         made = Made()
         time.sleep(0)
-        a = kind(made)
-        time.sleep(0)
-        return x * a * kind(made)
+        n = 0
+        for _ in range(2):
+            n += kind(made)
+            time.sleep(0)
+        return x * n
 
-    compiled = fresh.compile(f, options={"leave": True})
+    compiled = fresh.compile(f)
     x = torch.randn(3)
     for _ in range(30):
         torch.testing.assert_close(compiled(x), f(x))
     before = compiled.cache_info()["captures"]
     for _ in range(30):
         torch.testing.assert_close(compiled(x), f(x))
-    assert compiled.cache_info()["captures"] - before <= 3
+    assert compiled.cache_info()["captures"] == before
 
 
 def test_steps_that_hold_their_backward_pass_are_left_to_python(fresh):
