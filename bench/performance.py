@@ -146,6 +146,24 @@ def width():
     return "\n".join(lines) + "\n"
 
 
+def libraries():
+    """What becomes of programs of other people's libraries: bench/results/libraries.jsonl."""
+    rows = {}
+    for line in (RESULTS / "libraries.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        rows[row["program"]] = row
+    rows = [row for row in rows.values() if "left_out" not in row]
+    lines = ["## libraries.jsonl\n", "Programs as the documentation of their libraries shows them, on four calls of changing sizes (`python -m bench.libraries --peer`). Breaks are the lines of code"]
+    lines[-1] += " at which graphs end; torch.compile leaves whole functions to Python at some of its own, which count as one. A dash stands for torch.compile where its results differ from eager's, and for a speed whose spread says nothing.\n"
+    lines += ["| program | results | breaks | torch.compile's | graphs | first call (eager's) | times eager's speed |", "| --- | --- | --- | --- | --- | --- | --- |"]
+    for row in rows:
+        peer = row["peer_breaks"] if row.get("peer_right") else "-"
+        speed = f"{row['vs_eager']:.2f} +-{100 * row['spread']:.0f}%" if row.get("vs_eager") else "-"
+        first = f"{row['first_s']:.2f} s ({row['eager_first_s']:.2f} s)" if "first_s" in row else "-"
+        lines.append(f"| {row['program']} | {'right' if row['right'] else 'wrong'} | {row.get('breaks', '-')} | {peer} | {row.get('graphs', '-')} | {first} | {speed} |")
+    return "\n".join(lines) + "\n"
+
+
 def document(files):
     parts = [INTRODUCTION, "## Where framejit is slower\n\n" + ("\n".join(losses(files)) or "Nowhere in these files.") + "\n"]
     for name, (about, rows) in files.items():
@@ -153,7 +171,7 @@ def document(files):
         key, label = ("case", "metric") if name.endswith(".jsonl") else ("metric", "case")
         for group in dict.fromkeys(row[key] for row in rows):
             parts.append(f"### {group}\n\n" + table([row for row in rows if row[key] == group], label))
-    return "\n".join([*parts, width()])
+    return "\n".join([*parts, width(), libraries()])
 
 
 def headlines(files):

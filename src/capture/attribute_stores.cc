@@ -8,9 +8,11 @@
 #include "capture/arg_vector.h"
 #include "capture/class_attributes.h"
 #include "capture/drops.h"
+#include "capture/own_attributes.h"
 #include "capture/proxy.h"
 #include "capture/semantics.h"
 #include "capture/tensor_state.h"
+#include "capture/wrappers/tape.h"
 #include "capture/wrappers/wrappers.h"
 
 namespace framejit::capture {
@@ -112,6 +114,10 @@ int CaptureSemantics::StoreTensorAttr(PyObject* o, PyObject* name, PyObject* val
       if (s_.later || s_.InLookup()) return refuse();
       s_.guards().Absent(s_.guards().Child(SourceKind::kInstanceDict, s_.input_sources()[input]));
     }
+    if (PyObject* made = DictMade(s_.pending(), id)) {
+      if (value) return PyDict_SetItem(made, name, value);
+      return PyDict_Contains(made, name) == 1 ? PyDict_DelItem(made, name) : refuse();
+    }
     auto& own = s_.pending().attributes[id];
     auto at =
         std::find_if(own.begin(), own.end(), [&](auto& a) { return PyUnicode_Compare(a.first.get(), name) == 0; });
@@ -122,6 +128,45 @@ int CaptureSemantics::StoreTensorAttr(PyObject* o, PyObject* name, PyObject* val
   if (!value) return refuse();
   Ref seen(s_.FromOutside(*dict, s_.guards().Child(SourceKind::kInstanceDict, s_.input_sources()[input])));
   return seen ? s_.WriteDictItem(*dict, name, value) : -1;
+}
+
+PyObject* DictMade(const PendingEffects& pending, TraceId id) {
+  const auto own = pending.attributes.find(id);
+  if (own == pending.attributes.end()) return nullptr;
+  for (const auto& [name, value] : own->second)
+    if (!PyUnicode_CompareWithASCIIString(name.get(), "__dict__")) return value.get();
+  return nullptr;
+}
+
+PyObject* TensorDict(Session& s, PyObject* proxy) {
+  PendingEffects& pending = s.pending();
+  const TraceId id = pending.Original(AsTensor(proxy)->id);
+  if (PyObject* made = DictMade(pending, id)) return Py_NewRef(made);
+  const auto refuse = [&] { return s.Break(BreakId::kTensorProtocol, "tensor.__dict__"); };
+  if (s.meta(id).framework != Framework::kTorch || s.lowering().IsHidden(id) || s.vmap.open() || s.in_custom ||
+      s.later || s.InLookup() || TapeOf(s))
+    return refuse();
+  const int input = s.trace().tensors[id].input;
+  if (input >= 0) {
+    PyObject** dict = _PyObject_GetDictPtr(s.input_tensors()[input]);
+    if (!dict) return refuse();
+    const Source* source = s.guards().Child(SourceKind::kInstanceDict, s.input_sources()[input]);
+    if (*dict && pending.attributes[id].empty()) return s.FromOutside(*dict, source);
+    if (*dict) return refuse();
+    s.guards().Absent(source);
+  }
+  Ref made(s.MarkFresh(PyDict_New()));
+  auto& own = pending.attributes[id];
+  for (auto at = own.begin(); made && at != own.end();) {
+    if (!PyUnicode_CompareWithASCIIString(at->first.get(), "__class__")) {
+      ++at;
+      continue;
+    }
+    if (PyDict_SetItem(made.get(), at->first.get(), at->second.get()) < 0) return nullptr;
+    at = own.erase(at);
+  }
+  if (made) own.emplace_back(Ref(PyUnicode_InternFromString("__dict__")), Borrow(made.get()));
+  return made.release();
 }
 
 int CaptureSemantics::StoreAttr(PyObject* o, PyObject* name, PyObject* value) {

@@ -13,6 +13,7 @@
 #include "capture/numbers/provenance.h"
 #include "capture/outcomes.h"
 #include "capture/override.h"
+#include "capture/own_attributes.h"
 #include "capture/policy/leave.h"
 #include "capture/policy/loops.h"
 #include "capture/policy/policy.h"
@@ -210,8 +211,7 @@ class SegmentBuilder {
       const Ref now(PySequence_List(s_.Find(list)->written));
       for (Py_ssize_t i = 0; now && i < PyList_GET_SIZE(now.get()); ++i) recipe().Add(PyList_GET_ITEM(now.get(), i));
     }
-    for (auto& [id, own] : s_.pending().attributes)
-      for (auto& [name, value] : own) recipe().Add(value.get());
+    EachAttribute(s_.pending(), [&](TraceId, PyObject*, PyObject* value) { recipe().Add(value); });
     for (auto& [cell, root] : s_.root_cells)
       if (PyObject* now = PyCell_GET(cell); now && now != root.before) recipe().Add(now);
     TapeOf(s_)->gathering = false;
@@ -270,16 +270,25 @@ class SegmentBuilder {
 
   // Of one tensor that comes from outside, or is there at the exit, and was given attributes. False: there is none.
   bool AddAttributes() {
-    static PyObject* const set = FromModule("builtins", "setattr");
+    static PyObject *const set = FromModule("builtins", "setattr"), *const give = FromModule("framejit._functions",
+                                                                                             "give_attributes");
     for (auto& [id, own] : s_.pending().attributes) {
       const std::vector<TraceId>& there = recipe().outputs;
       const bool outside = s_.trace().tensors[id].input >= 0;
       if (own.empty() || (!outside && std::find(there.begin(), there.end(), id) == there.end())) continue;
       Ref proxy(s_.NewProxy(id));
-      for (auto& [name, value] : std::exchange(own, {}))
-        AddExitCall(PendingCall{Borrow(set), {}}, false),
-            seg_->exit.calls.back().args = {recipe().Add(proxy.get()), recipe().Add(name.get()),
-                                            recipe().Add(value.get())};
+      PyObject* made = DictMade(s_.pending(), id);
+      if (made) recipe().Add(made), s_.Keep(Py_NewRef(made));  // while it is known whose it is
+      for (auto& [name, value] : std::exchange(own, {})) {
+        const bool whole = value.get() == made;
+        Ref items(whole ? s_.MarkFresh(PyDict_Copy(made)) : Py_NewRef(value.get()));
+        AddExitCall(PendingCall{Borrow(whole ? give : set), {}}, false);
+        std::vector<int>& args = seg_->exit.calls.back().args;
+        args = {recipe().Add(proxy.get())};
+        if (!whole) args.push_back(recipe().Add(name.get()));
+        args.push_back(recipe().Add(items.get()));
+        s_.Keep(items.release());  // its address is in the memo
+      }
       return true;
     }
     return false;

@@ -44,6 +44,13 @@ constexpr Row kFunctions[] = {
     {"_abc", "_abc_instancecheck _abc_subclasscheck", Effect::kPure},
     {"_collections", "_count_elements", Effect::kMutatesSelf},
     {"_struct", "pack unpack calcsize", Effect::kPure},
+    {"_hashlib",
+     "openssl_md5 openssl_sha1 openssl_sha224 openssl_sha256 openssl_sha384 openssl_sha512 openssl_sha3_224 "
+     "openssl_sha3_256 openssl_sha3_384 openssl_sha3_512 hmac_digest",
+     Effect::kPure},
+    {"_json", "encode_basestring encode_basestring_ascii", Effect::kPure},
+    {"zlib", "adler32 crc32", Effect::kPure},
+    {"binascii", "a2b_base64 a2b_hex b2a_base64 b2a_hex crc32 hexlify unhexlify", Effect::kPure},
     {"sys", "intern getdefaultencoding getfilesystemencoding", Effect::kPure},
     {"sys", "getrecursionlimit getswitchinterval get_int_max_str_digits is_finalizing", Effect::kAsks},
     {"posix", "getpid getcwd cpu_count", Effect::kAsks},
@@ -123,6 +130,9 @@ const std::unordered_set<std::string_view>& Readers() {
                                                            "issubset",
                                                            "issuperset",
                                                            "symmetric_difference",
+                                                           "digest",
+                                                           "hexdigest",
+                                                           "__reduce__",
                                                            "fromkeys"};
   return set;
 }
@@ -176,8 +186,10 @@ struct Tables {
                         {"operator", "methodcaller"}})
       if (PyTypeObject* t = TypeIn(m, n)) immutable.insert(t);
     for (PyTypeObject* t : {&PyList_Type, &PyDict_Type, &PySet_Type, &PyByteArray_Type}) containers.insert(t);
-    for (auto [m, n] :
-         {std::pair{"collections", "OrderedDict"}, {"collections", "deque"}, {"collections", "defaultdict"}})
+    for (auto [m, n] : {std::pair{"collections", "OrderedDict"},
+                        {"collections", "deque"},
+                        {"collections", "defaultdict"},
+                        {"_hashlib", "HASH"}})
       if (PyTypeObject* t = TypeIn(m, n)) containers.insert(t);
     for (PyTypeObject* t :
          {&PyEnum_Type, &PyZip_Type, &PyMap_Type, &PyFilter_Type, &PyReversed_Type, &PyGen_Type, &PyListIter_Type,

@@ -11,6 +11,7 @@
 #include "capture/defaults.h"
 #include "capture/foreach.h"
 #include "capture/identity.h"
+#include "capture/json.h"
 #include "capture/modes.h"
 #include "capture/override.h"
 #include "capture/policy/compiled_function.h"
@@ -186,6 +187,8 @@ PyObject* CaptureSemantics::CallObject(PyObject* callable, PyObject** args, Py_s
   if (OfType(callable, CType::kPartial)) return CallPartial(callable, args, nargs, kwnames);
   if (OfType(callable, CType::kAttrGetter) && nargs == 1 && total == 1) return CallAttrGetter(callable, args[0]);
   if (PyWeakref_CheckRefExact(callable) && !total && s_.IsOutside(callable)) return Referent(callable);
+  if (IsJsonEncoder(callable) && nargs == total)
+    return ForC(args, total) ? EncodeJson(s_, callable, args, nargs) : nullptr;
   static PyObject* call_name = PyUnicode_InternFromString("__call__");
   PyObject* d = _PyType_Lookup(Py_TYPE(callable), call_name);
   if (d && PyFunction_Check(d)) {
@@ -670,6 +673,11 @@ PyObject* CaptureSemantics::Reduced(PyObject* o, PyObject* protocol) {
   };
   bool plain = PyLong_CheckExact(protocol) && PyLong_AsLong(protocol) >= 2 && LayoutOf(type) == &PyBaseObject_Type &&
                type->tp_flags & Py_TPFLAGS_HEAPTYPE && _PyObject_GetDictPtr(o);
+  static PyObject* const reduce = Interned("__reduce__");
+  if (LayoutOf(type) == type && own("__reduce__") && FactsOf(type).type != CType::kOther) {  // of C's containers
+    Ref bound(LoadAttr(o, reduce));
+    return bound ? Call(bound.get(), nullptr, 0, nullptr) : nullptr;
+  }
   for (const char* n : {"__reduce__", "__getstate__", "__getnewargs__", "__getnewargs_ex__", "__slots__"})
     plain = plain && !own(n);
   if (!plain) return s_.Break(BreakId::kUnknownCall, std::string(type->tp_name) + ".__reduce_ex__");

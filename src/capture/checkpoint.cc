@@ -6,6 +6,7 @@
 #include "capture/callees.h"
 #include "capture/gradients.h"
 #include "capture/override.h"
+#include "capture/own_attributes.h"
 #include "capture/proxy.h"
 #include "capture/reach.h"
 #include "capture/semantics.h"
@@ -42,8 +43,7 @@ std::vector<PyObject*> Pending(Session& s) {
     all.insert(all.end(), {list, nullptr});
     for (Py_ssize_t i = 0; now && i < PyList_GET_SIZE(now.get()); ++i) all.push_back(PyList_GET_ITEM(now.get(), i));
   }
-  for (auto& [id, own] : s.pending().attributes)
-    for (auto& [name, value] : own) all.push_back(value.get());
+  EachAttribute(s.pending(), [&](TraceId, PyObject*, PyObject* value) { all.push_back(value); });
   for (auto& [cell, root] : s.root_cells) all.push_back(PyCell_GET(cell));
   return all;
 }

@@ -82,6 +82,7 @@ class CustomCall {
   bool TakeGradients();
   bool StateOf(Ref* names, Ref* values, Ref* held);
   bool AsItIs(PyObject* backward);
+  PyObject* Reduced(PyObject* gradient, const shape::Ints& sizes);  // borrowed; null: Break or an exception
   bool Bind(framejit::Call* call);
 
   std::nullptr_t Refuse(const std::string& why) {
@@ -251,6 +252,30 @@ bool CustomCall::Backward(PyObject* backward) {
          (Refuse("its backward writes to an object"), false);
 }
 
+// torch's engine sums a gradient along what its argument was broadcast along.
+PyObject* CustomCall::Reduced(PyObject* gradient, const shape::Ints& sizes) {
+  const shape::Ints given = s_.meta(AsTensor(gradient)->id).sizes;
+  if (given.size() < sizes.size()) return gradient;
+  bool same = given.size() == sizes.size(), fits = true;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    const bool equal = s_.env().Eq(given[given.size() - sizes.size() + i], sizes[i]);
+    same &= equal;
+    fits &= equal || s_.env().Eq(sizes[i], 1);
+  }
+  if (same || !fits) return gradient;
+  std::vector<PyObject*> numbers;
+  for (const shape::Int& n : sizes) {
+    held_.emplace_back(s_.SymIntObject(n));
+    numbers.push_back(held_.back().get());
+  }
+  held_.emplace_back(sem_.BuildTuple(numbers.data(), static_cast<Py_ssize_t>(numbers.size())));
+  PyObject* args[] = {gradient, held_.back().get()};
+  static const Callee sum_to_size{"torch.Tensor.sum_to_size"};
+  GradOff off(s_, tracked_);
+  held_.emplace_back(s_.CallFramework(sum_to_size, args, 2, nullptr));
+  return held_.back().get();
+}
+
 // Gives what the backward gave, by argument.
 bool CustomCall::TakeGradients() {
   const bool tuple = PyTuple_Check(result_.get());
@@ -264,7 +289,9 @@ bool CustomCall::TakeGradients() {
       return Refuse("a gradient too many"), false;
     if (i >= nargs_ || !IsTensor(args_[i])) continue;
     inputs_[i] = AsTensor(args_[i])->id;
-    if (g != Py_None) grads_[i] = AsTensor(g)->id;
+    if (g == Py_None) continue;
+    if (!(g = Reduced(g, s_.meta(AsTensor(args_[i])->id).sizes))) return false;
+    grads_[i] = AsTensor(g)->id;
   }
   return true;
 }
@@ -342,8 +369,9 @@ bool CustomCall::AsItIs(PyObject* backward) {
   return true;
 }
 
-// The call that the trace keeps. Results are numbered from here on: EndCustom makes them in this order. The keyword is
-// for EndCustom alone: torch refuses the backward pass where one of these has been written.
+// The call that the trace keeps. Results are numbered from here on: EndCustom makes them in this order. The keywords
+// are for EndCustom alone: torch refuses the backward pass where one of those saved has been written, and what was
+// guessed of those asked is read after every run.
 bool CustomCall::Bind(framejit::Call* call) {
   call->callee = kCustomCall;
   call->mode = s_.modes.now;
@@ -353,7 +381,10 @@ bool CustomCall::Bind(framejit::Call* call) {
     if (!s_.ToArg(args_[i], &call->args[i + 1])) return false;
   Ref saved(Attribute(context_.get(), "saved_tensors"));
   if (!saved || !s_.ToArg(saved.get(), &call->kwargs.emplace_back("saved", Arg::None()).second)) return false;
-  std::vector<Arg> structure;
+  std::vector<Arg> structure, asked;
+  for (const Guess& g : s_.guessing().made())
+    if (g.tensor >= custom_.tensors) asked.push_back(Arg::Tensor(g.tensor));
+  if (!asked.empty()) call->kwargs.emplace_back("asked", Arg::Seq(Arg::Kind::kTuple, std::move(asked)));
   const auto next = static_cast<TraceId>(s_.trace().tensors.size());
   for (int k : number_) structure.push_back(k < 0 ? Arg::None() : Arg::Tensor(next + static_cast<TraceId>(k)));
   call->result = PyTuple_Check(out_.get()) ? Arg::Seq(Arg::Kind::kTuple, structure) : structure[0];

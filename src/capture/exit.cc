@@ -7,6 +7,7 @@
 
 #include "capture/builtins.h"
 #include "capture/override.h"
+#include "capture/own_attributes.h"
 #include "capture/proxy.h"
 #include "capture/set_order.h"
 #include "capture/wrappers/tape.h"
@@ -175,6 +176,12 @@ std::optional<int> Recipe::AddKnown(PyObject* o) {
     n.expr = shape::Int::Symbol(reinterpret_cast<SymFloat*>(o)->symbol);
     return Push(std::move(n));
   }
+  static PyObject* const getattr = FromModule("builtins", "getattr");
+  for (const auto& [id, own] : s_->pending().attributes)
+    if (!own.empty() && DictMade(s_->pending(), id) == o) {
+      Ref tensor(s_->NewProxy(id));
+      return AddCall(getattr, Py_BuildValue("(Os)", tensor.get(), "__dict__"));
+    }
   auto cell = s_->root_cells.find(o);
   if (cell != s_->root_cells.end()) return AddInput(s_->guards().Slot(cell->second.slot));
   Origin* g = s_->Find(o);

@@ -5,6 +5,7 @@
 
 #include "capture/kernel_watch.h"
 #include "capture/override.h"
+#include "capture/own_attributes.h"
 #include "capture/proxy.h"
 #include "capture/session.h"
 #include "guard/versions.h"
@@ -143,9 +144,9 @@ bool KernelReads::ReadsWhatWaits(Session& s, const std::vector<PyObject*>& tenso
     auto read = [&](PyObject* name) {
       return std::any_of(names_.begin(), names_.end(), [&](PyObject* n) { return SameText(n, name); });
     };
-    if (const auto own = pending.attributes.find(id); own != pending.attributes.end())
-      for (const auto& [name, value] : own->second)
-        if (read(name.get())) return true;
+    bool named = false;
+    EachAttribute(pending, [&](TraceId of, PyObject* name, PyObject*) { named |= of == id && read(name); });
+    if (named) return true;
     for (const PendingStore& st : pending.stores())
       if (dict && st.dict.get() == *dict && read(st.key.get())) return true;
   }

@@ -380,9 +380,34 @@ PyObject* CaptureSemantics::Next(PyObject* it) {
   return s_.Adopt(r);
 }
 
+// The method in Python that a class has for a text of this conversion (0: format, 1: str, 2: repr), or null. What
+// object has of these asks the next one. `formats`: it is given the spec.
+static PyObject* TextFunction(PyTypeObject* type, int conversion, PyObject* spec, bool* formats) {
+  static PyObject* const names[] = {Interned("__format__"), Interned("__str__"), Interned("__repr__")};
+  for (int i = conversion; i < 3; ++i) {
+    *formats = !i;
+    PyObject* method = _PyType_Lookup(type, names[i]);
+    if (method && PyFunction_Check(method)) return method;
+    if (method != _PyType_Lookup(&PyBaseObject_Type, names[i]) || (!i && spec)) return nullptr;
+  }
+  return nullptr;
+}
+
 PyObject* CaptureSemantics::Format(PyObject* value, int conversion, PyObject* spec) {
   RESOLVE(value);
   if (spec) RESOLVE(spec);
+  bool formats;
+  if (PyObject* in_python = IsPrimitive(value) || IsTensor(value) || s_.IsFresh(value)
+                                ? nullptr
+                                : TextFunction(Py_TYPE(value), conversion, spec, &formats)) {
+    static PyObject* const nothing = PyUnicode_FromString("");
+    s_.NoteType(Py_TYPE(value));
+    PyObject* args[] = {value, spec ? spec : nothing};
+    Ref text(Call(in_python, args, formats ? 2 : 1, nullptr));
+    if (text && !PyUnicode_CheckExact(text.get()))
+      return s_.Break(BreakId::kUnknownCall, std::string("text of a ") + Py_TYPE(value)->tp_name);
+    return text && conversion && spec ? frame::Semantics::Format(text.get(), 0, spec) : text.release();
+  }
   if (!IsPrimitive(value)) {
     if (!(value = s_.Settled(value))) return nullptr;
     s_.NoteType(Py_TYPE(value));

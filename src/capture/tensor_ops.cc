@@ -6,6 +6,7 @@
 #include "capture/callees.h"
 #include "capture/gradients.h"
 #include "capture/override.h"
+#include "capture/own_attributes.h"
 #include "capture/proxy.h"
 #include "capture/session.h"
 #include "capture/wrappers/overrides.h"
@@ -395,7 +396,11 @@ PyObject* TensorAttr(Session& s, PyObject* proxy, PyObject* name) {
       if (PyUnicode_Compare(key.get(), name) == 0) return Py_NewRef(value.get());
   const int input = s.trace().tensors[s.pending().Original(AsTensor(proxy)->id)].input;
   PyObject** dict = input < 0 ? nullptr : _PyObject_GetDictPtr(s.input_tensors()[input]);
-  if (dict && !(descr && Py_TYPE(descr)->tp_descr_set)) {  // an input may carry attributes of its own
+  PyObject* made = DictMade(s.pending(), s.pending().Original(AsTensor(proxy)->id));
+  if (made && !(descr && Py_TYPE(descr)->tp_descr_set)) {
+    PyObject* v = PyDict_GetItemWithError(made, name);
+    if (v || PyErr_Occurred()) return Py_XNewRef(v);
+  } else if (dict && !(descr && Py_TYPE(descr)->tp_descr_set)) {  // an input may carry attributes of its own
     const Source* own = s.guards().Child(SourceKind::kInstanceDict, s.input_sources()[input]);
     bool found = false;
     PyObject* v = *dict ? s.ReadDictItem(*dict, own, name, &found) : nullptr;
@@ -413,7 +418,7 @@ PyObject* TensorAttr(Session& s, PyObject* proxy, PyObject* name) {
   PyTypeObject* dt = Py_TYPE(descr);
   if (IsPrimitive(descr)) return Py_NewRef(descr);  // a constant of the class, which the lookup guards
   if (dt == &PyGetSetDescr_Type || PyObject_TypeCheck(descr, &PyProperty_Type)) {
-    if (!strcmp(text, "__dict__")) return s.Break(BreakId::kTensorProtocol, "tensor.__dict__");
+    if (!strcmp(text, "__dict__")) return TensorDict(s, proxy);
     const Callee callee = MethodOf(s, proxy, std::string(text) + ".__get__");
     if (PyObject_TypeCheck(descr, &PyProperty_Type)) {
       if (!surface::HasRow(callee)) return s.Break(BreakId::kTensorProtocol, std::string("tensor.") + text);

@@ -63,6 +63,8 @@ constexpr Row kRows[] = {
     {"collections.deque", {0, CType::kDeque}},
     {"collections.defaultdict", {0, CType::kDefaultDict}},
     {"collections.OrderedDict", {0, CType::kOrderedDict}},
+    {"_hashlib.HASH", {F::kPlain}},
+    {"_json.Encoder", {F::kPlain | F::kMadeFreely}},
     {"_io.TextIOWrapper", {0, CType::kTextFile}},
     {"_io.StringIO", {0, CType::kStringIO}},
     {"code", {F::kPlain}},

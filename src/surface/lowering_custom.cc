@@ -41,12 +41,40 @@ std::vector<TraceId> Lowering::Tangents(Custom* c, const std::vector<TraceId>& o
   return tangents;
 }
 
+namespace {
+
+// The calls of the forward that lead to what was asked of its tensors. Throws Decline where these may not be made
+// twice.
+std::vector<Call> CallsForAsked(const Trace& trace, size_t first, const Call& given) {
+  std::vector<bool> needed(trace.tensors.size());
+  for (const auto& [name, a] : given.kwargs)
+    if (name == "asked")
+      EachArg(a, [&](const Arg& t) {
+        if (t.is(Arg::Kind::kTensor)) needed[t.t] = true;
+      });
+  std::vector<Call> calls;
+  for (size_t i = trace.calls.size(); i-- > first;) {
+    const Call& call = trace.calls[i];
+    if (std::none_of(call.results.begin(), call.results.end(), [&](TraceId t) { return needed[t]; })) continue;
+    if (Draws(call.callee) || call.callee.Has(kForeign)) throw Decline("a branch on what a custom function draws");
+    EachTensor(call, [&](TraceId t) { needed[t] = true; });
+    calls.push_back(call);
+  }
+  for (TraceId t = 0; t < needed.size() && !calls.empty(); ++t)
+    if (needed[t] && (trace.tensors[t].mutated || trace.tensors[trace.tensors[t].base].mutated))
+      throw Decline("a branch on what a custom function writes");
+  std::reverse(calls.begin(), calls.end());
+  return calls;
+}
+
+}  // namespace
+
 std::vector<TraceId> Lowering::EndCustom(Custom* c, Call call, const std::vector<std::optional<TraceId>>& inputs,
                                          const std::vector<std::optional<TraceId>>& grads) {
   Impl& s = *impl_;
   Graph& g = s.builder.graph();
-  Call saved;  // what it gave to save_for_backward
-  saved.kwargs.swap(call.kwargs);
+  Call notes;  // what it gave to save_for_backward, and what its forward asked of tensors
+  notes.kwargs.swap(call.kwargs);
   std::vector<bool> stand_ins;
   for (size_t v = c->nodes; v < g.nodes.size(); ++v) {
     if (g.nodes[v].op != Op::kExtern || !Draws(g.nodes[v].attrs.call->callee)) continue;
@@ -81,9 +109,18 @@ std::vector<TraceId> Lowering::EndCustom(Custom* c, Call call, const std::vector
   d.operands.insert(d.operands.end(), c->tangents.begin(), c->tangents.end());
   d.operands.insert(d.operands.end(), ends.begin(), ends.end());
 
+  std::vector<Call> asked = CallsForAsked(s.trace, c->calls, notes);
   s.objects.Keep();
   s.trace.calls.resize(c->calls);
-  s.hidden.emplace_back(c->tensors, s.trace.tensors.size());
+  size_t hidden = c->tensors;
+  for (Call& before : asked) {
+    for (TraceId t : before.results) {
+      if (t > hidden) s.hidden.emplace_back(hidden, t);
+      hidden = t + 1;
+    }
+    s.trace.calls.push_back(std::move(before));
+  }
+  s.hidden.emplace_back(hidden, s.trace.tensors.size());
   std::erase_if(s.casts, [&](const auto& cast) { return cast.second >= c->tensors; });
   std::vector<TraceId> made;
   std::vector<ValueId> values;
@@ -118,7 +155,8 @@ std::vector<TraceId> Lowering::EndCustom(Custom* c, Call call, const std::vector
   for (TraceId t : made) by.push_back(s.objects.Value(t));
   unanswered.results = by;
   if (!unanswered.given.empty()) s.derivatives.unanswered.push_back(std::move(unanswered));
-  EachTensor(saved, [&](TraceId t) {
+  std::erase_if(notes.kwargs, [](const auto& k) { return k.first != "saved"; });
+  EachTensor(notes, [&](TraceId t) {
     const auto at = std::find(c->outputs.begin(), c->outputs.end(), t);
     if (at != c->outputs.end())
       s.derivatives.KeepSurely(made[at - c->outputs.begin()], by);

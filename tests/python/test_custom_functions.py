@@ -1067,3 +1067,71 @@ def test_hooks_of_what_a_backward_answers_none_for(fresh, made):
         assert run(compiled, other) == run(f, other)
     told = fresh.explain(f)(*(torch.ones(3, requires_grad=True) for _ in range(3)))
     assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+
+
+class Asks(torch.autograd.Function):
+    """As gpytorch's kernels: forward asks data, and a gradient is as large as what its argument was broadcast to."""
+
+    @staticmethod
+    def forward(ctx, x, scale, distance):
+        ctx.save_for_backward(x, scale)
+        a, b = x / scale, x.div(scale)
+        return a * distance(a, b)
+
+    @staticmethod
+    def backward(ctx, g):
+        x, scale = ctx.saved_tensors
+        return g / scale, -g * x / scale**2, None
+
+
+def distance(a, b):
+    return 2 if torch.equal(a, b) else 3
+
+
+@pytest.mark.parametrize("shape", [(1,), (1, 1), (4, 1), ()])
+def test_branches_on_data_in_a_forward(fresh, shape):
+    scale, x = torch.rand(shape).add_(1).requires_grad_(), torch.randn(4, 3, requires_grad=True)
+
+    def f(x):
+        return Asks.apply(x * 2, scale, distance).sum(0)
+
+    told = fresh.explain(f)(x)
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+    compiled = fresh.compile(f)
+    for k in range(6):
+        x = torch.randn(4, 3, requires_grad=True)
+        with torch.no_grad():
+            x[0, 0] = float("nan") if k in (2, 4) else 1.0  # which equals nothing: the other branch
+        got, expected = compiled(x), f(x)
+        torch.testing.assert_close(got, expected, equal_nan=True)
+        torch.testing.assert_close(
+            torch.autograd.grad(got.sum(), [x, scale]), torch.autograd.grad(expected.sum(), [x, scale]), equal_nan=True
+        )
+
+
+def test_branches_on_what_a_forward_writes_or_draws(fresh):
+    class Draws(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, writes):
+            y = x.clone() if writes else x * torch.rand(3)
+            if writes:
+                y.add_(1)
+            return y * 2 if (lambda t: bool(t.sum() > 1))(y) else y * 3
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * 5, None
+
+    def f(x, writes):
+        return Draws.apply(x * 2, writes) + 1
+
+    for writes in (True, False):
+        compiled = fresh.compile(f)
+        for k in range(4):
+            x = (torch.ones(3) * (k % 2 * 2 - 1)).requires_grad_()
+            results = []
+            for g in (compiled, f):
+                torch.manual_seed(k)
+                y = g(x, writes)
+                results.append((y, torch.autograd.grad(y.sum(), x), torch.rand(1)))
+            torch.testing.assert_close(results[0], results[1])

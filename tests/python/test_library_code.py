@@ -1,4 +1,9 @@
 """What programs call besides tensor functions: recurrent modules, logging, warnings, NumPy's error handling."""
+import collections
+import copy
+import enum
+import hashlib
+import json
 import logging
 import subprocess
 import sys
@@ -498,3 +503,91 @@ def test_a_library_that_computes_is_captured(fresh, ledger):
         torch.testing.assert_close(compiled(x), f(x))
     told = fresh.explain(compiled)(torch.randn(6))
     assert told.graph_count >= 1 and "left to Python" not in " ".join(told.notes)
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+    def __str__(self):
+        return "colour " + self.value
+
+
+class Named(str, enum.Enum):
+    A = "a"
+
+
+class Shown:
+    def __init__(self):
+        self.n = 1
+
+    def __repr__(self):
+        return f"shown {self.n}"
+
+
+def test_texts_that_a_class_makes_in_python():
+    kept = [Colour.RED, Named.A, Shown()]
+
+    def f(x):
+        c, n, s = kept
+        return x * 2, f"{c}|{n}|{s}", f"{c!s:>12}|{c!r}|{n!r}|{s!r}", f"{n:>5}"
+
+    told = framejit.explain(f)(torch.ones(2))
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+    compiled = framejit.compile(f)
+    for n in (1, 2, 2, 5):
+        kept[2].n = n
+        assert compiled(torch.ones(2))[1:] == f(torch.ones(2))[1:]
+    kept[0], kept[2] = Named.A, Colour.RED
+    assert compiled(torch.ones(2))[1:] == f(torch.ones(2))[1:]
+
+
+def test_hashes_and_json_of_settings():
+    settings = {"a": [1, 2.5, None, True, "\u00e9"], "b": {"c": (1, 2)}}
+
+    def f(x, n):
+        digest = hashlib.sha256(json.dumps(settings, sort_keys=True, separators=(",", ":")).encode())
+        digest.update(b"more")
+        return x * n, digest.hexdigest(), hashlib.md5(b"x").digest(), json.dumps({"n": n, "x": [n, 0.5]})
+
+    told = framejit.explain(f)(torch.ones(2), 3)
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+    compiled = framejit.compile(f)
+    for n in (3, 4, 5, 6, 0.5, 0.25):
+        settings["a"][0] = n
+        got, expected = compiled(torch.ones(2), n), f(torch.ones(2), n)
+        assert got[1:] == expected[1:] and torch.equal(got[0], expected[0])
+
+
+def test_json_of_what_is_no_json():
+    class Strange(dict):
+        def items(self):
+            return [("own", 1)]
+
+    kept = [Strange(a=1), {1, 2}, torch.ones(1), [object]]
+
+    def f(x, k):
+        try:
+            return x + 1, json.dumps(kept[k], default=lambda o: type(o).__name__)
+        except TypeError as e:
+            return x + 1, str(e)
+
+    compiled = framejit.compile(f)
+    for k in range(len(kept)):
+        assert compiled(torch.ones(2), k)[1] == f(torch.ones(2), k)[1]
+
+
+def test_copies_of_defaultdicts():
+    kept = collections.defaultdict(list, {"a": [1], "b": [2]})
+
+    def f(x):
+        other = copy.deepcopy(kept)
+        other["c"].append(len(other["a"]))
+        return x * len(other), other
+
+    told = framejit.explain(f)(torch.ones(2))
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+    compiled = framejit.compile(f)
+    for k in range(4):
+        kept["a"].append(k)
+        (x, got), (y, expected) = compiled(torch.ones(2)), f(torch.ones(2))
+        assert got == expected and type(got) is type(expected) and got["a"] is not kept["a"] and torch.equal(x, y)

@@ -1097,3 +1097,67 @@ def test_parts_with_versions_of_their_own(fresh, split):
             ours, eager = (torch.ones(4), torch.ones(4))
             told = [[(v.tolist(), v._version) if isinstance(v, torch.Tensor) else v for v in (*g(t), t)] for g, t in ((compiled, ours), (f, eager))]
             assert told[0] == told[1]
+
+
+def with_items(x):
+    y = x * 2
+    y.a = x + 1
+    y.__dict__.update({"b": x + 3, "c": "t"})
+    del y.__dict__["c"]
+    y.d = y.b * 2
+    return y, y.a, y.b, y.__dict__["d"], hasattr(y, "c"), list(y.__dict__), getattr(y, "e", 5)
+
+
+def test_the_dict_of_a_tensor_made_here(fresh):
+    x = torch.randn(3)
+    one_graph(fresh, with_items, x)
+    got, expected = fresh.compile(with_items)(x), with_items(x)
+    same(got[:4], expected[:4])
+    assert got[4:] == expected[4:]
+    assert list(got[0].__dict__) == list(expected[0].__dict__) == ["a", "b", "d"]
+    assert got[0].a is got[1] and got[0].__dict__["b"] is got[2]
+
+
+def test_the_dict_of_a_tensor_leaves_a_graph(fresh):
+    """It is the tensor's own then, not a copy."""
+    import os
+
+    def f(x):
+        y = x * 2
+        d = y.__dict__
+        d["a"] = x + 1
+        os.urandom(1)  # ends the graph
+        d["b"] = x + 2
+        return y, y.b + y.a, d is y.__dict__
+
+    x = torch.randn(3)
+    assert fresh.explain(f)(x).graph_break_count == 1
+    for _ in range(3):
+        got, expected = fresh.compile(f)(x), f(x)
+        same(got[:2], expected[:2])
+        assert got[2] and list(got[0].__dict__) == ["a", "b"]
+
+
+def test_the_dict_of_an_input(fresh):
+    def f(x, t):
+        d = x.__dict__
+        d["q"] = t.sum()
+        seen = list(d)
+        d.update({"r": 1})
+        return x.q * 2, seen, t.__dict__.get("r", 0)
+
+    def fill(x, items):
+        x = x.clone()
+        x.__dict__.update(items)
+        return x
+
+    compiled = fresh.compile(f)
+    one_graph(fresh, f, torch.ones(3), torch.ones(3))
+    for items in ({}, {"w": 1}, {}, {"q": 3, "w": 2}):
+        for one in (False, True):  # both names may be one object
+            results = []
+            for g in (compiled, f):
+                x = fill(torch.ones(3), items)
+                results.append((g(x, x if one else torch.full((3,), 2.0)), dict(x.__dict__)))
+            (a, seen), (b, known) = results
+            assert a[0] == b[0] and a[1:] == b[1:] and seen == known, (items, one, results)

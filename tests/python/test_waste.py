@@ -232,3 +232,65 @@ def test_code_is_looked_at_again(fresh):
     for _ in range(300):
         torch.testing.assert_close(compiled(x), x * 2 + 1)
     assert len(compiled.graphs) == 1
+
+
+class Made:
+    pass
+
+
+def test_versions_for_objects_that_a_call_makes_and_asks_twice(fresh):
+    """Without tensors: each call brings an object of its own, and comes to one place with it a few times."""
+
+    def kind(o):
+        return TABLE.get(o, 2)
+
+    def f(x):
+        made = Made()
+        time.sleep(0)
+        n = 0
+        for _ in range(2):
+            n += kind(made)
+            time.sleep(0)
+        return x * n
+
+    compiled = fresh.compile(f)
+    x = torch.randn(3)
+    for _ in range(30):
+        torch.testing.assert_close(compiled(x), f(x))
+    before = compiled.cache_info()["captures"]
+    for _ in range(30):
+        torch.testing.assert_close(compiled(x), f(x))
+    assert compiled.cache_info()["captures"] == before
+
+
+def test_steps_that_hold_their_backward_pass_are_left_to_python(fresh):
+    """Torn by hooks and clocks: slower than as written, in which gradients are no obstacle to measuring; a result that leads to a backward
+    pass is one."""
+    net = torch.nn.Linear(4, 2)
+
+    def torn(x):
+        total = 0.0
+        for _ in range(6):
+            time.sleep(0)
+            total = total + net(x).square().mean()
+        return total
+
+    def step(x):
+        net.zero_grad()
+        total = torn(x)
+        total.backward()
+        return total.detach(), [net.weight.grad.clone(), {"b": net.bias.grad.clone()}]
+
+    def runs(f, leave):
+        compiled = fresh.compile(f, options={"leave": leave})
+        for _ in range(60):
+            got, expected = compiled(x), f(x)
+            if f is step:
+                torch.testing.assert_close((got[0], got[1][0], got[1][1]["b"]), (expected[0], expected[1][0], expected[1][1]["b"]))
+            else:
+                torch.testing.assert_close(got, expected)
+        return compiled.cache_info()["outcomes"]["run"]["graph"]
+
+    x = torch.randn(3, 4)
+    assert 0 < runs(step, True) < runs(step, False)  # at least its samples were made as written
+    assert runs(torn, True) == runs(torn, False)

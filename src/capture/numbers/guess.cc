@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "bytecode/code.h"
+#include "capture/asking.h"
 #include "capture/callees.h"
 #include "capture/override.h"
 #include "capture/session.h"
@@ -129,7 +130,8 @@ int Holds(const Guess& g, PyObject* tensor) {
 
 PyObject* Guessing::Value(TraceId t, bool truth, bool raises) {
   PyFrameObject* f = PyEval_GetFrame();
-  if (!s_.options().guesses || s_.broken() || !f || s_.in_custom || s_.lowering().IsHidden(t)) return nullptr;
+  if (!s_.options().guesses || s_.broken() || !f || s_.lowering().IsHidden(t)) return nullptr;
+  if (s_.in_custom && (s_.later || wrapping::Asking::current)) return nullptr;  // in a forward the calls stay
   // In the outermost function a break is cheap, and a guess may be wrong. A test behind which the program would raise
   // seldom goes the other way, so it is guessed all the same.
   bool expected = false;

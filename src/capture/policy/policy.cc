@@ -58,10 +58,10 @@ constexpr int kTimed = 8, kPlain = 3;
 constexpr size_t kLoopVersions = 8;
 // Captures in the middle of loops may take this long, and beyond that a part of the time since the first.
 constexpr double kLoopSeconds = 0.3, kLoopShare = 0.25;
-// Captures of code without tensors for values that are new in each call may take this share of the time since the
-// first.
+// Captures of code without tensors for values new in each call may take this share of the time since the first.
 constexpr double kPlainShare = 0.03;
-constexpr int kPlainOnce = 4;  // versions that ran once at most; fewer values may come again
+constexpr int kPlainOnce = 4;    // versions that ran once at most, or died early; fewer values may come again
+constexpr int64_t kFewRuns = 4;  // by one call, with an object of its own: they save less than a capture costs
 
 std::string Where(PyCodeObject* code) {
   return std::string(PyUnicode_AsUTF8(code->co_qualname)) + " (" + PyUnicode_AsUTF8(code->co_filename) + ":" +
@@ -238,7 +238,7 @@ class Policy : public frame::FramePolicy {
   // Were versions made for numbers and texts that came once, and too many for what they are worth?
   static bool Scattered(const CodeState& state, const Place& place) {
     const auto once = [](const auto& s) { return s->calls == 0 && s->tally.runs <= 1; };
-    return std::count_if(place.segments.begin(), place.segments.end(), once) > kPlainOnce &&
+    return std::count_if(place.segments.begin(), place.segments.end(), once) + place.wasted > kPlainOnce &&
            state.plain_seconds > kPlainShare * (Now() - state.first_seen);
   }
 
@@ -550,7 +550,7 @@ class Policy : public frame::FramePolicy {
     };
     const auto from = std::stable_partition(place.segments.begin(), place.segments.end(), std::not_fn(dead));
     for (auto it = from; it != place.segments.end(); ++it) {
-      place.wasted += (*it)->tally.runs <= 1 && (*it)->registrations < 0;
+      place.wasted += (*it)->guards->Dead() && (*it)->tally.runs <= ((*it)->calls ? 1 : kFewRuns);
       Retire(std::move(*it));
     }
     place.segments.erase(from, place.segments.end());
@@ -604,7 +604,7 @@ class Policy : public frame::FramePolicy {
       if (input >= 0 && input < last.num_tensor_inputs)
         found.emplace_back(last.guards->InputName(input, fj_code(frame)->co_localsplusnames), dim);
     DropDead(place);
-    // A version that has died after its first run was for objects of one call: the next will be, too.
+    // A version that has died after few runs was for objects of one call: the next will be, too.
     constexpr size_t kWaste = 4;
     const size_t most = std::stoul(diag::GetOption("max_entries")),
                  have = place.segments.size() + kWaste * place.wasted;

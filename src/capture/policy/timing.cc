@@ -62,7 +62,25 @@ uint64_t SizeOf(PyObject* o, int detail) {
 
 }  // namespace
 
-bool Timing::Measurable(const Compiled& compiled) {
+// May a backward pass begin with it? Of what may hold anything that is not known.
+static bool LeadsGradients(PyObject* o, int depth = 3) {
+  if (tensor::Classify(o) != tensor::Class::kNone) {
+    tensor::Meta m;
+    return !tensor::ReadMeta(o, &m) ? (PyErr_Clear(), true) : m.requires_grad;
+  }
+  if (o == Py_None || PyLong_Check(o) || PyFloat_Check(o) || PyUnicode_Check(o) || PyBytes_Check(o)) return false;
+  if (!depth) return true;
+  if (PyTuple_Check(o) || PyList_Check(o))
+    return std::any_of(PySequence_Fast_ITEMS(o), PySequence_Fast_ITEMS(o) + PySequence_Fast_GET_SIZE(o),
+                       [&](PyObject* item) { return LeadsGradients(item, depth - 1); });
+  if (!PyDict_Check(o)) return true;
+  PyObject *key, *value;
+  for (Py_ssize_t at = 0; PyDict_Next(o, &at, &key, &value);)
+    if (LeadsGradients(value, depth - 1)) return true;
+  return false;
+}
+
+bool Timing::Measurable(const Compiled& compiled, bool whole) {
   if (compiled.backend != "llvm" || GetStance() != Stance::kDefault || !diag::OptionOn("leave") ||
       tensor::NothingByTheClock())
     return false;
@@ -71,7 +89,7 @@ bool Timing::Measurable(const Compiled& compiled) {
   for (const auto& [code, state] : compiled.codes)
     for (const auto& [at, place] : state->places)
       for (const auto& segment : place.segments)
-        if (segment->compiling() || (segment->graph_runner && segment->trace_runner) ||
+        if (segment->compiling() || (!whole && segment->graph_runner && segment->trace_runner) ||
             (segment->executable && !segment->executable->settled()))
           return false;
   return true;
@@ -87,7 +105,7 @@ Timing::Turn Timing::Choose(Compiled& compiled, PyObject* const* args, Py_ssize_
     rest_ = kRest;
     looked_ = compiled.captures;
     diag::OptionScope options(compiled.options.empty() ? nullptr : &compiled.options);
-    if (!Measurable(compiled)) {
+    if (!Measurable(compiled, true)) {
       classes_.clear();
       left_ = measuring_ = 0;
       return {};
@@ -137,10 +155,15 @@ Timing::Turn Timing::Choose(Compiled& compiled, PyObject* const* args, Py_ssize_
   return turn;
 }
 
-void Timing::Ended(Compiled& compiled, const Turn& turn, bool ok) {
+void Timing::Ended(Compiled& compiled, const Turn& turn, PyObject* result) {
   const double seconds = Now() - turn.start;
   Class* c = Find(turn.key);
-  if (!c || c->state != State::kMeasuring || !ok) return;
+  if (!c || c->state != State::kMeasuring || !result) return;
+  if (LeadsGradients(result) && !Measurable(compiled)) {
+    c->state = State::kKept;
+    --measuring_;
+    return;
+  }
   if (turn.python) {
     c->plain.push_back(seconds);
     return Judge(compiled, *c);

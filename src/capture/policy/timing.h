@@ -1,7 +1,7 @@
 // Is a compiled function faster than the plain one? Both are timed on calls that are made anyway: some of the first
 // ones run as written. What is not faster compiled is left to Python, for arguments of that size, until it is
-// measured again. Nothing is measured where a call's own time says little (graphs on GPUs, gradients, graphs whose form
-// is not settled) and with the option `leave` off.
+// measured again. Nothing is measured where a call's own time says little (graphs on GPUs, results that lead to a
+// backward pass, graphs whose form is not settled) and with the option `leave` off.
 #pragma once
 
 #include <algorithm>
@@ -28,8 +28,9 @@ class Timing {
   }
   // Does the time of a call, or of a part of it, say what it costs? Work on GPUs goes on behind it, and so may
   // a backward pass.
-  static bool Measurable(const Compiled& compiled);
-  void Ended(Compiled& compiled, const Turn& turn, bool ok);
+  // `whole`: what is computed with gradients has its backward pass in it, too.
+  static bool Measurable(const Compiled& compiled, bool whole = false);
+  void Ended(Compiled& compiled, const Turn& turn, PyObject* result);  // null: an exception
 
   // No segment is for these arguments. Has it been tried in vain so often that the call is Python's? That is so for a
   // function in which nothing of a framework and no loop for machine code was found, once two calls or more that ran in
