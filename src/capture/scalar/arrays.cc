@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kMostBuffers = 6, kMostAxes = 3;
 constexpr int64_t kLarge = 1 << 18;
-constexpr double kMostly = .5;  // A store of so large a share of an array may have to be undone.
+constexpr double kMostly = .5;  // Stores of so large a share of an array, by all rounds, may have to be undone.
 
 // Gives memory of this thread while code runs. The program's next write makes its contents useless.
 char* Scratch(int64_t buffer, int64_t bytes) {
@@ -178,14 +178,18 @@ double Translator::ShareOf(const Part& p, const std::vector<Val>& indices) const
     const Val& index = indices[axis];
     if (static_cast<int>(axis) >= tensor::AsArray(o)->nd || index.is == Is::kObject) return 0;
     const Py_ssize_t size = tensor::AsArray(o)->dims[axis];
+    if (size == 0) return 0;
     Py_ssize_t start = 0, stop = size, step = 1;
-    if (index.is != Is::kSlice) return 0;
+    if (index.is != Is::kSlice) {
+      share /= static_cast<double>(size);
+      continue;
+    }
     for (auto [bound, given] : {std::pair(&start, 0), {&stop, 1}, {&step, 2}}) {
       const Val& v = index.items[given];
       if (v.constant) *bound = *v.constant;
       if (!v.constant && !(v.is == Is::kObject && out_.objects[v.object].object.get() == Py_None)) return 0;
     }
-    if (size == 0 || step <= 0) return 0;
+    if (step <= 0) return 0;
     share *= static_cast<double>(PySlice_AdjustIndices(size, &start, &stop, step)) / static_cast<double>(size);
   }
   return share;
@@ -320,9 +324,24 @@ void Translator::Broadcast(Node& n) {
     const Node& from = many(x) || axis(y) < 0 ? x : y;
     n.sizes[rank - back] = from.sizes[axis(from)];
     if (!many(x) && !many(y)) n.ones |= 1U << (rank - back);
-    if (many(x) && many(y) && x.sizes[axis(x)] != y.sizes[axis(y)])
-      ExitIf(Compare(ScalarOp::kNe, x.sizes[axis(x)], y.sizes[axis(y)]));
+    if (many(x) && many(y)) WantSame(x.sizes[axis(x)], y.sizes[axis(y)]);
   }
+}
+
+// The code is left where they differ.
+void Translator::WantSame(int size, int other) {
+  const auto known = [&](int v) { return same_sizes_.contains(v) ? same_sizes_.at(v) : v; };
+  const int a = known(size), b = known(other);
+  if (a == b) return;
+  ExitIf(Compare(ScalarOp::kNe, a, b));
+  for (auto& [v, as] : same_sizes_)
+    if (as == b) as = a;
+  same_sizes_[b] = a;
+}
+
+bool Translator::SameSizes(const std::vector<int>& a, const std::vector<int>& b) const {
+  const auto known = [&](int v) { return same_sizes_.contains(v) ? same_sizes_.at(v) : v; };
+  return std::ranges::equal(a, b, [&](int x, int y) { return known(x) == known(y); });
 }
 
 Val Translator::DeferBinary(int op, const Val& x, const Val& y) {
@@ -478,6 +497,17 @@ int Translator::OffsetOf(const Part& p, const std::vector<int>& at, DType t) {
 }
 
 Element Translator::Eval(int node, const std::vector<int>& at, bool shown) {
+  const auto known = std::ranges::find(evaluated_, node, [](const auto& e) { return e.first; });
+  Element v;
+  if (known != evaluated_.end())
+    v = known->second;
+  else
+    evaluated_.emplace_back(node, v = Evaluate(node, at));
+  const Node& n = nodes_[node];
+  return n.kind == Node::kBinary || n.kind == Node::kUnary ? Finite(v, n.dtype, shown) : v;
+}
+
+Element Translator::Evaluate(int node, const std::vector<int>& at) {
   const Node& n = nodes_[node];
   const DType t = n.dtype;
   const ScalarType type = NewNumpy(t, -1).type();
@@ -495,9 +525,9 @@ Element Translator::Eval(int node, const std::vector<int>& at, bool shown) {
     }
     case Node::kUnary: {
       const Element x = EvalAs(n.a, at, t, true);
-      if (IsComplex(t)) return Finite({Op(n.op, type, x.value), Op(n.op, type, x.imag)}, t, shown);
+      if (IsComplex(t)) return {Op(n.op, type, x.value), Op(n.op, type, x.imag)};
       const int v = Op(n.op, type, x.value);
-      return Float(t) ? Finite({v}, t, shown) : Element{Wrap(v, t)};
+      return {Float(t) ? v : Wrap(v, t)};
     }
     case Node::kBinary: break;
   }
@@ -506,10 +536,10 @@ Element Translator::Eval(int node, const std::vector<int>& at, bool shown) {
     int good;
     const Element z = ComplexArithmetic(*this, n.op, x, y, &good);
     if (good >= 0) Bad(Op(ScalarOp::kNot, ScalarType::kBool, good));
-    return Finite(z, t, shown);
+    return z;
   }
   const int v = Op(n.op, type, x.value, y.value);
-  if (Float(t)) return Finite({v}, t, shown);
+  if (Float(t)) return {v};
   const bool grows = n.op == ScalarOp::kAdd || n.op == ScalarOp::kSub || n.op == ScalarOp::kMul;
   return {grows && t != DType::kInt64 ? Wrap(v, t) : v};
 }
@@ -583,21 +613,36 @@ int Translator::UndoExit() {
 // The node's elements as `t`, in `to` or one behind the other in a buffer, whose address is returned. What NumPy may
 // tell of is left for before that is used, or behind it with `undo`.
 int Translator::Fill(int node, const std::vector<int>& sizes, DType t, const Part* to, bool undo) {
-  const int memory = to ? -1 : Buffer(Count(sizes), t), size = Int(DTypeSize(t));
+  std::vector<Filled> targets{{node, t, to}};
+  FillAll(targets, sizes, undo);
+  return targets[0].memory;
+}
+
+// All of these in one nest of loops, so each element that several of them read is read once. None of them reads at
+// other places what another one writes.
+void Translator::FillAll(std::vector<Filled>& targets, const std::vector<int>& sizes, bool undo) {
+  const int count = Count(sizes);
+  for (Filled& target : targets)
+    if (!target.to || target.buffered) target.memory = Buffer(count, target.type);
   bad_ = Variable(ScalarType::kBool);
   Emit({.op = ScalarOp::kSet, .a = Flag(false), .imm = bad_});
   ForAll(sizes, [&](const std::vector<int>& at, int place) {
-    const Element v = EvalAs(node, at, t, false);
-    if (to)
-      StoreElement(BaseOf(*to), OffsetOf(*to, at, t), v, t, Lies(*to));
-    else
-      StoreElement(memory, Op(ScalarOp::kMul, ScalarType::kInt, place, size), v, t, kMadeArrays);
+    evaluated_.clear();
+    std::vector<Element> elements;
+    for (const Filled& target : targets) elements.push_back(EvalAs(target.node, at, target.type, false));
+    for (size_t k = 0; k < targets.size(); ++k) {
+      const Filled& to = targets[k];
+      if (to.memory < 0)
+        StoreElement(BaseOf(*to.to), OffsetOf(*to.to, at, to.type), elements[k], to.type, Lies(*to.to));
+      else
+        StoreElement(to.memory, Op(ScalarOp::kMul, ScalarType::kInt, place, Int(DTypeSize(to.type))), elements[k],
+                     to.type, kMadeArrays);
+    }
   });
-  if (SpecialAs(node, t)) {
-    const int bad = Emit({.op = ScalarOp::kGet, .type = ScalarType::kBool, .imm = bad_, .id = -2});
-    Emit({.op = ScalarOp::kExitIf, .a = bad, .exit = undo ? UndoExit() : Exit()});
-  }
-  return memory;
+  evaluated_.clear();
+  if (std::ranges::none_of(targets, [&](const Filled& target) { return SpecialAs(target.node, target.type); })) return;
+  const int bad = Emit({.op = ScalarOp::kGet, .type = ScalarType::kBool, .imm = bad_, .id = -2});
+  Emit({.op = ScalarOp::kExitIf, .a = bad, .exit = undo ? UndoExit() : Exit()});
 }
 
 int Translator::AddressOf(const Part& p) {
@@ -611,27 +656,35 @@ void Translator::Assign(State& s, const Part& to, const Val& value) {
                      .dtype = t,
                      .value = IsComplex(t) ? NumberAs(value, t) : Element{Stored(*this, value, t)}});
   };
-  const int node = value.scalar() || value.is == Is::kComplex ? number().node : NodeOf(value);
-  const Node& n = nodes_[node];
-  ComputeAll(s);
-  const size_t lead = to.sizes.size() - n.sizes.size();
-  if (to.rank() > kMostAxes || n.sizes.size() > to.sizes.size() || !Stores(n.dtype, t) ||
+  int node = value.scalar() || value.is == Is::kComplex ? number().node : NodeOf(value);
+  const size_t rank = nodes_[node].sizes.size();
+  if (to.rank() > kMostAxes || rank > to.sizes.size() || !Stores(nodes_[node].dtype, t) ||
       (to.rank() > 1 && Large(to.object)))
     throw Unsupported{"a store of many elements"};
-  for (size_t i = 0; i < n.sizes.size(); ++i)
-    if (!(n.ones >> i & 1) && n.sizes[i] != to.sizes[lead + i])
-      ExitIf(Compare(ScalarOp::kNe, n.sizes[i], to.sizes[lead + i]));
+  const size_t lead = to.sizes.size() - rank;
+  for (size_t i = 0; i < rank; ++i)
+    if (!(nodes_[node].ones >> i & 1)) WantSame(to.sizes[lead + i], nodes_[node].sizes[i]);
+  if (value.is == Is::kDeferred && Waiting(s) && !SameSizes(nodes_[node].sizes, to.sizes)) {
+    Val stored = value;  // not computed again for each of the places that it goes to
+    ComputeAll(s, &stored);
+    node = NodeOf(stored);
+  }
   Settle();
   // Arrays that can be put back lie in one piece: no two of their elements are one.
-  const bool undo = hopes_.finite && to.object >= 0 && to.share >= kMostly && SpecialAs(node, t) && !Fresh(to);
-  const bool alone = n.kind == Node::kNumber || ((hopes_.apart || to.base >= 0) && !Reads(node, to, undo));
-  if (alone && (Fresh(to) || !SpecialAs(node, t) || undo)) {
-    if (undo) out_.objects[to.object].mostly = true;
-    Fill(node, to.sizes, t, &to, undo);
-  } else {
-    const int from = Fill(node, to.sizes, t, nullptr), size = Int(DTypeSize(t));
+  const bool whole = to.share * static_cast<double>(hopes_.rounds) >= kMostly;
+  const bool undo = hopes_.finite && to.object >= 0 && whole && SpecialAs(node, t) && !Fresh(to);
+  const bool alone = nodes_[node].kind == Node::kNumber || ((hopes_.apart || to.base >= 0) && !Reads(node, to, undo));
+  const bool direct = alone && (Fresh(to) || !SpecialAs(node, t) || undo);
+  if (direct && undo) {
+    out_.objects[to.object].mostly = true;
+    out_.undo_rounds = std::max(out_.undo_rounds, static_cast<int64_t>(std::ceil(kMostly / to.share)));
+  }
+  Filled store{node, t, &to, !direct};
+  ComputeAll(s, nullptr, &store, undo);
+  if (!direct) {
+    const int size = Int(DTypeSize(t));
     ForAll(to.sizes, [&](const std::vector<int>& at, int place) {
-      const Element v = ElementAt(from, Op(ScalarOp::kMul, ScalarType::kInt, place, size), t, kMadeArrays);
+      const Element v = ElementAt(store.memory, Op(ScalarOp::kMul, ScalarType::kInt, place, size), t, kMadeArrays);
       StoreElement(BaseOf(to), OffsetOf(to, at, t), v, t, Lies(to));
     });
   }
@@ -640,15 +693,16 @@ void Translator::Assign(State& s, const Part& to, const Val& value) {
 
 // Makes code for an operator with an array. Where it is in place, what the program does next is to store it where it
 // was.
-void Translator::ArrayBinary(State& s, const Instr& i, const Val& x, const Val& y) {
-  const bool updates = i.arg >= NB_INPLACE_ADD && IsArray(x);
+void Translator::ArrayBinary(State& s, const Instr& i, const Val& left, const Val& y) {
+  const bool updates = i.arg >= NB_INPLACE_ADD && IsArray(left);
+  const Val x = updates ? Computed(s, left) : left;
   const int op = i.arg >= NB_INPLACE_ADD ? i.arg - NB_INPLACE_ADD : i.arg;
   if (op == NB_MATRIX_MULTIPLY) {
     if (updates) throw Unsupported{"a product in place"};
-    Push(s, Product(x, y, false));
+    const std::vector<Val> operands = Named(s, {x, y});
+    Push(s, Product(operands[0], operands[1], false));
     return Next(s, i);
   }
-  if (updates && x.is == Is::kDeferred) throw Unsupported{"an operator in place"};
   const Val result = DeferBinary(op, x, y);
   if (!updates) {
     Push(s, result);

@@ -381,6 +381,7 @@ void Translator::Block(State s) {
     const State before = s;
     const codegen::ScalarSpecials specials = specials_;
     const std::set<int> finite = finite_;
+    const std::map<int, int> same = same_sizes_;
     ended_ = wrote_ = false;
     const int here = block, blocks = static_cast<int>(code.blocks.size()), exit = exit_;
     const size_t written = code.blocks[here].size(), fresh = fresh_.size(), computed = computed_.size(),
@@ -396,6 +397,7 @@ void Translator::Block(State s) {
       fresh_.resize(fresh);
       computed_.resize(computed);
       elements_.resize(elements);
+      same_sizes_ = same;
       code.blocks[here].resize(written);
       Abandon(blocks);
       if (Distinguish(before)) return;
