@@ -545,7 +545,7 @@ class Translator final : public Builder {
   Val Range(const std::vector<Val>& args);
   using Builder::Call;
 
-  // --- parts of arrays, and arithmetic on them: arrays.cc, products.cc
+  // --- parts of arrays, and arithmetic on them: arrays.cc, stores.cc, products.cc
   bool IsArray(const Val& v) const;
   Part PartOf(const Val& v);
   Val View(const Part& p);
