@@ -1231,7 +1231,19 @@ def test_named_arrays_that_nobody_reads():
             out[i] = w[1]
         return w
 
+    def helper(x, i):
+        t = x / (x - i)
+        t = x / (x - i - 1)
+        d = x * 0.5
+        return x * 2 + np.dot(d, d)
+
+    def in_a_helper(x, out):
+        for i in range(len(out)):
+            out[i] = helper(x, i)[1]
+        return out
+
     x = np.arange(8.0)
+    check(in_a_helper, (x + 0.5, np.zeros(30)), (x, np.zeros(30)))
     check(dropped, (x + 0.5, np.zeros(30)), (x, np.zeros(30)))
     check(deleted, (x + 0.5, np.zeros(30)), (x, np.zeros(30)), loops=0, runs=0)
 

@@ -385,7 +385,7 @@ void Translator::Block(State s) {
     ended_ = wrote_ = false;
     const int here = block, blocks = static_cast<int>(code.blocks.size()), exit = exit_;
     const size_t written = code.blocks[here].size(), fresh = fresh_.size(), computed = computed_.size(),
-                 elements = elements_.size();
+                 elements = elements_.size(), filled = filled_.size();
     try {
       if (branches) return GoTo(s);
       Step(s, f.code->At(f.pc));
@@ -397,6 +397,7 @@ void Translator::Block(State s) {
       fresh_.resize(fresh);
       computed_.resize(computed);
       elements_.resize(elements);
+      filled_.resize(filled);
       same_sizes_ = same;
       code.blocks[here].resize(written);
       Abandon(blocks);

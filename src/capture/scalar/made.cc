@@ -376,6 +376,18 @@ void Translator::ComputeAll(State& s, Val* also, Filled* store, bool undo) {
   for (Val* v : waiting) *v = Compute(s, v->node);
 }
 
+bool Translator::Within(int node, int of) const {
+  const Node& n = nodes_[of];
+  return node == of || (n.a >= 0 && Within(node, n.a)) || (n.b >= 0 && Within(node, n.b));
+}
+
+// A name goes, and `left` is what stays. NumPy would tell of what is in an array, whoever reads it.
+void Translator::Lose(const State& s, int node, const Val& left) {
+  const auto within = [&](int of) { return Within(node, of); };
+  if (!Special(node) || (left.is == Is::kDeferred && within(left.node)) || std::ranges::any_of(filled_, within)) return;
+  Compute(s, node);
+}
+
 bool Translator::ReadsLarge(int node) const {
   const Node& n = nodes_[node];
   return Large(n.part.object) || (n.a >= 0 && ReadsLarge(n.a)) || (n.b >= 0 && ReadsLarge(n.b));

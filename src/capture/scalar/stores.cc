@@ -138,6 +138,7 @@ void Translator::FillAll(std::vector<Filled>& targets, const std::vector<int>& s
     }
   });
   evaluated_.clear();
+  for (const Filled& target : targets) filled_.push_back(target.node);
   if (std::ranges::none_of(targets, [&](const Filled& target) { return SpecialAs(target.node, target.type); })) return;
   const int bad = Emit({.op = ScalarOp::kGet, .type = ScalarType::kBool, .imm = bad_, .id = -2});
   Emit({.op = ScalarOp::kExitIf, .a = bad, .exit = undo ? UndoExit() : Exit()});

@@ -283,6 +283,9 @@ void Translator::StepFlow(State& s, const Instr& i) {
         return;
       }
       Val v = i.op == Op::kReturnConst ? Fixed(PyTuple_GET_ITEM(s.top().co->co_consts, i.arg)) : Pop(s);
+      for (const Val& local : s.top().locals)
+        if (local.is == Is::kDeferred && HeldAt(s, local.node) == static_cast<int>(s.frames.size()))
+          Lose(s, local.node, v);
       s.frames.pop_back();
       if (s.frames.size() == 1) {
         wrote_ |= std::exchange(s.effects, false);

@@ -241,6 +241,7 @@ class Translator final : public Builder {
     buffers_ = 0;
     fresh_.clear();
     computed_.clear();
+    filled_.clear();
     same_sizes_.clear();
   }
 
@@ -297,6 +298,7 @@ class Translator final : public Builder {
     Settle();
     const int made = static_cast<int>(code.blocks.size()), here = block, exit = exit_;
     const size_t fresh = fresh_.size(), computed = computed_.size(), elements = elements_.size();
+    const size_t filled = filled_.size();
     const std::map<int, int> same = same_sizes_;
     code.blocks.emplace_back();
     block = made;
@@ -306,6 +308,7 @@ class Translator final : public Builder {
     fresh_.resize(fresh);
     computed_.resize(computed);
     elements_.resize(elements);
+    filled_.resize(filled);
     same_sizes_ = same;
     return made;
   }
@@ -461,8 +464,7 @@ class Translator final : public Builder {
       throw Unsupported{"an object is dropped"};
     if (v.iterator() || v.is == Is::kFrame) throw Unsupported{"an iterator is kept"};
     if (v.is == Is::kLiteral) throw Unsupported{"a list is kept"};
-    // NumPy would tell of what is in it, whoever reads it.
-    if (s.frames.size() == 1 && old.is == Is::kDeferred) Compute(s, old.node);
+    if (old.is == Is::kDeferred) Lose(s, old.node, v);
     if (v.is == Is::kDeferred && s.frames.size() > 1 && Weight(v.node) > kMostWeight) v = Compute(s, v.node);
     if (v.is == Is::kDeferred) WantComputable(v.node);
     if (s.frames.size() == 1) Copied(v);
@@ -567,6 +569,8 @@ class Translator final : public Builder {
   bool SameSizes(const std::vector<int>& a, const std::vector<int>& b) const;
   void WantSame(int size, int other);
   bool ReadsLarge(int node) const;
+  bool Within(int node, int of) const;
+  void Lose(const State& s, int node, const Val& left);
   int Weight(int node) const;
   bool Fresh(const Part& p) const;
   void Wrote(State& s, const Part& to);
@@ -664,6 +668,7 @@ class Translator final : public Builder {
   std::vector<int> fresh_;                          // The addresses of arrays that were made in this region.
   std::vector<int> elements_;                       // of arrays, that this block has computed at once: how many
   std::vector<std::pair<int, Val>> computed_;       // The nodes that this region has computed, and what became of them.
+  std::vector<int> filled_;                         // The nodes all of whose elements this region has computed.
   std::vector<std::pair<int, Element>> evaluated_;  // The nodes of which the element that is being computed is there.
   std::map<int, int> same_sizes_;                   // Sizes that this block has found to be equal to others.
   int parallel_ = 0;                                // the loop over elements that is being written
