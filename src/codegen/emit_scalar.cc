@@ -516,7 +516,15 @@ Value* OpEmitter::Emit(Op op, DType result, DType from, std::span<Value* const> 
 }
 
 Value* OpEmitter::Compute(Op op, DType result, DType from, std::span<Value* const> v) {
-  if (op == Op::kWhere) return b_.CreateSelect(v[0], v[1], v[2]);
+  if (op == Op::kWhere) {
+    // A choice may become the mask of the operation whose result it chooses. That raises nothing where it is not
+    // chosen.
+    const auto apart = [&](Value* x) {
+      const bool computed = llvm::isa<llvm::BinaryOperator>(x) || llvm::isa<llvm::CallInst>(x);
+      return ieee_ && isa_.arithmetic_fence && computed && x->getType()->isFPOrFPVectorTy() ? Opaque(x) : x;
+    };
+    return b_.CreateSelect(v[0], apart(v[1]), apart(v[2]));
+  }
   if (op == Op::kCast) return Cast(v[0], from, result);
   if (op == Op::kBitcast) {
     if (DTypeSize(from) != DTypeSize(result)) Unsupported(op, from);

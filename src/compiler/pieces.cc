@@ -342,8 +342,15 @@ class Cutter {
 }  // namespace
 
 bool HasDataSizes(const Graph& g) {
-  return std::any_of(g.symbols.begin(), g.symbols.end(),
-                     [](const shape::SymbolInfo& s) { return s.kind == shape::SymbolKind::kRuntime; });
+  const auto at_run = [&](uint32_t id) {
+    return id < g.symbols.size() && g.symbols[id].kind == shape::SymbolKind::kRuntime;
+  };
+  bool any = false;
+  for (const Node& n : g.nodes)
+    if (n.op == Op::kExtern)
+      for (const TensorType& t : n.attrs.result_types)
+        for (const Int& i : t.shape) i.ForEachSymbol([&](uint32_t id) { any |= at_run(id); });
+  return any;
 }
 
 std::shared_ptr<Executable> CompilePieces(const Graph& graph, const std::vector<bool>& weights, const MakePart& make) {

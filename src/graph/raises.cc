@@ -40,20 +40,21 @@ bool ReadsAll(const Graph& g, const Node& n) {
 // Elements of a value: for each axis the first one, and the one behind the last.
 using Box = std::vector<std::pair<int64_t, int64_t>>;
 
-// Is each element of `box` in one of `boxes` from number `from` on?
-bool Covered(Box box, const std::vector<Box>& boxes, size_t from = 0) {
-  if (std::any_of(box.begin(), box.end(), [](const auto& side) { return side.first >= side.second; })) return true;
-  if (from == boxes.size()) return false;
+// Appends what of `box` is in none of `boxes` from number `from` on, until there are `most` of such pieces.
+void Rest(Box box, const std::vector<Box>& boxes, size_t from, size_t most, std::vector<Box>& rest) {
+  if (rest.size() >= most || std::ranges::any_of(box, [](const auto& side) { return side.first >= side.second; }))
+    return;
+  if (from == boxes.size()) return rest.push_back(std::move(box));
   const Box& by = boxes[from];
   for (size_t axis = 0; axis < box.size(); ++axis) {  // what lies before and behind it there
     Box before = box, behind = box;
     before[axis].second = std::min(box[axis].second, by[axis].first);
     behind[axis].first = std::max(box[axis].first, by[axis].second);
-    if (!Covered(std::move(before), boxes, from + 1) || !Covered(std::move(behind), boxes, from + 1)) return false;
+    Rest(std::move(before), boxes, from + 1, most, rest);
+    Rest(std::move(behind), boxes, from + 1, most, rest);
     box[axis] = {std::max(box[axis].first, by[axis].first), std::min(box[axis].second, by[axis].second)};
-    if (box[axis].first >= box[axis].second) return true;
+    if (box[axis].first >= box[axis].second) return;
   }
-  return true;
 }
 
 // Which elements of each value are computed, as far as that is known: all, or those in some boxes.
@@ -64,7 +65,13 @@ class Computed {
   void All(ValueId v) { all_[v] = true; }
   bool Is(ValueId v) {
     if (all_[v] || parts_[v].empty()) return all_[v];
-    return all_[v] = Covered(Whole(v), parts_[v]);
+    return all_[v] = Missing(v, 1).empty();
+  }
+  // What of it is not computed, as far as that is known: `most` pieces at most.
+  std::vector<Box> Missing(ValueId v, size_t most) const {
+    std::vector<Box> rest;
+    if (!all_[v] && !parts_[v].empty()) Rest(Whole(v), parts_[v], 0, most, rest);
+    return rest;
   }
 
   // What the node reads of its operands to compute what is computed of it.
@@ -154,6 +161,53 @@ class Computed {
   std::vector<std::vector<Box>> parts_;
 };
 
+// A piece of a large value, and which value that is.
+struct Piece {
+  ValueId of;
+  Box box;
+};
+
+constexpr int64_t kLargePiece = 4096;  // So many elements that are not made an output are worth one more.
+constexpr size_t kMostPieces = 8;
+
+// What has to be computed of a value besides: nothing where that is all of it.
+std::vector<Piece> PiecesOf(const Graph& g, ValueId v, const Computed& computed) {
+  const Node& n = g.nodes[v];
+  if (Info(n.op).kind != 'P' || !n.type.numel().is_const()) return {};
+  std::vector<Piece> pieces;
+  int64_t elements = 0;
+  for (Box& box : computed.Missing(v, kMostPieces + 1)) {
+    int64_t of_box = 1;
+    for (auto [first, last] : box) of_box *= last - first;
+    elements += of_box;
+    pieces.push_back({v, std::move(box)});
+  }
+  const auto count = static_cast<int64_t>(pieces.size());
+  if (pieces.size() > kMostPieces || n.type.numel().value() - elements < kLargePiece * count) return {};
+  return pieces;
+}
+
+void ShowPiece(Graph& g, const Piece& piece) {
+  ValueId v = piece.of;
+  for (size_t axis = 0; axis < piece.box.size(); ++axis) {
+    const auto [first, last] = piece.box[axis];
+    const Node& from = g.nodes[v];
+    if (first == 0 && shape::Int(last) == from.type.shape[axis]) continue;
+    Node slice;
+    slice.op = Op::kSlice;
+    slice.operands = {v};
+    slice.type = from.type;
+    slice.type.shape[axis] = shape::Int(last - first);
+    slice.attrs.axes = {static_cast<int64_t>(axis)};
+    slice.attrs.syms = {shape::Int(first), shape::Int(last - first), shape::Int(1)};
+    slice.file = from.file;
+    slice.line = from.line;
+    g.nodes.push_back(std::move(slice));
+    v = static_cast<ValueId>(g.nodes.size() - 1);
+  }
+  g.outputs.push_back(v);
+}
+
 }  // namespace
 
 std::vector<bool> StandIns(const Graph& g) {
@@ -171,19 +225,23 @@ void KeepRaising(Graph& g, bool ieee) {
   Computed computed(g, stand_ins);
   for (ValueId v : g.outputs) computed.All(v);
   for (const Write& w : g.writes) computed.All(w.value);
+  std::vector<Piece> shown_pieces;
   for (size_t i = g.nodes.size(); i-- > 0;) {
     const auto v = static_cast<ValueId>(i);
     const Node& n = g.nodes[v];
     const DType operand = n.operands.empty() ? DType::kBool : g.nodes[n.operands[0]].type.dtype;
     if (!computed.Is(v) && IsNoticed(n, operand, ieee)) {
+      const std::vector<Piece> pieces = PiecesOf(g, v, computed);
+      shown_pieces.insert(shown_pieces.end(), pieces.begin(), pieces.end());
       computed.All(v);
       ValueId shown = v;
       if (n.op == Op::kExtern && n.attrs.result_types.size() > 1)
         ++shown;  // The node behind it picks its first result.
-      if (n.op != Op::kExtern || !n.attrs.result_types.empty()) g.outputs.push_back(shown);
+      if (pieces.empty() && (n.op != Op::kExtern || !n.attrs.result_types.empty())) g.outputs.push_back(shown);
     }
     if (!stand_ins[v]) computed.Reads(v);
   }
+  for (const Piece& piece : shown_pieces) ShowPiece(g, piece);
 }
 
 }  // namespace framejit

@@ -8,6 +8,7 @@
 #include "graph/rewrite.h"
 #include "runtime/cuda/driver.h"
 #include "surface/autocast.h"
+#include "surface/masked_update.h"
 #include "surface/view_results.h"
 
 namespace framejit::surface {
@@ -547,6 +548,10 @@ std::vector<Lowering::Made> Lowering::Finish(const std::vector<TraceId>& outputs
     TraceId t = s.trace.inputs[i];
     if (s.trace.tensors[t].mutated) g.writes.push_back({static_cast<int>(i), s.objects.Value(t)});
   }
+  std::vector<shape::Guard> asked;
+  for (const shape::Guard& c : s.env().guards())
+    if (s.env().AtRun(c)) asked.push_back(c);
+  DropMasked(g, asked, s.replaced, ieee);
   KeepRaising(g, ieee);
   for (size_t i = 0; i < outputs.size(); ++i)
     if (IsViewResult(made[i].kind == Made::kReplay, s.meta(outputs[i])))

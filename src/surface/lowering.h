@@ -24,6 +24,7 @@ struct Lowering::Impl {
   Objects objects{trace, builder};
   Derivatives derivatives{trace, objects};
   std::set<TraceId> read_only;                    // The inputs that must not be written.
+  std::set<ValueId> replaced;                     // masked_update.h
   std::map<TraceId, TraceId> casts;               // from a leaf to the cast that autocast made of it
   std::vector<std::pair<size_t, size_t>> hidden;  // ranges of tensors that were made inside of custom functions
   // For a tensor: the sizes that were taken to be at least 2 when its strides were computed.

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "surface/lowering.h"
+#include "surface/masked_update.h"
 
 namespace framejit::surface {
 
@@ -247,6 +248,14 @@ void Lowering::Impl::Written(Call& call, const Arg* out) {
   });
   if (!cpu) throw Decline(call.callee + " of arrays of another library");
   CheckWritable(target.t, call.mode);
+  if (const auto plain = [&](size_t i) { return call.args[i].is(Arg::Kind::kTensor); };
+      call.callee.name() == "numpy.ndarray.__setitem__" && call.args.size() == 3 && plain(1) && plain(2)) {
+    const ValueId base = objects.Value(target.t), mask = objects.Value(call.args[1].t);
+    if (const auto now = MaskedUpdate(builder, base, mask, objects.Value(call.args[2].t), replaced)) {
+      objects.Write(target.t, *now);
+      return Record(call, {}, Arg::None());
+    }
+  }
   // A few elements of a large argument are not worth a copy of it, which a run that can fail needs.
   constexpr int64_t kLarge = 4096;
   const TensorMeta& root = meta(objects[target.t].root);

@@ -300,5 +300,24 @@ TEST(Raises, PartsOfWhatIsPutTogetherAreFollowed) {
   EXPECT_EQ(moving.outputs, (std::vector<ValueId>{6, 4, 3}));
 }
 
+// Of a large value only the elements that nobody reads become outputs: here two corners.
+TEST(Raises, PiecesOfLargeValues) {
+  Graph g = Graph::Parse(R"(graph "g" {
+    %0 = input : f64[200, 100] strides [100, 1]
+    %1 = exp %0 : f64[200, 100]
+    %2 = slice %1, axes=[0], syms=[1, 198, 1] : f64[198, 100]
+    %3 = slice %1, axes=[1], syms=[0, 99, 1] : f64[200, 99]
+    return %2, %3
+  })");
+  KeepRaising(g, true);
+  EXPECT_EQ(Verify(g), "");
+  ASSERT_EQ(g.outputs.size(), 4u);
+  for (size_t i : {2, 3}) EXPECT_EQ(g.nodes[g.outputs[i]].type.shape, (shape::Ints{shape::Int(1), shape::Int(1)}));
+  Graph plain = g;
+  plain.outputs.resize(2);
+  KeepRaising(plain, false);
+  EXPECT_EQ(plain.outputs.size(), 2u);
+}
+
 }  // namespace
 }  // namespace framejit

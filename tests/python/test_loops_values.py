@@ -1192,3 +1192,91 @@ WHOLE = {
 @pytest.mark.parametrize("program", WHOLE, ids=lambda p: p.__name__)
 def test_whole_programs(program):
     check(program, WHOLE[program])
+
+
+# --- names of what is computed later -----------------------------------------------------------------------------------------
+def columns(a, b, c, n):
+    for k in range(1, n - 1):
+        g = -0.25 * (a[1:, :, k] + a[:-1, :, k])
+        h = 0.25 * (a[1:, :, k + 1] + a[:-1, :, k + 1])
+        s = g * 0.5
+        b[:, :, k] = h * 0.5
+        d = 1.5 - s - b[:, :, k]
+        e = d * c[:, :, k]
+        c[:, :, k] = e / (d - b[:, :, k - 1] * s)
+    return g, h, s, d, e
+
+
+def test_named_arrays_of_one_shape():
+    args = rng().random((5, 6, 20)), rng().random((4, 6, 20)), rng().random((4, 6, 20)), 20
+    special = tuple(x.copy() if isinstance(x, np.ndarray) else x for x in args)
+    special[0][2, 3, 11] = 1e308
+    special[2][1, 2, 15] = np.inf
+    check(columns, args, special, args)
+
+
+def test_named_arrays_that_nobody_reads():
+    def dropped(x, out):
+        for i in range(len(out)):
+            v = x / (x - i)
+            v = x * 2
+            out[i] = v[0]
+        return v
+
+    def deleted(x, out):
+        for i in range(len(out)):
+            v = x / (x - i)
+            w = x + 1
+            del v
+            out[i] = w[1]
+        return w
+
+    def helper(x, i):
+        t = x / (x - i)
+        t = x / (x - i - 1)
+        d = x * 0.5
+        return x * 2 + np.dot(d, d)
+
+    def in_a_helper(x, out):
+        for i in range(len(out)):
+            out[i] = helper(x, i)[1]
+        return out
+
+    x = np.arange(8.0)
+    check(in_a_helper, (x + 0.5, np.zeros(30)), (x, np.zeros(30)))
+    check(dropped, (x + 0.5, np.zeros(30)), (x, np.zeros(30)))
+    check(deleted, (x + 0.5, np.zeros(30)), (x, np.zeros(30)), loops=0, runs=0)
+
+
+def test_named_arrays_read_as_wholes():
+    def program(x, out):
+        total = 0.0
+        for i in range(len(out)):
+            v = x + i
+            w = v * v
+            for j, e in enumerate(w):
+                total += e * j
+            for e, f in zip(v, w):
+                total -= e + f
+            w += v
+            same = w
+            out[i] = total + len(v) + np.sum(w) + np.dot(v, w)
+            same[1] = 0.25
+            v = w - x[::-1]
+        return total, v, w, same is w
+
+    check(program, (rng().random(9), np.zeros(25)))
+
+
+def test_named_rows_that_go_to_many():
+    def program(x, y, n):
+        for i in range(n):
+            r = x[i % 5] * 2.0
+            q = r[::-1] + x[0]
+            y[:, :] = r - q
+            y[i % 4] += r
+            x[0, 1:] = q[1:] * 0.5
+            x[0, :-1] = x[0, 1:] + r[1:] * 0.25
+        return r, q
+
+    check(program, (rng().random((5, 7)), np.zeros((4, 7)), 30))

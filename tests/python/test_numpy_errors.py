@@ -620,3 +620,22 @@ def test_of_equal_zeros_the_one_that_numpy_gives(fresh, name):
             for got, expected in zip(compiled(a, -a), f(a, -a)):
                 assert got.dtype == expected.dtype
                 np.testing.assert_array_equal(np.signbit(got), np.signbit(expected))
+
+
+@pytest.mark.parametrize("shape", [(5,), (7, 6), (64, 64)])
+def test_what_a_choice_leaves_out_is_told(fresh, np, shape):
+    """NumPy computes both sides for all elements, so the mask of the choice must not become one of the operation."""
+    programs = [
+        lambda x, y: np.where(y != 0, x / y, x),
+        lambda x, y: np.where(y > 0, np.sqrt(y), x),
+        lambda x, y: np.where(y > 0.5, y, x * y),
+        lambda x, y: np.where(y < 1, x, np.where(x < 1, 1 / y, 0.5)),
+    ]
+    x, y = np.full(shape, 1e200), np.full(shape, -1.5)
+    y[1] = 0.0
+    y[2] = 1e200
+    for program in programs:
+        compiled = fresh.compile(program)
+        for _ in range(3):
+            expected = told(program, x, y)[0]
+            assert expected and told(compiled, x, y)[0] == expected

@@ -4,8 +4,6 @@
 #include <opcode.h>
 
 #include <cmath>
-#include <functional>
-#include <memory>
 
 #include "capture/scalar/translator.h"
 #include "surface/promote.h"
@@ -15,34 +13,7 @@ namespace framejit::capture::scalar {
 
 namespace {
 
-constexpr int kMostBuffers = 6, kMostAxes = 3;
 constexpr int64_t kLarge = 1 << 18;
-constexpr double kMostly = .5;  // A store of so large a share of an array may have to be undone.
-
-// Gives memory of this thread while code runs. The program's next write makes its contents useless.
-char* Scratch(int64_t buffer, int64_t bytes) {
-  struct Free {
-    void operator()(char* p) const { free(p); }
-  };
-  struct Held {
-    std::unique_ptr<char, Free> memory;
-    int64_t bytes = 0;
-  };
-  thread_local Held held[kMostBuffers];
-  Held& h = held[buffer];
-  if (h.bytes < bytes) {
-    const int64_t wanted = (2 * bytes + 127) / 64 * 64;
-    h.memory.reset(static_cast<char*>(aligned_alloc(64, wanted)));
-    h.bytes = h.memory ? wanted : 0;
-  }
-  return h.memory.get();
-}
-
-// May an array of `from` be stored as elements of `to` without a look at its values?
-bool Stores(DType from, DType to) {
-  if (from == to || IsComplex(to)) return true;
-  return !IsComplex(from) && to != DType::kBool && (Float(to) || !Float(from));
-}
 
 }  // namespace
 
@@ -178,14 +149,18 @@ double Translator::ShareOf(const Part& p, const std::vector<Val>& indices) const
     const Val& index = indices[axis];
     if (static_cast<int>(axis) >= tensor::AsArray(o)->nd || index.is == Is::kObject) return 0;
     const Py_ssize_t size = tensor::AsArray(o)->dims[axis];
+    if (size == 0) return 0;
     Py_ssize_t start = 0, stop = size, step = 1;
-    if (index.is != Is::kSlice) return 0;
+    if (index.is != Is::kSlice) {
+      share /= static_cast<double>(size);
+      continue;
+    }
     for (auto [bound, given] : {std::pair(&start, 0), {&stop, 1}, {&step, 2}}) {
       const Val& v = index.items[given];
       if (v.constant) *bound = *v.constant;
       if (!v.constant && !(v.is == Is::kObject && out_.objects[v.object].object.get() == Py_None)) return 0;
     }
-    if (size == 0 || step <= 0) return 0;
+    if (step <= 0) return 0;
     share *= static_cast<double>(PySlice_AdjustIndices(size, &start, &stop, step)) / static_cast<double>(size);
   }
   return share;
@@ -329,9 +304,24 @@ void Translator::Broadcast(Node& n) {
     const Node& from = many(x) || axis(y) < 0 ? x : y;
     n.sizes[rank - back] = from.sizes[axis(from)];
     if (!many(x) && !many(y)) n.ones |= 1U << (rank - back);
-    if (many(x) && many(y) && x.sizes[axis(x)] != y.sizes[axis(y)])
-      ExitIf(Compare(ScalarOp::kNe, x.sizes[axis(x)], y.sizes[axis(y)]));
+    if (many(x) && many(y)) WantSame(x.sizes[axis(x)], y.sizes[axis(y)]);
   }
+}
+
+// The code is left where they differ.
+void Translator::WantSame(int size, int other) {
+  const auto known = [&](int v) { return same_sizes_.contains(v) ? same_sizes_.at(v) : v; };
+  const int a = known(size), b = known(other);
+  if (a == b) return;
+  ExitIf(Compare(ScalarOp::kNe, a, b));
+  for (auto& [v, as] : same_sizes_)
+    if (as == b) as = a;
+  same_sizes_[b] = a;
+}
+
+bool Translator::SameSizes(const std::vector<int>& a, const std::vector<int>& b) const {
+  const auto known = [&](int v) { return same_sizes_.contains(v) ? same_sizes_.at(v) : v; };
+  return std::ranges::equal(a, b, [&](int x, int y) { return known(x) == known(y); });
 }
 
 Val Translator::DeferBinary(int op, const Val& x, const Val& y) {
@@ -483,6 +473,17 @@ int Translator::OffsetOf(const Part& p, const std::vector<int>& at, DType t) {
 }
 
 Element Translator::Eval(int node, const std::vector<int>& at, bool shown) {
+  const auto known = std::ranges::find(evaluated_, node, [](const auto& e) { return e.first; });
+  Element v;
+  if (known != evaluated_.end())
+    v = known->second;
+  else
+    evaluated_.emplace_back(node, v = Evaluate(node, at));
+  const Node& n = nodes_[node];
+  return n.kind == Node::kBinary || n.kind == Node::kUnary ? Finite(v, n.dtype, shown) : v;
+}
+
+Element Translator::Evaluate(int node, const std::vector<int>& at) {
   const Node& n = nodes_[node];
   const DType t = n.dtype;
   const ScalarType type = NewNumpy(t, -1).type();
@@ -500,9 +501,9 @@ Element Translator::Eval(int node, const std::vector<int>& at, bool shown) {
     }
     case Node::kUnary: {
       const Element x = EvalAs(n.a, at, t, true);
-      if (IsComplex(t)) return Finite({Op(n.op, type, x.value), Op(n.op, type, x.imag)}, t, shown);
+      if (IsComplex(t)) return {Op(n.op, type, x.value), Op(n.op, type, x.imag)};
       const int v = Op(n.op, type, x.value);
-      return Float(t) ? Finite({v}, t, shown) : Element{Wrap(v, t)};
+      return {Float(t) ? v : Wrap(v, t)};
     }
     case Node::kBinary: break;
   }
@@ -511,172 +512,12 @@ Element Translator::Eval(int node, const std::vector<int>& at, bool shown) {
     int good;
     const Element z = ComplexArithmetic(*this, n.op, x, y, &good);
     if (good >= 0) Bad(Op(ScalarOp::kNot, ScalarType::kBool, good));
-    return Finite(z, t, shown);
+    return z;
   }
   const int v = Op(n.op, type, x.value, y.value);
-  if (Float(t)) return Finite({v}, t, shown);
+  if (Float(t)) return {v};
   const bool grows = n.op == ScalarOp::kAdd || n.op == ScalarOp::kSub || n.op == ScalarOp::kMul;
   return {grows && t != DType::kInt64 ? Wrap(v, t) : v};
-}
-
-// --- loops
-//
-// Emits `body` for every number below `count`. If this is the innermost loop, what its rounds read and write does not
-// meet.
-void Translator::ForEach(int count, bool innermost, absl::FunctionRef<void(int)> body) {
-  const int variable = Variable(ScalarType::kInt), loop = innermost ? ++parallels_ : 0;
-  const int head = static_cast<int>(code.blocks.size()), round = head + 1, behind = head + 2;
-  Emit({.op = ScalarOp::kSet, .a = Int(0), .imm = variable});
-  Emit({.op = ScalarOp::kJump, .imm = head});
-  code.blocks.resize(head + 3);
-  extra_blocks_ += 3;
-  block = head;
-  const int i = Emit({.op = ScalarOp::kGet, .imm = variable, .id = -2});
-  Emit({.op = ScalarOp::kBranch, .a = Compare(ScalarOp::kLt, i, count), .other = behind, .imm = round});
-  block = round;
-  parallel_ = loop;
-  body(i);
-  parallel_ = 0;
-  Emit({.op = ScalarOp::kSet, .a = Op(ScalarOp::kNext, ScalarType::kInt, i), .imm = variable});
-  Emit({.op = ScalarOp::kJump, .imm = head, .parallel = loop});
-  block = behind;
-}
-
-// `body` for every element of an array of these sizes: its index, and how many stand before it.
-void Translator::ForAll(const std::vector<int>& sizes, absl::FunctionRef<void(const std::vector<int>&, int)> body) {
-  std::vector<int> at;
-  const std::function<void(int)> axis = [&](int before) {
-    const size_t k = at.size();
-    ForEach(sizes[k], k + 1 == sizes.size(), [&](int i) {
-      const int place =
-          k ? Op(ScalarOp::kAdd, ScalarType::kInt, Op(ScalarOp::kMul, ScalarType::kInt, before, sizes[k]), i) : i;
-      at.push_back(i);
-      k + 1 == sizes.size() ? body(at, place) : axis(place);
-      at.pop_back();
-    });
-  };
-  axis(-1);
-  elements_.push_back(Count(sizes));
-}
-
-int Translator::Count(const std::vector<int>& sizes) {
-  int n = sizes[0];
-  for (size_t i = 1; i < sizes.size(); ++i) n = Op(ScalarOp::kMul, ScalarType::kInt, n, sizes[i]);
-  return n;
-}
-
-int Translator::Buffer(int count, DType t) {
-  if (buffers_ == kMostBuffers) throw Unsupported{"many arrays at once"};
-  const int bytes = Op(ScalarOp::kMul, ScalarType::kInt, count, Int(DTypeSize(t)));
-  const int memory = Call(reinterpret_cast<void*>(Scratch), ScalarType::kPtr, {Int(buffers_++), bytes});
-  const int null = Emit({.op = ScalarOp::kConst, .type = ScalarType::kPtr, .imm = 0, .id = -2});
-  ExitIf(Compare(ScalarOp::kEq, memory, null));
-  return memory;
-}
-
-// All that was written since the code was entered is put back, and Python goes on where it was entered.
-int Translator::UndoExit() {
-  if (undo_exit_ < 0) {
-    undo_exit_ = static_cast<int>(out_.exits.size());
-    code.exits.emplace_back();
-    out_.exits.push_back({.undo = true});
-    out_.undoes = true;
-  }
-  return undo_exit_;
-}
-
-// The node's elements as `t`, in `to` or one behind the other in a buffer, whose address is returned. What NumPy may
-// tell of is left for before that is used, or behind it with `undo`.
-int Translator::Fill(int node, const std::vector<int>& sizes, DType t, const Part* to, bool undo) {
-  const int memory = to ? -1 : Buffer(Count(sizes), t), size = Int(DTypeSize(t));
-  bad_ = Variable(ScalarType::kBool);
-  Emit({.op = ScalarOp::kSet, .a = Flag(false), .imm = bad_});
-  ForAll(sizes, [&](const std::vector<int>& at, int place) {
-    const Element v = EvalAs(node, at, t, false);
-    if (to)
-      StoreElement(BaseOf(*to), OffsetOf(*to, at, t), v, t, Lies(*to));
-    else
-      StoreElement(memory, Op(ScalarOp::kMul, ScalarType::kInt, place, size), v, t, kMadeArrays);
-  });
-  if (SpecialAs(node, t)) {
-    const int bad = Emit({.op = ScalarOp::kGet, .type = ScalarType::kBool, .imm = bad_, .id = -2});
-    Emit({.op = ScalarOp::kExitIf, .a = bad, .exit = undo ? UndoExit() : Exit()});
-  }
-  return memory;
-}
-
-int Translator::AddressOf(const Part& p) {
-  return p.offset < 0 ? BaseOf(p) : Op(ScalarOp::kAt, ScalarType::kPtr, BaseOf(p), p.offset);
-}
-
-void Translator::Assign(State& s, const Part& to, const Val& value) {
-  const DType t = to.dtype;
-  const auto number = [&] {
-    return Deferred({.kind = Node::kNumber,
-                     .dtype = t,
-                     .value = IsComplex(t) ? NumberAs(value, t) : Element{Stored(*this, value, t)}});
-  };
-  const int node = value.scalar() || value.is == Is::kComplex ? number().node : NodeOf(value);
-  const Node& n = nodes_[node];
-  ComputeAll(s);
-  const size_t lead = to.sizes.size() - n.sizes.size();
-  if (to.rank() > kMostAxes || n.sizes.size() > to.sizes.size() || !Stores(n.dtype, t) ||
-      (to.rank() > 1 && Large(to.object)))
-    throw Unsupported{"a store of many elements"};
-  for (size_t i = 0; i < n.sizes.size(); ++i)
-    if (!(n.ones >> i & 1) && n.sizes[i] != to.sizes[lead + i])
-      ExitIf(Compare(ScalarOp::kNe, n.sizes[i], to.sizes[lead + i]));
-  Settle();
-  // Arrays that can be put back lie in one piece: no two of their elements are one.
-  const bool undo = hopes_.finite && to.object >= 0 && to.share >= kMostly && SpecialAs(node, t) && !Fresh(to);
-  const bool alone = n.kind == Node::kNumber || ((hopes_.apart || to.base >= 0) && !Reads(node, to, undo));
-  if (alone && (Fresh(to) || !SpecialAs(node, t) || undo)) {
-    if (undo) out_.objects[to.object].mostly = true;
-    Fill(node, to.sizes, t, &to, undo);
-  } else {
-    const int from = Fill(node, to.sizes, t, nullptr), size = Int(DTypeSize(t));
-    ForAll(to.sizes, [&](const std::vector<int>& at, int place) {
-      const Element v = ElementAt(from, Op(ScalarOp::kMul, ScalarType::kInt, place, size), t, kMadeArrays);
-      StoreElement(BaseOf(to), OffsetOf(to, at, t), v, t, Lies(to));
-    });
-  }
-  Wrote(s, to);
-}
-
-// Makes code for an operator with an array. Where it is in place, what the program does next is to store it where it
-// was.
-void Translator::ArrayBinary(State& s, const Instr& i, const Val& x, const Val& y) {
-  const bool updates = i.arg >= NB_INPLACE_ADD && IsArray(x);
-  const int op = i.arg >= NB_INPLACE_ADD ? i.arg - NB_INPLACE_ADD : i.arg;
-  if (op == NB_MATRIX_MULTIPLY) {
-    if (updates) throw Unsupported{"a product in place"};
-    Push(s, Product(x, y, false));
-    return Next(s, i);
-  }
-  if (updates && x.is == Is::kDeferred) throw Unsupported{"an operator in place"};
-  const Val result = DeferBinary(op, x, y);
-  if (!updates) {
-    Push(s, result);
-    return Next(s, i);
-  }
-  const Node& n = nodes_[result.node];
-  const Part to = PartOf(x);
-  if (!surface::NumpyCanCastSameKind(n.dtype, to.dtype) || static_cast<int>(n.sizes.size()) != to.rank())
-    throw Unsupported{"an operator in place"};
-  const bytecode::Code& c = *s.top().code;
-  int next = s.top().pc + i.length;
-  const bool swaps = c.At(next).op == Op::kSwap;
-  while (c.At(next).op == Op::kSwap) next += c.At(next).length;
-  if (swaps && (c.At(next).op == Op::kSetItem || c.At(next).op == Op::kSetSlice)) {
-    nodes_[n.a].updated = true;
-    Push(s, result);
-  } else if (!swaps && c.At(next).op == Op::kStoreFast) {
-    Assign(s, to, result);
-    Push(s, x);
-  } else {
-    throw Unsupported{"an operator in place"};
-  }
-  Next(s, i);
 }
 
 }  // namespace framejit::capture::scalar

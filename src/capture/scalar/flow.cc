@@ -414,10 +414,11 @@ void Translator::Block(State s) {
     const State before = s;
     const codegen::ScalarSpecials specials = specials_;
     const std::set<int> finite = finite_;
+    const std::map<int, int> same = same_sizes_;
     ended_ = wrote_ = false;
     const int here = block, blocks = static_cast<int>(code.blocks.size()), exit = exit_;
     const size_t written = code.blocks[here].size(), fresh = fresh_.size(), computed = computed_.size(),
-                 elements = elements_.size();
+                 elements = elements_.size(), filled = filled_.size();
     try {
       if (branches) return GoTo(s);
       Step(s, f.code->At(f.pc));
@@ -429,6 +430,8 @@ void Translator::Block(State s) {
       fresh_.resize(fresh);
       computed_.resize(computed);
       elements_.resize(elements);
+      filled_.resize(filled);
+      same_sizes_ = same;
       code.blocks[here].resize(written);
       Abandon(blocks);
       if (Distinguish(before)) return;

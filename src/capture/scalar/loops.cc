@@ -189,7 +189,8 @@ void CodeLoops::Compile(Compiled& compiled, Head& head, FjFrame* frame) {
   hopes.brief = !HasLongRows(frame);
   hopes.longs = head.longs;
   hopes.together = head.together || !hopes.natural;
-  hopes.finite = hopes.natural && !head.undone && RoundsLeft(head, frame) >= kWorthUndo;
+  hopes.rounds = RoundsLeft(head, frame);
+  hopes.finite = hopes.natural && !head.undone && hopes.rounds >= kWorthUndo;
   made->t = scalar::Translate(frame, head.loop, head.loop.start, hopes);
   const auto asked = [&](auto&& of) {
     std::vector<PyObject*> objects;
@@ -290,7 +291,7 @@ std::optional<frame::Action> CodeLoops::At(Compiled& compiled, FjFrame* frame, b
       if (i == head->versions.size()) return waits();
     }
     const Translation& t = head->versions[i]->t;
-    if (t.undoes && RoundsLeft(*head, frame) < kWorthUndo) continue;
+    if (t.undoes && RoundsLeft(*head, frame) < std::max(kWorthUndo, t.undo_rounds)) continue;
     if (!scalar::NamesHold(t)) continue;
     absl::InlinedVector<int64_t, 64> cells(t.cells);
     absl::InlinedVector<PyObject*, 16> objects(t.objects.size());

@@ -198,18 +198,48 @@ Val Translator::Compute(const State& s, int node) {
       v.born = std::min(v.born, static_cast<uint8_t>(frames));
       return v;
     }
+  ComputeTogether(s, {node});
+  return computed_.back().second;
+}
+
+// Every node with a name becomes an array in the end.
+void Translator::WantComputable(int node) const {
   const Node& n = nodes_[node];
   if (n.sizes.empty()) throw Unsupported{"an array without axes"};
-  if (n.sizes.size() > 1) {
-    if (ReadsLarge(node)) throw Unsupported{"large arrays"};
-    WantOrdered(node);
+  if (n.sizes.size() > Made::kMostAxes) throw Unsupported{"a new array of these axes"};
+  if (n.sizes.size() > 1 && ReadsLarge(node)) throw Unsupported{"large arrays"};
+}
+
+// The same with several nodes of the same sizes, and what is to be stored.
+void Translator::ComputeTogether(const State& s, const std::vector<int>& nodes, Filled* also, bool undo) {
+  std::deque<Part> made;
+  std::vector<Filled> targets;
+  for (int node : nodes) {
+    const Node& n = nodes_[node];
+    WantComputable(node);
+    if (n.sizes.size() > 1) WantOrdered(node);
+    made.push_back(NewArray(n.dtype, n.sizes, HeldAt(s, node)));
+    targets.push_back({node, n.dtype, &made.back()});
   }
-  const Part p = NewArray(n.dtype, n.sizes, frames);
-  Fill(node, n.sizes, n.dtype, &p);
-  Val v = View(p);
-  v.whole = true;
-  computed_.emplace_back(node, v);
-  return v;
+  if (also) targets.push_back(*also);
+  FillAll(targets, also ? also->to->sizes : nodes_[targets[0].node].sizes, undo);
+  for (size_t k = 0; k < nodes.size(); ++k) {
+    Val v = View(made[k]);
+    v.whole = true;
+    computed_.emplace_back(nodes[k], v);
+  }
+  if (also) *also = targets.back();
+}
+
+// Those that have a name become arrays, as what reads all of it reads an array that is there.
+std::vector<Val> Translator::Named(const State& s, const std::vector<Val>& values) {
+  std::vector<Val> all = values;
+  for (Val& v : all) {
+    if (v.is != Is::kDeferred) continue;
+    const auto is = [&](const Val& x) { return x.is == Is::kDeferred && x.node == v.node; };
+    if (std::ranges::any_of(s.frames[0].locals, is)) v = Compute(s, v.node);
+  }
+  return all;
 }
 
 // The type that an object stands for where NumPy asks for one.
@@ -306,22 +336,56 @@ Val Translator::NewOfNumbers(const State& s, const Val& of, const Val* dtype) {
 }
 
 // Computes all nodes, because something that they may read is about to be written, or because the program branches.
-// `also` is a value that no frame holds at the moment.
-void Translator::ComputeAll(State& s, Val* also) {
-  const std::function<void(Val&)> compute = [&](Val& v) {
+// `also` is a value that no frame holds at the moment. What is stored is computed with those of its sizes, if none of
+// them reads what is written.
+void Translator::ComputeAll(State& s, Val* also, Filled* store, bool undo) {
+  std::vector<Val*> waiting;
+  const std::function<void(Val&)> look = [&](Val& v) {
     if (v.is == Is::kLiteral) throw Unsupported{"a list"};
-    if (v.is == Is::kDeferred) {
-      v = Compute(s, v.node);
-      return;
-    }
-    for (Val& item : v.items) compute(item);
+    if (v.is == Is::kDeferred) return waiting.push_back(&v);
+    for (Val& item : v.items) look(item);
   };
-  if (!Waiting(s)) return;
-  if (also) compute(*also);
-  for (Frame& f : s.frames) {
-    for (Val& v : f.locals) compute(v);
-    for (Val& v : f.stack) compute(v);
+  if (Waiting(s)) {
+    if (also) look(*also);
+    for (Frame& f : s.frames) {
+      for (Val& v : f.locals) look(v);
+      for (Val& v : f.stack) look(v);
+    }
   }
+  std::set<int> known;
+  for (const auto& [node, v] : computed_) known.insert(node);
+  std::vector<std::vector<int>> groups;
+  for (const Val* v : waiting) {
+    if (!known.insert(v->node).second) continue;
+    const auto group = std::ranges::find_if(
+        groups, [&](const auto& g) { return SameSizes(nodes_[g[0]].sizes, nodes_[v->node].sizes); });
+    if (group == groups.end())
+      groups.push_back({v->node});
+    else
+      group->push_back(v->node);
+  }
+  std::vector<int> with;  // what is stored
+  const auto reads = [&](int node) { return !store->buffered && Reads(node, *store->to, false); };
+  for (const std::vector<int>& group : groups) {
+    if (store && SameSizes(nodes_[group[0]].sizes, store->to->sizes) && std::ranges::none_of(group, reads))
+      with = group;
+    else
+      ComputeTogether(s, group);
+  }
+  if (store) ComputeTogether(s, with, store, undo);
+  for (Val* v : waiting) *v = Compute(s, v->node);
+}
+
+bool Translator::Within(int node, int of) const {
+  const Node& n = nodes_[of];
+  return node == of || (n.a >= 0 && Within(node, n.a)) || (n.b >= 0 && Within(node, n.b));
+}
+
+// A name goes, and `left` is what stays. NumPy would tell of what is in an array, whoever reads it.
+void Translator::Lose(const State& s, int node, const Val& left) {
+  const auto within = [&](int of) { return Within(node, of); };
+  if (!Special(node) || (left.is == Is::kDeferred && within(left.node)) || std::ranges::any_of(filled_, within)) return;
+  Compute(s, node);
 }
 
 bool Translator::ReadsLarge(int node) const {

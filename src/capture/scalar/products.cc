@@ -408,8 +408,9 @@ std::optional<Val> Translator::Reduce(const std::string& name, const Val& x) {
   return Binary(*this, NB_TRUE_DIVIDE, v, New(Is::kInt, n.sizes[0]));
 }
 
-std::optional<Val> Translator::ArrayMethod(const State& s, const std::string& name, const Val& self,
+std::optional<Val> Translator::ArrayMethod(const State& s, const std::string& name, const Val& of,
                                            const std::vector<Val>& args) {
+  const Val self = Named(s, {of})[0];
   if (name == "copy" && args.empty()) {
     const int node = NodeOf(self);
     if (nodes_[node].sizes.size() > 1 && ReadsLarge(node)) throw Unsupported{"large arrays"};
@@ -423,8 +424,10 @@ std::optional<Val> Translator::ArrayMethod(const State& s, const std::string& na
   return args.empty() ? Reduce(name, self) : std::nullopt;
 }
 
-std::optional<Val> Translator::CallNumpy(const State& s, const std::string& name, const std::vector<Val>& args) {
+std::optional<Val> Translator::CallNumpy(const State& s, const std::string& name, const std::vector<Val>& given) {
   if (!name.starts_with("numpy.")) return std::nullopt;
+  const bool of_elements = name == "numpy.sqrt" || name == "numpy.abs" || name == "numpy.absolute";
+  const std::vector<Val> args = of_elements ? given : Named(s, given);
   const auto rank = [&](const Val& v) { return nodes_[NodeOf(v)].sizes.size(); };
   if (name == "numpy.sqrt" && args.size() == 1) {
     if (IsArray(args[0])) return DeferUnary(ScalarOp::kSqrt, args[0]);

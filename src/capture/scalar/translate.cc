@@ -286,6 +286,9 @@ void Translator::StepFlow(State& s, const Instr& i) {
         return;
       }
       Val v = i.op == Op::kReturnConst ? Fixed(PyTuple_GET_ITEM(s.top().co->co_consts, i.arg)) : Pop(s);
+      for (const Val& local : s.top().locals)
+        if (local.is == Is::kDeferred && HeldAt(s, local.node) == static_cast<int>(s.frames.size()))
+          Lose(s, local.node, v);
       s.frames.pop_back();
       if (s.frames.size() == 1) {
         wrote_ |= std::exchange(s.effects, false);
@@ -326,11 +329,7 @@ void Translator::SetItem(State& s, const Val& of, const Val& index, const Val& v
   if (container.is != Is::kView && container.is != Is::kObject) throw Unsupported{"a store"};
   if (IsList(container)) return SetListItem(s, container.object, index, value);
   const Part p = Index(PartOf(container), index);
-  if (p.rank()) {
-    Val stored = value;
-    ComputeAll(s, &stored);
-    return Assign(s, p, stored);
-  }
+  if (p.rank()) return Assign(s, p, value);
   const Val& stored = p.dtype == DType::kFloat64 || IsComplex(p.dtype) ? value.number() : value;
   const Element v = IsComplex(p.dtype) ? NumberAs(stored, p.dtype) : Element{Stored(*this, stored, p.dtype)};
   ComputeAll(s);
@@ -415,7 +414,8 @@ std::optional<Val> Translator::CallBuiltin(const State& s, const std::string& na
   if (name == "builtins.len" && args.size() == 1) {
     if (args[0].is == Is::kTuple) return IntConstant(*this, static_cast<int64_t>(args[0].items.size()));
     if (args[0].is == Is::kObject && out_.objects[args[0].object].list) return New(Is::kInt, Size(args[0].object, 0));
-    if (IsArray(args[0]) && args[0].is != Is::kDeferred) return SizeOf(PartOf(args[0]).sizes[0]);
+    if (IsArray(args[0]))
+      if (const std::vector<int> sizes = nodes_[NodeOf(args[0])].sizes; !sizes.empty()) return SizeOf(sizes[0]);
   }
   if (name.starts_with("math.")) return MathCall(*this, name.substr(5), args);
   return std::nullopt;
@@ -425,6 +425,7 @@ Val Translator::CallType(const State& s, PyObject* callee, std::vector<Val>& arg
   *known = true;
   auto* type = reinterpret_cast<PyTypeObject*>(callee);
   if (type == &PyRange_Type) return Range(args);
+  args = Named(s, args);
   if (std::optional<Val> it = CallIterator(type, args)) return *it;
   if (type == &PyComplex_Type && (args.size() == 1 || (args.size() == 2 && args[0].scalar() && args[1].scalar())))
     return Complex(ToComplex(*this, args[0], false).items[0],

@@ -72,6 +72,7 @@ struct Translation {
   bool apart = false;         // what is written lies in one array alone
   bool makes = false;         // Does the code make arrays?
   bool undoes = false;        // Some exit is to put back what was written (undo.h).
+  int64_t undo_rounds = 0;    // So many rounds write most of each array whose copy is made for that.
   int64_t kept = 0;           // How many bytes of arrays a copy of what is written took then.
   bool lists = false;         // Does the code write to lists?
   bool loops = false;         // some loop is closed without leaving the code
@@ -94,8 +95,9 @@ struct Hopes {
   // first instructions, the outermost loop's code alone.
   bool brief = false;
   std::set<int> longs;
-  // NumPy will tell of nothing that is stored in most of an array: if it would, the run is undone.
+  // NumPy will tell of nothing that so many rounds store in most of an array: if it would, the run is undone.
   bool finite = false;
+  int64_t rounds = 0;
 };
 
 // From the frame's place in the loop, which is `loop.start` but where nothing is to run.

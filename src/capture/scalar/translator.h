@@ -100,6 +100,16 @@ struct Node {
   bool updated = false;  // Of kPart: what the node that reads it is stored to, element by element.
 };
 
+// What one nest of loops computes beside other nodes of the same sizes: a node's elements as `type`, in the part `to`
+// or else in a buffer, whose address is `memory`.
+struct Filled {
+  int node;
+  DType type;
+  const Part* to = nullptr;
+  bool buffered = false;  // What is for `to` goes to a buffer first.
+  int memory = -1;
+};
+
 struct TooMuch {};
 // What is known of empty lists once the program has put something into them.
 using ItemKinds = std::map<PyObject*, Val>;
@@ -231,6 +241,8 @@ class Translator final : public Builder {
     buffers_ = 0;
     fresh_.clear();
     computed_.clear();
+    filled_.clear();
+    same_sizes_.clear();
   }
 
   int MakeExit(const State& s, const std::vector<bool>& stored, const std::string& why, bool usual = false);
@@ -253,7 +265,10 @@ class Translator final : public Builder {
       return std::any_of(f.locals.begin(), f.locals.end(), waits) || std::any_of(f.stack.begin(), f.stack.end(), waits);
     });
   }
-  void LeaveBefore(const State& s, const std::string& why) {
+  void LeaveBefore(State s, const std::string& why) {
+    const bool named =
+        std::none_of(s.top().stack.begin(), s.top().stack.end(), [](const Val& v) { return Waiting(v); });
+    if (s.frames.size() == 1 && named) ComputeAll(s);
     if (!Waiting(s)) return Leave(s, why, false);
     if (out_.why.empty()) out_.why = why;
     specials_ = {};  // all of the region is done again
@@ -284,6 +299,8 @@ class Translator final : public Builder {
     Settle();
     const int made = static_cast<int>(code.blocks.size()), here = block, exit = exit_;
     const size_t fresh = fresh_.size(), computed = computed_.size(), elements = elements_.size();
+    const size_t filled = filled_.size();
+    const std::map<int, int> same = same_sizes_;
     code.blocks.emplace_back();
     block = made;
     f();
@@ -292,6 +309,8 @@ class Translator final : public Builder {
     fresh_.resize(fresh);
     computed_.resize(computed);
     elements_.resize(elements);
+    filled_.resize(filled);
+    same_sizes_ = same;
     return made;
   }
   void Branch(int condition, const State& yes, const State& no) {
@@ -446,8 +465,9 @@ class Translator final : public Builder {
       throw Unsupported{"an object is dropped"};
     if (v.iterator() || v.is == Is::kFrame) throw Unsupported{"an iterator is kept"};
     if (v.is == Is::kLiteral) throw Unsupported{"a list is kept"};
-    // Outside of called functions everything that has a name is there, whoever may ask for it.
-    if (v.is == Is::kDeferred && (s.frames.size() == 1 || Weight(v.node) > kMostWeight)) v = Compute(s, v.node);
+    if (old.is == Is::kDeferred) Lose(s, old.node, v);
+    if (v.is == Is::kDeferred && s.frames.size() > 1 && Weight(v.node) > kMostWeight) v = Compute(s, v.node);
+    if (v.is == Is::kDeferred) WantComputable(v.node);
     if (s.frames.size() == 1) Copied(v);
     old = std::move(v);
     if (s.frames.size() == 1) stored_[i] = true;
@@ -528,7 +548,7 @@ class Translator final : public Builder {
   Val Range(const std::vector<Val>& args);
   using Builder::Call;
 
-  // --- parts of arrays, and arithmetic on them: arrays.cc, products.cc
+  // --- parts of arrays, and arithmetic on them: arrays.cc, stores.cc, products.cc
   bool IsArray(const Val& v) const;
   Part PartOf(const Val& v);
   Val View(const Part& p);
@@ -543,9 +563,16 @@ class Translator final : public Builder {
   Part NewArray(DType t, const std::vector<int>& sizes, int frames);
   static int HeldAt(const State& s, int node);
   Val Compute(const State& s, int node);
+  void WantComputable(int node) const;
+  void ComputeTogether(const State& s, const std::vector<int>& nodes, Filled* also = nullptr, bool undo = false);
+  std::vector<Val> Named(const State& s, const std::vector<Val>& values);
   Val Computed(const State& s, const Val& v) { return v.is == Is::kDeferred ? Compute(s, v.node) : v; }
-  void ComputeAll(State& s, Val* also = nullptr);
+  void ComputeAll(State& s, Val* also = nullptr, Filled* store = nullptr, bool undo = false);
+  bool SameSizes(const std::vector<int>& a, const std::vector<int>& b) const;
+  void WantSame(int size, int other);
   bool ReadsLarge(int node) const;
+  bool Within(int node, int of) const;
+  void Lose(const State& s, int node, const Val& left);
   int Weight(int node) const;
   bool Fresh(const Part& p) const;
   void Wrote(State& s, const Part& to);
@@ -574,16 +601,18 @@ class Translator final : public Builder {
   Element EvalAs(int node, const std::vector<int>& at, DType t, bool shown);
   int OffsetOf(const Part& p, const std::vector<int>& at, DType t);
   Element Eval(int node, const std::vector<int>& at, bool shown);
+  Element Evaluate(int node, const std::vector<int>& at);
   void ForEach(int count, bool innermost, absl::FunctionRef<void(int)> body);
   void ForAll(const std::vector<int>& sizes, absl::FunctionRef<void(const std::vector<int>&, int)> body);
   int Count(const std::vector<int>& sizes);
   int Buffer(int count, DType t);
   int Fill(int node, const std::vector<int>& sizes, DType t, const Part* to, bool undo = false);
+  void FillAll(std::vector<Filled>& targets, const std::vector<int>& sizes, bool undo);
   double ShareOf(const Part& p, const std::vector<Val>& indices) const;
   int UndoExit();
   int AddressOf(const Part& p);
   void Assign(State& s, const Part& to, const Val& value);
-  void ArrayBinary(State& s, const Instr& i, const Val& x, const Val& y);
+  void ArrayBinary(State& s, const Instr& i, const Val& left, const Val& y);
   Vector VectorOf(int node, DType t);
   Matrix MatrixOf(int node, DType t);
   Val Packed(int memory, DType t, const std::vector<int>& sizes);
@@ -591,12 +620,11 @@ class Translator final : public Builder {
   void WantOrdered(int node);
   std::optional<Val> OverAxes(const std::string& name, const Val& x, const Val& axes);
   std::optional<Val> CallOfNumber(const std::string& name, const Val& x);
-  std::optional<Val> CallNumpy(const State& s, const std::string& name, const std::vector<Val>& args);
+  std::optional<Val> CallNumpy(const State& s, const std::string& name, const std::vector<Val>& given);
   Val MagnitudeOf(const State& s, const Val& x);
   std::optional<Val> CallOfArray(const State& s, const std::string& name, const Val& x);
   std::optional<Val> Reduce(const std::string& name, const Val& x);
-  std::optional<Val> ArrayMethod(const State& s, const std::string& name, const Val& self,
-                                 const std::vector<Val>& args);
+  std::optional<Val> ArrayMethod(const State& s, const std::string& name, const Val& of, const std::vector<Val>& args);
   std::optional<DType> TypeNamed(const Val& v);
   Val NewOfNumbers(const State& s, const Val& of, const Val* dtype);
   std::optional<Val> NewFilled(const State& s, const std::string& name, const std::vector<Val>& args, const Val* dtype);
@@ -638,11 +666,14 @@ class Translator final : public Builder {
   State region_;                        // Nothing was written in this block since this state.
   std::vector<bool> region_stored_;
   std::deque<Node> nodes_;
-  int buffers_ = 0;                            // How many buffers this region has.
-  std::vector<int> fresh_;                     // The addresses of arrays that were made in this region.
-  std::vector<int> elements_;                  // of arrays, that this block has computed at once: how many
-  std::vector<std::pair<int, Val>> computed_;  // The nodes that this region has computed, and what became of them.
-  int parallel_ = 0;                           // the loop over elements that is being written
+  int buffers_ = 0;                                 // How many buffers this region has.
+  std::vector<int> fresh_;                          // The addresses of arrays that were made in this region.
+  std::vector<int> elements_;                       // of arrays, that this block has computed at once: how many
+  std::vector<std::pair<int, Val>> computed_;       // The nodes that this region has computed, and what became of them.
+  std::vector<int> filled_;                         // The nodes all of whose elements this region has computed.
+  std::vector<std::pair<int, Element>> evaluated_;  // The nodes of which the element that is being computed is there.
+  std::map<int, int> same_sizes_;                   // Sizes that this block has found to be equal to others.
+  int parallel_ = 0;                                // the loop over elements that is being written
   int parallels_ = 0, extra_blocks_ = 0;
   int views_ = 1 << 16;  // behind the numbers that views have at the beginning of a block
   int bad_ = -1;         // A variable: has a number come out that NumPy may tell of?

@@ -1,0 +1,230 @@
+// This file has the loops over elements that compute arrays of a loop's code, and what they store.
+#include <opcode.h>
+
+#include <cmath>
+#include <functional>
+#include <memory>
+
+#include "capture/scalar/translator.h"
+#include "surface/promote.h"
+
+namespace framejit::capture::scalar {
+
+namespace {
+
+constexpr int kMostBuffers = 6, kMostAxes = 3;
+constexpr double kMostly = .5;  // Stores of so large a share of an array, by all rounds, may have to be undone.
+
+// Gives memory of this thread while code runs. The program's next write makes its contents useless.
+char* Scratch(int64_t buffer, int64_t bytes) {
+  struct Free {
+    void operator()(char* p) const { free(p); }
+  };
+  struct Held {
+    std::unique_ptr<char, Free> memory;
+    int64_t bytes = 0;
+  };
+  thread_local Held held[kMostBuffers];
+  Held& h = held[buffer];
+  if (h.bytes < bytes) {
+    const int64_t wanted = (2 * bytes + 127) / 64 * 64;
+    h.memory.reset(static_cast<char*>(aligned_alloc(64, wanted)));
+    h.bytes = h.memory ? wanted : 0;
+  }
+  return h.memory.get();
+}
+
+// May an array of `from` be stored as elements of `to` without a look at its values?
+bool Stores(DType from, DType to) {
+  if (from == to || IsComplex(to)) return true;
+  return !IsComplex(from) && to != DType::kBool && (Float(to) || !Float(from));
+}
+
+}  // namespace
+
+// --- loops
+//
+// Emits `body` for every number below `count`. If this is the innermost loop, what its rounds read and write does not
+// meet.
+void Translator::ForEach(int count, bool innermost, absl::FunctionRef<void(int)> body) {
+  const int variable = Variable(ScalarType::kInt), loop = innermost ? ++parallels_ : 0;
+  const int head = static_cast<int>(code.blocks.size()), round = head + 1, behind = head + 2;
+  Emit({.op = ScalarOp::kSet, .a = Int(0), .imm = variable});
+  Emit({.op = ScalarOp::kJump, .imm = head});
+  code.blocks.resize(head + 3);
+  extra_blocks_ += 3;
+  block = head;
+  const int i = Emit({.op = ScalarOp::kGet, .imm = variable, .id = -2});
+  Emit({.op = ScalarOp::kBranch, .a = Compare(ScalarOp::kLt, i, count), .other = behind, .imm = round});
+  block = round;
+  parallel_ = loop;
+  body(i);
+  parallel_ = 0;
+  Emit({.op = ScalarOp::kSet, .a = Op(ScalarOp::kNext, ScalarType::kInt, i), .imm = variable});
+  Emit({.op = ScalarOp::kJump, .imm = head, .parallel = loop});
+  block = behind;
+}
+
+// `body` for every element of an array of these sizes: its index, and how many stand before it.
+void Translator::ForAll(const std::vector<int>& sizes, absl::FunctionRef<void(const std::vector<int>&, int)> body) {
+  std::vector<int> at;
+  const std::function<void(int)> axis = [&](int before) {
+    const size_t k = at.size();
+    ForEach(sizes[k], k + 1 == sizes.size(), [&](int i) {
+      const int place =
+          k ? Op(ScalarOp::kAdd, ScalarType::kInt, Op(ScalarOp::kMul, ScalarType::kInt, before, sizes[k]), i) : i;
+      at.push_back(i);
+      k + 1 == sizes.size() ? body(at, place) : axis(place);
+      at.pop_back();
+    });
+  };
+  axis(-1);
+  elements_.push_back(Count(sizes));
+}
+
+int Translator::Count(const std::vector<int>& sizes) {
+  int n = sizes[0];
+  for (size_t i = 1; i < sizes.size(); ++i) n = Op(ScalarOp::kMul, ScalarType::kInt, n, sizes[i]);
+  return n;
+}
+
+int Translator::Buffer(int count, DType t) {
+  if (buffers_ == kMostBuffers) throw Unsupported{"many arrays at once"};
+  const int bytes = Op(ScalarOp::kMul, ScalarType::kInt, count, Int(DTypeSize(t)));
+  const int memory = Call(reinterpret_cast<void*>(Scratch), ScalarType::kPtr, {Int(buffers_++), bytes});
+  const int null = Emit({.op = ScalarOp::kConst, .type = ScalarType::kPtr, .imm = 0, .id = -2});
+  ExitIf(Compare(ScalarOp::kEq, memory, null));
+  return memory;
+}
+
+// All that was written since the code was entered is put back, and Python goes on where it was entered.
+int Translator::UndoExit() {
+  if (undo_exit_ < 0) {
+    undo_exit_ = static_cast<int>(out_.exits.size());
+    code.exits.emplace_back();
+    out_.exits.push_back({.undo = true});
+    out_.undoes = true;
+  }
+  return undo_exit_;
+}
+
+// The node's elements as `t`, in `to` or one behind the other in a buffer, whose address is returned. What NumPy may
+// tell of is left for before that is used, or behind it with `undo`.
+int Translator::Fill(int node, const std::vector<int>& sizes, DType t, const Part* to, bool undo) {
+  std::vector<Filled> targets{{node, t, to}};
+  FillAll(targets, sizes, undo);
+  return targets[0].memory;
+}
+
+// All of these in one nest of loops, so each element that several of them read is read once. None of them reads at
+// other places what another one writes.
+void Translator::FillAll(std::vector<Filled>& targets, const std::vector<int>& sizes, bool undo) {
+  const int count = Count(sizes);
+  for (Filled& target : targets)
+    if (!target.to || target.buffered) target.memory = Buffer(count, target.type);
+  bad_ = Variable(ScalarType::kBool);
+  Emit({.op = ScalarOp::kSet, .a = Flag(false), .imm = bad_});
+  ForAll(sizes, [&](const std::vector<int>& at, int place) {
+    evaluated_.clear();
+    std::vector<Element> elements;
+    for (const Filled& target : targets) elements.push_back(EvalAs(target.node, at, target.type, false));
+    for (size_t k = 0; k < targets.size(); ++k) {
+      const Filled& to = targets[k];
+      if (to.memory < 0)
+        StoreElement(BaseOf(*to.to), OffsetOf(*to.to, at, to.type), elements[k], to.type, Lies(*to.to));
+      else
+        StoreElement(to.memory, Op(ScalarOp::kMul, ScalarType::kInt, place, Int(DTypeSize(to.type))), elements[k],
+                     to.type, kMadeArrays);
+    }
+  });
+  evaluated_.clear();
+  for (const Filled& target : targets) filled_.push_back(target.node);
+  if (std::ranges::none_of(targets, [&](const Filled& target) { return SpecialAs(target.node, target.type); })) return;
+  const int bad = Emit({.op = ScalarOp::kGet, .type = ScalarType::kBool, .imm = bad_, .id = -2});
+  Emit({.op = ScalarOp::kExitIf, .a = bad, .exit = undo ? UndoExit() : Exit()});
+}
+
+int Translator::AddressOf(const Part& p) {
+  return p.offset < 0 ? BaseOf(p) : Op(ScalarOp::kAt, ScalarType::kPtr, BaseOf(p), p.offset);
+}
+
+void Translator::Assign(State& s, const Part& to, const Val& value) {
+  const DType t = to.dtype;
+  const auto number = [&] {
+    return Deferred({.kind = Node::kNumber,
+                     .dtype = t,
+                     .value = IsComplex(t) ? NumberAs(value, t) : Element{Stored(*this, value, t)}});
+  };
+  int node = value.scalar() || value.is == Is::kComplex ? number().node : NodeOf(value);
+  const size_t rank = nodes_[node].sizes.size();
+  if (to.rank() > kMostAxes || rank > to.sizes.size() || !Stores(nodes_[node].dtype, t) ||
+      (to.rank() > 1 && Large(to.object)))
+    throw Unsupported{"a store of many elements"};
+  const size_t lead = to.sizes.size() - rank;
+  for (size_t i = 0; i < rank; ++i)
+    if (!(nodes_[node].ones >> i & 1)) WantSame(to.sizes[lead + i], nodes_[node].sizes[i]);
+  if (value.is == Is::kDeferred && Waiting(s) && !SameSizes(nodes_[node].sizes, to.sizes)) {
+    Val stored = value;  // not computed again for each of the places that it goes to
+    ComputeAll(s, &stored);
+    node = NodeOf(stored);
+  }
+  Settle();
+  // Arrays that can be put back lie in one piece: no two of their elements are one.
+  const bool whole = to.share * static_cast<double>(hopes_.rounds) >= kMostly;
+  const bool undo = hopes_.finite && to.object >= 0 && whole && SpecialAs(node, t) && !Fresh(to);
+  const bool alone = nodes_[node].kind == Node::kNumber || ((hopes_.apart || to.base >= 0) && !Reads(node, to, undo));
+  const bool direct = alone && (Fresh(to) || !SpecialAs(node, t) || undo);
+  if (direct && undo) {
+    out_.objects[to.object].mostly = true;
+    out_.undo_rounds = std::max(out_.undo_rounds, static_cast<int64_t>(std::ceil(kMostly / to.share)));
+  }
+  Filled store{node, t, &to, !direct};
+  ComputeAll(s, nullptr, &store, undo);
+  if (!direct) {
+    const int size = Int(DTypeSize(t));
+    ForAll(to.sizes, [&](const std::vector<int>& at, int place) {
+      const Element v = ElementAt(store.memory, Op(ScalarOp::kMul, ScalarType::kInt, place, size), t, kMadeArrays);
+      StoreElement(BaseOf(to), OffsetOf(to, at, t), v, t, Lies(to));
+    });
+  }
+  Wrote(s, to);
+}
+
+// Makes code for an operator with an array. Where it is in place, what the program does next is to store it where it
+// was.
+void Translator::ArrayBinary(State& s, const Instr& i, const Val& left, const Val& y) {
+  const bool updates = i.arg >= NB_INPLACE_ADD && IsArray(left);
+  const Val x = updates ? Computed(s, left) : left;
+  const int op = i.arg >= NB_INPLACE_ADD ? i.arg - NB_INPLACE_ADD : i.arg;
+  if (op == NB_MATRIX_MULTIPLY) {
+    if (updates) throw Unsupported{"a product in place"};
+    const std::vector<Val> operands = Named(s, {x, y});
+    Push(s, Product(operands[0], operands[1], false));
+    return Next(s, i);
+  }
+  const Val result = DeferBinary(op, x, y);
+  if (!updates) {
+    Push(s, result);
+    return Next(s, i);
+  }
+  const Node& n = nodes_[result.node];
+  const Part to = PartOf(x);
+  if (!surface::NumpyCanCastSameKind(n.dtype, to.dtype) || static_cast<int>(n.sizes.size()) != to.rank())
+    throw Unsupported{"an operator in place"};
+  const bytecode::Code& c = *s.top().code;
+  int next = s.top().pc + i.length;
+  const bool swaps = c.At(next).op == Op::kSwap;
+  while (c.At(next).op == Op::kSwap) next += c.At(next).length;
+  if (swaps && (c.At(next).op == Op::kSetItem || c.At(next).op == Op::kSetSlice)) {
+    nodes_[n.a].updated = true;
+    Push(s, result);
+  } else if (!swaps && c.At(next).op == Op::kStoreFast) {
+    Assign(s, to, result);
+    Push(s, x);
+  } else {
+    throw Unsupported{"an operator in place"};
+  }
+  Next(s, i);
+}
+
+}  // namespace framejit::capture::scalar
