@@ -67,6 +67,15 @@ std::vector<Call> CallsForAsked(const Trace& trace, size_t first, const Call& gi
   return calls;
 }
 
+// In the order of what a call returns.
+std::vector<TraceId> TensorsOf(const Arg& result) {
+  std::vector<TraceId> tensors;
+  if (result.is(Arg::Kind::kTensor)) tensors.push_back(result.t);
+  for (const Arg& a : result.items)
+    if (a.is(Arg::Kind::kTensor)) tensors.push_back(a.t);
+  return tensors;
+}
+
 }  // namespace
 
 std::vector<TraceId> Lowering::EndCustom(Custom* c, Call call, const std::vector<std::optional<TraceId>>& inputs,
@@ -163,10 +172,7 @@ std::vector<TraceId> Lowering::EndCustom(Custom* c, Call call, const std::vector
     else if (t < c->tensors)
       s.derivatives.KeepSurely(s.objects[t].root, by);
   });
-  // In the order of what the call returns.
-  if (call.result.is(Arg::Kind::kTensor)) call.results = {call.result.t};
-  for (const Arg& a : call.result.items)
-    if (a.is(Arg::Kind::kTensor)) call.results.push_back(a.t);
+  call.results = TensorsOf(call.result);
   s.trace.calls.push_back(std::move(call));
   return made;
 }
