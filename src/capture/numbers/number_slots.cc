@@ -49,9 +49,10 @@ PyObject* OnNumbers(PyObject* a, PyObject* b, binaryfunc f) {
 PyObject* CompareConcrete(PyObject* a, PyObject* b, int op) {
   Ref x(Concrete(a)), y(Concrete(b));
   if (!x || !y) return nullptr;
+  constexpr int kSwapped[] = {Py_GT, Py_GE, Py_EQ, Py_NE, Py_LT, Py_LE};
   PyTypeObject *of_x = Py_TYPE(x.get()), *of_y = Py_TYPE(y.get());
   const bool subclass = of_x != of_y && PyType_IsSubtype(of_y, of_x);  // is asked first
-  const auto swapped = [&] { return Ref(of_y->tp_richcompare(y.get(), x.get(), _Py_SwappedOp[op])); };
+  const auto swapped = [&] { return Ref(of_y->tp_richcompare(y.get(), x.get(), kSwapped[op])); };
   Ref r(subclass ? swapped() : Ref(of_x->tp_richcompare(x.get(), y.get(), op)));
   if (r.get() == Py_NotImplemented && subclass) return of_x->tp_richcompare(x.get(), y.get(), op);
   if (r.get() == Py_NotImplemented && of_y->tp_richcompare) r = swapped();
