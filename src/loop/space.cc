@@ -462,7 +462,7 @@ void Space::SetCanonical(ValueId v, Lins index, bool* changed) {
 
 bool Space::Reduced(ValueId r, uint64_t* vars) const {
   const Node& n = g_.nodes[r];
-  const int c = canonical(n.operands[0]);
+  const int c = canonical(n.op == Op::kCumSum ? r : n.operands[0]);  // A scan reads its operand where it is itself.
   if (c < 0) return false;
   *vars = 0;
   for (int64_t a : n.attrs.axes) *vars |= Vars(indices_[c][a]);

@@ -329,3 +329,24 @@ def test_gradients_use_the_mask_that_the_forward_pass_drew(kind, both):
         for expected, got in zip(*found):
             torch.testing.assert_close(got, expected)
     assert compiled.cache_info()["segments"]
+
+
+SCANS = {
+    "t": lambda x: x.cumsum(0).t() * x,
+    "t of rows": lambda x: x.cumsum(1).t() * x,
+    "both": lambda x: (x.cumsum(0).t() * x, x.cumsum(0)),
+    "normed": lambda x: F.layer_norm(x * x.cumsum(0).t(), x.shape[-1:]),
+    "three": lambda x: x[None].expand(4, -1, -1).cumsum(1).transpose(1, 2) * x,
+    "flipped": lambda x: x.cumsum(0).flip(1).t() * x,
+}
+
+
+@pytest.mark.parametrize("name", SCANS)
+@pytest.mark.parametrize("size", (4, 40))
+def test_a_scan_beside_other_reads_of_what_it_reads(name, size):
+    """It runs along its own axis, whatever order the other reads of its operand have."""
+    f = SCANS[name]
+    x = torch.randn(size, size, dtype=torch.float64)
+    told = framejit.explain(f)(x)
+    assert (told.graph_count, told.graph_break_count) == (1, 0)
+    torch.testing.assert_close(framejit.compile(f)(x), f(x))
