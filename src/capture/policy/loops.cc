@@ -17,7 +17,8 @@ namespace {
 
 // A loop is cut after so many rounds, or after fewer if there is much in them.
 constexpr int kRounds = 40, kFewRounds = 8, kCalls = 240;
-// In a called function the cut would tear the graphs of all its callers.
+// In a called function the cut would tear the graphs of all its callers. The few rounds are those of `for`: how often
+// `while` goes round, as over the tokens of a language model, nobody knows.
 constexpr int kRoundsInCalls = 300, kFewRoundsInCalls = 24, kCallsInCalls = 720;
 // A loop whose body may become scalar code is cut so soon.
 constexpr int kScalar = 16;
@@ -117,8 +118,11 @@ bool LoopWatch::Back(FjFrame* frame, int index, long instructions) {
   // A loop over what was made of many inputs, as over a model's gradients, is no longer than what brought them in.
   const auto inputs = static_cast<int64_t>(s_.trace().inputs.size());
   const bool outermost = frame == s_.root() || s_.libraries.numpy;
+  const bytecode::Code* decoded = bytecode::Code::Of(code);
+  if (!decoded) PyErr_Clear();
+  const bool counted = decoded && decoded->At(index).op == bytecode::Op::kForIter;
   const bool few = loop.rounds <= (outermost ? kRounds : kRoundsInCalls) &&
-                   (loop.rounds <= (outermost ? kFewRounds : kFewRoundsInCalls) ||
+                   (loop.rounds <= (counted && !outermost ? kFewRoundsInCalls : kFewRounds) ||
                     loop.calls <= (outermost ? kCalls : kCallsInCalls));
   if ((few || (loop.rounds <= inputs && loop.calls <= 2 * inputs)) && instructions - loop.idle_since <= kIdle)
     return true;
