@@ -544,6 +544,9 @@ PyObject* CaptureSemantics::LoadAttr(PyObject* o, PyObject* name) {
       return GenericGetAttr(o, name);
   }
   bool missing = false;
+  if (PyModule_Check(o)) {  // It may get another class.
+    if (const Source* source = s_.SourceOf(o)) s_.guards().TypeIs(source, type);
+  }
   if (PyObject* hook = PythonFunctionIn(type, N().getattribute)) {
     s_.NoteType(type);
     PyObject* args[] = {o, name};

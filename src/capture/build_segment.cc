@@ -641,7 +641,8 @@ FrameImage::FrameImage(FjFrame* f) : f_(f), next_(fj_next(f)), depth_(fj_stack_d
   PyObject** p = fj_localsplus(f);
   for (int i = 0; i < n; ++i) {
     const bool alone = p[i] && Py_REFCNT(p[i]) == 1;
-    seen_to_die_.push_back(HasDestructor(p[i]) || (alone && (tensor::HasWeakReferences(p[i]) || !DropsQuietly(p[i]))));
+    seen_to_die_.push_back(HasDestructor(p[i]) ||
+                           (alone && (tensor::HasWeakReferences(p[i]) || !FrameDropsQuietly(p[i]))));
     saved_.push_back(Borrow(p[i]));
   }
 }

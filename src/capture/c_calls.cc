@@ -73,6 +73,7 @@ class CCall {
   PyObject *const callable_, *const self_, *const kwnames_;
   const Py_ssize_t nargs_, total_;
   Vector vector_;
+  std::vector<Ref> numbers_;  // of AskedAgain
   PyObject** const args_;
   const char* name_ = nullptr;
   PyTypeObject* owner_ = nullptr;
@@ -353,16 +354,15 @@ bool CCall::MovesItemsOf(PyObject* o) const {
 // A slot of a number that C code has asked by itself, (2).__add__(n), does not know stand-ins: it is asked with
 // numbers.
 PyObject* CCall::AskedAgain(PyObject* refusal) {
-  std::vector<Ref> numbers;
   for (Py_ssize_t i = 0; i < total_; ++i) {
     if (IsItemFloat(args_[i]))
       return Py_DECREF(refusal), s_.Break(BreakId::kTensorItem, "a number that a tensor holds");
     if (!IsSymInt(args_[i]) && !IsSymFloat(args_[i])) continue;
-    numbers.emplace_back(Concrete(args_[i]));
-    if (!numbers.back()) return Py_DECREF(refusal), nullptr;
-    args_[i] = numbers.back().get();
+    numbers_.emplace_back(Concrete(args_[i]));
+    if (!numbers_.back()) return Py_DECREF(refusal), nullptr;
+    args_[i] = numbers_.back().get();
   }
-  return numbers.empty() ? refusal : (Py_DECREF(refusal), Invoke());
+  return numbers_.empty() ? refusal : (Py_DECREF(refusal), Invoke());
 }
 
 PyObject* CCall::Pure(Py_ssize_t first) {

@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "capture/drops.h"
 #include "capture/origins.h"
 #include "capture/proxy.h"
 #include "capture/semantics.h"
@@ -51,6 +52,7 @@ int CaptureSemantics::StoreClassAttr(PyTypeObject* type, PyObject* name, PyObjec
   s_.NoteType(Py_TYPE(type));
   PyObject* real = PyDict_GetItemWithError(guard::TypeDict(type), name);
   if (!real && PyErr_Occurred()) return -1;
+  if (real != value && !DropsQuietly(real)) return s_.Break(BreakId::kSideEffect, kSeenToDie), -1;
   if (type == tensor::DataParallelType() && value != Py_None &&
       !PyUnicode_CompareWithASCIIString(name, "_active_ddp_module"))
     s_.data_parallel = value;

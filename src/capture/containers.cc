@@ -79,15 +79,14 @@ bool Session::Defer(PyTypeObject* owner, const char* name, PyObject* const* args
 template <typename Reads>
 void GuardDrops(Session& s, const Reads& reads) {
   const auto known = [&](PyObject* container, PyObject* key, PyObject* old) {  // Its type is guarded.
-    return old && (IsPrimitive(old) || tensor::Classify(old) != tensor::Class::kNone) &&
-           std::any_of(reads.begin(), reads.end(),
-                       [&](const auto& r) { return r.container == container && (!r.key || r.key == key); });
+    return old && IsPrimitive(old) && std::any_of(reads.begin(), reads.end(), [&](const auto& r) {
+             return r.container == container && (!r.key || r.key == key);
+           });
   };
   const auto guard = [&](PyObject* container, PyObject* key) {
     if (const Source* source = s.SourceOf(container)) GuardDrop(s.guards(), source, key);
   };
   for (auto& st : s.pending().stores()) {
-    if (PyType_Check(st.dict.get())) continue;
     PyObject* old = PyDict_Check(st.dict.get()) ? PyDict_GetItemWithError(st.dict.get(), st.key.get()) : nullptr;
     if (!known(st.dict.get(), st.key.get(), old)) guard(st.dict.get(), st.key.get());
   }

@@ -4,6 +4,7 @@
 
 #include "capture/proxy.h"
 #include "capture/session.h"
+#include "guard/versions.h"
 #include "tensor/own_reference.h"
 
 namespace framejit::capture {
@@ -14,16 +15,35 @@ constexpr int kMost = 256;  // objects that are looked at; more of them are a st
 struct Walk {
   int left = kMost;
   bool quiet = true;
+  bool of_c = true;  // Do destructors of C's types count, those of files?
 };
+
+// A generator that waits between its first and its last instruction may have something to do yet, where its code
+// handles exceptions: `finally`, `with`.
+bool Waits(PyObject* generator) {
+  Ref code(PyObject_GetAttrString(generator, "gi_code")), waits(PyObject_GetAttrString(generator, "gi_suspended"));
+  if (!code || !waits) return PyErr_Clear(), true;
+  return waits.get() == Py_True && PyBytes_GET_SIZE(reinterpret_cast<PyCodeObject*>(code.get())->co_exceptiontable) > 0;
+}
+
+bool EndsInC(PyObject* o, const Walk& walk) {
+  if (PyGen_CheckExact(o)) return Waits(o);
+  return walk.of_c && Py_TYPE(o)->tp_finalize;
+}
 
 int Visit(PyObject* o, void* walk);
 
 void Look(PyObject* o, Walk* walk) {
-  if (IsPrimitive(o) || PyType_Check(o) || PyModule_Check(o) || PyFunction_Check(o) || PyCFunction_Check(o)) return;
+  if (IsPrimitive(o) || PyType_Check(o) || PyModule_Check(o) || PyCFunction_Check(o)) return;
   if (--walk->left < 0) return;
-  walk->quiet = !HasDestructor(o) && !tensor::HasWatchers(o);
-  if (!walk->quiet || tensor::Classify(o) != tensor::Class::kNone || !Py_TYPE(o)->tp_traverse) return;
-  Py_TYPE(o)->tp_traverse(o, Visit, walk);
+  walk->quiet = !HasDestructor(o) && !tensor::HasWatchers(o) && !EndsInC(o, *walk);
+  if (!walk->quiet) return;
+  if (tensor::Classify(o) != tensor::Class::kNone) {  // It has attributes, and the memory that C++ knows of.
+    PyObject** dict = _PyObject_GetDictPtr(o);
+    if (dict) Visit(*dict, walk);
+  } else if (Py_TYPE(o)->tp_traverse) {
+    Py_TYPE(o)->tp_traverse(o, Visit, walk);
+  }
 }
 
 // What others hold, too, stays alive.
@@ -40,9 +60,14 @@ int VisitItem(PyObject* o, void* walk) {
 }
 
 PyObject* Quietly(PyObject* key, PyObject* container) {
-  return PyBool_FromLong(DropsQuietly(container, key == Py_None ? nullptr : key));
+  return PyBool_FromLong(DropsQuietly(container, key));
 }
 PyMethodDef quietly = {"drops_quietly", Quietly, METH_O, nullptr};
+
+PyObject* ClassQuietly(PyObject* type, PyObject* name) {
+  return PyBool_FromLong(DropsQuietly(type, name));
+}
+PyMethodDef class_quietly = {"class_drops_quietly", ClassQuietly, METH_O, nullptr};
 
 }  // namespace
 
@@ -58,9 +83,16 @@ bool DropsQuietly(PyObject* o) {
   return walk.quiet;
 }
 
+bool FrameDropsQuietly(PyObject* o) {
+  Walk walk{.of_c = false};
+  if (o) Look(o, &walk);
+  return walk.quiet;
+}
+
 bool DropsQuietly(PyObject* container, PyObject* key) {
-  if (PyDict_Check(container)) {
-    if (PyObject* old = PyDict_GetItemWithError(container, key)) return DropsQuietly(old);
+  PyObject* dict = PyType_Check(container) ? guard::TypeDict(reinterpret_cast<PyTypeObject*>(container)) : container;
+  if (PyDict_Check(dict)) {
+    if (PyObject* old = PyDict_GetItemWithError(dict, key)) return DropsQuietly(old);
     return PyErr_Clear(), true;
   }
   if (PyCell_Check(container)) return DropsQuietly(PyCell_GET(container));
@@ -75,7 +107,10 @@ bool DropsQuietly(PyObject* container, PyObject* key) {
 }
 
 void GuardDrop(guard::GuardBuilder& guards, const guard::Source* container, PyObject* key) {
-  Ref asks(PyCFunction_New(&quietly, key ? key : Py_None));
+  PyObject* type =
+      container->kind == SourceKind::kConst && PyType_Check(container->object) ? container->object : nullptr;
+  Ref asks(type ? PyCFunction_New(&class_quietly, type) : PyCFunction_New(&quietly, key));
+  if (type) container = guards.Const(key);
   if (asks) guards.Is(guards.Child(SourceKind::kMember, container, 0, asks.get()), Py_True);
 }
 

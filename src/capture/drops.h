@@ -18,9 +18,12 @@ inline constexpr const char kSeenToDie[] = "a write that drops an object whose e
 bool HasDestructor(PyObject* o);
 // Does nobody see that a container lets go of this object, nor of what it alone holds: no destructor, no callback?
 bool DropsQuietly(PyObject* o);
-// Of an item of a dict, a slot (by its descriptor), a variable, or (a null key) of all items of a list, set or deque.
+// Of an item of a dict, an attribute of a class, a slot (by its descriptor), a variable, or (a null key) of all items
+// of a list, set or deque.
 bool DropsQuietly(PyObject* container, PyObject* key);
 // The same as a guard.
 void GuardDrop(guard::GuardBuilder& guards, const guard::Source* container, PyObject* key);
+// Of what a frame alone holds: its files are closed where the segment ends.
+bool FrameDropsQuietly(PyObject* o);
 
 }  // namespace framejit::capture

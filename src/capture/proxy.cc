@@ -229,6 +229,13 @@ PyNumberMethods tensor_number = {
     .nb_matrix_multiply = TBinary<4>,
     .nb_inplace_matrix_multiply = TBinary<17>,
 };
+// An array has a buffer, and so has a number of NumPy's.
+int TBuffer(PyObject* a, Py_buffer* view, int) {
+  view->obj = nullptr;
+  if (Session* s = Live(AsTensor(a)->session)) s->Break(BreakId::kTensorProtocol, "the buffer of a tensor");
+  return -1;
+}
+PyBufferProcs tensor_buffer = {.bf_getbuffer = TBuffer};
 PySequenceMethods tensor_sequence = {.sq_length = TLen, .sq_item = TItem, .sq_contains = TContains};
 PyMappingMethods tensor_mapping = {.mp_length = TLen, .mp_subscript = TGetItem, .mp_ass_subscript = TSetItem};
 
@@ -256,6 +263,7 @@ PyTypeObject TensorProxyType = {
     .tp_str = TRepr,
     .tp_getattro = TGetAttr,
     .tp_setattro = TSetAttr,
+    .tp_as_buffer = &tensor_buffer,
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_richcompare = TCompare,
     .tp_iter = TIter,

@@ -145,12 +145,14 @@ uint64_t ReplacedOperators(const TorchApi& t) {
     PyErr_Clear();
     return all;
   }();
-  static Py_ssize_t size = 0;
+  static PySetObject seen{};  // Its counts and the address of its table: what is put in takes a place that was empty.
   static uint64_t replaced = 0;
-  if (!kernels || !PySet_CheckExact(kernels) || PySet_GET_SIZE(kernels) == size) [[likely]]
+  if (!kernels || !PySet_CheckExact(kernels)) return replaced;
+  const auto* now = reinterpret_cast<const PySetObject*>(kernels);
+  if (now->used == seen.used && now->fill == seen.fill && now->table == seen.table) [[likely]]
     return replaced;
   SavedError saved;
-  size = PySet_GET_SIZE(kernels);
+  seen.used = now->used, seen.fill = now->fill, seen.table = now->table;
   replaced = 0;
   Ref all(PySequence_List(kernels));
   for (Py_ssize_t i = 0; all && i < PyList_GET_SIZE(all.get()); ++i) {

@@ -443,3 +443,21 @@ def test_a_kernel_in_python_for_an_operator_of_torch():
     assert compiled(x).tolist() == [3, 3, 3]
     info = framejit.cache_info(compiled)
     assert (info["captures"], info["outcomes"]["run"]["graph"]) == (1, 2)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_one_kernel_in_python_comes_as_another_goes():
+    """As many kernels as before are registered, but one of them is for an operator of torch itself now."""
+    own, theirs = torch.library.Library("framejit_came", "DEF"), torch.library.Library("aten", "IMPL")
+    own.define("f(Tensor x) -> Tensor")
+    own.impl("f", lambda x: x + 1, "CPU")
+    compiled, x = framejit.compile(lambda x: torch.addcdiv(x, x, x) * 2), torch.ones(3)
+    assert compiled(x).tolist() == [4, 4, 4]
+    own._destroy()
+    theirs.impl("addcdiv", lambda a, b, c, value=1: torch.full_like(a, 7), "CPU")
+    try:
+        assert compiled(x).tolist() == [14, 14, 14]
+    finally:
+        theirs._destroy()
+    assert compiled(x).tolist() == [4, 4, 4]
+    assert framejit.cache_info(compiled)["outcomes"]["run"]["graph"] == 2

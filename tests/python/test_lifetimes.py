@@ -263,11 +263,39 @@ DROPS = {
     "popleft": in_a_place(collections.deque, lambda h: h and h.popleft(), lambda h, o: h.append(o)),
     "maxlen": in_a_place(lambda: collections.deque(maxlen=1), lambda h: h.append(None), lambda h, o: h.append(o)),
     "variable": in_a_variable,
+    "none": in_a_place(dict, lambda d: d.__setitem__(None, 0), lambda d, o: d.__setitem__(None, o)),
+    "class": in_a_place(lambda: type("C", (), {"value": 1}), lambda c: setattr(c, "value", None), lambda c, o: setattr(c, "value", o)),
 }
 
 
-@pytest.mark.parametrize("how", ["destructor", "callback"])
-@pytest.mark.parametrize("name", DROPS)
+def ends_later(log):
+    try:
+        yield
+    finally:
+        log.append(1)
+
+
+def what_ends(how, log):
+    if how == "callback":
+        o = Holds()
+        weakref.finalize(o, log.append, 1)
+    elif how == "generator":
+        o = ends_later(log)
+        next(o)
+    elif how == "function":
+        o = (lambda ends: lambda: ends)(Ends(log))
+    elif how == "tensor":
+        o = pytest.importorskip("torch").zeros(1)
+        o.ends = Ends(log)
+    else:
+        o = Ends(log)
+    return o
+
+
+HOW = ["destructor", "callback", "generator", "function", "tensor"]
+
+
+@pytest.mark.parametrize("name, how", [(name, how) for name in DROPS for how in (HOW[:2] if name == "class" else HOW)])
 def test_what_a_write_drops_is_seen_to_die_in_its_place(name, how, fresh):
     """From the third call on the write lets go of an object whose end is counted; only then does the graph end there."""
 
@@ -277,9 +305,7 @@ def test_what_a_write_drops_is_seen_to_die_in_its_place(name, how, fresh):
         g, seen, counts = compile(f), [], []
         for call in range(6):
             if call in (2, 3, 5):
-                o = Ends(log) if how == "destructor" else Holds()
-                if how == "callback":
-                    weakref.finalize(o, log.append, 1)
+                o = what_ends(how, log)
                 put((o,) if name == "dict" and how == "destructor" else o)
                 del o
             seen.append(g(np.ones(1)).tolist())
@@ -289,6 +315,57 @@ def test_what_a_write_drops_is_seen_to_die_in_its_place(name, how, fresh):
     expected, (seen, breaks) = run(lambda f: f)[0], run(fresh.compile)
     assert seen == expected and expected[2] == [2]
     assert breaks[1] == 0 and breaks[-1] > 0
+
+
+def test_a_tensor_that_is_watched_is_seen_to_die_where_it_is_replaced(fresh):
+    """Its class is known since it is read, but not that somebody watches it."""
+    torch = pytest.importorskip("torch")
+
+    def run(compile):
+        log, place, seen, breaks = [], Holds(), [], []
+        place.value = torch.zeros(2)
+
+        def f(x):
+            place.value = place.value + x
+            return x + len(log)
+
+        g = compile(f)
+        for call in range(6):
+            if call in (3, 5):
+                place.value = torch.zeros(2)
+                weakref.finalize(place.value, log.append, 1)
+            seen.append((g(torch.ones(2)).tolist(), place.value.tolist()))
+            breaks.append(fresh.cache_info(g)["breaks"] if compile is fresh.compile else 0)
+        return seen, breaks
+
+    expected, (seen, breaks) = run(lambda f: f)[0], run(fresh.compile)
+    assert seen == expected and expected[5][0] == [3, 3]
+    assert breaks[2] == 0 and breaks[3] > 0
+
+
+def test_a_generator_that_a_loop_leaves_ends_there(fresh):
+    """The graph begins behind a step of the generator, which the frame holds, and would drop it at its end."""
+
+    def rounds(n, log):
+        try:
+            yield from range(n)
+        finally:
+            log.append(n)
+
+    def f(x, n, log):
+        s = 0
+        for k in rounds(n, log):
+            s = s + x * k
+            if k == 2:
+                break
+        return s + len(log)
+
+    compiled, outcomes = fresh.compile(f, options={"leave": False}), []
+    for g in (f, compiled):
+        log = []
+        outcomes.append([(g(np.ones(2), n, log).tolist(), list(log)) for n in (1, 2, 3, 4, 5, 5)])
+    assert outcomes[0] == outcomes[1]
+    assert fresh.cache_info(compiled)["segments"] > 0
 
 
 def test_what_a_capture_makes_in_vain_is_not_destroyed(fresh, monkeypatch):

@@ -312,6 +312,10 @@ TABLE = [
     ("m=types.ModuleType('mm')\nm.a=1\nclass MM(types.ModuleType):\n a=property(lambda s:7)", [
         ('m.a', 'm.__class__=MM', 'm.__class__=types.ModuleType'),
     ]),
+    ("m=types.ModuleType('mm')\nm.a=1\nclass MM(types.ModuleType):\n def __getattribute__(s,n): return 7\nclass M2(types.ModuleType): pass\nm.__class__=MM", [
+        ('m.a', 'm.__class__=M2', 'm.__class__=MM'),
+        ('m.a', 'm.__class__=types.ModuleType', 'm.__class__=MM'),
+    ]),
     ("class M(type): pass\nclass K(metaclass=M):\n def __class_getitem__(c,i): return i", [
         ('K[3]', 'K.__class_getitem__=classmethod(lambda c,i:9)', 'K.__class_getitem__=classmethod(lambda c,i:i)'),
         ('K[3]', 'M.__getitem__=lambda c,i:8', 'del M.__getitem__'),
