@@ -31,7 +31,7 @@ void Dealloc(PyObject* o) {
 int Traverse(PyObject* o, visitproc visit, void* arg) {
   auto* s = reinterpret_cast<CallState*>(o);
   for (PyObject* p : {s->head, s->segment, s->inputs, s->outputs, s->saved, s->opaque}) Py_VISIT(p);
-  if (s->head) return 0;
+  if (!s->hooks) return 0;
   for (auto& [i, dict] : *s->hooks) Py_VISIT(dict.get());
   for (auto& [i, hung] : *s->hung) {
     Py_VISIT(hung.weak.get());
