@@ -89,31 +89,6 @@ bool Spends(const autodiff::BackwardPart& part, int num_saved, const std::set<in
 
 }  // namespace
 
-// Of framejit._functions, also while an exception is set. A new reference.
-static PyObject* OfFunctions(const char* name) {
-  SavedError error;
-  PyObject* found = ResolveCallee(std::string("framejit._functions.") + name);
-  PyErr_Clear();
-  return found;
-}
-
-Answering::Answering() {
-  static PyObject *const none = OfFunctions("NoGradient"), *const answer = OfFunctions("answer");
-  if (!none || !answer || !PyErr_ExceptionMatches(none)) return;
-  PyObject *type, *value, *trace;
-  PyErr_Fetch(&type, &value, &trace);
-  PyErr_NormalizeException(&type, &value, &trace);
-  Ref a(type), error(value), c(trace);
-  before_ = Ref(PyObject_CallOneArg(answer, error.get()));
-}
-
-Answering::~Answering() {
-  static PyObject* const answer = OfFunctions("answer");
-  if (!before_) return;
-  SavedError error;
-  if (!Ref(PyObject_CallOneArg(answer, before_.get()))) PyErr_Clear();
-}
-
 int64_t NumberOfPass() {
   static PyObject* function = ResolveCallee("torch._C._current_graph_task_id");
   Ref number(function ? PyObject_CallNoArgs(function) : nullptr);
