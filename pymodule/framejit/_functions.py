@@ -34,10 +34,11 @@ def give_attributes(tensor, items):
     tensor.__dict__.update(items)
 
 
-def call(function, *args):
-    """The framework's own way, for replays."""
-    if getattr(_state, "answer", None):
-        function = _answering(function)
+def call(function, *args, own=None):
+    """The framework's own way, for replays. own: the number of the call whose backward function runs as it is."""
+    error = getattr(_state, "error", None)
+    if error is not None and error.number == own:
+        function = _answering(function, error.result)
     return function.apply(*args)
 
 
@@ -46,7 +47,13 @@ _state = _local()
 
 class NoGradient(RuntimeError):
     """A backward function that was not captured gives None for a tensor that wants a gradient, or what the framework refuses: the pass goes through
-    the framework."""
+    the framework. number, result: of which call, and what it gives."""
+
+
+def answer(error):
+    """From now on the call of such an error has its result in replays (None: no call has); returns what was before."""
+    before, _state.error = getattr(_state, "error", None), error
+    return before
 
 
 class Later:
@@ -58,9 +65,9 @@ def holder(objects):
     return lambda: objects
 
 
-def own_backward(function, count, names, values, held, likes, *grads):
+def own_backward(function, number, count, names, values, held, likes, *grads):
     """What a backward function of the program's gives when it is called as it is, for the arguments that want gradients: likes has (number, shape,
-    dtype) of each, of `count` arguments. names, values, held: the attributes of its context."""
+    dtype) of each, of `count` arguments. number: of the call. names, values, held: the attributes of its context."""
     import torch
 
     if any(g.is_meta for g in grads if g is not None):
@@ -75,8 +82,9 @@ def own_backward(function, count, names, values, held, likes, *grads):
     wanted = [made[i] if i < len(made) else None for i, _, _ in likes]
     usual = [isinstance(g, torch.Tensor) and g.layout == torch.strided and _expands(shape, g.shape) for g, (_, shape, _) in zip(wanted, likes)]
     if not all(usual) or len(made) < count or any(g is not None for g in made[count:]):
-        _state.answer = function, result
-        raise NoGradient(f"{function.__qualname__} does not return a gradient for each tensor that wants one")
+        error = NoGradient(f"{function.__qualname__} does not return a gradient for each tensor that wants one")
+        error.number, error.result = number, result
+        raise error
     del wanted
     del result
     for g, now, then in zip(own, _references(own), before):  # what somebody keeps needs memory of its own: this is the pass's
@@ -109,15 +117,12 @@ def _references(objects):
     return counts
 
 
-def _answering(function):
-    """This function, whose backward gives what it gave just before, once."""
+def _answering(function, result):
+    """This function, whose backward gives this once."""
+    left = [result]
 
     def backward(ctx, *grads):
-        own, result = _state.answer or (None, None)
-        if own is not function.backward:
-            return function.backward(ctx, *grads)
-        _state.answer = None
-        return result
+        return left.pop() if left else function.backward(ctx, *grads)
 
     return type(function.__name__, (function,), {"backward": staticmethod(backward)})
 

@@ -127,7 +127,7 @@ def result(x, number):
     """A result of the program of which others are made, when its calls are replayed: x, whose gradient goes to what stands for it. All values
     of a replay are the framework's: what is equal in eager is equal here, though the program's own result differs from x in its last place."""
     stands = getattr(_stand_ins, "by_number", {})
-    return _standing().apply(stands[number], x) if number in stands else x
+    return _standing().apply(stands[number], x.detach()) if number in stands else x
 
 
 def stand(by_number):
@@ -144,6 +144,7 @@ def _standing():
     class Standing(torch.autograd.Function):
         @staticmethod
         def forward(ctx, result, value):
+            ctx.set_materialize_grads(False)  # a gradient that a function answers with None stays None
             return value.detach()
 
         @staticmethod

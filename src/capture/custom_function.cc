@@ -349,10 +349,11 @@ bool CustomCall::AsItIs(PyObject* backward) {
     wanted.push_back(held_.back().get());
   }
   Ref likes(sem_.BuildTuple(wanted.data(), static_cast<Py_ssize_t>(wanted.size()))), count(PyLong_FromSsize_t(nargs_));
+  Ref number(PyLong_FromSize_t(custom_.tensors));  // as the trace's call has it (EndCustom)
   std::vector<PyObject*> given = Given();
-  if (!likes || !count || given.empty()) return false;
+  if (!likes || !count || !number || given.empty()) return false;
   s_.modes.now.autocast = {};
-  PyObject* first[] = {backward, count.get(), names.get(), values.get(), held.get(), likes.get()};
+  PyObject* first[] = {backward, number.get(), count.get(), names.get(), values.get(), held.get(), likes.get()};
   given.insert(given.begin(), std::begin(first), std::end(first));
   result_ = Ref(s_.CallFramework(callees::kOwnBackward, given.data(), static_cast<Py_ssize_t>(given.size()), nullptr));
   if (!result_) return false;

@@ -173,6 +173,7 @@ std::vector<TraceId> Lowering::EndCustom(Custom* c, Call call, const std::vector
       s.derivatives.KeepSurely(s.objects[t].root, by);
   });
   call.results = TensorsOf(call.result);
+  if (c->as_it_is) call.kwargs.emplace_back("own", Arg::Int(static_cast<int64_t>(c->tensors)));
   s.trace.calls.push_back(std::move(call));
   return made;
 }

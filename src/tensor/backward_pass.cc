@@ -257,18 +257,11 @@ bool SegmentHook::LateChanged() const {
   return std::any_of(t_.late.begin(), t_.late.end(), [](const Training::Late& l) { return l.Now() != l.value.get(); });
 }
 
-// A backward pass enters the segment. -1: an exception.
-int SegmentHook::Begin(CallState* s, PyObject* ctx, PyObject* const* given, Py_ssize_t n, Pass* pass) {
-  if (n != static_cast<Py_ssize_t>(t_.differentiable.size())) {
-    PyErr_Format(PyExc_SystemError, "framejit: %zd gradients arrived", n);
-    return -1;
-  }
-  std::vector<bool> tangents(n), stops;
-  std::vector<Ref> grads(n);
-  for (Py_ssize_t i = 0; i < n; ++i) {
-    tangents[i] = t_.differentiable[i] && given[i] != Py_None;
-    if (tangents[i]) grads[i] = Ref::Borrow(given[i]);
-  }
+// A backward pass enters the segment. given: by output, and then what its hooks made of it. -1: an exception.
+int SegmentHook::Begin(CallState* s, PyObject* ctx, std::vector<Ref>* given, Pass* pass) {
+  std::vector<Ref>& grads = *given;
+  std::vector<bool> tangents(grads.size()), stops;
+  for (size_t i = 0; i < grads.size(); ++i) tangents[i] = bool(grads[i]);
   const int written = LookAtWatched(s, tangents);
   if (written < 0 || LookAtReentrant(s, tangents) < 0) return -1;
   auto at = s->routed->empty() ? s->routed->end() : s->routed->find(NumberOfPass());
@@ -280,7 +273,7 @@ int SegmentHook::Begin(CallState* s, PyObject* ctx, PyObject* const* given, Py_s
     if (standing.empty()) stops = AllInner();
   }
   if (!routed && !s->retained->empty() && Inner(s, tangents, &grads, &stops) < 0) return -1;
-  const bool plain = stops.empty() || (ArePlain(grads) && !LateChanged());
+  const bool plain = stops.empty() || (ArePlain(grads) && !LateChanged() && !without_);
   if (!plain && routed) standing = CutAt(std::exchange(stops, {}));
   for (size_t i = 0; !standing.empty() && i < num_outputs(); ++i)  // the others have been told by their own nodes
     if (InnerOf(i).empty() && AnswerHooks(s, i, &grads[i]) < 0) return -1;
@@ -305,7 +298,7 @@ int SegmentHook::Begin(CallState* s, PyObject* ctx, PyObject* const* given, Py_s
   pass->grads.resize(t_.wanted.size());
   if (std::find(tangents.begin(), tangents.end(), true) == tangents.end()) return 0;
   if (!stops.empty()) {
-    if (InStages(s, saved.get(), stops, std::move(grads), routed, pass) < 0) return -1;
+    if (InStages(s, saved.get(), stops, grads, routed, pass) < 0) return -1;
   } else {
     Compiled* c = For(tangents);
     if (!c) {  // it needs what was not saved, where only some results lead to the loss
@@ -348,15 +341,19 @@ int SegmentHook::Go(CallState* s, int number, Pass* pass) {
 // A whole pass, of one part. A function of the program's that gives no gradient where one was expected is known by
 // then, and this pass and those that follow go through the framework.
 int SegmentHook::BeginAndGo(CallState* s, PyObject* ctx, PyObject* const* given, Py_ssize_t n, Pass* pass) {
-  static PyObject* const none = ResolveCallee("framejit._functions.NoGradient");
-  if (Begin(s, ctx, given, n, pass) < 0) return -1;
-  if (!pass->compiled || Go(s, 0, pass) == 0) return 0;
-  if (num_parts() > 1 || !none || !PyErr_ExceptionMatches(none)) return -1;
-  PyErr_Clear();
-  without_ = true;
+  if (n != static_cast<Py_ssize_t>(t_.differentiable.size())) {
+    PyErr_Format(PyExc_SystemError, "framejit: %zd gradients arrived", n);
+    return -1;
+  }
   std::vector<Ref> grads(n);
   for (Py_ssize_t i = 0; i < n; ++i)
     if (t_.differentiable[i] && given[i] != Py_None) grads[i] = Ref::Borrow(given[i]);
+  if (Begin(s, ctx, &grads, pass) < 0) return -1;
+  if (!pass->compiled || Go(s, 0, pass) == 0) return 0;
+  if (num_parts() > 1) return -1;
+  Answering answer;
+  if (!answer.gave_none()) return -1;
+  without_ = true;
   return Replay(s, grads, {}, {}, pass);
 }
 
@@ -620,6 +617,37 @@ Ref SegmentHook::GradientsOf(const Rerun& run, const std::vector<Ref>& grads, co
   return all;
 }
 
+// A stage of a pass (InStages): what these outputs give to the inputs and to the results that are left.
+int SegmentHook::StageAgain(CallState* s, const std::vector<bool>& left, const std::vector<Ref>& grads, Pass* part) {
+  if (t_.draws && !s->drawn) return PyErr_SetString(PyExc_RuntimeError, kDrawsAgain), -1;
+  std::vector<bool> arrived(grads.size());
+  for (size_t i = 0; i < grads.size(); ++i) arrived[i] = bool(grads[i]);
+  if (const int written = Written(s, &arrived)) {
+    if (written > 0) PyErr_SetString(PyExc_RuntimeError, kModified);
+    return -1;
+  }
+  ModeSwitch mode;
+  ModeState on = ReadMode();
+  on.grad = true;
+  mode.Set(on);
+  Rerun run;
+  if (Again(s, left, false, &run) < 0) return -1;
+  const size_t inputs = t_.wanted.size();
+  std::vector<size_t> of;
+  std::vector<Ref> wanted;
+  for (size_t i = 0; i < inputs; ++i)
+    if (t_.wanted[i]) of.push_back(i), wanted.push_back(run.inputs[i]);
+  for (size_t i = 0; i < left.size(); ++i)
+    if (left[i]) of.push_back(inputs + i), wanted.push_back(run.standing[i]);
+  Ref all = GradientsOf(run, grads, wanted, false);
+  if (!all) return -1;
+  part->grads.clear();
+  part->grads.resize(inputs + num_results());
+  for (size_t k = 0; k < of.size(); ++k)
+    if (PyObject* own = PyTuple_GET_ITEM(all.get(), k); own != Py_None) part->grads[of[k]] = Ref::Borrow(own);
+  return 0;
+}
+
 // The framework runs the program again, with its own records, and differentiates those.
 int SegmentHook::Replay(CallState* s, const std::vector<Ref>& grads, const std::vector<bool>& stops,
                         const std::vector<bool>& standing, Pass* pass) {
@@ -627,8 +655,7 @@ int SegmentHook::Replay(CallState* s, const std::vector<Ref>& grads, const std::
   *pass = {};
   pass->grads.resize(t_.wanted.size());
   if (t_.draws && !s->drawn) {
-    PyErr_SetString(PyExc_RuntimeError,
-                    "trying to differentiate twice a function compiled by framejit: it draws random numbers");
+    PyErr_SetString(PyExc_RuntimeError, kDrawsAgain);
     return -1;
   }
   std::vector<bool> arrived(n);

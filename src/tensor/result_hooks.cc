@@ -427,7 +427,8 @@ int SegmentHook::ToInner(CallState* head, size_t output, PyObject* segment, PyOb
   std::vector<Ref> grads(n);
   tangents[output] = true;
   grads[output] = Ref::Borrow(grad);
-  if (!ArePlain(grads) || LateChanged()) return ToInnerAgain(head, output, CutAt(AllInner()), grad, false, inner);
+  const auto again = [&] { return ToInnerAgain(head, output, CutAt(AllInner()), grad, false, inner); };
+  if (!ArePlain(grads) || LateChanged() || without_) return again();
   stops = AllInner();
   stops[output] = false;
   if (LookAtWatched(head, tangents) < 0 || LookAtReentrant(head, tangents) < 0) return -1;
@@ -436,7 +437,13 @@ int SegmentHook::ToInner(CallState* head, size_t output, PyObject* segment, PyOb
   Pass part;
   const int fits = c ? Prepare(head, saved.get(), c, grads, &part) : -1;
   if (fits > 0) PyErr_SetString(PyExc_RuntimeError, "framejit: a gradient of another type or shape than its tensor's");
-  if (fits || Go(head, 0, &part) < 0) return -1;
+  if (fits) return -1;
+  if (Go(head, 0, &part) < 0) {
+    Answering answer;
+    if (!answer.gave_none()) return -1;
+    without_ = true;
+    return again();
+  }
   for (int i : InnerOf(output)) inner->emplace(i, part.grads[t_.wanted.size() + i]);
   return 0;
 }
@@ -644,7 +651,17 @@ int SegmentHook::InStages(CallState* s, PyObject* saved, const std::vector<bool>
     const int fits = c ? Prepare(s, saved, c, grads, &part) : -1;
     if (fits > 0)
       PyErr_SetString(PyExc_RuntimeError, "framejit: a gradient of another type or shape than its tensor's");
-    if (fits || Go(s, 0, &part) < 0) return -1;
+    if (fits) return -1;
+    if (Go(s, 0, &part) < 0) {
+      if (CutAt(left) != left) return -1;
+      Answering answer;
+      if (!answer.gave_none()) return -1;
+      without_ = true;
+      std::vector<Ref> given(n);
+      for (size_t i = 0; i < n; ++i)
+        if (tangents[i]) given[i] = grads[i];
+      if (StageAgain(s, left, given, &part) < 0) return -1;
+    }
     for (size_t i = 0; i < inputs; ++i)
       if (!add(sums[i], part.grads[i])) return -1;
     for (size_t i = 0; i < n && !routed; ++i)

@@ -87,6 +87,7 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   int Spent(size_t output, PyObject* ctx);
   using Given = std::map<int, Ref>;  // gradients by result
   int ToInner(CallState* head, size_t output, PyObject* segment, PyObject* grad, Given* inner);
+  int StageAgain(CallState* s, const std::vector<bool>& left, const std::vector<Ref>& grads, Pass* part);
   int ToInnerAgain(CallState* head, size_t output, const std::vector<bool>& standing, PyObject* grad, bool create,
                    Given* inner);
   int Along(CallState* head, size_t output, Given* inner);
@@ -104,7 +105,7 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   int LookAtReentrant(CallState* head, const std::vector<bool>& tangents);
   bool GoesEverywhere(CallState* s, const std::vector<bool>& tangents);
   int Spend(CallState* s, const std::vector<bool>& tangents);
-  int Begin(CallState* s, PyObject* ctx, PyObject* const* grads, Py_ssize_t n, Pass* pass);
+  int Begin(CallState* s, PyObject* ctx, std::vector<Ref>* grads, Pass* pass);
   int Go(CallState* s, int part, Pass* pass);
   int BeginAndGo(CallState* s, PyObject* ctx, PyObject* const* given, Py_ssize_t n, Pass* pass);
   PyObject* Answer(CallState* s, int part, Pass pass, int64_t number);
@@ -140,6 +141,19 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
 };
 
 bool ArePlain(const std::vector<Ref>& grads);
+
+// Takes the exception of a function of the program's that gives no gradient where one was expected. While this lives,
+// replays have what it gave.
+class Answering {
+ public:
+  Answering();
+  ~Answering();
+  Answering(const Answering&) = delete;
+  bool gave_none() const { return bool(before_); }  // false: it is another exception, which stays
+
+ private:
+  Ref before_;
+};
 
 // What one call leaves for its backward pass. Not the tensors it reads: those are saved with the framework.
 struct CallState {
@@ -212,6 +226,8 @@ inline constexpr const char* kReentrant =
     ".backward(). To resolve this error, you can either set use_reentrant=False, or call .backward() without passing "
     "the "
     "`inputs` argument.";
+inline constexpr const char* kDrawsAgain =
+    "trying to differentiate twice a function compiled by framejit: it draws random numbers";
 inline constexpr const char* kReentrantAgain =
     "framejit: a pass around a checkpoint with use_reentrant=True cannot be differentiated";
 inline constexpr const char* kFreed =

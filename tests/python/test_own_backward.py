@@ -329,3 +329,126 @@ def test_what_was_written_before_it_ends_the_graph():
         compiled(x).sum().backward()
         assert log == [2]
         torch.testing.assert_close(x.grad, 2 * torch.cos(2 * table()))
+
+
+def some_none(ctx, grad):
+    """None for x where the gradient is large."""
+    (x, y), total = ctx.saved_tensors, grad.sum().item()
+    log.append(round(total, 3))
+    return None if total > 50 else grad * y * 3, grad * x
+
+
+class WithBoth(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x, y)
+        return x * y
+
+    backward = staticmethod(some_none)
+
+
+def some_leaves(rows, count):
+    return [(torch.rand(rows, 2) + i + 1).requires_grad_() for i in range(count)]
+
+
+def compare_passes(f, drive, count, once=True, sizes=(3, 3, 5, 4)):
+    """What drive(g, leaves) gives, with eager and compiled; and how often the backward function ran."""
+    compiled = framejit.compile(f)
+    for rows in sizes:
+        seen = []
+        for g in (f, compiled):
+            torch.manual_seed(rows)
+            leaves = some_leaves(rows, count)
+            log.clear()
+            seen.append(([*drive(g, *leaves), *(x.grad for x in leaves)], list(log)))
+        torch.testing.assert_close(seen[1][0], seen[0][0])
+        assert not once or seen[0][1] == seen[1][1]
+    info = framejit.cache_info(compiled)
+    assert info["breaks"] == 0 and info["segments"] > 0
+
+
+@pytest.mark.parametrize("large", [0, 1])
+def test_what_one_call_gives_is_not_what_another_one_gives(large):
+    """Of two calls of a function one has no gradient; the framework, which makes that pass again, may come to the other one first."""
+
+    def f(a, b, c, d):
+        return WithBoth.apply(a, b) * (100 if large == 0 else 1), WithBoth.apply(c, d) * (100 if large == 1 else 1)
+
+    def drive(g, *leaves):
+        first, second = g(*leaves)
+        (first.sum() + second.sum()).backward()
+        return []
+
+    compare_passes(f, drive, 4, once=False)
+
+
+def test_hooks_are_called_once_where_a_gradient_is_none():
+    """What the hook of a result answers goes through the pass that the framework makes in place of the compiled one."""
+
+    def f(x, y, z):
+        a = WithBoth.apply(x, y) * z
+        return a, a.exp()
+
+    def drive(g, x, y, z):
+        a, b = g(x, y, z)
+        told = []
+        a.register_hook(lambda grad: (told.append(grad), grad * 5)[1])
+        (a.sum() * 20).backward()
+        return told
+
+    compare_passes(f, drive, 3)
+
+
+def inner(x, y, z):
+    a = x * y
+    b = WithBoth.apply(a.sin(), z)
+    return a, b, b.exp() + z
+
+
+def asks_for_a_result(g, x, y, z):
+    a, _, c = g(x, y, z)
+    return torch.autograd.grad((c * 100).sum(), [a, z], allow_unused=True)
+
+
+def asks_once_more(g, x, y, z):
+    a, b, _ = g(x, y, z)
+    with pytest.raises(RuntimeError, match="allow_unused|appears to not have been used"):
+        torch.autograd.grad((b * 100).sum(), a)
+    a, b, _ = g(x, y, z)
+    return torch.autograd.grad((b * 2).sum(), [x, z], allow_unused=True, create_graph=True)
+
+
+def asks_behind_a_pass(g, x, y, z):
+    g(x, y, z)[2].mul(100).sum().backward()
+    a, _, c = g(x, y, z)
+    return torch.autograd.grad(c.mean() + a.sum(), [x, a, z])
+
+
+def has_hooks(g, x, y, z):
+    a, b, c = g(x, y, z)
+    told = []
+    b.register_hook(lambda grad: grad * 2)
+    a.register_hook(lambda grad: (told.append(grad), grad * 3)[1])
+    a.retain_grad()
+    ((c * 100).sum() + a.sum()).backward()
+    return [*told, a.grad]
+
+
+@pytest.mark.parametrize("drive", [asks_for_a_result, asks_once_more, asks_behind_a_pass, has_hooks])
+def test_no_gradient_where_results_are_cut(drive):
+    """Passes that look for what a result gets, and those that are cut at results with hooks."""
+    compare_passes(inner, drive, 3, once=drive is has_hooks)
+
+
+def test_what_a_result_stands_for_is_not_passed():
+    """A pass that is differentiated ends at the result that it looks for: functions behind it are not called."""
+
+    def f(x, y):
+        a = WithBoth.apply(x.sin(), y)
+        return a, a.tanh()
+
+    def drive(g, x, y):
+        a, b = g(x, y)
+        return torch.autograd.grad(b.sum(), a, create_graph=True)
+
+    compare_passes(f, drive, 2)
