@@ -154,7 +154,7 @@ def libraries():
         rows[row["program"]] = row
     rows = [row for row in rows.values() if "left_out" not in row]
     lines = ["## libraries.jsonl\n", "Programs as the documentation of their libraries shows them, on four calls of changing sizes (`python -m bench.libraries --peer`). Breaks are the lines of code"]
-    lines[-1] += " at which graphs end; torch.compile leaves whole functions to Python at some of its own, which count as one. A dash stands for torch.compile where its results differ from eager's, and for a speed whose spread says nothing.\n"
+    lines[-1] += " at which graphs end. Eager runs first, so its first call has imports in it. torch.compile leaves whole functions to Python at some of its own, which count as one. A dash stands for torch.compile where its results differ from eager's, and for a speed whose spread says nothing.\n"
     lines += ["| program | results | breaks | torch.compile's | graphs | first call (eager's) | times eager's speed |", "| --- | --- | --- | --- | --- | --- | --- |"]
     for row in rows:
         peer = row["peer_breaks"] if row.get("peer_right") else "-"

@@ -26,6 +26,7 @@
 #include "diag/diag.h"
 #include "diag/no_kernel.h"
 #include "graph/hints.h"
+#include "tensor/contractions.h"
 #include "tensor/no_collection.h"
 
 namespace framejit::capture {
@@ -196,6 +197,7 @@ void NoteBreak(const Compiled& compiled, Session& s, const CaptureSemantics& sem
 Captured CaptureOnce(Compiled& compiled, Place& place, FjFrame* frame, long stop_after, std::vector<Cached>* cached,
                      const std::string& left) {
   Captured out;
+  tensor::LookForProcesses();
   FrameImage before(frame);
   CaptureOptions options = OptionsFor(compiled, place, stop_after);
   options.cached = cached;

@@ -36,8 +36,11 @@ constexpr int64_t kMaxPackedSize = 1e9;  // bounds m, n, k and strides, which MK
 // stay eager's own where little is won.
 Library Choose(const ProductShape& shape, const Probe& probe);
 // True where deterministic algorithms are asked for, or where this is one of several processes that must all compute
-// the same: then nothing is measured.
+// the same: then nothing is measured. Needs no GIL.
 bool NothingByTheClock();
+// With the GIL: is there a process group of torch.distributed, with several processes in it? NothingByTheClock knows of
+// it from then on. It was not told of by the launcher where the program started its processes itself.
+void LookForProcesses();
 void ForceLibrary(int library);  // for tests: use this library wherever it can be used; -1: as measured
 
 }  // namespace framejit::tensor

@@ -1,5 +1,6 @@
 """Programs in which compiling does not pay: objects made anew for each call, code without tensors."""
 
+import contextlib
 import cProfile
 import pstats
 import time
@@ -263,9 +264,21 @@ def test_versions_for_objects_that_a_call_makes_and_asks_twice(fresh):
     assert compiled.cache_info()["captures"] == before
 
 
-def test_steps_that_hold_their_backward_pass_are_left_to_python(fresh):
+@contextlib.contextmanager
+def two_processes():
+    """The program has made a process group itself: no launcher has told of it."""
+    fake = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
+    torch.distributed.init_process_group("fake", rank=0, world_size=2, store=fake.FakeStore())
+    try:
+        yield
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_steps_that_hold_their_backward_pass_are_left_to_python(fresh, several):
     """Torn by hooks and clocks: slower than as written, in which gradients are no obstacle to measuring; a result that leads to a backward
-    pass is one."""
+    pass is one, and so are processes that must do the same."""
     net = torch.nn.Linear(4, 2)
 
     def torn(x):
@@ -292,5 +305,40 @@ def test_steps_that_hold_their_backward_pass_are_left_to_python(fresh):
         return compiled.cache_info()["outcomes"]["run"]["graph"]
 
     x = torch.randn(3, 4)
-    assert 0 < runs(step, True) < runs(step, False)  # at least its samples were made as written
+    with two_processes() if several else contextlib.nullcontext():
+        measured, not_measured = runs(step, True), runs(step, False)
+    assert 0 < measured <= not_measured and (measured == not_measured) == several  # at least its samples were made as written
     assert runs(torn, True) == runs(torn, False)
+
+
+@pytest.mark.clock
+def test_calls_that_take_long_are_looked_at_soon(fresh):
+    """Behind short calls that were left to Python some are not asked of."""
+    np = pytest.importorskip("numpy")
+    a = np.linspace(0, 1, 2000)
+    nothing = framejit.disable(lambda: None)
+
+    def f(n):
+        total = a[n]
+        for _ in range(4):
+            nothing()
+            total = total + a[n]
+        if n > 1000:
+            time.sleep(0.01)
+        return total
+
+    compiled = fresh.compile(f, options={"leave": True})
+    for _ in range(5000):
+        compiled(2)
+    assert any("left to" in note for note in compiled.cache_info()["notes"])
+
+    def graphs():
+        return compiled.cache_info()["outcomes"]["run"]["graph"]
+
+    before = graphs()
+    for _ in range(64):
+        compiled(2)
+    assert graphs() == before
+    for _ in range(8):
+        compiled(1500)
+    assert graphs() > before

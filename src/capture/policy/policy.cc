@@ -23,6 +23,7 @@
 #include "capture/special_calls.h"
 #include "capture/wrappers/overrides.h"
 #include "diag/diag.h"
+#include "tensor/contractions.h"
 
 namespace framejit::capture {
 namespace {
@@ -58,10 +59,9 @@ constexpr int kTimed = 8, kPlain = 3;
 constexpr size_t kLoopVersions = 8;
 // Captures in the middle of loops may take this long, and beyond that a part of the time since the first.
 constexpr double kLoopSeconds = 0.3, kLoopShare = 0.25;
-// Captures of code without tensors for values new in each call may take this share of the time since the first.
-constexpr double kPlainShare = 0.03;
-constexpr int kPlainOnce = 4;    // versions that ran once at most, or died early; fewer values may come again
-constexpr int64_t kFewRuns = 4;  // by one call, with an object of its own: they save less than a capture costs
+constexpr double kPlainShare = 0.03;  // Likewise, of code without tensors for values that are new in each call.
+constexpr int kPlainOnce = 4;         // versions that ran once at most, or died early; fewer values may come again
+constexpr int64_t kFewRuns = 4;       // by one call, with an object of its own: they save less than a capture costs
 
 std::string Where(PyCodeObject* code) {
   return std::string(PyUnicode_AsUTF8(code->co_qualname)) + " (" + PyUnicode_AsUTF8(code->co_filename) + ":" +
@@ -191,7 +191,8 @@ class Policy : public frame::FramePolicy {
     const bool looping = ProgressOf(frame).looped;
     const bool may_leave = !compiled->fullgraph && diag::OptionOn("leave");
     if (!state.first_seen) state.first_seen = Now();
-    if (looping && may_leave && state.loop_seconds > kLoopSeconds + kLoopShare * (Now() - state.first_seen))
+    if (looping && may_leave && state.loop_seconds > kLoopSeconds + kLoopShare * (Now() - state.first_seen) &&
+        !tensor::NothingByTheClock())
       return frame::Action::kHandOver;
     if (const Segment* last = LastOf(place)) {
       if (may_leave && Scattered(state, place))
@@ -216,9 +217,8 @@ class Policy : public frame::FramePolicy {
     if (seg && seg->calls == 0) state.plain_seconds += compiled->seconds - before;
     ProgressOf(frame).ran = true;
     if (PyErr_Occurred()) return frame::Action::kRaise;
-    if (compiled->fullgraph && !compiled->breaks.empty() && (!seg || !seg->exit.returns)) {
+    if (compiled->fullgraph && !compiled->breaks.empty() && (!seg || !seg->exit.returns))
       return compiled->AwaitsImports() ? InPython(*compiled) : NotFull(*compiled);
-    }
     if (!seg) {
       if (&place == state.entry) ++state.trivial;
       place.revised += place.revised > 0;

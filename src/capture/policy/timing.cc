@@ -81,6 +81,7 @@ static bool LeadsGradients(PyObject* o, int depth = 3) {
 }
 
 bool Timing::Measurable(const Compiled& compiled, bool whole) {
+  tensor::LookForProcesses();
   if (compiled.backend != "llvm" || GetStance() != Stance::kDefault || !diag::OptionOn("leave") ||
       tensor::NothingByTheClock())
     return false;
@@ -137,7 +138,7 @@ Timing::Turn Timing::Choose(Compiled& compiled, PyObject* const* args, Py_ssize_
     turn.python = --c->until > 0;
     const bool all = !measuring_ && left_ == static_cast<int>(classes_.size());
     if (turn.python && all && Best(c->plain) < kShort) {
-      unasked_ = static_cast<int>(std::min<long>(kUnasked, c->until));
+      LeaveUnasked(static_cast<int>(std::min<long>(kUnasked, c->until)));
       c->until -= unasked_;
     }
     if (turn.python) return turn;
@@ -180,6 +181,19 @@ void Timing::Ended(Compiled& compiled, const Turn& turn, PyObject* result) {
   constexpr int kMaps = 8;
   if (runtime::ArenaPool::Get().mapped() != turn.mapped && ++c->maps < kMaps) return;
   c->compiled.push_back(seconds);
+}
+
+void Timing::LeaveUnasked(int calls) {
+  unasked_ = calls;
+  if (calls) clock_ = Now();
+}
+
+bool Timing::SoonAgain() {
+  constexpr double kSlow = 20;  // times as long as short calls
+  const double now = Now();
+  if (now - std::exchange(clock_, now) < kSlow * kLook * kShort) return true;
+  unasked_ = 0;
+  return false;
 }
 
 bool Timing::Spent() const {

@@ -37,17 +37,21 @@ class Timing {
   // frames have cost more than a small share of the time that has passed.
   bool InVain(PyObject* const* args, Py_ssize_t n) const { return in_vain_ && Spent() && HoldsNone(args, n); }
   // Is a call Python's without being asked of? So are some behind a short one that was (in vain, or as all are left).
-  bool Unasked(PyObject* const* args, Py_ssize_t n) { return unasked_ && HoldsNone(args, n) && unasked_--; }
+  // One that takes long, or comes late, ends them: the clock is read at every fourth.
+  bool Unasked(PyObject* const* args, Py_ssize_t n) {
+    if (!unasked_ || !HoldsNone(args, n)) return false;
+    return --unasked_ % kLook || SoonAgain();
+  }
   // Such a call took so long in Python; and one that ran in frames.
   void RanInPython(double seconds) {
     plain_ = std::min(plain_, seconds);
-    unasked_ = in_vain_ && seconds < kShort ? kUnasked : 0;
+    LeaveUnasked(in_vain_ && seconds < kShort ? kUnasked : 0);
   }
   void RanInFrames(Compiled& compiled, double seconds);
 
  private:
   static constexpr double kShort = 20e-6;  // seconds of a call for which it matters what is asked
-  static constexpr int kUnasked = 64;
+  static constexpr int kUnasked = 64, kLook = 4;
   enum class State : uint8_t { kMeasuring, kKept, kLeft };
   struct Class {  // The times of calls whose arguments have like sizes.
     uint64_t key;
@@ -58,6 +62,8 @@ class Timing {
   };
   Turn Choose(Compiled& compiled, PyObject* const* args, Py_ssize_t n, uint64_t at);
   Class* Find(uint64_t key);
+  void LeaveUnasked(int calls);
+  bool SoonAgain();  // Did the calls since the last look at the clock take little time?
   bool Spent() const;
   static bool HoldsNone(PyObject* const* args, Py_ssize_t n);  // no tensors and no modules
   void Judge(Compiled& compiled, Class& c);
@@ -70,6 +76,7 @@ class Timing {
   bool in_vain_ = false;          // See InVain.
   int in_frames_ = 0;             // calls that ran in frames in vain
   int unasked_ = 0;               // See Unasked.
+  double clock_ = 0;              // when it was last looked at for these
   double spent_ = 0, first_ = 0;  // What calls in frames cost, and when the first one ended.
   double plain_ = 1e9;            // The shortest call in Python.
   int64_t looked_ = -1;           // captures when it was last asked whether there is anything to measure
