@@ -207,7 +207,7 @@ std::vector<bool> LowBitsOf(const ScalarCode& code) {
       const bool shift = i.op == ScalarOp::kShlOver;
       const bool over = i.op == ScalarOp::kAddOver || i.op == ScalarOp::kSubOver || i.op == ScalarOp::kMulOver || shift;
       const bool bits = (i.op == ScalarOp::kAnd || i.op == ScalarOp::kOr || i.op == ScalarOp::kXor);
-      if (i.id >= 0) low[i.id] = (over || bits) && i.type == ScalarType::kInt && asked[i.id] && !whole[i.id];
+      if (i.id >= 0) low[i.id] = (over || bits) && !i.told && i.type == ScalarType::kInt && asked[i.id] && !whole[i.id];
       const bool passes = i.id >= 0 && low[i.id];
       for (const int operand : {i.a, i.b, i.c}) {
         if (operand < 0) continue;

@@ -50,6 +50,21 @@ def test_lowest_bits_of_products():
     check(hashed, (values, False), ([2**40, -(2**62), 3], False), (values, True))
 
 
+def mixed(values, factor):
+    h = 1
+    for i in range(len(values)):
+        h = (h * factor + values[i]) & 0xFFFFFFFF
+    return h
+
+
+def test_lowest_bits_of_numpys_ints_warn_where_they_overflow():
+    values = rng().integers(-(2**20), 2**20, 80)
+    one_run(mixed, values, 31)
+    large = np.array([2**62, 2**63 - 1, -(2**63), 5, 2**32] * 16)
+    for factor in (31, 0x9E3779B1):
+        check(mixed, (values, factor), (large, factor), (large.tolist(), factor))
+
+
 def turned(values):
     a, b = 1, 0
     for v in values:
