@@ -65,6 +65,19 @@ def test_lowest_bits_of_numpys_ints_warn_where_they_overflow():
         check(mixed, (values, factor), (large, factor), (large.tolist(), factor))
 
 
+def looked_up_and_kept(table, n):
+    k, total = 3, 0
+    for _ in range(n):
+        k = (k | 1) * 5
+        total += table[k & 7]
+    return k, total
+
+
+def test_lowest_bits_are_not_all_that_a_later_block_asks():
+    one_run(looked_up_and_kept, [1, 2, 3, 4] * 2, 25)
+    check(looked_up_and_kept, ([1, 2, 3, 4] * 2, 25), ([1, 2, 3, 4] * 2, 60))
+
+
 def turned(values):
     a, b = 1, 0
     for v in values:
