@@ -91,6 +91,7 @@ struct ScalarInst {
   bool natural = false;   // Of a cell: it is never negative.
   bool small = false;     // of a cell: from -kSmallNumber to kSmallNumber
   bool sure = false;      // of a load: its address, made of constants and kInputs, may be read whenever the code runs
+  bool told = false;      // of what may leave: it does so whatever is asked of its value, as NumPy tells of an overflow
   bool seldom = false;    // of a branch: it hardly ever goes to the block imm
   int parallel = 0;       // of loads, stores and the jump back: of this loop, whose rounds do not meet in memory
   int array = -1;         // of loads and stores: in which array; those are apart if the code says so

@@ -196,34 +196,47 @@ std::vector<ScalarRange> RangesOf(const ScalarCode& code) {
   return std::move(Ranges(code).known);
 }
 
-// Values are used in their block alone: from its end, each one's uses are known when it is come to.
+// All are taken to be so at first, and taken back where more is asked of one, in whatever block that is, until nothing
+// changes.
 std::vector<bool> LowBitsOf(const ScalarCode& code) {
-  std::vector<bool> low(code.num_values), asked(code.num_values), whole(code.num_values);
+  std::vector<bool> low(code.num_values, true);
   std::vector<int64_t> constant(code.num_values, -1);
-  for (const auto& block : code.blocks) {
+  for (const auto& block : code.blocks)
     for (const ScalarInst& i : block)
       if (i.op == ScalarOp::kConst && i.type == ScalarType::kInt) constant[i.id] = i.imm;
-    for (const ScalarInst& i : llvm::reverse(block)) {
-      const bool shift = i.op == ScalarOp::kShlOver;
-      const bool over = i.op == ScalarOp::kAddOver || i.op == ScalarOp::kSubOver || i.op == ScalarOp::kMulOver || shift;
-      const bool bits = (i.op == ScalarOp::kAnd || i.op == ScalarOp::kOr || i.op == ScalarOp::kXor);
-      if (i.id >= 0) low[i.id] = (over || bits) && i.type == ScalarType::kInt && asked[i.id] && !whole[i.id];
-      const bool passes = i.id >= 0 && low[i.id];
-      for (const int operand : {i.a, i.b, i.c}) {
-        if (operand < 0) continue;
-        const int other = operand == i.a ? i.b : i.a;
-        const bool masked = i.op == ScalarOp::kAnd && i.type == ScalarType::kInt && constant[other] >= 0;
-        const bool part = passes && !(shift && operand == i.b);
-        (part || masked ? asked : whole)[operand] = true;
+  const auto over = [](const ScalarInst& i) {
+    return i.op == ScalarOp::kAddOver || i.op == ScalarOp::kSubOver || i.op == ScalarOp::kMulOver ||
+           i.op == ScalarOp::kShlOver;
+  };
+  const auto bits = [](const ScalarInst& i) {
+    return i.op == ScalarOp::kAnd || i.op == ScalarOp::kOr || i.op == ScalarOp::kXor;
+  };
+  for (bool changed = true; changed;) {
+    std::vector<bool> asked(code.num_values), whole(code.num_values), now(code.num_values);
+    for (const auto& block : code.blocks)
+      for (const ScalarInst& i : block) {
+        const bool passes = i.id >= 0 && low[i.id] && (over(i) || bits(i)) && i.type == ScalarType::kInt;
+        for (const int operand : {i.a, i.b, i.c}) {
+          if (operand < 0) continue;
+          const int other = operand == i.a ? i.b : i.a;
+          const bool masked = i.op == ScalarOp::kAnd && i.type == ScalarType::kInt && constant[other] >= 0;
+          const bool part = passes && !(i.op == ScalarOp::kShlOver && operand == i.b);
+          (part || masked ? asked : whole)[operand] = true;
+        }
+        for (const int v : i.args) whole[v] = true;
+        if (i.exit >= 0 && !(passes && over(i)))
+          for (const auto& [cell, v] : code.exits[i.exit].cells) whole[v] = true;
       }
-      for (const int v : i.args) whole[v] = true;
-      if (i.exit >= 0 && !(passes && over))
-        for (const auto& [cell, v] : code.exits[i.exit].cells) whole[v] = true;
-    }
+    for (const auto& block : code.blocks)
+      for (const ScalarInst& i : block)
+        if (i.id >= 0)
+          now[i.id] = (over(i) || bits(i)) && !i.told && i.type == ScalarType::kInt && asked[i.id] && !whole[i.id];
+    changed = now != low;
+    low = std::move(now);
   }
   for (const auto& block : code.blocks)
     for (const ScalarInst& i : block)
-      if (i.op == ScalarOp::kAnd || i.op == ScalarOp::kOr || i.op == ScalarOp::kXor) low[i.id] = false;
+      if (bits(i)) low[i.id] = false;
   return low;
 }
 

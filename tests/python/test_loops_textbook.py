@@ -50,6 +50,34 @@ def test_lowest_bits_of_products():
     check(hashed, (values, False), ([2**40, -(2**62), 3], False), (values, True))
 
 
+def mixed(values, factor):
+    h = 1
+    for i in range(len(values)):
+        h = (h * factor + values[i]) & 0xFFFFFFFF
+    return h
+
+
+def test_lowest_bits_of_numpys_ints_warn_where_they_overflow():
+    values = rng().integers(-(2**20), 2**20, 80)
+    one_run(mixed, values, 31)
+    large = np.array([2**62, 2**63 - 1, -(2**63), 5, 2**32] * 16)
+    for factor in (31, 0x9E3779B1):
+        check(mixed, (values, factor), (large, factor), (large.tolist(), factor))
+
+
+def looked_up_and_kept(table, n):
+    k, total = 3, 0
+    for _ in range(n):
+        k = (k | 1) * 5
+        total += table[k & 7]
+    return k, total
+
+
+def test_lowest_bits_are_not_all_that_a_later_block_asks():
+    one_run(looked_up_and_kept, [1, 2, 3, 4] * 2, 25)
+    check(looked_up_and_kept, ([1, 2, 3, 4] * 2, 25), ([1, 2, 3, 4] * 2, 60))
+
+
 def turned(values):
     a, b = 1, 0
     for v in values:

@@ -165,12 +165,12 @@ int IntegerPower(Builder& b, int x, int y) {
   return b.Emit({.op = ScalarOp::kCell, .type = ScalarType::kInt, .imm = b.scratch, .id = -2});
 }
 
-// Computes with integers of 64 bits, of whose type `lowest` is the least.
-int Integers(Builder& b, int op, int x, int y, std::optional<int64_t> constant, int64_t lowest) {
+// Computes with integers of 64 bits, of whose type `lowest` is the least. An overflow is `told` of where it is NumPy's.
+int Integers(Builder& b, int op, int x, int y, std::optional<int64_t> constant, int64_t lowest, bool told) {
   switch (op) {
-    case NB_ADD: return b.Over(ScalarOp::kAddOver, x, y);
-    case NB_SUBTRACT: return b.Over(ScalarOp::kSubOver, x, y);
-    case NB_MULTIPLY: return b.Over(ScalarOp::kMulOver, x, y);
+    case NB_ADD: return b.Over(ScalarOp::kAddOver, x, y, told);
+    case NB_SUBTRACT: return b.Over(ScalarOp::kSubOver, x, y, told);
+    case NB_MULTIPLY: return b.Over(ScalarOp::kMulOver, x, y, told);
     case NB_FLOOR_DIVIDE: return FloorDivision(b, x, y, constant, lowest, true);
     case NB_REMAINDER: return FloorDivision(b, x, y, constant, lowest, false);
     case NB_AND: return b.Op(ScalarOp::kAnd, ScalarType::kInt, x, y);
@@ -239,7 +239,7 @@ Val PythonBinary(Builder& b, int op, const Val& x, const Val& y) {
   if (x.integral() && y.integral()) {
     const int v = Whole(b, x), w = Whole(b, y);
     if (op != NB_TRUE_DIVIDE) {
-      Val r = New(Is::kInt, Integers(b, op, v, w, y.constant, std::numeric_limits<int64_t>::min()));
+      Val r = New(Is::kInt, Integers(b, op, v, w, y.constant, std::numeric_limits<int64_t>::min(), false));
       r.constant = Known(op, x.constant, y.constant);
       return r;
     }
@@ -277,7 +277,7 @@ Val NumpyBinary(Builder& b, int op, const Val& x, const Val& y) {
       const int r = b.Op(ScalarOp::kShl, ScalarType::kInt, v, w);
       return NewNumpy(t, t == DType::kInt64 ? r : b.Wrap(r, t));
     }
-    const int r = Integers(b, op, v, w, y.constant, low);
+    const int r = Integers(b, op, v, w, y.constant, low, true);
     if (t != DType::kInt64) ExitUnlessFits(b, r, t);
     return NewNumpy(t, r);
   }

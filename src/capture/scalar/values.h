@@ -124,8 +124,8 @@ class Builder {
     if (type == ScalarType::kF64 || type == ScalarType::kF32) NoteStays(op, id, a, b);
     return id;
   }
-  int Over(ScalarOp op, int a, int b) {
-    return Emit({.op = op, .type = ScalarType::kInt, .a = a, .b = b, .exit = Exit(), .id = -2});
+  int Over(ScalarOp op, int a, int b, bool told = false) {
+    return Emit({.op = op, .type = ScalarType::kInt, .a = a, .b = b, .exit = Exit(), .id = -2, .told = told});
   }
   int Int(int64_t v) { return Emit({.op = ScalarOp::kConst, .type = ScalarType::kInt, .imm = v, .id = -2}); }
   int Flag(bool v) { return Emit({.op = ScalarOp::kConst, .type = ScalarType::kBool, .imm = v, .id = -2}); }
