@@ -96,7 +96,8 @@ bool DropsQuietly(PyObject* container, PyObject* key) {
     return PyErr_Clear(), true;
   }
   if (PyCell_Check(container)) return DropsQuietly(PyCell_GET(container));
-  if (key) {
+  if (key) {  // A guard may be asked of a container of another class: it fails.
+    if (!Py_TYPE(key)->tp_descr_get) return false;
     Ref old(Py_TYPE(key)->tp_descr_get(key, container, reinterpret_cast<PyObject*>(Py_TYPE(container))));
     if (!old) PyErr_Clear();
     return DropsQuietly(old.get());
