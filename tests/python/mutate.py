@@ -112,7 +112,7 @@ WRITE = {
 REMOVE = {"attribute": delattr, "own": delattr, "item": lambda c, key: c.__delitem__(key), "global": lambda f, name: f.__globals__.__delitem__(name)}
 
 
-def own(module):
+def names_of_module(module):
     """Its names, also where its class has a `__getattribute__` of its own."""
     return types.ModuleType.__getattribute__(module, "__dict__")
 
@@ -126,8 +126,8 @@ def places(function):
         if id(value) in seen or depth > 5:
             return
         if isinstance(value, types.ModuleType):  # its classes that the program names may get attributes
-            for name in sorted(n for n in names if isinstance(own(value).get(n), type)):
-                absent.extend((own(value)[name], [*steps, ("attribute", name)], missing) for missing in names)
+            for name in sorted(n for n in names if isinstance(names_of_module(value).get(n), type)):
+                absent.extend((names_of_module(value)[name], [*steps, ("attribute", name)], missing) for missing in names)
             return
         seen.add(id(value))
         if isinstance(value, (staticmethod, classmethod, property)) and (getattr(value, "fget", None) or hasattr(value, "__func__")):
