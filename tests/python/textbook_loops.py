@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import test_loops_programs
 
 R = np.random.default_rng(5)
 PROGRAMS = {}
@@ -245,31 +246,7 @@ def lz77(data, window, longest):
     return out[:count]
 
 
-@program(lambda: (R.random(300),))
-def heap_sort(x):
-    n = len(x)
-    for start in range(n // 2 - 1, -1, -1):
-        root = start
-        while 2 * root + 1 < n:
-            child = 2 * root + 1
-            if child + 1 < n and x[child] < x[child + 1]:
-                child += 1
-            if x[root] >= x[child]:
-                break
-            x[root], x[child] = x[child], x[root]
-            root = child
-    for end in range(n - 1, 0, -1):
-        x[0], x[end] = x[end], x[0]
-        root = 0
-        while 2 * root + 1 < end:
-            child = 2 * root + 1
-            if child + 1 < end and x[child] < x[child + 1]:
-                child += 1
-            if x[root] >= x[child]:
-                break
-            x[root], x[child] = x[child], x[root]
-            root = child
-    return x
+program(lambda: (R.random(300),))(test_loops_programs.heap_sort)
 
 
 @program(lambda: (np.zeros((40, 40), np.uint8), R.integers(0, 40, (60, 4))))

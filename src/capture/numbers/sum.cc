@@ -1,8 +1,5 @@
 // This file has sum() as Python 3.12 and later have it: what a sum of floats has lost by rounding is added at its end.
 // C's own loop does so where it sees floats, and a stand-in is none to it.
-#include <cmath>
-#include <initializer_list>
-
 #include "capture/numbers/number_slots.h"
 #include "capture/proxy.h"
 
