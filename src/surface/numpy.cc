@@ -199,9 +199,7 @@ Outs Copy(Scope& s) {  // ndarray.copy is C order, numpy.copy keeps the order
 }
 
 Outs Filled(Scope& s, const Arg& number, DType t, const Ints& sizes) {
-  for (const Int& n : sizes) {
-    if (s.env.Lt(n, 0)) Scope::Fail("negative size");
-  }
+  RefuseNegative(s, sizes);
   if (!FitsIn(s.env, number, t)) Scope::Fail("fill value does not fit");
   if (IsInteger(t) && IsFloatNumber(number)) Scope::Skip();  // it may be out of range: NumPy warns
   Out out;
@@ -230,8 +228,7 @@ Outs Full(Scope& s) {
 Outs Eye(Scope& s) {  // (N, M, k, dtype, order)
   COrder(s, 4);
   const Ints sizes = {s.integer(0), s.has(1) ? s.integer(1) : s.integer(0)};
-  for (Int n : sizes)
-    if (s.env.Lt(n, 0)) Scope::Fail("negative size");
+  RefuseNegative(s, sizes);
   ValueId row = s.b.Iota(DType::kInt64, sizes, 0), column = s.b.Iota(DType::kInt64, sizes, 1);
   if (!(s.integer(2) == Int(0))) row = s.b.Binary(Op::kAdd, row, s.b.SymConstant(s.integer(2), DType::kInt64, sizes));
   return s.b.Cast(s.b.Binary(Op::kEq, row, column), s.dtype(3).value_or(DType::kFloat64));

@@ -34,9 +34,7 @@ void PlainTensor(Scope& s, int layout) {
 }
 
 Outs Filled(Scope& s, const Arg& number, DType t, const Ints& sizes, Ints strides = {}) {
-  for (const Int& n : sizes) {
-    if (s.env.Lt(n, 0)) Scope::Fail("negative size");
-  }
+  RefuseNegative(s, sizes);
   if (IsInteger(t) && number.is(Kind::kSymFloat)) Scope::Skip();  // it may be out of range
   const std::optional<Arg> fill = surface::Converted(s.env, number, t);
   if (!fill) Scope::Fail("fill value cannot be converted without overflow");
@@ -170,8 +168,7 @@ Outs Eye(Scope& s) {
   PlainTensor(s, 3);
   Ints sizes = {s.integer(0), s.has(1) ? s.integer(1) : s.integer(0)};
   DType t = s.dtype(2).value_or(s.default_float());
-  for (Int n : sizes)
-    if (s.env.Lt(n, 0)) Scope::Fail("negative size");
+  RefuseNegative(s, sizes);
   Out out;
   out.value = s.b.Cast(s.b.Binary(Op::kEq, s.b.Iota(DType::kInt64, sizes, 0), s.b.Iota(DType::kInt64, sizes, 1)), t);
   out.differentiable = false;

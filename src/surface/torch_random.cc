@@ -4,6 +4,7 @@
 #include "runtime/cuda/driver.h"
 #include "surface/lowering.h"
 #include "surface/reduce.h"
+#include "surface/views.h"
 
 namespace framejit::surface {
 namespace {
@@ -53,9 +54,7 @@ TensorType Options(Scope& s, int first, std::optional<DType> dtype, const Ints& 
   }
   const std::optional<DType> t = s.dtype(first + 1) ? s.dtype(first + 1) : dtype;
   if (!t) Scope::Skip();
-  for (const shape::Int& n : sizes) {
-    if (s.env.Lt(n, 0)) Scope::Fail("negative size");
-  }
+  RefuseNegative(s, sizes);
   return {*t, sizes, device};
 }
 

@@ -61,4 +61,10 @@ ValueId Unless(Scope& s, ValueId bad, ValueId v);
 // A number among elements of `t`. NumPy stores its scalars in signed integers by way of Python's, which must fit.
 ValueId Element(Scope& s, const Operand& v, DType t);
 
+// Sizes that a creation function is given.
+inline void RefuseNegative(const Scope& s, const shape::Ints& sizes) {
+  for (const shape::Int& n : sizes)
+    if (s.env.Lt(n, 0)) Scope::Fail("negative size");
+}
+
 }  // namespace framejit::surface
