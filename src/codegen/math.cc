@@ -3,8 +3,9 @@
 //   hot functions (exp, expm1, log, log1p, tanh, erf, sin, cos) in f32 arithmetic, at most 1 to 2 ulp;
 //   the others in f64 arithmetic with short polynomials (`30`: about 2^-30) and one rounding: half an ulp and no
 //   special care for cancellation, overflow or subnormals.
-// f64 results use the long polynomials (`53`); pow, erfc, hypot and log10 of f64 call the C library, and so do sin,
-// cos, tan past 2^30 (f32: sin, cos past 2^17) and fmod of huge quotients (one branch a vector).
+// f64 results use the long polynomials (`53`); erfc, hypot, log10 and a single pow of f64 call the C library, and so do
+// sin, cos, tan past 2^30 (f32: sin, cos past 2^17), fmod of huge quotients and pow near the ends of the range (one
+// branch a vector).
 //
 // Integers travel in the low mantissa bits of a float: x + 1.5 * 2^52 rounds x to an integer whose two's complement is
 // the low bits of the sum. Unlike conversions this is one instruction on every vector width.
@@ -225,19 +226,23 @@ class Math {
     return If(Equal(n, C(0)), If(Equal(x, C(0)), x, Add(r, tail)), y);
   }
 
-  // x = 2^e m, m in [sqrt(1/2), sqrt(2)); f = m - 1. x positive and finite.
+  // x = 2^e m, m in [sqrt(1/2), sqrt(2)); f = m - 1. x positive and finite, and a normal number where `small`, which is
+  // where it is none, is not asked for.
   void Split(Value* x, Value** e, Value** f, Value** small) {
     const uint64_t one = uint64_t(Bias()) << MantissaBits();
     const uint64_t root = f64_ ? 0x3FE6A09E667F3BCD : 0x3F3504F3;
-    *small = Less(x, C(f64_ ? 0x1p-1022 : 0x1p-126));
     const double up = f64_ ? 54 : 24;
-    x = If(*small, Mul(x, C(f64_ ? 0x1p54 : 0x1p24)), x);
+    if (small) {
+      *small = Less(x, C(f64_ ? 0x1p-1022 : 0x1p-126));
+      x = If(*small, Mul(x, C(f64_ ? 0x1p54 : 0x1p24)), x);
+    }
     Value* shifted = b_.CreateAdd(AsBits(x), Bits(one - root));
     Value* exponent = b_.CreateLShr(shifted, Bits(MantissaBits()));
     Value* m = b_.CreateAdd(b_.CreateAnd(shifted, Bits((uint64_t{1} << MantissaBits()) - 1)), Bits(root));
     const double magic = f64_ ? 0x1p52 : 0x1p23;
     Value* number = AsFloat(b_.CreateOr(exponent, AsBits(C(magic))));
-    *e = Sub(number, If(*small, C(magic + Bias() + up), C(magic + Bias())));
+    Value* bias = C(magic + Bias());
+    *e = Sub(number, small ? If(*small, C(magic + Bias() + up), bias) : bias);
     *f = Sub(AsFloat(m), C(1));
   }
   // log(1 + f) - f, for the callers to add what f lacks
@@ -269,6 +274,32 @@ class Math {
     // f and the tail are multiplied apart: their sum would be rounded before it grows by log2(e)
     Value* y = Fma(f, C(kLog2E), Fma(tail, C(kLog2E), Mul(f, C(0x1.777d0ffda0d24p-56))));
     return LogSpecial(x, Add(e, y));
+  }
+  // The base 2 logarithm of a positive normal f64 number as a sum of two, to 2^-66 of it.
+  void Log2InTwo(Value* x, Value** high, Value** low) {
+    constexpr double kFirst = 0x1.71547652b82fep+1, kFirstLo = 0x1.777d0ffda0d24p-55;  // 2 / ln 2, and a third of it
+    constexpr double kThird = 0x1.ec709dc3a03fdp-1, kThirdLo = 0x1.d27f05548af0cp-55;
+    Value *e, *f;
+    Split(x, &e, &f, nullptr);
+    // s = f / (f + 2); log2(1 + f) = s (kFirst + z (kThird + z ..)), z = s^2, where all but the last is of two numbers
+    Value* d = Add(f, C(2));
+    Value* d_low = Sub(f, Sub(d, C(2)));
+    Value* inverse = Div(C(1), d);
+    Value* s = Mul(f, inverse);
+    Value* s_low = Mul(Fma(Neg(s), d_low, Fma(Neg(s), d, f)), inverse);
+    Value* z = Mul(s, s);
+    Value* z_low = Fma(Add(s, s), s_low, Fma(s, s, Neg(z)));
+    Value* q = Mul(z, Poly(z, kLog2InTwo53));
+    Value* p = Add(C(kThird), q);
+    Value* p_low = Add(Sub(q, Sub(p, C(kThird))), C(kThirdLo));
+    Value* w = Mul(z, p);
+    Value* w_low = Fma(z_low, p, Fma(z, p_low, Fma(z, p, Neg(w))));
+    Value* u = Add(C(kFirst), w);
+    Value* u_low = Add(Add(Sub(w, Sub(u, C(kFirst))), C(kFirstLo)), w_low);
+    Value* l = Mul(s, u);
+    Value* l_low = Fma(s_low, u, Fma(s, u_low, Fma(s, u, Neg(l))));
+    *high = Add(e, l);
+    *low = Add(Sub(l, Sub(*high, e)), l_low);
   }
   Value* Log10(Value* x) {
     Value *e, *f, *small;
@@ -543,6 +574,43 @@ class Math {
     one = b_.CreateOr(one, And(Equal(x, C(-1)), Equal(Abs(y), C(kInf))));
     return If(one, C(1), r);
   }
+  // Of f64 numbers, to a little more than half a unit in the last place, where `ok`: not where the result is or may be
+  // no normal number, nor for powers of what is no normal number itself. No such operand raises an exception here.
+  Value* PowInTwo(Value* x, Value* y, Value** ok) {
+    constexpr uint64_t kNormal = uint64_t{1} << 52, kSmallPower = uint64_t{1023 - 500} << 52;
+    Value *t = Abs(x), *size = AsBits(Abs(y));
+    Value* normal = b_.CreateICmpULT(b_.CreateSub(AsBits(t), Bits(kNormal)), Bits(2046 * kNormal));
+    Value* plain = b_.CreateICmpULT(b_.CreateSub(size, Bits(kSmallPower)), Bits(560 * kNormal));
+    Value* none = b_.CreateICmpEQ(size, Bits(0));
+    plain = b_.CreateOr(plain, none);
+    t = If(normal, t, C(1));
+    Value* power = If(plain, y, C(1));
+    Value* whole = Equal(Trunc(power), power);
+    Value* half = Mul(power, C(0.5));
+    Value* odd = And(whole, b_.CreateFCmpUNE(Trunc(half), half));
+    Value* negative = b_.CreateICmpSLT(AsBits(x), Bits(0));
+    Value* zero = And(b_.CreateICmpEQ(AsBits(x), Bits(0)), b_.CreateICmpSGT(AsBits(power), Bits(0)));
+    Value *high, *low;
+    Log2InTwo(t, &high, &low);
+    Value* l = Mul(power, high);
+    Value* l_low = Fma(power, low, Fma(power, high, Neg(l)));
+    Value* inside = Less(Abs(l), C(1021));
+    l = If(inside, l, C(0));
+    // 2^l = 2^n e^u; the sum of the first two terms of e^u is one of two numbers
+    Value* n = Sub(Add(l, C(Magic())), C(Magic()));
+    Value* rest = Sub(l, n);
+    Value* r = Add(rest, l_low);
+    Value* r_low = Sub(l_low, Sub(r, rest));
+    Value* u = Mul(r, C(kLn2Hi));
+    Value* u_low = Fma(r_low, C(kLn2Hi), Fma(r, C(kLn2Lo), Fma(r, C(kLn2Hi), Neg(u))));
+    Value* tail = Fma(Mul(u, u), Poly(u, kExp53), u_low);
+    Value* one = Add(C(1), u);
+    Value* result = Scale(Add(one, Add(Sub(u, Sub(one, C(1))), tail)), n);
+    result = If(And(negative, odd), Neg(result), result);
+    *ok = And(And(normal, inside), b_.CreateOr(b_.CreateNot(negative), whole));
+    *ok = And(plain, b_.CreateOr(*ok, zero));
+    return If(zero, C(0), result);
+  }
   Value* Hypot(Value* x, Value* y) {  // of f32 numbers
     Value* r = Sqrt(Fma(x, x, Mul(y, y)));
     return If(b_.CreateOr(Equal(Abs(x), C(kInf)), Equal(Abs(y), C(kInf))), C(kInf), r);
@@ -649,6 +717,11 @@ Value* EmitMath(llvm::IRBuilder<>& b, const Isa& isa, Op op, std::span<Value* co
       return OrLibrary(b, isa, r, ok, name, v);
     }
     default: break;
+  }
+  if (f64 && op == Op::kPow && LanesOf(x) > 1) {  // one number is as the C library has it, as it is in NumPy
+    Value* ok;
+    Value* y = own.PowInTwo(x, v[1], &ok);
+    return OrLibrary(b, isa, y, ok, name, v);
   }
   if (isa.libdevice && !f64) return CallHelper(b, isa, name.c_str(), v);
   if (f64 && (op == Op::kPow || op == Op::kErfc || op == Op::kHypot || op == Op::kLog10))

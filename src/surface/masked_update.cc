@@ -13,7 +13,7 @@ namespace {
 
 using shape::Int;
 
-constexpr int kMostCost = 24, kMostDepth = 8;
+constexpr int kMostCost = 64, kMostDepth = 8;
 // Computed with where an element is not wanted. No function is special near it.
 constexpr double kHarmless = 0.7310585786300049;
 

