@@ -24,7 +24,9 @@
 
 #include "codegen/codegen.h"
 #include "codegen/emit_scalar.h"
+#include "codegen/math_arithmetic.h"
 #include "codegen/math_coefs.h"
+#include "codegen/math_power.h"
 
 namespace framejit::codegen {
 
@@ -34,7 +36,6 @@ namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr double kLn2Hi = 0x1.62e42fefa39efp-1, kLn2Lo = 0x1.abc9e3b39803fp-56;
 constexpr double kLn2HiF = 0x1.62e43p-1, kLn2LoF = -0x1.05c61p-29;
 constexpr double kLog2E = 0x1.71547652b82fep+0;
 constexpr const char *kPositive = "framejit.positive", *kErf = "framejit.erf";  // what a value is known to be
@@ -42,101 +43,9 @@ constexpr double kPi = 0x1.921fb54442d18p+1, kPiLo = 0x1.1a62633145c07p-53;
 constexpr double kHalfPi = 0x1.921fb54442d18p+0, kHalfPiLo = 0x1.1a62633145c07p-54,
                  kHalfPiLo2 = -0x1.f1976b7ed8fbcp-110;
 
-class Math {
+class Math : public Arithmetic {
  public:
-  // `exact` asks for f64 arithmetic for an f64 result. Otherwise polynomials are short.
-  Math(llvm::IRBuilder<>& b, const Isa& isa, Value* like, bool exact)
-      : b_(b), isa_(isa), type_(like->getType()), f64_(type_->getScalarType()->isDoubleTy()), exact_(exact) {
-    bits_ = llvm::IntegerType::get(b.getContext(), f64_ ? 64 : 32);
-    if (LanesOf(like) > 1) bits_ = llvm::FixedVectorType::get(bits_, LanesOf(like));
-  }
-
-  // Without AVX-512's broadcasts from memory a vector constant costs an instruction to broadcast it; as a whole vector
-  // in memory it is an operand of the instruction that needs it. LLVM would shrink a constant, so it is a load for it.
-  Value* C(double v) {
-    llvm::Constant* c = llvm::ConstantFP::get(type_, v);
-    if (isa_.avx512 || !type_->isVectorTy() || v == 0) return c;
-    uint64_t bits;
-    std::memcpy(&bits, &v, sizeof bits);
-    llvm::Module* m = b_.GetInsertBlock()->getModule();
-    const std::string name = "c" + std::to_string(LanesOf(c)) + (f64_ ? "d" : "f") + std::to_string(bits);
-    llvm::GlobalVariable* g = m->getNamedGlobal(name);
-    if (!g) {
-      g = new llvm::GlobalVariable(*m, type_, true, llvm::GlobalValue::PrivateLinkage, c, name);
-      g->setAlignment(llvm::Align(32));
-    }
-    return b_.CreateAlignedLoad(type_, g, llvm::Align(32));
-  }
-  Value* Bits(uint64_t v) { return llvm::ConstantInt::get(bits_, v); }
-  Value* Add(Value* a, Value* b) { return b_.CreateFAdd(a, b); }
-  Value* Sub(Value* a, Value* b) { return b_.CreateFSub(a, b); }
-  Value* Mul(Value* a, Value* b) { return b_.CreateFMul(a, b); }
-  Value* Div(Value* a, Value* b) { return b_.CreateFDiv(a, b); }
-  Value* Neg(Value* a) { return b_.CreateFNeg(a); }
-  Value* Fma(Value* a, Value* b, Value* c) { return b_.CreateIntrinsic(type_, llvm::Intrinsic::fma, {a, b, c}); }
-  Value* Abs(Value* a) { return b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, a); }
-  Value* Sqrt(Value* a) { return b_.CreateUnaryIntrinsic(llvm::Intrinsic::sqrt, a); }
-  Value* CopySign(Value* a, Value* s) { return b_.CreateBinaryIntrinsic(llvm::Intrinsic::copysign, a, s); }
-  Value* Trunc(Value* a) { return b_.CreateUnaryIntrinsic(llvm::Intrinsic::trunc, a); }
-  Value* If(Value* c, Value* a, Value* b) { return b_.CreateSelect(c, a, b); }
-  Value* Less(Value* a, Value* b) { return b_.CreateFCmpOLT(a, b); }
-  Value* Equal(Value* a, Value* b) { return b_.CreateFCmpOEQ(a, b); }
-  Value* And(Value* a, Value* b) { return b_.CreateAnd(a, b); }
-  // nan goes through
-  Value* AtMost(Value* x, double limit) { return If(b_.CreateFCmpOGT(x, C(limit)), C(limit), x); }
-  Value* AtLeast(Value* x, double limit) { return If(Less(x, C(limit)), C(limit), x); }
-
-  template <size_t N>
-  Value* Horner(Value* x, const double (&c)[N]) {
-    Value* p = C(c[N - 1]);
-    for (size_t i = N - 1; i-- > 0;) p = Fma(p, x, C(c[i]));
-    return p;
-  }
-  template <size_t N>
-  Value* Poly(Value* x, const double (&c)[N]) {
-    if (N < 5) return Horner(x, c);
-    // Evaluates in pairs over the square, which has half the latency of Horner for one more multiplication.
-    Value* square = Mul(x, x);
-    Value* p = nullptr;
-    for (size_t i = (N - 1) / 2 * 2 + 2; i > 0;) {
-      i -= 2;
-      Value* pair = i + 1 < N ? Fma(x, C(c[i + 1]), C(c[i])) : C(c[i]);
-      p = p ? Fma(p, square, pair) : pair;
-    }
-    return p;
-  }
-  template <size_t N, size_t M>
-  Value* Poly(Value* x, const double (&full)[N], const double (&low)[M]) {
-    return exact_ ? Poly(x, full) : Poly(x, low);
-  }
-
-  // --- integers in floats
-  double Magic() const { return f64_ ? 0x1.8p52 : 0x1.8p23; }
-  int MantissaBits() const { return f64_ ? 52 : 23; }
-  int Bias() const { return f64_ ? 1023 : 127; }
-  Value* AsBits(Value* x) { return b_.CreateBitCast(x, bits_); }
-  Value* AsFloat(Value* x) { return b_.CreateBitCast(x, type_); }
-  Value* PowerOfTwo(Value* magic) {  // 2^n from n + Magic(), n in the exponent range
-    return AsFloat(b_.CreateShl(b_.CreateAdd(AsBits(magic), Bits(Bias())), Bits(MantissaBits())));
-  }
-  // p * 2^n in one instruction that rounds once, whatever n is. Null if the machine or the width has none.
-  Value* Scalef(Value* p, Value* n) {
-    if (!isa_.avx512 || isa_.lowered || type_->getPrimitiveSizeInBits() != 512) return nullptr;
-    const auto id =
-        f64_ ? llvm::Intrinsic::x86_avx512_mask_scalef_pd_512 : llvm::Intrinsic::x86_avx512_mask_scalef_ps_512;
-    llvm::Value* all = llvm::ConstantInt::get(b_.getIntNTy(f64_ ? 8 : 16), -1);
-    return b_.CreateIntrinsic(id, {}, {p, n, p, all, b_.getInt32(4)});  // 4: the current rounding mode
-  }
-  Value* Scale(Value* p, Value* n) {  // p * 2^n, a normal number
-    if (Value* v = Scalef(p, n)) return v;
-    return Mul(p, PowerOfTwo(Add(n, C(Magic()))));
-  }
-  Value* ScaleTwice(Value* p, Value* n) {  // p * 2^n, n past the exponent range: overflow and subnormals come out right
-    if (Value* v = Scalef(p, n)) return v;
-    Value* half = Fma(n, C(0.5), C(Magic()));
-    Value* rest = Add(Sub(n, Sub(half, C(Magic()))), C(Magic()));
-    return Mul(Mul(p, PowerOfTwo(half)), PowerOfTwo(rest));
-  }
+  using Arithmetic::Arithmetic;
 
   // x = n ln2 + r, |r| <= ln2 / 2
   void ReduceExp(Value* x, Value** n, Value** r) {
@@ -226,23 +135,19 @@ class Math {
     return If(Equal(n, C(0)), If(Equal(x, C(0)), x, Add(r, tail)), y);
   }
 
-  // x = 2^e m, m in [sqrt(1/2), sqrt(2)); f = m - 1. x positive and finite, and a normal number where `small`, which is
-  // where it is none, is not asked for.
+  // x = 2^e m, m in [sqrt(1/2), sqrt(2)); f = m - 1. x positive and finite.
   void Split(Value* x, Value** e, Value** f, Value** small) {
     const uint64_t one = uint64_t(Bias()) << MantissaBits();
     const uint64_t root = f64_ ? 0x3FE6A09E667F3BCD : 0x3F3504F3;
+    *small = Less(x, C(f64_ ? 0x1p-1022 : 0x1p-126));
     const double up = f64_ ? 54 : 24;
-    if (small) {
-      *small = Less(x, C(f64_ ? 0x1p-1022 : 0x1p-126));
-      x = If(*small, Mul(x, C(f64_ ? 0x1p54 : 0x1p24)), x);
-    }
+    x = If(*small, Mul(x, C(f64_ ? 0x1p54 : 0x1p24)), x);
     Value* shifted = b_.CreateAdd(AsBits(x), Bits(one - root));
     Value* exponent = b_.CreateLShr(shifted, Bits(MantissaBits()));
     Value* m = b_.CreateAdd(b_.CreateAnd(shifted, Bits((uint64_t{1} << MantissaBits()) - 1)), Bits(root));
     const double magic = f64_ ? 0x1p52 : 0x1p23;
     Value* number = AsFloat(b_.CreateOr(exponent, AsBits(C(magic))));
-    Value* bias = C(magic + Bias());
-    *e = Sub(number, small ? If(*small, C(magic + Bias() + up), bias) : bias);
+    *e = Sub(number, If(*small, C(magic + Bias() + up), C(magic + Bias())));
     *f = Sub(AsFloat(m), C(1));
   }
   // log(1 + f) - f, for the callers to add what f lacks
@@ -274,32 +179,6 @@ class Math {
     // f and the tail are multiplied apart: their sum would be rounded before it grows by log2(e)
     Value* y = Fma(f, C(kLog2E), Fma(tail, C(kLog2E), Mul(f, C(0x1.777d0ffda0d24p-56))));
     return LogSpecial(x, Add(e, y));
-  }
-  // The base 2 logarithm of a positive normal f64 number as a sum of two, to 2^-66 of it.
-  void Log2InTwo(Value* x, Value** high, Value** low) {
-    constexpr double kFirst = 0x1.71547652b82fep+1, kFirstLo = 0x1.777d0ffda0d24p-55;  // 2 / ln 2, and a third of it
-    constexpr double kThird = 0x1.ec709dc3a03fdp-1, kThirdLo = 0x1.d27f05548af0cp-55;
-    Value *e, *f;
-    Split(x, &e, &f, nullptr);
-    // s = f / (f + 2); log2(1 + f) = s (kFirst + z (kThird + z ..)), z = s^2, where all but the last is of two numbers
-    Value* d = Add(f, C(2));
-    Value* d_low = Sub(f, Sub(d, C(2)));
-    Value* inverse = Div(C(1), d);
-    Value* s = Mul(f, inverse);
-    Value* s_low = Mul(Fma(Neg(s), d_low, Fma(Neg(s), d, f)), inverse);
-    Value* z = Mul(s, s);
-    Value* z_low = Fma(Add(s, s), s_low, Fma(s, s, Neg(z)));
-    Value* q = Mul(z, Poly(z, kLog2InTwo53));
-    Value* p = Add(C(kThird), q);
-    Value* p_low = Add(Sub(q, Sub(p, C(kThird))), C(kThirdLo));
-    Value* w = Mul(z, p);
-    Value* w_low = Fma(z_low, p, Fma(z, p_low, Fma(z, p, Neg(w))));
-    Value* u = Add(C(kFirst), w);
-    Value* u_low = Add(Add(Sub(w, Sub(u, C(kFirst))), C(kFirstLo)), w_low);
-    Value* l = Mul(s, u);
-    Value* l_low = Fma(s_low, u, Fma(s, u_low, Fma(s, u, Neg(l))));
-    *high = Add(e, l);
-    *low = Add(Sub(l, Sub(*high, e)), l_low);
   }
   Value* Log10(Value* x) {
     Value *e, *f, *small;
@@ -574,43 +453,6 @@ class Math {
     one = b_.CreateOr(one, And(Equal(x, C(-1)), Equal(Abs(y), C(kInf))));
     return If(one, C(1), r);
   }
-  // Of f64 numbers, to a little more than half a unit in the last place, where `ok`: not where the result is or may be
-  // no normal number, nor for powers of what is no normal number itself. No such operand raises an exception here.
-  Value* PowInTwo(Value* x, Value* y, Value** ok) {
-    constexpr uint64_t kNormal = uint64_t{1} << 52, kSmallPower = uint64_t{1023 - 500} << 52;
-    Value *t = Abs(x), *size = AsBits(Abs(y));
-    Value* normal = b_.CreateICmpULT(b_.CreateSub(AsBits(t), Bits(kNormal)), Bits(2046 * kNormal));
-    Value* plain = b_.CreateICmpULT(b_.CreateSub(size, Bits(kSmallPower)), Bits(560 * kNormal));
-    Value* none = b_.CreateICmpEQ(size, Bits(0));
-    plain = b_.CreateOr(plain, none);
-    t = If(normal, t, C(1));
-    Value* power = If(plain, y, C(1));
-    Value* whole = Equal(Trunc(power), power);
-    Value* half = Mul(power, C(0.5));
-    Value* odd = And(whole, b_.CreateFCmpUNE(Trunc(half), half));
-    Value* negative = b_.CreateICmpSLT(AsBits(x), Bits(0));
-    Value* zero = And(b_.CreateICmpEQ(AsBits(x), Bits(0)), b_.CreateICmpSGT(AsBits(power), Bits(0)));
-    Value *high, *low;
-    Log2InTwo(t, &high, &low);
-    Value* l = Mul(power, high);
-    Value* l_low = Fma(power, low, Fma(power, high, Neg(l)));
-    Value* inside = Less(Abs(l), C(1021));
-    l = If(inside, l, C(0));
-    // 2^l = 2^n e^u; the sum of the first two terms of e^u is one of two numbers
-    Value* n = Sub(Add(l, C(Magic())), C(Magic()));
-    Value* rest = Sub(l, n);
-    Value* r = Add(rest, l_low);
-    Value* r_low = Sub(l_low, Sub(r, rest));
-    Value* u = Mul(r, C(kLn2Hi));
-    Value* u_low = Fma(r_low, C(kLn2Hi), Fma(r, C(kLn2Lo), Fma(r, C(kLn2Hi), Neg(u))));
-    Value* tail = Fma(Mul(u, u), Poly(u, kExp53), u_low);
-    Value* one = Add(C(1), u);
-    Value* result = Scale(Add(one, Add(Sub(u, Sub(one, C(1))), tail)), n);
-    result = If(And(negative, odd), Neg(result), result);
-    *ok = And(And(normal, inside), b_.CreateOr(b_.CreateNot(negative), whole));
-    *ok = And(plain, b_.CreateOr(*ok, zero));
-    return If(zero, C(0), result);
-  }
   Value* Hypot(Value* x, Value* y) {  // of f32 numbers
     Value* r = Sqrt(Fma(x, x, Mul(y, y)));
     return If(b_.CreateOr(Equal(Abs(x), C(kInf)), Equal(Abs(y), C(kInf))), C(kInf), r);
@@ -626,13 +468,6 @@ class Math {
     r = If(b_.CreateFCmpOGE(r, b), Sub(r, b), r);
     return CopySign(r, x);
   }
-
- private:
-  llvm::IRBuilder<>& b_;
-  const Isa& isa_;
-  llvm::Type* type_;
-  llvm::Type* bits_;
-  bool f64_, exact_;
 };
 
 // `value`, but what the C library says if not all lanes are `ok`.
@@ -720,7 +555,7 @@ Value* EmitMath(llvm::IRBuilder<>& b, const Isa& isa, Op op, std::span<Value* co
   }
   if (f64 && op == Op::kPow && LanesOf(x) > 1) {  // one number is as the C library has it, as it is in NumPy
     Value* ok;
-    Value* y = own.PowInTwo(x, v[1], &ok);
+    Value* y = PowOfVectors(Arithmetic(b, isa, x, true), b, x, v[1], &ok);
     return OrLibrary(b, isa, y, ok, name, v);
   }
   if (isa.libdevice && !f64) return CallHelper(b, isa, name.c_str(), v);
