@@ -49,7 +49,26 @@ def single(x, y):
     return r
 
 
+def integers(x, y):
+    k = (x * 100).astype(np.int32)
+    k[k > 3] *= -2
+    k[k < 0] = (k[k < 0] & 63) ^ 5
+    b = (k % 251).astype(np.uint8)
+    m = y > 0
+    b[m] = np.where(b[m] > 100, b[m] + np.uint8(200), ~b[m]) << 1
+    b[m] = np.minimum(b[m], k[m].astype(np.uint8))
+    return k, b
+
+
 # What the others do is NumPy's as before.
+def divided(x, y):
+    k = (x * 3).astype(np.int64)
+    k[k > 0] = 100 // k[k > 0]
+    k[y > 0] = k[y > 0] // (k[y > 0] - 97)
+    return k
+
+
+
 def counted(x, y):
     r = x * 2.0
     m = r > 0.25
@@ -116,7 +135,7 @@ def same(a, b, powers=False):
 
 
 @pytest.mark.parametrize(
-    "program", [inverse, power, two_arrays, in_place, of_a_view, picked, single, counted, other_mask, unread, refused]
+    "program", [inverse, power, two_arrays, in_place, of_a_view, picked, single, integers, divided, counted, other_mask, unread, refused]
 )
 def test_same_as_numpy(program):
     compiled = framejit.compile(program)
@@ -128,7 +147,7 @@ def test_same_as_numpy(program):
 
 @pytest.mark.parametrize(
     ("program", "kernels"),
-    [(inverse, 1), (power, 1), (two_arrays, 1), (in_place, 1), (of_a_view, 3), (picked, 1), (single, 1)],
+    [(inverse, 1), (power, 1), (two_arrays, 1), (in_place, 1), (of_a_view, 3), (picked, 1), (single, 1), (integers, 1)],
 )
 def test_one_graph_without_calls(program, kernels):
     compiled = framejit.compile(program)
