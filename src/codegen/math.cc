@@ -3,8 +3,8 @@
 //   hot functions (exp, expm1, log, log1p, tanh, erf, sin, cos) in f32 arithmetic, at most 1 to 2 ulp;
 //   the others in f64 arithmetic with short polynomials (`30`: about 2^-30) and one rounding: half an ulp and no
 //   special care for cancellation, overflow or subnormals.
-// f64 results use the long polynomials (`53`); erfc, hypot, log10 and a single pow of f64 call the C library, and so do
-// sin, cos, tan past 2^30 (f32: sin, cos past 2^17), fmod of huge quotients and pow near the ends of the range (one
+// f64 results use the long polynomials (`53`); erfc, hypot and a single pow or log10 of f64 call the C library, and so
+// do sin, cos, tan past 2^30 (f32: sin, cos past 2^17), fmod of huge quotients and pow near the ends of the range (one
 // branch a vector).
 //
 // Integers travel in the low mantissa bits of a float: x + 1.5 * 2^52 rounds x to an integer whose two's complement is
@@ -553,9 +553,9 @@ Value* EmitMath(llvm::IRBuilder<>& b, const Isa& isa, Op op, std::span<Value* co
     }
     default: break;
   }
-  if (f64 && op == Op::kPow && LanesOf(x) > 1) {  // one number is as the C library has it, as it is in NumPy
+  if (f64 && LanesOf(x) > 1 && (op == Op::kPow || op == Op::kLog10)) {  // one power is the C library's, as in NumPy
     Value* ok;
-    Value* y = PowOfVectors(Arithmetic(b, isa, x, true), b, x, v[1], &ok);
+    Value* y = op == Op::kPow ? PowOfVectors(own, b, x, v[1], &ok) : Log10OfVectors(own, b, x, &ok);
     return OrLibrary(b, isa, y, ok, name, v);
   }
   if (isa.libdevice && !f64) return CallHelper(b, isa, name.c_str(), v);

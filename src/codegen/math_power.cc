@@ -8,6 +8,13 @@ using llvm::Value;
 
 namespace {
 
+constexpr uint64_t kNormal = uint64_t{1} << 52;  // the smallest normal number
+
+// Of what has no sign.
+Value* IsNormal(Arithmetic m, llvm::IRBuilder<>& b, Value* bits) {
+  return b.CreateICmpULT(b.CreateSub(bits, m.Bits(kNormal)), m.Bits(2046 * kNormal));
+}
+
 // The base 2 logarithm of a positive normal f64 number as a sum of two, to 2^-66 of it.
 void Log2InTwo(Arithmetic m, llvm::IRBuilder<>& b, Value* x, Value** high, Value** low) {
   constexpr double kFirst = 0x1.71547652b82fep+1, kFirstLo = 0x1.777d0ffda0d24p-55;  // 2 / ln 2, and a third of it
@@ -42,9 +49,9 @@ void Log2InTwo(Arithmetic m, llvm::IRBuilder<>& b, Value* x, Value** high, Value
 }  // namespace
 
 Value* PowOfVectors(Arithmetic m, llvm::IRBuilder<>& b, Value* x, Value* y, Value** ok) {
-  constexpr uint64_t kNormal = uint64_t{1} << 52, kSmallPower = uint64_t{1023 - 500} << 52;
+  constexpr uint64_t kSmallPower = uint64_t{1023 - 500} << 52;
   Value *t = m.Abs(x), *size = m.AsBits(m.Abs(y));
-  Value* normal = b.CreateICmpULT(b.CreateSub(m.AsBits(t), m.Bits(kNormal)), m.Bits(2046 * kNormal));
+  Value* normal = IsNormal(m, b, m.AsBits(t));
   Value* plain = b.CreateICmpULT(b.CreateSub(size, m.Bits(kSmallPower)), m.Bits(560 * kNormal));
   Value* none = b.CreateICmpEQ(size, m.Bits(0));
   plain = b.CreateOr(plain, none);
@@ -75,6 +82,16 @@ Value* PowOfVectors(Arithmetic m, llvm::IRBuilder<>& b, Value* x, Value* y, Valu
   *ok = m.And(m.And(normal, inside), b.CreateOr(b.CreateNot(negative), whole));
   *ok = m.And(plain, b.CreateOr(*ok, zero));
   return m.If(zero, m.C(0), result);
+}
+
+Value* Log10OfVectors(Arithmetic m, llvm::IRBuilder<>& b, Value* x, Value** ok) {
+  constexpr double kLog10Of2 = 0x1.34413509f79ffp-2, kLog10Of2Lo = -0x1.9dc1da994fd21p-59;
+  *ok = IsNormal(m, b, m.AsBits(x));
+  Value *high, *low;
+  Log2InTwo(m, b, m.If(*ok, x, m.C(1)), &high, &low);
+  Value* y = m.Mul(high, m.C(kLog10Of2));
+  Value* rest = m.Fma(high, m.C(kLog10Of2Lo), m.Fma(high, m.C(kLog10Of2), m.Neg(y)));
+  return m.Add(y, m.Fma(low, m.C(kLog10Of2), rest));
 }
 
 }  // namespace framejit::codegen

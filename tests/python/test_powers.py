@@ -1,4 +1,4 @@
-"""Powers of float64 arrays, which are computed by vectors: accuracy, special values, exceptions, and that it is so."""
+"""Powers and decimal logarithms of float64 arrays, which are computed by vectors: accuracy, special values, exceptions, and that it is so."""
 
 import itertools
 import os
@@ -81,10 +81,37 @@ def test_one_number_is_as_numpys(fresh):
         assert compiled(x, y) == x[3] ** y[3]
 
 
-def test_the_code_is_of_vectors(tmp_path):
-    program = """
+def test_decimal_logarithms(fresh):
+    mp = pytest.importorskip("mpmath")
+    rng = np.random.default_rng(4)
+    with fresh.config.patch(leave=False):
+        compiled = fresh.compile(np.log10)
+        tens = 10.0 ** np.arange(-22, 23)
+        tens[:22] = [float(f"1e{k}") for k in range(-22, 0)]
+        exact = np.arange(-22.0, 23.0)
+        assert np.array_equal(compiled(tens)[22:], exact[22:])
+        assert np.allclose(compiled(tens), exact, rtol=1e-16, atol=0)
+        x = np.concatenate([np.exp(rng.uniform(-600, 600, 1500)), 1 + rng.uniform(-1e-3, 1e-3, 500)])
+        with mp.workprec(160):
+            far = [abs((mp.mpf(float(g)) - mp.log10(mp.mpf(float(v)))) / mp.mpf(float(np.spacing(abs(g))))) for g, v in zip(compiled(x), x, strict=True)]
+        assert max(far) < 0.52
+        for special in (0.0, -0.0, -1.0, np.inf, -np.inf, np.nan, 5e-324, 1e-310, 1.0):
+            values = np.array([2.0, special, 3.0, 1000.0, 7.0, 8.0, 9.0, 10.0, 11.0])
+            told = []
+            for f in (np.log10, compiled):
+                with warnings.catch_warnings(record=True) as caught:
+                    warnings.simplefilter("always")
+                    told.append((f(values), [str(w.message) for w in caught]))
+            assert told[0][1] == told[1][1], special
+            assert np.allclose(told[0][0], told[1][0], rtol=3e-16, atol=0, equal_nan=True)
+        assert compiled.cache_info()["segments"] >= 1
+
+
+@pytest.mark.parametrize("expression", ["x**-1.5", "np.log10(x)"])
+def test_the_code_is_of_vectors(tmp_path, expression):
+    program = f"""
         import numpy as np, framejit
-        framejit.compile(lambda x: x ** -1.5)(np.linspace(0.1, 3, 1000))
+        framejit.compile(lambda x: {expression})(np.linspace(0.1, 3, 1000))
     """
     env = {**os.environ, "FRAMEJIT_LOG": "llvm", "FRAMEJIT_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], env=env, capture_output=True, text=True, check=True)
