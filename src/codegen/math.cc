@@ -553,7 +553,8 @@ Value* EmitMath(llvm::IRBuilder<>& b, const Isa& isa, Op op, std::span<Value* co
     }
     default: break;
   }
-  if (f64 && LanesOf(x) > 1 && (op == Op::kPow || op == Op::kLog10)) {  // one power is the C library's, as in NumPy
+  if (f64 && !isa.libdevice && LanesOf(x) > 1 &&
+      (op == Op::kPow || op == Op::kLog10)) {  // one power is the C library's, as in NumPy
     Value* ok;
     Value* y = op == Op::kPow ? PowOfVectors(own, b, x, v[1], &ok) : Log10OfVectors(own, b, x, &ok);
     return OrLibrary(b, isa, y, ok, name, v);
