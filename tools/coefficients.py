@@ -72,6 +72,11 @@ def log2_tail(t):  # of the part of a normal distribution past t
     return mp.log(mp.erfc(t / ROOT) / 2, 2)
 
 
+def log2_tail_of_quotient(z):  # log2((1 + s) / (1 - s)) by s, without its terms of s and s^3, over z^2; z = s^2
+    terms = [2 / (mp.log(2) * (2 * k + 1)) for k in range(2, 40)]
+    return mp.polyval(terms[::-1], z)
+
+
 # name: what, weight of the error, from, to. The header says what is done with the value; a weight of x^2 is that of a polynomial
 # that is multiplied by x^2.
 TABLES = {
@@ -84,6 +89,7 @@ TABLES = {
     "kLogF32": (LOG, power(2), 1 / ROOT - 1, ROOT - 1),
     "kLog30": (LOG_OF_QUOTIENT, power(1), 0, ATANH),
     "kLog53": (LOG_OF_QUOTIENT, power(1), 0, ATANH),
+    "kLog2InTwo53": (log2_tail_of_quotient, power(2), 0, ATANH),
     "kExp2F32": (lambda x: mpf(2) ** x, lambda x: mpf(2) ** -x, -ONE / 2, ONE / 2),
     "kTanhF32": (of_square(mp.tanh, [(1, 1)], 3), power(1), 0, mpf("0.36")),
     "kSinF32": (SIN, power(1.5), 0, (mp.pi / 2) ** 2),

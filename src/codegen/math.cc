@@ -3,8 +3,9 @@
 //   hot functions (exp, expm1, log, log1p, tanh, erf, sin, cos) in f32 arithmetic, at most 1 to 2 ulp;
 //   the others in f64 arithmetic with short polynomials (`30`: about 2^-30) and one rounding: half an ulp and no
 //   special care for cancellation, overflow or subnormals.
-// f64 results use the long polynomials (`53`); pow, erfc, hypot and log10 of f64 call the C library, and so do sin,
-// cos, tan past 2^30 (f32: sin, cos past 2^17) and fmod of huge quotients (one branch a vector).
+// f64 results use the long polynomials (`53`); erfc, hypot and a single pow or log10 of f64 call the C library, and so
+// do sin, cos, tan past 2^30 (f32: sin, cos past 2^17), fmod of huge quotients and pow near the ends of the range (one
+// branch a vector).
 //
 // Integers travel in the low mantissa bits of a float: x + 1.5 * 2^52 rounds x to an integer whose two's complement is
 // the low bits of the sum. Unlike conversions this is one instruction on every vector width.
@@ -23,7 +24,9 @@
 
 #include "codegen/codegen.h"
 #include "codegen/emit_scalar.h"
+#include "codegen/math_arithmetic.h"
 #include "codegen/math_coefs.h"
+#include "codegen/math_power.h"
 
 namespace framejit::codegen {
 
@@ -33,7 +36,6 @@ namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr double kLn2Hi = 0x1.62e42fefa39efp-1, kLn2Lo = 0x1.abc9e3b39803fp-56;
 constexpr double kLn2HiF = 0x1.62e43p-1, kLn2LoF = -0x1.05c61p-29;
 constexpr double kLog2E = 0x1.71547652b82fep+0;
 constexpr const char *kPositive = "framejit.positive", *kErf = "framejit.erf";  // what a value is known to be
@@ -41,101 +43,9 @@ constexpr double kPi = 0x1.921fb54442d18p+1, kPiLo = 0x1.1a62633145c07p-53;
 constexpr double kHalfPi = 0x1.921fb54442d18p+0, kHalfPiLo = 0x1.1a62633145c07p-54,
                  kHalfPiLo2 = -0x1.f1976b7ed8fbcp-110;
 
-class Math {
+class Math : public Arithmetic {
  public:
-  // `exact` asks for f64 arithmetic for an f64 result. Otherwise polynomials are short.
-  Math(llvm::IRBuilder<>& b, const Isa& isa, Value* like, bool exact)
-      : b_(b), isa_(isa), type_(like->getType()), f64_(type_->getScalarType()->isDoubleTy()), exact_(exact) {
-    bits_ = llvm::IntegerType::get(b.getContext(), f64_ ? 64 : 32);
-    if (LanesOf(like) > 1) bits_ = llvm::FixedVectorType::get(bits_, LanesOf(like));
-  }
-
-  // Without AVX-512's broadcasts from memory a vector constant costs an instruction to broadcast it; as a whole vector
-  // in memory it is an operand of the instruction that needs it. LLVM would shrink a constant, so it is a load for it.
-  Value* C(double v) {
-    llvm::Constant* c = llvm::ConstantFP::get(type_, v);
-    if (isa_.avx512 || !type_->isVectorTy() || v == 0) return c;
-    uint64_t bits;
-    std::memcpy(&bits, &v, sizeof bits);
-    llvm::Module* m = b_.GetInsertBlock()->getModule();
-    const std::string name = "c" + std::to_string(LanesOf(c)) + (f64_ ? "d" : "f") + std::to_string(bits);
-    llvm::GlobalVariable* g = m->getNamedGlobal(name);
-    if (!g) {
-      g = new llvm::GlobalVariable(*m, type_, true, llvm::GlobalValue::PrivateLinkage, c, name);
-      g->setAlignment(llvm::Align(32));
-    }
-    return b_.CreateAlignedLoad(type_, g, llvm::Align(32));
-  }
-  Value* Bits(uint64_t v) { return llvm::ConstantInt::get(bits_, v); }
-  Value* Add(Value* a, Value* b) { return b_.CreateFAdd(a, b); }
-  Value* Sub(Value* a, Value* b) { return b_.CreateFSub(a, b); }
-  Value* Mul(Value* a, Value* b) { return b_.CreateFMul(a, b); }
-  Value* Div(Value* a, Value* b) { return b_.CreateFDiv(a, b); }
-  Value* Neg(Value* a) { return b_.CreateFNeg(a); }
-  Value* Fma(Value* a, Value* b, Value* c) { return b_.CreateIntrinsic(type_, llvm::Intrinsic::fma, {a, b, c}); }
-  Value* Abs(Value* a) { return b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, a); }
-  Value* Sqrt(Value* a) { return b_.CreateUnaryIntrinsic(llvm::Intrinsic::sqrt, a); }
-  Value* CopySign(Value* a, Value* s) { return b_.CreateBinaryIntrinsic(llvm::Intrinsic::copysign, a, s); }
-  Value* Trunc(Value* a) { return b_.CreateUnaryIntrinsic(llvm::Intrinsic::trunc, a); }
-  Value* If(Value* c, Value* a, Value* b) { return b_.CreateSelect(c, a, b); }
-  Value* Less(Value* a, Value* b) { return b_.CreateFCmpOLT(a, b); }
-  Value* Equal(Value* a, Value* b) { return b_.CreateFCmpOEQ(a, b); }
-  Value* And(Value* a, Value* b) { return b_.CreateAnd(a, b); }
-  // nan goes through
-  Value* AtMost(Value* x, double limit) { return If(b_.CreateFCmpOGT(x, C(limit)), C(limit), x); }
-  Value* AtLeast(Value* x, double limit) { return If(Less(x, C(limit)), C(limit), x); }
-
-  template <size_t N>
-  Value* Horner(Value* x, const double (&c)[N]) {
-    Value* p = C(c[N - 1]);
-    for (size_t i = N - 1; i-- > 0;) p = Fma(p, x, C(c[i]));
-    return p;
-  }
-  template <size_t N>
-  Value* Poly(Value* x, const double (&c)[N]) {
-    if (N < 5) return Horner(x, c);
-    // Evaluates in pairs over the square, which has half the latency of Horner for one more multiplication.
-    Value* square = Mul(x, x);
-    Value* p = nullptr;
-    for (size_t i = (N - 1) / 2 * 2 + 2; i > 0;) {
-      i -= 2;
-      Value* pair = i + 1 < N ? Fma(x, C(c[i + 1]), C(c[i])) : C(c[i]);
-      p = p ? Fma(p, square, pair) : pair;
-    }
-    return p;
-  }
-  template <size_t N, size_t M>
-  Value* Poly(Value* x, const double (&full)[N], const double (&low)[M]) {
-    return exact_ ? Poly(x, full) : Poly(x, low);
-  }
-
-  // --- integers in floats
-  double Magic() const { return f64_ ? 0x1.8p52 : 0x1.8p23; }
-  int MantissaBits() const { return f64_ ? 52 : 23; }
-  int Bias() const { return f64_ ? 1023 : 127; }
-  Value* AsBits(Value* x) { return b_.CreateBitCast(x, bits_); }
-  Value* AsFloat(Value* x) { return b_.CreateBitCast(x, type_); }
-  Value* PowerOfTwo(Value* magic) {  // 2^n from n + Magic(), n in the exponent range
-    return AsFloat(b_.CreateShl(b_.CreateAdd(AsBits(magic), Bits(Bias())), Bits(MantissaBits())));
-  }
-  // p * 2^n in one instruction that rounds once, whatever n is. Null if the machine or the width has none.
-  Value* Scalef(Value* p, Value* n) {
-    if (!isa_.avx512 || isa_.lowered || type_->getPrimitiveSizeInBits() != 512) return nullptr;
-    const auto id =
-        f64_ ? llvm::Intrinsic::x86_avx512_mask_scalef_pd_512 : llvm::Intrinsic::x86_avx512_mask_scalef_ps_512;
-    llvm::Value* all = llvm::ConstantInt::get(b_.getIntNTy(f64_ ? 8 : 16), -1);
-    return b_.CreateIntrinsic(id, {}, {p, n, p, all, b_.getInt32(4)});  // 4: the current rounding mode
-  }
-  Value* Scale(Value* p, Value* n) {  // p * 2^n, a normal number
-    if (Value* v = Scalef(p, n)) return v;
-    return Mul(p, PowerOfTwo(Add(n, C(Magic()))));
-  }
-  Value* ScaleTwice(Value* p, Value* n) {  // p * 2^n, n past the exponent range: overflow and subnormals come out right
-    if (Value* v = Scalef(p, n)) return v;
-    Value* half = Fma(n, C(0.5), C(Magic()));
-    Value* rest = Add(Sub(n, Sub(half, C(Magic()))), C(Magic()));
-    return Mul(Mul(p, PowerOfTwo(half)), PowerOfTwo(rest));
-  }
+  using Arithmetic::Arithmetic;
 
   // x = n ln2 + r, |r| <= ln2 / 2
   void ReduceExp(Value* x, Value** n, Value** r) {
@@ -558,13 +468,6 @@ class Math {
     r = If(b_.CreateFCmpOGE(r, b), Sub(r, b), r);
     return CopySign(r, x);
   }
-
- private:
-  llvm::IRBuilder<>& b_;
-  const Isa& isa_;
-  llvm::Type* type_;
-  llvm::Type* bits_;
-  bool f64_, exact_;
 };
 
 // `value`, but what the C library says if not all lanes are `ok`.
@@ -649,6 +552,12 @@ Value* EmitMath(llvm::IRBuilder<>& b, const Isa& isa, Op op, std::span<Value* co
       return OrLibrary(b, isa, r, ok, name, v);
     }
     default: break;
+  }
+  if (f64 && !isa.libdevice && LanesOf(x) > 1 &&
+      (op == Op::kPow || op == Op::kLog10)) {  // one power is the C library's, as in NumPy
+    Value* ok;
+    Value* y = op == Op::kPow ? PowOfVectors(own, b, x, v[1], &ok) : Log10OfVectors(own, b, x, &ok);
+    return OrLibrary(b, isa, y, ok, name, v);
   }
   if (isa.libdevice && !f64) return CallHelper(b, isa, name.c_str(), v);
   if (f64 && (op == Op::kPow || op == Op::kErfc || op == Op::kHypot || op == Op::kLog10))

@@ -13,9 +13,10 @@ namespace {
 
 using shape::Int;
 
-constexpr int kMostCost = 24, kMostDepth = 8;
+constexpr int kMostCost = 64, kMostDepth = 8;
 // Computed with where an element is not wanted. No function is special near it.
 constexpr double kHarmless = 0.7310585786300049;
+constexpr int64_t kHarmlessInteger = 97;
 
 // Is it an array's elements under a mask?
 bool IsMasked(const Graph& g, ValueId v) {
@@ -55,13 +56,14 @@ class Update {
     const Node& n = g_.nodes[v];
     if (IsMasked(g_, v) && Same(g_, n.operands[1], mask_)) {
       any_ = true;
-      return IsFloat(n.type.dtype) && g_.nodes[n.operands[0]].type.shape == sizes_;
+      return (IsFloat(n.type.dtype) || IsInteger(n.type.dtype)) && g_.nodes[n.operands[0]].type.shape == sizes_;
     }
     if (n.type.rank() != 1 || n.derivative) return false;
     if (n.op == Op::kConstant) return true;
     if (n.op == Op::kBroadcast) return g_.nodes[n.operands[0]].type.rank() == 0 || Fits(n.operands[0]);
     cost_ += Info(n.op).cost;
-    const auto known = [](DType t) { return IsFloat(t) || IsBool(t); };
+    const bool cheap = Info(n.op).cost <= 1;  // then integers cannot raise anything
+    const auto known = [&](DType t) { return IsFloat(t) || IsBool(t) || (cheap && IsInteger(t)); };
     return Info(n.op).kind == 'P' && cost_ <= kMostCost && known(n.type.dtype) &&
            std::ranges::all_of(n.operands, [&](ValueId o) { return known(g_.nodes[o].type.dtype) && Fits(o); });
   }
@@ -75,7 +77,8 @@ class Update {
     Node n = g_.nodes[v];
     ValueId now;
     if (IsMasked(g_, v)) {
-      now = b_.Where(mask_, n.operands[0], b_.Constant(kHarmless, n.type.dtype, sizes_));
+      const Scalar harmless = IsFloat(n.type.dtype) ? Scalar(kHarmless) : Scalar(kHarmlessInteger);
+      now = b_.Where(mask_, n.operands[0], b_.Constant(harmless, n.type.dtype, sizes_));
     } else if (n.op == Op::kBroadcast && g_.nodes[n.operands[0]].type.rank() == 1) {
       now = Make(n.operands[0]);  // the number of elements is the same, by another name
     } else {

@@ -7,6 +7,7 @@
 #include "tensor/numpy_api.h"
 #include "tensor/run_context.h"
 #include "tensor/tensor.h"
+#include "tensor/ufunc_loops.h"
 
 namespace framejit::tensor {
 
@@ -106,6 +107,7 @@ class Host : public framejit::Host {
   // NumPy's own BLAS, or its loop for half floats, into the result.
   bool MatMul(const Buffer& a, const Buffer& b, Buffer& out) override {
     if (!IsFloat(a.dtype)) return false;
+    if (MultiplySmall(a, b, out)) return true;
     HoldGil gil;
     const NumpyApi& n = *Numpy();
     static PyObject* matmul = PyObject_GetAttrString(n.module, "matmul");

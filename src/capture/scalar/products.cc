@@ -9,44 +9,15 @@
 
 #include "capture/scalar/translator.h"
 #include "tensor/numpy_api.h"
+#include "tensor/ufunc_loops.h"
 
 namespace framejit::capture::scalar {
 
 namespace {
 
-// A ufunc's loop for one set of types. The struct is that of ufuncobject.h, the same in NumPy 1.x and 2.x.
-using UfuncLoop = void (*)(char** args, const intptr_t* sizes, const intptr_t* strides, void* data);
-struct Ufunc {
-  PyObject_HEAD int nin, nout, nargs, identity;
-  UfuncLoop* functions;
-  void* const* data;
-  int ntypes, reserved;
-  const char *name, *types;
-};
-
-struct LoopOf {
-  UfuncLoop run = nullptr;
-  void* data = nullptr;
-};
-
-// NumPy's number of the type.
-char NumberOf(DType t) {
-  return t == DType::kComplex128 ? 15 : t == DType::kFloat64 ? 12 : t == DType::kFloat32 ? 11 : 7;
-}
-
-// Of the ufunc numpy.`name`, for operands that all are `t`, and a result of that type or `to`.
-LoopOf FindLoop(const char* name, int operands, DType t, std::optional<DType> to = {}) {
-  const tensor::NumpyApi* api = tensor::Numpy();
-  Ref object(api ? tensor::Attr(api->module, name) : nullptr);
-  static PyTypeObject* ufunc = api ? reinterpret_cast<PyTypeObject*>(tensor::Attr(api->module, "ufunc")) : nullptr;
-  const auto* u = reinterpret_cast<Ufunc*>(object.get());
-  if (!u || Py_TYPE(object.get()) != ufunc || u->nargs != operands + 1 || strcmp(u->name, name) != 0) return {};
-  const std::string types = std::string(operands, NumberOf(t)) + NumberOf(to.value_or(t));
-  for (int i = 0; i < u->ntypes; ++i)
-    if (types == std::string_view(u->types + i * u->nargs, u->nargs))
-      return {u->functions[i], u->data ? u->data[i] : nullptr};
-  return {};
-}
+using tensor::FindLoop;
+using tensor::LoopOf;
+using tensor::UfuncLoop;
 
 UfuncLoop ProductLoop(DType t) {
   return FindLoop("matmul", 2, t).run;

@@ -1,0 +1,26 @@
+// The inner loops of NumPy's ufuncs. What they compute is what NumPy computes, to the last bit, without the arrays and
+// the checks of a call of the ufunc. They need no GIL.
+#pragma once
+
+#include <optional>
+
+#include "framejit/compile.h"
+
+namespace framejit::tensor {
+
+using UfuncLoop = void (*)(char** args, const intptr_t* sizes, const intptr_t* strides, void* data);
+
+struct LoopOf {
+  UfuncLoop run = nullptr;
+  void* data = nullptr;
+};
+
+// Gives the loop of the ufunc numpy.`name` for operands that all are `t`, and a result of that type or `to`. With the
+// GIL.
+LoopOf FindLoop(const char* name, int operands, DType t, std::optional<DType> to = {});
+
+// Multiplies small matrices, or as many pairs of them as `out` has, as np.matmul does. False: that is for np.matmul to
+// do, which may also tell of something.
+bool MultiplySmall(const Buffer& a, const Buffer& b, const Buffer& out);
+
+}  // namespace framejit::tensor
