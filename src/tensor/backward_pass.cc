@@ -260,18 +260,43 @@ bool SegmentHook::LateChanged() const {
 // A backward pass enters the segment. given: by output, and then what its hooks made of it. -1: an exception.
 int SegmentHook::Begin(CallState* s, PyObject* ctx, std::vector<Ref>* given, Pass* pass) {
   std::vector<Ref>& grads = *given;
-  std::vector<bool> tangents(grads.size()), stops;
+  std::vector<bool> tangents(grads.size());
   for (size_t i = 0; i < grads.size(); ++i) tangents[i] = bool(grads[i]);
-  const int written = LookAtWatched(s, tangents);
-  if (written < 0 || LookAtReentrant(s, tangents) < 0) return -1;
+  if (LookAtReentrant(s, tangents) < 0) return -1;
   auto at = s->routed->empty() ? s->routed->end() : s->routed->find(NumberOfPass());
   const bool routed = at != s->routed->end();
   std::vector<bool> standing;
+  std::vector<Begun> begun;
   if (routed) {  // results of which others are made have got everything that is theirs
     standing = std::move(at->second.standing);
+    for (auto& [output, parts] : at->second.begun)
+      if (std::exchange(grads[output], Ref())) begun.push_back(std::move(parts));
     s->routed->erase(at);
-    if (standing.empty()) stops = AllInner();
   }
+  if (BeginRest(s, ctx, tangents, routed, std::move(standing), given, pass) < 0) return -1;
+  return begun.empty() ? 0 : AddBegun(begun, pass);
+}
+
+int SegmentHook::AddBegun(const std::vector<Begun>& begun, Pass* pass) const {
+  pass->grads.resize(std::max(pass->grads.size(), t_.wanted.size()));
+  for (const Begun& parts : begun)
+    for (size_t i = 0; i < parts.size(); ++i) {
+      if (!parts[i]) continue;
+      Ref& sum = pass->grads[i];
+      sum = sum ? Ref(PyNumber_Add(sum.get(), parts[i].get())) : parts[i];
+      if (!sum) return -1;
+    }
+  return 0;
+}
+
+// tangents: of all outputs. grads: without those of results that have told already what they give.
+int SegmentHook::BeginRest(CallState* s, PyObject* ctx, const std::vector<bool>& tangents, bool routed,
+                           std::vector<bool> standing, std::vector<Ref>* given, Pass* pass) {
+  std::vector<Ref>& grads = *given;
+  std::vector<bool> stops;
+  const int written = LookAtWatched(s, tangents);
+  if (written < 0) return -1;
+  if (routed && standing.empty()) stops = AllInner();
   if (!routed && !s->retained->empty() && Inner(s, tangents, &grads, &stops) < 0) return -1;
   const bool plain = stops.empty() || (ArePlain(grads) && !LateChanged() && !without_);
   if (!plain && routed) standing = CutAt(std::exchange(stops, {}));
@@ -660,6 +685,7 @@ int SegmentHook::Replay(CallState* s, const std::vector<Ref>& grads, const std::
   }
   std::vector<bool> arrived(n);
   for (size_t i = 0; i < n; ++i) arrived[i] = bool(grads[i]);
+  if (std::find(arrived.begin(), arrived.end(), true) == arrived.end()) return 0;
   if (const int written = Written(s, &arrived)) {
     if (written > 0) PyErr_SetString(PyExc_RuntimeError, kModified);
     return -1;
