@@ -768,3 +768,56 @@ def test_a_kernel_sees_which_memory_is_which():
     compiled = framejit.compile(f)
     same(run(compiled), run(f))
     assert framejit.cache_info(compiled)["breaks"] == 0
+
+
+def test_a_kernel_asks_whether_gradients_are_wanted():
+    @custom_op("framejit_test::by_gradients", mutates_args=())
+    def by_gradients(x: torch.Tensor) -> torch.Tensor:
+        return x * (2 if x.requires_grad else 3) + (1 if x.is_leaf else 0)
+
+    by_gradients.register_fake(lambda x: torch.empty_like(x))
+    by_gradients.register_autograd(lambda ctx, grad: grad * 2)
+
+    def f(x):
+        return torch.sin(by_gradients(x * 2) + by_gradients(x))
+
+    def run(g, wanted):
+        return [g((torch.arange(4.0) + k).requires_grad_(wanted)).detach() for k in range(3)]
+
+    compiled = framejit.compile(f)
+    same(run(compiled, False), run(f, False))
+    assert framejit.cache_info(compiled)["segments"] == 1 and framejit.cache_info(compiled)["breaks"] == 0
+    same(run(compiled, True), run(f, True))
+    assert framejit.cache_info(compiled)["breaks"] > 0
+
+
+def test_a_kernel_lets_go_of_what_the_function_holds():
+    """It replaces an object that the guards have found, and that the frame goes on with behind the graph."""
+    log, held = [], {}
+
+    class Thing:
+        def __del__(self):
+            log.append("gone")
+
+    @custom_op("framejit_test::replaces", mutates_args=())
+    def replaces(x: torch.Tensor) -> torch.Tensor:
+        held["thing"] = Thing()
+        return x * 2
+
+    replaces.register_fake(lambda x: torch.empty_like(x))
+
+    def f(x):
+        thing = held.get("thing")
+        y = replaces(x)
+        log.append("behind")
+        return y + 1, thing
+
+    def run(g):
+        held["thing"] = Thing()
+        log.clear()
+        kept = [g(torch.arange(4.0) + k) for k in range(4)]
+        return [y for y, _ in kept], [type(thing).__name__ for _, thing in kept], list(log)
+
+    compiled = framejit.compile(f)
+    same(run(compiled), run(f))
+    assert framejit.cache_info(compiled)["segments"] > 0
