@@ -205,26 +205,6 @@ int SegmentHook::Prepare(CallState* s, PyObject* saved, Compiled* c, const std::
   return 0;
 }
 
-// Are all gradients of the inputs computed? Of leaves the framework says so in passes that go everywhere only.
-bool SegmentHook::GoesEverywhere(CallState* s, const std::vector<bool>& tangents) {
-  SavedError error;
-  for (int i : t_.edges) {
-    if (!s->inputs) break;
-    bool reached = NodeOf(i) < num_parts();
-    for (size_t k = 0; !reached && k < tangents.size(); ++k) reached = tangents[k] && t_.reached_by[t_.group[i]][k];
-    if (!reached) continue;
-    PyObject* input = PyTuple_GET_ITEM(s->inputs, i);
-    Ref node(PyObject_GetAttrString(input, "grad_fn"));
-    const bool leaf = node && node.get() == Py_None;
-    if (leaf) node = NodeOfLeaf(input);
-    const int runs = node ? WillRun(node.get()) : -1;
-    PyErr_Clear();
-    if (runs <= 0) return false;
-    if (leaf) return true;
-  }
-  return s->inputs;
-}
-
 // What this pass frees, unless the graph is kept. -1: an earlier one has freed some of it. Where only some gradients
 // are looked for, nobody says which: such a pass comes for sure through what leads to all of them.
 int SegmentHook::Spend(CallState* s, const std::vector<bool>& tangents) {
@@ -275,18 +255,6 @@ int SegmentHook::Begin(CallState* s, PyObject* ctx, std::vector<Ref>* given, Pas
   }
   if (BeginRest(s, ctx, tangents, routed, std::move(standing), given, pass) < 0) return -1;
   return begun.empty() ? 0 : AddBegun(begun, pass);
-}
-
-int SegmentHook::AddBegun(const std::vector<Begun>& begun, Pass* pass) const {
-  pass->grads.resize(std::max(pass->grads.size(), t_.wanted.size()));
-  for (const Begun& parts : begun)
-    for (size_t i = 0; i < parts.size(); ++i) {
-      if (!parts[i]) continue;
-      Ref& sum = pass->grads[i];
-      sum = sum ? Ref(PyNumber_Add(sum.get(), parts[i].get())) : parts[i];
-      if (!sum) return -1;
-    }
-  return 0;
 }
 
 // tangents: of all outputs. grads: without those of results that have told already what they give.

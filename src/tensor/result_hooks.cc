@@ -524,6 +524,19 @@ int SegmentHook::ToInnerAgain(CallState* head, size_t output, const std::vector<
   return 0;
 }
 
+// Adds what results that had told their others give to the inputs. -1: an exception.
+int SegmentHook::AddBegun(const std::vector<Begun>& begun, Pass* pass) const {
+  pass->grads.resize(std::max(pass->grads.size(), t_.wanted.size()));
+  for (const Begun& parts : begun)
+    for (size_t i = 0; i < parts.size(); ++i) {
+      if (!parts[i]) continue;
+      Ref& sum = pass->grads[i];
+      sum = sum ? Ref(PyNumber_Add(sum.get(), parts[i].get())) : parts[i];
+      if (!sum) return -1;
+    }
+  return 0;
+}
+
 // What this output gives to others goes along its own edges, with what others have sent this way. -1: an exception.
 int SegmentHook::Along(CallState* head, size_t output, Given* inner) {
   auto routes = head->routed->empty() ? head->routed->end() : head->routed->find(NumberOfPass());
