@@ -23,6 +23,8 @@ MAKING = {"type", "__class__", "replace"}  # what makes objects of classes that 
 MODULES_OWN = {"_parameters", "_buffers", "_modules"}
 SKIPPED = (types.CodeType, types.FrameType, types.GetSetDescriptorType, types.MemberDescriptorType, torch.library.Library)
 MOST = 20_000
+GRADIENTS = {"requires_grad", "is_leaf", "grad_fn", "grad"}  # what the run's tensors, which have values only, do not tell
+asking = set()  # the operators whose kernels read one of these
 WATCHED = {"item", "cell", "list", "dict", "set", "object", "class", "function"}  # entries that hold objects
 
 
@@ -324,4 +326,5 @@ def reached(op, tensors):
     reads.everything |= "__class__" in reads.stored
     changes = bool(reads.stored or reads.binds or reads.changes or reads.sets_by_name)
     names = None if reads.by_name else frozenset(reads.names)
+    (asking.discard if GRADIENTS.isdisjoint(reads.names) else asking.add)(op)
     return reads.everything, changes, reads.draws, reads.writes, tuple(reads.places()), tuple(reads.memory()), names, *reads.watched(), tuple(reads.tensors)

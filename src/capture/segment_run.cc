@@ -1,5 +1,6 @@
 // This file runs segments.
 #include <absl/container/fixed_array.h>
+#include <absl/container/inlined_vector.h>
 
 #include <algorithm>
 #include <bit>
@@ -236,6 +237,9 @@ RunEnd Segment::TryTimed(int weight, PyObject** slots_in, FjFrame* frame, PyObje
     outcomes->Add(RunEnd::kLeft);
     return RunEnd::kLeft;
   }
+  // A kernel of the program's, and another thread, may let go of what the guards have found.
+  absl::InlinedVector<Ref, 8> held;
+  for (int i = calls_operators ? 0 : num_tensor_inputs; i < num_inputs; ++i) held.push_back(Borrow(inputs[i]));
   absl::FixedArray<PyObject*, 16> out(exit.recipe.outputs.size(), nullptr);
   std::optional<SuspendScope> off;
   if (frame) off.emplace();  // the hot path has nothing to suspend

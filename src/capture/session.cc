@@ -239,10 +239,11 @@ bool EndRunsCode(PyObject* generator, const std::vector<PyObject*>& made) {
   int at = PyFrame_GetLasti(frame) / 2;
   if (!decoded) return PyErr_Clear(), true;
   const bytecode::Handler* handler = at < 0 ? nullptr : decoded->FindHandler(at);
-  // From 3.12 on all of a generator lies in a handler that only turns StopIteration into RuntimeError, and a delegating
-  // `yield` in one that only takes the delegate away.
-  const bytecode::Op first = handler ? decoded->At(handler->target).op : bytecode::Op::kIntrinsic1;
-  return first != bytecode::Op::kIntrinsic1 && first != bytecode::Op::kCleanupThrow;
+  // From 3.12 on a delegating `yield` lies in a handler that takes the delegate away and raises what it was given
+  // again, and all of a generator lies in one that only turns StopIteration into RuntimeError.
+  while (handler && decoded->At(handler->target).op == bytecode::Op::kCleanupThrow)
+    handler = decoded->FindHandler(handler->target);
+  return handler && decoded->At(handler->target).op != bytecode::Op::kIntrinsic1;
 }
 
 bool Session::HoldsSuspendedGenerator() const {

@@ -57,6 +57,12 @@ bool IsOurs(PyObject* op) {
          PyUnicode_Tailmatch(module.get(), ours, 0, PyUnicode_GET_LENGTH(module.get()), 1) == 1;
 }
 
+// Does a kernel ask a tensor for its gradient, or whether it wants one? Known since KernelReads has looked at it.
+bool AsksForGradients(PyObject* op) {
+  static PyObject* const asking = FromModule("framejit._kernels", "asking");
+  return asking && PySet_Contains(asking, op) == 1;
+}
+
 // Gives all arguments in the order of the plan. It is empty where they do not fit.
 std::vector<PyObject*> InOrder(const Plan& plan, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   std::vector<PyObject*> all(args, args + nargs);
@@ -143,6 +149,8 @@ PyObject* CaptureSemantics::CallOperator(PyObject* op, PyObject* const* args, Py
   }
   bool tracked =
       std::any_of(tensors.begin(), tensors.end(), [&](PyObject* t) { return s_.meta(AsTensor(t)->id).requires_grad; });
+  if (tracked && *in_python && !IsOurs(op) && AsksForGradients(op))
+    return s_.Break(BreakId::kSideEffect, "an operator in Python that asks for the gradients of what it is given");
   tracked &= s_.modes.now.grad && !s_.modes.now.inference;
   Ref told;
   {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "graph/effects.h"
+
 namespace framejit::compiler {
 namespace {
 
@@ -13,6 +15,11 @@ using shape::Int;
 
 bool Contains(std::span<const int> list, int x) {
   return std::find(list.begin(), list.end(), x) != list.end();
+}
+
+// Does it call what may keep its operands?
+bool IsForeign(const Step& step) {
+  return step.kind == Step::Kind::kExtern && step.operation->attrs.call->callee.Has(kForeign);
 }
 
 // Is it dense up to a permutation, and forwards? Then no two elements have one address, and none lies before the first.
@@ -209,6 +216,16 @@ void WriteDirectly(Plan& plan, std::vector<loop::Kernel>& kernels) {
   kernels = std::move(ordered_kernels);
 }
 
+void LendOperands(Plan& plan) {
+  for (const Step& step : plan.steps) {
+    if (!IsForeign(step)) continue;
+    for (int v : step.operands) {
+      Storage& s = plan.storages[plan.values[v].storage];
+      if (s.kind == Storage::Kind::kScratch) s.kind = Storage::Kind::kLent;
+    }
+  }
+}
+
 void ReuseOperands(Plan& plan, const std::vector<loop::Kernel>& kernels) {
   constexpr int kNever = 1 << 30;
   std::vector<int> last(plan.storages.size(), -1);
@@ -226,6 +243,9 @@ void ReuseOperands(Plan& plan, const std::vector<loop::Kernel>& kernels) {
       continue;
     for (int v : step.results) ours[plan.values[v].storage] = true;
   }
+  for (const Step& step : plan.steps)
+    for (int v : step.operands)
+      if (IsForeign(step)) ours[plan.values[v].storage] = false;
   std::vector<std::vector<int>> ways(plan.storages.size());  // the values of each
   for (size_t v = 0; v < plan.values.size(); ++v) ways[plan.values[v].storage].push_back(static_cast<int>(v));
   for (size_t i = 0; i < plan.steps.size(); ++i) {

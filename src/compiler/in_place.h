@@ -43,6 +43,9 @@ void LayoutsForDirectWrites(const Graph& g, const pass::Grouping& grouping, cons
 // Marks commits as direct and moves their kernels to the end. kernels[i]: of step i (empty for other steps).
 void WriteDirectly(runtime::Plan& plan, std::vector<loop::Kernel>& kernels);
 
+// What an operator of another library is given, it may keep: that does not lie in memory of ours.
+void LendOperands(runtime::Plan& plan);
+
 // A result takes the memory of an operand that nobody reads any more (scratch, or what a library has returned), if the
 // kernel reads each element before it writes it: half of the cache for a chain of kernels and library calls.
 void ReuseOperands(runtime::Plan& plan, const std::vector<loop::Kernel>& kernels);

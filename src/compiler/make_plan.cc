@@ -95,6 +95,7 @@ class Planner {
     LowerWrites();
     kernels_.resize(plan_.steps.size());
     WriteDirectly(plan_, kernels_);
+    LendOperands(plan_);
     ReuseOperands(plan_, kernels_);
     plan_.storages.shrink_to_fit();  // A plan is kept as long as its code.
     plan_.values.shrink_to_fit();

@@ -15,7 +15,7 @@ void StepLists::Fill(size_t steps, std::vector<std::pair<int, int>> numbers) {
 
 PlanIndex::PlanIndex(const Plan& plan) {
   needs_buffer.assign(plan.values.size(), false);
-  std::vector<std::pair<int, int>> released, done;
+  std::vector<std::pair<int, int>> lent, released, done;
   output_storage.assign(plan.outputs.size(), -1);
   zero_outputs.assign(plan.outputs.size(), false);
   first_pointer.reserve(plan.steps.size());
@@ -50,10 +50,18 @@ PlanIndex::PlanIndex(const Plan& plan) {
   for (size_t i = 0; i < plan.storages.size(); ++i) {
     const Storage& s = plan.storages[i];
     if (s.kind == Storage::Kind::kOutput) output_storage[s.index] = static_cast<int>(i);
-    if (s.kind != Storage::Kind::kExtern) continue;
+    if (s.kind != Storage::Kind::kExtern && s.kind != Storage::Kind::kLent) continue;
     has_externs = true;
     if (s.index < 0) released.emplace_back(s.last, static_cast<int>(i));
   }
+  std::vector<bool> found(plan.storages.size(), false);
+  for (size_t v = 0; v < plan.values.size(); ++v) {
+    const int s = plan.values[v].storage;
+    if (plan.storages[s].kind != Storage::Kind::kLent || !plan.values[v].whole || found[s]) continue;
+    found[s] = true;
+    lent.emplace_back(plan.storages[s].first, static_cast<int>(v));
+  }
+  lent_before.Fill(plan.steps.size() + 1, std::move(lent));
   release_after.Fill(plan.steps.size() + 1, std::move(released));
   inputs_after.Fill(plan.steps.size() + 1, std::move(done));
   for (size_t o = 0; o < plan.outputs.size(); ++o) {

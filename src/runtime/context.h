@@ -38,7 +38,8 @@ struct PlanIndex {
   // Pairs of the first step that writes an output, and the output; without those of framework calls.
   std::vector<std::pair<int, int>> outputs_by_step;
   std::vector<int> input_storage;  // There is one for each input.
-  StepLists release_after;         // framework results that nothing reads behind the step
+  StepLists lent_before;           // lent values that the step is the first to write
+  StepLists release_after;         // framework results and lent memory that nothing reads behind the step
   StepLists inputs_after;          // inputs that nothing reads behind the step
   bool has_externs = false;
 };
@@ -75,7 +76,7 @@ struct Context {
   std::byte* scratch = nullptr;         // where the scratch memory that `pointers` point into begins
   std::byte* device_scratch = nullptr;  // the host allocates it for each run
 
-  // For a storage that a framework call fills.
+  // For a storage that a framework call fills, or that is lent.
   struct External {
     Buffer buffer;              // The buffer as the host gave it.
     std::byte* copy = nullptr;  // is read in its place if its layout or device does not fit

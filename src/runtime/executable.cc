@@ -48,13 +48,14 @@ class PlanExecutable : public Executable, public Estimated {
   void AddCost(std::span<const int64_t> symbols, PlanCost* cost) const override {
     const auto instance = GetInstance(symbols);
     for (size_t i = 0; i < plan_.steps.size(); ++i) cost->steps.push_back(CostOfStep(plan_, *instance, i));
-    // Beside the arena: what the framework's own calls make and nobody outside is given.
+    // Beside the arena: what the framework's own calls make and nobody outside is given, and what is lent.
     int64_t made = 0;
     for (int i = 0; i < static_cast<int>(plan_.steps.size()); ++i) {
       int64_t alive = 0;
       for (size_t s = 0; s < plan_.storages.size(); ++s) {
         const Storage& storage = plan_.storages[s];
-        const bool own = storage.kind == Storage::Kind::kExtern && storage.index < 0;
+        const bool own =
+            storage.kind == Storage::Kind::kLent || (storage.kind == Storage::Kind::kExtern && storage.index < 0);
         if (own && storage.first <= i && i <= storage.last) alive += instance->storage_bytes[s];
       }
       made = std::max(made, alive);

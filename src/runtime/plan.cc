@@ -8,9 +8,9 @@ namespace {
 std::string Describe(const Plan& p, int value) {
   const Value& v = p.values[value];
   const Storage& s = p.storages[v.storage];
-  static constexpr const char* kKinds[] = {"in", "out", "scratch", "extern"};
+  static constexpr const char* kKinds[] = {"in", "out", "scratch", "extern", "lent"};
   std::string text = "%" + std::to_string(v.node) + ":" + kKinds[static_cast<int>(s.kind)];
-  text += std::to_string(s.kind == Storage::Kind::kScratch || s.kind == Storage::Kind::kExtern ? v.storage : s.index);
+  text += std::to_string(s.kind == Storage::Kind::kInput || s.kind == Storage::Kind::kOutput ? s.index : v.storage);
   if (!v.whole) text += "+" + v.offset.str() + shape::ToString(v.strides);  // a view
   return text;
 }

@@ -20,7 +20,8 @@ using shape::Ints;
 using KernelFn = void (*)(void* const* buffers, const int64_t* symbols, int64_t begin, int64_t end);
 
 struct Storage {
-  enum class Kind : uint8_t { kInput, kOutput, kScratch, kExtern };
+  // kLent: the framework allocates it for each run, and who is given it may keep it.
+  enum class Kind : uint8_t { kInput, kOutput, kScratch, kExtern, kLent };
   Kind kind = Kind::kScratch;
   int index = -1;             // which input or output it is; for a call's result the output it becomes, or -1
   bool on_device = false;     // it is memory of the plan's device

@@ -65,11 +65,39 @@ void RunState::OutputFromCopy(int storage, int value) {
   StridedCopy(host_, c_->buffers[value], outputs_[output]);
 }
 
+void RunState::AllocateLent(size_t step) {
+  for (int value : index_.lent_before[step]) {
+    const int storage = plan_.values[value].storage;
+    Context::External& x = c_->externals[storage];
+    x.buffer = c_->buffers[value];
+    Allocate(x.buffer, false);
+    x.live = x.buffer.handle != nullptr;
+    c_->SetStorage(storage, x.buffer.data);
+  }
+}
+
+// The tensor whose memory this is, if the framework knows it.
+void* RunState::OwnerOf(int storage) const {
+  const Storage& s = plan_.storages[storage];
+  switch (s.kind) {
+    case Storage::Kind::kInput: return c_->buffers[plan_.inputs[s.index]].handle;
+    case Storage::Kind::kOutput: return outputs_[s.index].handle;
+    case Storage::Kind::kScratch: return nullptr;
+    case Storage::Kind::kExtern: return c_->externals[storage].copy ? nullptr : c_->externals[storage].buffer.handle;
+    case Storage::Kind::kLent: return c_->externals[storage].buffer.handle;
+  }
+  return nullptr;
+}
+
 void RunState::RunExtern(const Step& step) {
+  const bool foreign = step.operation->attrs.call->callee.Has(kForeign);
   // An operator of the user's is not called behind what raises in the program.
-  if (plan_.traps && step.operation->attrs.call->callee.Has(kForeign)) CheckStatus();
+  if (plan_.traps && foreign) CheckStatus();
   std::vector<Buffer> operands, results;
-  for (int v : step.operands) operands.push_back(c_->buffers[v]);
+  for (int v : step.operands) {
+    operands.push_back(c_->buffers[v]);
+    if (foreign) operands.back().handle = OwnerOf(plan_.values[v].storage);  // it may keep a view of its memory
+  }
   for (int v : step.results) {
     results.push_back(c_->buffers[v]);
     results.back().data = results.back().handle = nullptr;

@@ -146,10 +146,13 @@ void RehearseRows(void* context, int64_t begin, int64_t end) {
     }
     AllocateOutputs(i);
     if (graphs_ && range < graphs_->ranges.size() && static_cast<int>(i) == graphs_->ranges[range].first) {
-      i = graphs_->ranges[range].last - 1;
+      const auto end = static_cast<size_t>(graphs_->ranges[range].last);
+      for (; index_.has_externs && i < end; ++i) AllocateLent(i);
+      i = end - 1;
       RunRange(graphs_->ranges[range++]);
       continue;
     }
+    if (index_.has_externs) AllocateLent(i);
     if (poisons) FillScratch(static_cast<int>(i), Poison::kFresh);
     if (named) [[unlikely]]
       RunNamed(i);
@@ -271,20 +274,24 @@ void RunState::ChooseTarget(const Plan::Commit& commit, std::span<const Buffer> 
     AllocateOutput(order[allocated_].second);
 }
 
+[[gnu::hot]] void RunState::Allocate(Buffer& b, bool zeros) {
+  b.data = b.handle = nullptr;
+  const size_t rank = b.rank;
+  std::optional<ArenaPool::Untouched> untouched;
+  if (zeros) untouched.emplace();
+  host_.AllocateOutput(b.dtype, {b.sizes, rank}, {b.strides, rank}, b.device, &b);
+  if (Poisons() && b.device.kind == DeviceKind::kCpu && !untouched) {
+    const Extent reach = ExtentOf(b);
+    const int64_t item = DTypeSize(b.dtype);
+    Fill(static_cast<std::byte*>(b.data) + reach.low * item, (reach.high - reach.low) * item, Poison::kFresh);
+  }
+}
+
 [[gnu::hot]] void RunState::AllocateOutput(size_t o) {
   const int value = plan_.outputs[o].value;
   Buffer& out = outputs_[o];
   out = c_->buffers[value];
-  out.data = out.handle = nullptr;
-  const size_t rank = out.rank;
-  std::optional<ArenaPool::Untouched> untouched;
-  if (index_.zero_outputs[o]) untouched.emplace();
-  host_.AllocateOutput(out.dtype, {out.sizes, rank}, {out.strides, rank}, out.device, &out);
-  if (Poisons() && out.device.kind == DeviceKind::kCpu && !untouched) {
-    const Extent reach = ExtentOf(out);
-    const int64_t item = DTypeSize(out.dtype);
-    Fill(static_cast<std::byte*>(out.data) + reach.low * item, (reach.high - reach.low) * item, Poison::kFresh);
-  }
+  Allocate(out, index_.zero_outputs[o]);
   if (index_.output_storage[o] < 0) return;
   c_->SetStorage(index_.output_storage[o], out.data);
   c_->buffers[value].handle = out.handle;

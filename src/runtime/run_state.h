@@ -47,11 +47,14 @@ class RunState {
   void ReleaseExternal(int storage);
   void AllocateOutputs(size_t last);
   void AllocateOutput(size_t o);
+  void Allocate(Buffer& b, bool zeros);
   void ChooseTarget(const Plan::Commit& commit, std::span<const Buffer> inputs);
 
   // run_externs.cc
   void RunLending(const Step& step, std::span<const Buffer> operands);
   void OutputFromCopy(int storage, int value);
+  void AllocateLent(size_t step);
+  void* OwnerOf(int storage) const;
   void RunExtern(const Step& step);
   bool Extrapolated(const Step& step) const;
   void Accept(const Step& step, int value, std::span<const Buffer> operands = {});

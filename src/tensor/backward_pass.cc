@@ -205,26 +205,6 @@ int SegmentHook::Prepare(CallState* s, PyObject* saved, Compiled* c, const std::
   return 0;
 }
 
-// Are all gradients of the inputs computed? Of leaves the framework says so in passes that go everywhere only.
-bool SegmentHook::GoesEverywhere(CallState* s, const std::vector<bool>& tangents) {
-  SavedError error;
-  for (int i : t_.edges) {
-    if (!s->inputs) break;
-    bool reached = NodeOf(i) < num_parts();
-    for (size_t k = 0; !reached && k < tangents.size(); ++k) reached = tangents[k] && t_.reached_by[t_.group[i]][k];
-    if (!reached) continue;
-    PyObject* input = PyTuple_GET_ITEM(s->inputs, i);
-    Ref node(PyObject_GetAttrString(input, "grad_fn"));
-    const bool leaf = node && node.get() == Py_None;
-    if (leaf) node = NodeOfLeaf(input);
-    const int runs = node ? WillRun(node.get()) : -1;
-    PyErr_Clear();
-    if (runs <= 0) return false;
-    if (leaf) return true;
-  }
-  return s->inputs;
-}
-
 // What this pass frees, unless the graph is kept. -1: an earlier one has freed some of it. Where only some gradients
 // are looked for, nobody says which: such a pass comes for sure through what leads to all of them.
 int SegmentHook::Spend(CallState* s, const std::vector<bool>& tangents) {
@@ -260,18 +240,31 @@ bool SegmentHook::LateChanged() const {
 // A backward pass enters the segment. given: by output, and then what its hooks made of it. -1: an exception.
 int SegmentHook::Begin(CallState* s, PyObject* ctx, std::vector<Ref>* given, Pass* pass) {
   std::vector<Ref>& grads = *given;
-  std::vector<bool> tangents(grads.size()), stops;
+  std::vector<bool> tangents(grads.size());
   for (size_t i = 0; i < grads.size(); ++i) tangents[i] = bool(grads[i]);
-  const int written = LookAtWatched(s, tangents);
-  if (written < 0 || LookAtReentrant(s, tangents) < 0) return -1;
+  if (LookAtReentrant(s, tangents) < 0) return -1;
   auto at = s->routed->empty() ? s->routed->end() : s->routed->find(NumberOfPass());
   const bool routed = at != s->routed->end();
   std::vector<bool> standing;
+  std::vector<Begun> begun;
   if (routed) {  // results of which others are made have got everything that is theirs
     standing = std::move(at->second.standing);
+    for (auto& [output, parts] : at->second.begun)
+      if (std::exchange(grads[output], Ref())) begun.push_back(std::move(parts));
     s->routed->erase(at);
-    if (standing.empty()) stops = AllInner();
   }
+  if (BeginRest(s, ctx, tangents, routed, std::move(standing), given, pass) < 0) return -1;
+  return begun.empty() ? 0 : AddBegun(begun, pass);
+}
+
+// tangents: of all outputs. grads: without those of results that have told already what they give.
+int SegmentHook::BeginRest(CallState* s, PyObject* ctx, const std::vector<bool>& tangents, bool routed,
+                           std::vector<bool> standing, std::vector<Ref>* given, Pass* pass) {
+  std::vector<Ref>& grads = *given;
+  std::vector<bool> stops;
+  const int written = LookAtWatched(s, tangents);
+  if (written < 0) return -1;
+  if (routed && standing.empty()) stops = AllInner();
   if (!routed && !s->retained->empty() && Inner(s, tangents, &grads, &stops) < 0) return -1;
   const bool plain = stops.empty() || (ArePlain(grads) && !LateChanged() && !without_);
   if (!plain && routed) standing = CutAt(std::exchange(stops, {}));
@@ -660,6 +653,7 @@ int SegmentHook::Replay(CallState* s, const std::vector<Ref>& grads, const std::
   }
   std::vector<bool> arrived(n);
   for (size_t i = 0; i < n; ++i) arrived[i] = bool(grads[i]);
+  if (std::find(arrived.begin(), arrived.end(), true) == arrived.end()) return 0;
   if (const int written = Written(s, &arrived)) {
     if (written > 0) PyErr_SetString(PyExc_RuntimeError, kModified);
     return -1;

@@ -350,7 +350,8 @@ class Runner : public GraphRunner {
                                     std::span<const int64_t> scalars, std::span<Buffer> out, bool release_gil,
                                     RunContext& context) {
     const std::vector<Ref>* taken = context.taken;
-    const size_t kept = release_gil && !taken ? num_inputs_ : 0;  // other threads may let go of them meanwhile
+    // Other threads may let go of them meanwhile.
+    const size_t kept = (release_gil || has_externs_) && !taken ? num_inputs_ : 0;
     for (size_t i = 0; i < kept; ++i) Py_INCREF(inputs[i]);
     std::string failure;
     PyObject* type = PyExc_RuntimeError;

@@ -421,13 +421,14 @@ bool ArePlain(const std::vector<Ref>& grads) {
 }
 
 // Gives an output's gradients to the results that it is made of, which are stops. It is -1 with an exception.
-int SegmentHook::ToInner(CallState* head, size_t output, PyObject* segment, PyObject* grad, Given* inner) {
+int SegmentHook::ToInner(CallState* head, size_t output, PyObject* segment, PyObject* grad, Given* inner,
+                         Begun* begun) {
   const size_t n = t_.differentiable.size();
   std::vector<bool> tangents(n), stops(n);
   std::vector<Ref> grads(n);
   tangents[output] = true;
   grads[output] = Ref::Borrow(grad);
-  const auto again = [&] { return ToInnerAgain(head, output, CutAt(AllInner()), grad, false, inner); };
+  const auto again = [&] { return ToInnerAgain(head, output, CutAt(AllInner()), grad, false, inner, begun); };
   if (!ArePlain(grads) || LateChanged() || without_) return again();
   stops = AllInner();
   stops[output] = false;
@@ -445,6 +446,8 @@ int SegmentHook::ToInner(CallState* head, size_t output, PyObject* segment, PyOb
     return again();
   }
   for (int i : InnerOf(output)) inner->emplace(i, part.grads[t_.wanted.size() + i]);
+  part.grads.resize(t_.wanted.size());
+  *begun = std::move(part.grads);
   return 0;
 }
 
@@ -487,7 +490,7 @@ std::vector<bool> SegmentHook::Standing(CallState* head) {
 
 // The same as ToInner, by the framework: a replay goes on from those results themselves. create: it is differentiated.
 int SegmentHook::ToInnerAgain(CallState* head, size_t output, const std::vector<bool>& standing, PyObject* grad,
-                              bool create, Given* inner) {
+                              bool create, Given* inner, Begun* begun) {
   std::vector<bool> others = standing;
   others[output] = false;
   std::vector<Ref> grads(t_.differentiable.size()), wanted;
@@ -508,10 +511,29 @@ int SegmentHook::ToInnerAgain(CallState* head, size_t output, const std::vector<
   for (size_t i = 0; i < others.size(); ++i)
     if (others[i] && t_.made_of[output][i]) of.push_back(static_cast<int>(i));
   for (int i : of) wanted.push_back(run.standing[i]);
+  for (size_t i = 0; i < t_.wanted.size(); ++i)
+    if (t_.wanted[i]) wanted.push_back(run.inputs[i]);
   Ref all = GradientsOf(run, grads, wanted, create);
   if (!all) return -1;
   for (size_t k = 0; k < of.size(); ++k)
     if (PyObject* own = PyTuple_GET_ITEM(all.get(), k); own != Py_None) inner->emplace(of[k], Ref::Borrow(own));
+  begun->resize(t_.wanted.size());
+  for (size_t i = 0, k = of.size(); i < t_.wanted.size(); ++i)
+    if (PyObject* own = t_.wanted[i] ? PyTuple_GET_ITEM(all.get(), k++) : Py_None; own != Py_None)
+      (*begun)[i] = Ref::Borrow(own);
+  return 0;
+}
+
+// Adds what results that had told their others give to the inputs. -1: an exception.
+int SegmentHook::AddBegun(const std::vector<Begun>& begun, Pass* pass) const {
+  pass->grads.resize(std::max(pass->grads.size(), t_.wanted.size()));
+  for (const Begun& parts : begun)
+    for (size_t i = 0; i < parts.size(); ++i) {
+      if (!parts[i]) continue;
+      Ref& sum = pass->grads[i];
+      sum = sum ? Ref(PyNumber_Add(sum.get(), parts[i].get())) : parts[i];
+      if (!sum) return -1;
+    }
   return 0;
 }
 
@@ -585,12 +607,15 @@ PyObject* SegmentHook::Routed(CallState* head, size_t output, PyObject* ctx, PyO
     if (!create || some) {  // else nobody holds any of those results
       if (AnswerHooks(head, output, &own) < 0) return nullptr;
       grad = own.get();
-      if ((create ? ToInnerAgain(head, output, standing, grad, true, &inner)
-                  : ToInner(head, output, segment.get(), grad, &inner)) < 0)
+      Begun begun;
+      if ((create ? ToInnerAgain(head, output, standing, grad, true, &inner, &begun)
+                  : ToInner(head, output, segment.get(), grad, &inner, &begun)) < 0)
         return nullptr;
       const int64_t number = NumberOfPass();
       if (!head->routed->contains(number) && ForgetAtEnd(head, number) < 0) return nullptr;
-      (*head->routed)[number].standing = std::move(standing);
+      CallState::Routes& routes = (*head->routed)[number];
+      routes.standing = std::move(standing);
+      routes.begun[static_cast<int>(output)] = std::move(begun);
     }
   }
   if (Along(head, output, &inner) < 0) return nullptr;

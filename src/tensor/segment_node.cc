@@ -314,4 +314,24 @@ PyObject* HiddenScalar(const char* made_by, Device device) {
   return function && args && kwargs ? PyObject_Call(function.get(), args.get(), kwargs.get()) : nullptr;
 }
 
+// Are all gradients of the inputs computed? Of leaves the framework says so in passes that go everywhere only.
+bool SegmentHook::GoesEverywhere(CallState* s, const std::vector<bool>& tangents) {
+  SavedError error;
+  for (int i : t_.edges) {
+    if (!s->inputs) break;
+    bool reached = NodeOf(i) < num_parts();
+    for (size_t k = 0; !reached && k < tangents.size(); ++k) reached = tangents[k] && t_.reached_by[t_.group[i]][k];
+    if (!reached) continue;
+    PyObject* input = PyTuple_GET_ITEM(s->inputs, i);
+    Ref node(PyObject_GetAttrString(input, "grad_fn"));
+    const bool leaf = node && node.get() == Py_None;
+    if (leaf) node = NodeOfLeaf(input);
+    const int runs = node ? WillRun(node.get()) : -1;
+    PyErr_Clear();
+    if (runs <= 0) return false;
+    if (leaf) return true;
+  }
+  return s->inputs;
+}
+
 }  // namespace framejit::tensor

@@ -86,10 +86,12 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   std::set<int> FarthestGradients(const std::vector<int>& grads) const;
   int Spent(size_t output, PyObject* ctx);
   using Given = std::map<int, Ref>;  // gradients by result
-  int ToInner(CallState* head, size_t output, PyObject* segment, PyObject* grad, Given* inner);
+  using Begun = std::vector<Ref>;    // gradients by input
+  int ToInner(CallState* head, size_t output, PyObject* segment, PyObject* grad, Given* inner, Begun* begun);
   int StageAgain(CallState* s, const std::vector<bool>& left, const std::vector<Ref>& grads, Pass* part);
   int ToInnerAgain(CallState* head, size_t output, const std::vector<bool>& standing, PyObject* grad, bool create,
-                   Given* inner);
+                   Given* inner, Begun* begun);
+  int AddBegun(const std::vector<Begun>& begun, Pass* pass) const;
   int Along(CallState* head, size_t output, Given* inner);
   Ref Alive(CallState* head, int output);
   bool OwnNodeRuns(CallState* s, int output);
@@ -106,6 +108,8 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   bool GoesEverywhere(CallState* s, const std::vector<bool>& tangents);
   int Spend(CallState* s, const std::vector<bool>& tangents);
   int Begin(CallState* s, PyObject* ctx, std::vector<Ref>* grads, Pass* pass);
+  int BeginRest(CallState* s, PyObject* ctx, const std::vector<bool>& tangents, bool routed, std::vector<bool> standing,
+                std::vector<Ref>* grads, Pass* pass);
   int Go(CallState* s, int part, Pass* pass);
   int BeginAndGo(CallState* s, PyObject* ctx, PyObject* const* given, Py_ssize_t n, Pass* pass);
   PyObject* Answer(CallState* s, int part, Pass pass, int64_t number);
@@ -180,6 +184,8 @@ struct CallState {
     // Gradients on their way to results to which the node that gave them has no edge: those in between, at which
     // replays could not be cut, hand them on.
     std::map<int, Ref> passing;
+    // By result that has told its others already: what it gives to each input by no other, which is not computed again.
+    std::map<int, std::vector<Ref>> begun;
   };
   std::map<int64_t, Routes>* routed;
   int part;             // this node's (NodeOf); -1 - i: this node routes the gradient of output i

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <new>
 
+#include "graph/effects.h"
 #include "runtime/arena.h"
 #include "runtime/copy.h"
 #include "tensor/import.h"
@@ -133,11 +134,11 @@ class Host : public framejit::Host {
     const TorchApi& t = *Torch();
     if (RunWithoutPython(t, call, operands, results)) return;
     HoldGil gil;
-    const bool numpy = FrameworkOf(call.callee) == Framework::kNumpy;
+    const bool numpy = FrameworkOf(call.callee) == Framework::kNumpy, foreign = call.callee.Has(kForeign);
     std::vector<Ref> tensors;
     std::vector<PyObject*> slots;
     for (const Buffer& b : operands) {
-      tensors.emplace_back(numpy ? AsMemory(b) : AsTensor(t, b));
+      tensors.emplace_back(numpy ? AsMemory(b) : foreign ? AsOwned(t, b) : AsTensor(t, b));
       if (!tensors.back()) throw ExternError();
       slots.push_back(tensors.back().get());
     }
@@ -245,12 +246,33 @@ class Host : public framejit::Host {
     return true;
   }
 
-  // Gradients are the segment's business: a call gets values, of which torch records nothing.
   static PyObject* AsTensor(const TorchApi& t, const Buffer& b) {
     TempTensor temp(t, b);
     if (!temp.ok()) Fail("an operand cannot be made a tensor");
+    return Plain(t, temp.handle());
+  }
+  // A tensor that may be kept: that which the buffer tells of, a view of it, or a copy where nobody owns the memory.
+  PyObject* AsOwned(const TorchApi& t, Buffer b) {
+    TempTensor temp(t, b);
+    if (temp.ok() && !temp.made()) return Plain(t, temp.handle());
+    const int64_t item = DTypeSize(b.dtype);
+    const void* begin = b.handle && t.at.all() ? DataOf(t, b.handle, item) : nullptr;
+    if (begin && FromScalarType(Field<uint16_t>(b.handle, t.at.dtype)) == b.dtype) {
+      Handle view = nullptr;
+      const int64_t offset = (static_cast<const char*>(b.data) - static_cast<const char*>(begin)) / item;
+      if (t.reinterpret && !t.reinterpret(&b.handle, b.rank, b.sizes, b.strides, offset, &view))
+        return WrapTorch(t, TakeHandle(t, view));
+    }
+    const size_t rank = b.rank;
+    Buffer copy = b;
+    Allocate(b.dtype, {b.sizes, rank}, {b.strides, rank}, b.device, &copy);
+    runtime::StridedCopy(*this, b, copy);
+    return WrapTorch(t, copy.handle);
+  }
+  // Gradients are the segment's business: a call gets values, of which torch records nothing.
+  static PyObject* Plain(const TorchApi& t, Handle handle) {
     Handle shared = nullptr;
-    t.new_tensor_handle(temp.handle(), &shared);
+    t.new_tensor_handle(handle, &shared);
     Ref tensor(WrapTorch(t, TakeHandle(t, shared)));
     const bool recorded = tensor && RequiresGrad(tensor.get());
     return recorded ? PyObject_CallMethod(tensor.get(), "detach", nullptr) : tensor.release();

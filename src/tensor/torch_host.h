@@ -28,6 +28,7 @@ class TempTensor {
   TempTensor(const TempTensor&) = delete;  // It is elided on return.
   Handle handle() { return &impl_; }
   bool ok() const { return impl_ != nullptr; }
+  bool made() const { return owned_; }  // for the call: it is not the buffer's own tensor
 
  private:
   void Make(void* data, int rank, const int64_t* sizes, const int64_t* strides, DType dtype, Device device);

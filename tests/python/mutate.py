@@ -557,7 +557,8 @@ def _todo(build, framejit, of_reads):
         found = reads.changes(of_reads(function, make, framejit._framejit))
         return [("changed", what, None) for what in found if not (what.endswith(": None") and "getrefcount" in names)]  # of which everybody has some
     todo = [("changed", what, None) for what in changes(function)]
-    todo += [("under", what, context) for what, context in switches()]
+    counts = "getrefcount" in names  # what is not collected holds objects of each side for as long as it likes
+    todo += [("under", what, context) for what, context in switches() if not (counts and what == "no garbage collection")]
     layouts = (" size ", " memory", " layout", " element", " row ", "int32")  # and smaller numbers
     todo += [("called with", what, other) for what, other in arguments() if not names & BOUND_TO_SIZES or not any(l in f" {what}" for l in layouts)]
     return [*todo, ("from another thread", "", None)]

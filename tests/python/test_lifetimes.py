@@ -343,7 +343,6 @@ def test_a_tensor_that_is_watched_is_seen_to_die_where_it_is_replaced(fresh):
     assert breaks[2] == 0 and breaks[3] > 0
 
 
-@pytest.mark.xfail(sys.version_info[:2] == (3, 12), reason="on 3.12 it ends with the graph: a known fault", strict=True)
 def test_a_generator_that_a_loop_leaves_ends_there(fresh):
     """The graph begins behind a step of the generator, which the frame holds, and would drop it at its end."""
 

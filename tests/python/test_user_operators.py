@@ -700,3 +700,124 @@ def test_a_kernel_that_finds_its_layer_stays_in_the_graph():
     same(*results)
     info = framejit.cache_info(compiled)
     assert info["captures"] == 1 and info["breaks"] == 0
+
+
+def keeper(name, keep):
+    """An operator whose kernel keeps what `keep` makes of its argument."""
+    kept = []
+
+    @custom_op(f"framejit_test::keeps_{name}", mutates_args=())
+    def operator(x: torch.Tensor) -> torch.Tensor:
+        kept.append(keep(x))
+        return x.clone()
+
+    operator.register_fake(lambda x: torch.empty_like(x))
+    return operator, kept
+
+
+KEEPING = {"it": lambda x: x, "view": lambda x: x[1:], "array": lambda x: x.numpy(), "memory": lambda x: memoryview(x.numpy()), "storage": lambda x: x.untyped_storage()}
+
+
+@pytest.mark.parametrize("n", [8, 100_000])
+@pytest.mark.parametrize("name", KEEPING)
+def test_what_a_kernel_keeps_stays_as_it_is(name, n):
+    """It may be kept, with all views of its memory: no later step and no later run may write there."""
+    operator, kept = keeper(f"{name}_{n}", KEEPING[name])
+
+    def f(x):
+        t = torch.tanh(x * 2)
+        u = operator(t)
+        part = operator(t.view(2, -1).t()[2:] * 3)
+        return torch.sin(u) + 1, part.exp().sum(), operator(x[1:]).cos()
+
+    def run(g):
+        kept.clear()
+        results = [g(torch.linspace(-1, 1, n) + k) for k in range(4)]
+        fresh = [torch.full((n,), 7.0) for _ in range(20)]  # what is free is written
+        read = {"memory": lambda k: torch.frombuffer(k.tobytes(), dtype=torch.float32), "storage": lambda k: torch.empty(0).set_(k)}.get(name, torch.as_tensor)
+        return results, [read(k).clone() for k in kept], len(fresh)
+
+    expected = run(f)
+    compiled = framejit.compile(f)
+    same(run(compiled), expected)
+    assert framejit.cache_info(compiled)["segments"] > 0
+    kept.clear()
+    assert "0 break(s)" in str(framejit.explain(f)(torch.linspace(-1, 1, n)))
+
+
+def test_a_kernel_sees_which_memory_is_which():
+    """Two operators that are given one tensor are given one object; attributes of it stay."""
+    met = []
+
+    @custom_op("framejit_test::meets", mutates_args=())
+    def meets(x: torch.Tensor) -> torch.Tensor:
+        met.append((getattr(x, "tag", None), x.storage_offset(), x.untyped_storage().nbytes()))
+        x.tag = len(met)
+        return x.clone()
+
+    meets.register_fake(lambda x: torch.empty_like(x))
+
+    def f(x):
+        t = torch.tanh(x * 2)
+        return meets(t) + meets(t) * 2
+
+    def run(g):
+        met.clear()
+        return [g(torch.arange(8.0) + k) for k in range(3)], list(met)
+
+    compiled = framejit.compile(f)
+    same(run(compiled), run(f))
+    assert framejit.cache_info(compiled)["breaks"] == 0
+
+
+def test_a_kernel_asks_whether_gradients_are_wanted():
+    @custom_op("framejit_test::by_gradients", mutates_args=())
+    def by_gradients(x: torch.Tensor) -> torch.Tensor:
+        return x * (2 if x.requires_grad else 3) + (1 if x.is_leaf else 0)
+
+    by_gradients.register_fake(lambda x: torch.empty_like(x))
+    by_gradients.register_autograd(lambda ctx, grad: grad * 2)
+
+    def f(x):
+        return torch.sin(by_gradients(x * 2) + by_gradients(x))
+
+    def run(g, wanted):
+        return [g((torch.arange(4.0) + k).requires_grad_(wanted)).detach() for k in range(3)]
+
+    compiled = framejit.compile(f)
+    same(run(compiled, False), run(f, False))
+    assert framejit.cache_info(compiled)["segments"] == 1 and framejit.cache_info(compiled)["breaks"] == 0
+    same(run(compiled, True), run(f, True))
+    assert framejit.cache_info(compiled)["breaks"] > 0
+
+
+def test_a_kernel_lets_go_of_what_the_function_holds():
+    """It replaces an object that the guards have found, and that the frame goes on with behind the graph."""
+    log, held = [], {}
+
+    class Thing:
+        def __del__(self):
+            log.append("gone")
+
+    @custom_op("framejit_test::replaces", mutates_args=())
+    def replaces(x: torch.Tensor) -> torch.Tensor:
+        held["thing"] = Thing()
+        return x * 2
+
+    replaces.register_fake(lambda x: torch.empty_like(x))
+
+    def f(x):
+        thing = held.get("thing")
+        y = replaces(x)
+        log.append("behind")
+        return y + 1, thing
+
+    def run(g):
+        held["thing"] = Thing()
+        log.clear()
+        kept = [g(torch.arange(4.0) + k) for k in range(4)]
+        return [y for y, _ in kept], [type(thing).__name__ for _, thing in kept], list(log)
+
+    compiled = framejit.compile(f)
+    same(run(compiled), run(f))
+    assert framejit.cache_info(compiled)["segments"] > 0
