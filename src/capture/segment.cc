@@ -79,6 +79,7 @@ CaptureOptions OptionsFor(const Compiled& compiled, const Place& place, long sto
   options.dynamic = compiled.Dynamic();
   options.dynamic_dims = place.dynamic_dims;
   options.dynamic_ints = place.dynamic_ints;
+  options.given_ints = !place.dynamic_dims.empty() && !place.given_numbers;
   options.dynamic_floats = compiled.backend == "llvm" || compiled.backend == "eager";
   options.stop_after = stop_after;
   options.settles = place.segments.size() < 2;
@@ -179,7 +180,9 @@ void NoteBreak(const Compiled& compiled, Session& s, const CaptureSemantics& sem
     }
   }
   PyErr_Clear();
-  if (s.symbols_refused && !s.options().dynamic_dims.empty()) out->problem.again = Again::kFixedSizes;
+  if (s.guessed_symbols) out->problem.again = Again::kGivenNumbers;
+  if (s.symbols_refused && !s.guessed_symbols && !s.options().dynamic_dims.empty())
+    out->problem.again = Again::kFixedSizes;
   out->broke = true;
   out->stopped_at = sem.root_index();
   out->raises = s.mixes_casts;
@@ -241,7 +244,7 @@ Captured CaptureOnce(Compiled& compiled, Place& place, FjFrame* frame, long stop
       compiled.as_they_are.push_back(Borrow(s.not_captured));
       out.problem.again = Again::kBackward;
     }
-    if (tape.Again()) out.problem.again = Again::kFixedSizes;
+    if (tape.Again() && !s.guessed_symbols) out.problem.again = Again::kFixedSizes;
     if (stop_after < 0 && place.revised < Place::kMostRevised && out.problem.again == Again::kNone)
       out.cause = CauseOf(s);
     return out;
@@ -256,6 +259,7 @@ Captured CaptureOnce(Compiled& compiled, Place& place, FjFrame* frame, long stop
     SuspendScope off;
     out.segment = BuildSegment(compiled, s, sem, frame, before, outcome, index, result.get(), &out.problem);
     if (out.segment) out.segment->advance = counting.taken;
+    if (s.guessed_symbols && out.problem.again == Again::kFixedSizes) out.problem.again = Again::kGivenNumbers;
   }
   if (!out.problem.state.empty()) {
     out.stopped_at = outcome == frame::Outcome::kReturned ? fj_next(frame) : index;
@@ -282,6 +286,7 @@ void Decide(Again again, Compiled& compiled, Place& place) {
       place.fixed_sizes = true;
       place.dynamic_dims.clear();
       break;
+    case Again::kGivenNumbers: place.given_numbers = true; break;
     case Again::kCheckpoints: place.checkpoints_in_python = true; break;
     case Again::kDerivatives: place.derivatives_in_python = true; break;
     case Again::kNotCompiling:

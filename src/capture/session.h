@@ -51,6 +51,8 @@ struct CaptureOptions {
   int dynamic = -1;                                       // 1: every size a symbol; 0: none, marked ones neither
   std::vector<std::pair<std::string, int>> dynamic_dims;  // (source text of the tensor, dim) learned from misses
   std::vector<std::string> dynamic_ints;                  // The source text of Python's ints and floats, likewise.
+  bool given_ints =
+      false;  // ints that the call is given are symbols, too: sizes have changed, and these are often some
   bool dynamic_floats = true;
   long stop_after = -1;              // outermost instructions to run; -1: as far as possible
   bool settles = true;               // a list that grows may be read behind that, which guards its length
@@ -278,6 +280,7 @@ class Session {
   PyObject* data_parallel = nullptr;             // The DistributedDataParallel that this capture entered last.
   bool mixes_casts = false;      // Does it end in casts of two regions of autocast, which eager refuses?
   bool symbols_refused = false;  // a call that torch makes does not take them for sizes; numbers may do
+  bool guessed_symbols = false;  // for CaptureOptions::given_ints alone
 
  private:
   // ForC in its parts.

@@ -84,12 +84,20 @@ bool IsGiven(const Source* s) {
   return s->kind == SourceKind::kSlot;
 }
 
+// Is it an argument, itself or in containers?
+bool IsArgument(const Source* s, const PyCodeObject* code) {
+  while (s->base) s = s->base;
+  const int many = (code->co_flags & CO_VARARGS ? 1 : 0) + (code->co_flags & CO_VARKEYWORDS ? 1 : 0);
+  return s->index < code->co_argcount + code->co_kwonlyargcount + many;
+}
+
 }  // namespace
 
 PyObject* Session::SymbolOf(PyObject* number, const Source* s) {
   const bool is_float = options_.dynamic_floats && PyFloat_CheckExact(number);
   const bool counts = Counting::now && Counting::now->source == s;
-  const bool given = options_.dynamic == 1 && !is_float && IsGiven(s);
+  const bool guessed = options_.given_ints && IsGiven(s) && IsArgument(s, fj_code(root_));
+  const bool given = (options_.dynamic == 1 || guessed) && !is_float && IsGiven(s);
   const auto& dynamic = options_.dynamic_ints;
   if ((dynamic.empty() && !counts && !given) || !(is_float || PyLong_CheckExact(number))) return nullptr;
   if (is_float && std::isnan(PyFloat_AS_DOUBLE(number))) return nullptr;  // it matters which object it is
@@ -103,6 +111,7 @@ PyObject* Session::SymbolOf(PyObject* number, const Source* s) {
   int64_t value = PyLong_AsLongLongAndOverflow(number, &overflow);
   // 0 means too much to programs to be any number, and so does 1 as long as there was no other one.
   if (overflow || value < 1 + !changed) return nullptr;
+  guessed_symbols |= !changed && options_.dynamic != 1;
   return SymIntObject(numbers_->NewInt(s, value, name));
 }
 

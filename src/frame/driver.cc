@@ -296,6 +296,10 @@ void HookIsForNothing(bool at_once) {
   if (fj_hook_state() == FJ_HOOK_OURS) fj_uninstall_hook();
 }
 
+[[gnu::hot]] bool HookIsGone() {
+  return !scopes && idle_frames > kIdleFramesBeforeRemoval;
+}
+
 HookScope::HookScope() : active_(HookUnavailable() == nullptr) {
   if (!active_) return;
   KeepHook();

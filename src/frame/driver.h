@@ -57,6 +57,8 @@ void KeepHook();
 void LetGoOfHook();
 // A function is left to Python: sixteen such calls (or one, at_once) and the hook goes, unless somebody wants it.
 void HookIsForNothing(bool at_once = false);
+// Does nobody want frames, and has the hook been taken out because of that?
+bool HookIsGone();
 // Null, or why the hook cannot be used on this interpreter (private struct self-test failed, another owner of the hook,
 // free-threaded build, sub-interpreter). Eager runs then.
 const char* HookUnavailable();

@@ -5,6 +5,7 @@ import concurrent.futures
 import contextlib
 import ctypes
 import gc
+import weakref
 
 import pytest
 
@@ -251,3 +252,42 @@ def test_references_to_generators_are_framejits_own():
     assert {type(r).__module__ for r in weakref.getweakrefs(generator)} == {"framejit"}  # what dies by one is not seen to die
     same(list(generator), list(rounds(np.ones(2), 3))[1:])
     assert ran(f) > 0
+
+
+def test_a_generator_in_which_there_is_nothing_is_not_followed(fresh):
+    """Once its resumptions have found nothing, most generators run as written: nothing watches them. One is looked at now and then."""
+
+    def numbers(n):
+        for i in range(n):
+            yield i * i
+
+    def is_followed(f):
+        generator = f(6)
+        followed = weakref.getweakrefcount(generator) > 0
+        assert list(generator) == [0, 1, 4, 9, 16, 25]
+        return followed
+
+    # What resumptions have cost is compared with the time since the first: on a machine that stood still more of them are followed.
+    compiled = framejit.compile(numbers, options={"leave": True})
+    assert is_followed(compiled)
+    assert not all(is_followed(compiled) for _ in range(2000))
+    captures = framejit.cache_info(compiled)["captures"]
+    assert sum(is_followed(compiled) for _ in range(2000)) < 1000
+    assert framejit.cache_info(compiled)["captures"] - captures < 100
+    always = framejit.compile(numbers, options={"leave": False})
+    assert all(is_followed(always) for _ in range(20))
+
+
+def test_a_generator_that_comes_to_arrays_is_compiled_all_the_same(fresh):
+    """Others of its kind have found nothing, from the places that they were resumed at."""
+
+    def parts(a, n):
+        for i in range(n):
+            yield i
+        yield np.tanh(a * 2.0 + 1.0) * a
+
+    compiled = framejit.compile(parts, options={"leave": True})
+    a = np.linspace(0, 1, 1000)
+    for n in (2, 3, 2, 3, 2, 3):
+        same(list(compiled(a, n)), list(parts(a, n)))
+    assert ran(compiled) >= 1

@@ -1,6 +1,7 @@
 """How many versions changing sizes cost, 0 and 1 among them: what is compiled is counted, and every call is as eager's."""
 
 import copy
+import decimal
 
 import pytest
 
@@ -458,3 +459,39 @@ def test_a_number_and_a_size_that_change_together_cost_one_version(fresh, number
         x = torch.randn(rows, 6)
         torch.testing.assert_close(compiled(n, x) if number_first else compiled(x, n), f(n, x))
     assert compiled.cache_info()["captures"] == 2
+
+
+def into_groups(x, group, groups):
+    return torch.zeros(groups, x.size(1)).index_add(0, group, x)
+
+
+@pytest.mark.parametrize(
+    "f, later, versions",
+    [
+        (into_groups, 4, 2),
+        (lambda x, group, k: x.view(x.size(0), k, -1).softmax(-1), 4, 2),
+        (lambda x, group, k: x.topk(k).values, 3, 2),
+        (lambda x, group, k: x.repeat_interleave(k, 0) * k, 5, 2),
+    ],
+)
+def test_ints_that_are_given_are_symbols_once_sizes_are(f, later, versions, fresh):
+    """A number of groups, say: it stays as it was while the first sizes change, and changes with later ones."""
+    compiled = fresh.compile(f, options={"leave": False})
+    for n, k in ((5, 2), (7, 2), (9, 2), (11, 2), (6, later), (13, later)):
+        x, group = torch.randn(n, 8), torch.arange(n) % k
+        torch.testing.assert_close(compiled(x, group, k), f(x, group, k))
+    assert compiles(compiled.cache_info()) == versions and not compiled.cache_info()["breaks"]
+
+
+def test_where_an_int_as_a_symbol_ends_a_graph_it_is_a_number(fresh):
+    """Sizes are symbols still."""
+
+    def f(x, k):
+        return x.sin() * float(decimal.Decimal(k))
+
+    compiled = fresh.compile(f, options={"leave": False})
+    for n in (5, 7, 9, 11):
+        x = torch.randn(n, 8)
+        torch.testing.assert_close(compiled(x, 2), f(x, 2))
+    info = compiled.cache_info()
+    assert info["outcomes"]["capture"]["again"] == 1 and info["segments"] == compiles(info) == 4  # two parts, two versions each

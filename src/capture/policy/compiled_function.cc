@@ -134,6 +134,7 @@ bool GivenUp(Place& place) {
 
 // Nothing to compile was found in such calls.
 PyObject* InVain(Compiled& compiled, PyObject* fn, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+  compiled.timing->Seen(args, PyVectorcall_NARGS(nargsf) + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0));
   const double start = Now();
   PyObject* result = LeftToPython(compiled, fn, args, nargsf, kwnames);
   compiled.timing->RanInPython(Now() - start);
@@ -214,7 +215,12 @@ bool NoHook() {
   return ThroughTheHook(kept, fn, args, nargsf, kwnames, state);
 }
 
-[[gnu::hot]] PyObject* CallCompiled(PyObject* o, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+bool Unasked(Compiled& compiled, PyObject* const* args, Py_ssize_t given) {
+  return GetStance() == Stance::kDefault && compiled.timing->Unasked(args, given);
+}
+
+[[gnu::hot, gnu::noinline]] PyObject* CallAsked(PyObject* o, PyObject* const* args, size_t nargsf, PyObject* kwnames,
+                                                Py_ssize_t given) {
   CompiledFunction* self = Self(o);
   PyObject* fn = self->function;
   // While capturing, a compiled function is just its function: the frame is captured with the rest.
@@ -225,17 +231,29 @@ bool NoHook() {
   if (fj_watched(PyThreadState_Get(), code)) return AsWritten(fn, args, nargsf, kwnames);
   const std::shared_ptr<Compiled>& compiled = *self->compiled;  // who calls `o` holds it
   if (code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR)) {
+    const bool left = Unasked(*compiled, args, given);
+    if (left) frame::HookIsForNothing();
     PyObject* made = AsWritten(fn, args, nargsf, kwnames);
-    return made && !NoHook() ? Followed(made, compiled) : made;
+    return made && !left && !NoHook() ? Followed(made, compiled) : made;
   }
-  const Py_ssize_t given = PyVectorcall_NARGS(nargsf) + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
-  if (compiled->timing->Unasked(args, given)) return LeftToPython(*compiled, fn, args, nargsf, kwnames);
+  if (Unasked(*compiled, args, given)) return LeftToPython(*compiled, fn, args, nargsf, kwnames);
   InUse use;
   const Timing::Turn turn = compiled->timing->Begin(*compiled, args, given);
   PyObject* result = turn.python ? LeftToPython(*compiled, fn, args, nargsf, kwnames, turn.timed)
                                  : RunCompiled(compiled, fn, args, nargsf, kwnames);
   if (turn.timed) compiled->timing->Ended(*compiled, turn, result);
   return result;
+}
+
+[[gnu::hot]] PyObject* CallCompiled(PyObject* o, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+  const Py_ssize_t given = PyVectorcall_NARGS(nargsf) + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
+  Compiled& compiled = **Self(o)->compiled;
+  // Nothing is captured, and the call is Python's: it costs as little as it can.
+  if (!frame::HookIsGone() || diag::EventsOn() || !Unasked(compiled, args, given))
+    return CallAsked(o, args, nargsf, kwnames, given);
+  compiled.outcomes->Add(diag::RunBy::kPython);
+  auto* function = reinterpret_cast<PyFunctionObject*>(Self(o)->function);
+  return function->vectorcall(Self(o)->function, args, nargsf, kwnames);
 }
 
 void Dealloc(PyObject* o) {

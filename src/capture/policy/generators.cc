@@ -1,6 +1,14 @@
 #include "capture/policy/generators.h"
 
+#include <absl/container/inlined_vector.h>
+
 #include "bytecode/code.h"
+#include "capture/meter.h"
+#include "capture/now.h"
+#include "capture/outcomes.h"
+#include "capture/override.h"
+#include "capture/policy/policy.h"
+#include "capture/policy/timing.h"
 #include "frame/driver.h"
 #include "tensor/own_reference.h"
 
@@ -49,6 +57,58 @@ std::shared_ptr<Compiled> MakerOf(FjFrame* frame) {
   if (Living().empty() || !fj_is_suspended_generator(frame)) return nullptr;
   const auto at = Living().find(frame);
   return at == Living().end() ? nullptr : at->second.maker;
+}
+
+static PyObject* AsWritten(Compiled& compiled, PyThreadState* ts, FjFrame* frame) {
+  const Meter meter(compiled, nullptr);
+  const SuspendScope off;
+  compiled.outcomes->Add(diag::RunBy::kPython);
+  return fj_continue(ts, frame, 0);
+}
+
+// As Resumed, where nothing has been found.
+static bool ResumedInVain(Compiled& compiled, PyThreadState* ts, FjFrame* frame, PyObject* const* values, Py_ssize_t n,
+                          PyObject** result) {
+  const std::shared_ptr<Timing> timing = compiled.timing;
+  if (GetStance() != Stance::kDefault || !timing->VainFrom(fj_next(frame))) return false;
+  if (timing->Unasked(values, n)) {
+    *result = AsWritten(compiled, ts, frame);
+    return true;
+  }
+  if (!timing->InVain(values, n)) return false;
+  timing->Seen(values, n);
+  const double start = Now();
+  *result = AsWritten(compiled, ts, frame);
+  timing->RanInPython(Now() - start);
+  return true;
+}
+
+bool Resumed(const std::shared_ptr<Compiled>& compiled, PyThreadState* ts, FjFrame* frame,
+             absl::FunctionRef<bool()> wants, absl::FunctionRef<PyObject*()> drive, PyObject** result) {
+  const InUse use;
+  absl::InlinedVector<PyObject*, 32> values;  // as the arguments of a call
+  for (int i = 0; i < fj_nlocalsplus(frame) + fj_stack_depth(frame); ++i)
+    if (PyObject* value = fj_localsplus(frame)[i]) values.push_back(value);
+  const auto n = static_cast<Py_ssize_t>(values.size());
+  if (ResumedInVain(*compiled, ts, frame, values.data(), n, result)) return true;
+  const int at = fj_next(frame);
+  const Timing::Turn turn = compiled->timing->Begin(*compiled, values.data(), n, at);
+  if (turn.python) {
+    *result = AsWritten(*compiled, ts, frame);
+  } else {
+    Retry retry;
+    const double start = Now();
+    {
+      const Meter meter(*compiled, compiled->Known(CodeOf(frame)));
+      const ActiveScope on(compiled);
+      if (!wants()) return false;
+      *result = drive();
+    }
+    compiled->timing->RanInFrames(*compiled, Now() - start, at);
+    *result = retry.Finish(*result);
+  }
+  if (turn.timed) compiled->timing->Ended(*compiled, turn, *result);
+  return true;
 }
 
 Leaving LeavesAt(FjFrame* frame, int index) {

@@ -2,6 +2,8 @@
 // that is captured up to its next suspension.
 #pragma once
 
+#include <absl/functional/function_ref.h>
+
 #include "capture/segment.h"
 
 namespace framejit::capture {
@@ -11,6 +13,10 @@ namespace framejit::capture {
 PyObject* Followed(PyObject* generator, const std::shared_ptr<Compiled>& maker);
 // Of the generator that is being resumed in this frame; null: no compiled function.
 std::shared_ptr<Compiled> MakerOf(FjFrame* frame);
+// Runs it up to its next suspension: as written, where that is as fast or resumptions from this place have found
+// nothing (Timing), else by `drive`, if it is wanted. False: it has not run.
+bool Resumed(const std::shared_ptr<Compiled>& compiled, PyThreadState* ts, FjFrame* frame,
+             absl::FunctionRef<bool()> wants, absl::FunctionRef<PyObject*()> drive, PyObject** result);
 // What an instruction of a generator does that ends a segment and is no break.
 enum class Leaving : uint8_t { kNo, kYields, kAwaits /* something else runs first, which may want to be suspended */ };
 Leaving LeavesAt(FjFrame* frame, int index);

@@ -2,8 +2,6 @@
 // Otherwise a capture is tried where it may pay, and else the instruction is stepped.
 #include "capture/policy/policy.h"
 
-#include <absl/container/inlined_vector.h>
-
 #include <algorithm>
 #include <optional>
 
@@ -92,28 +90,7 @@ class Policy : public frame::FramePolicy {
   bool Resumes(PyThreadState* ts, FjFrame* frame, absl::FunctionRef<PyObject*()> drive, PyObject** result) override {
     const std::shared_ptr<Compiled> compiled = MakerOf(frame);
     if (!compiled || ending || RunsDisabled(fj_code(frame)) || stance == Stance::kForceEager) return false;
-    const InUse use;
-    absl::InlinedVector<PyObject*, 32> values;  // as the arguments of a call
-    for (int i = 0; i < fj_nlocalsplus(frame) + fj_stack_depth(frame); ++i)
-      if (PyObject* value = fj_localsplus(frame)[i]) values.push_back(value);
-    const Timing::Turn turn = compiled->timing->Begin(*compiled, values.data(), values.size(), fj_next(frame));
-    if (turn.python) {
-      const Meter meter(*compiled, nullptr);
-      const SuspendScope off;
-      compiled->outcomes->Add(diag::RunBy::kPython);
-      *result = fj_continue(ts, frame, 0);
-    } else {
-      Retry retry;
-      {
-        const Meter meter(*compiled, compiled->Known(CodeOf(frame)));
-        const ActiveScope on(compiled);
-        if (!Wants(frame)) return false;
-        *result = drive();
-      }
-      *result = retry.Finish(*result);
-    }
-    if (turn.timed) compiled->timing->Ended(*compiled, turn, *result);
-    return true;
+    return Resumed(compiled, ts, frame, [&] { return Wants(frame); }, drive, result);
   }
 
   PyObject* Continue(PyThreadState* ts, FjFrame* frame, int throwflag) override {

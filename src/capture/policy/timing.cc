@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdlib>
+#include <ctime>
 #include <utility>
 
 #include "capture/events.h"
@@ -18,27 +19,14 @@ namespace framejit::capture {
 namespace {
 
 constexpr size_t kClasses = 16;
-constexpr long kRest = 512;          // calls
-constexpr double kLong = 20e-3;      // seconds of a call that is measured a few times only
-constexpr int kMost = 7, kSome = 4;  // samples
-// By best and by median. Measured with series of one and the same function by turns (x * x + 1 on 16 floats, beside
-// other programs): of 5,000 pairs of four samples 0.1% differ by so much, of 3,123 pairs of seven none.
-constexpr double kWorse = 1.05;
-// Likewise, at the end: what does not show a gain in all samples may lose. Of the pairs above 99% are left to Python.
-constexpr double kGain = 0.98;
+// Calls until arguments are looked at again where all that was seen is kept, and until it is asked again whether there
+// is anything to measure.
+constexpr long kRest = 32, kAsk = 512;
+constexpr double kLong = 20e-3;  // seconds of a call that is measured a few times only
 
 // Of the time since the first one, calls in frames may cost this share where they find nothing. Each of the first two,
 // in which much is set up, counts as so many seconds at most.
 constexpr double kVain = 0.03, kVainMost = 30e-3;
-
-double Best(const std::vector<double>& v) {
-  return *std::min_element(v.begin(), v.end());
-}
-
-double Median(std::vector<double> v) {
-  std::nth_element(v.begin(), v.begin() + v.size() / 2, v.end());
-  return v[v.size() / 2];
-}
 
 // What decides how long a call takes, roughly: kinds of arguments, sizes to a factor of two, switches and, with more
 // detail, ints (1) and strings (2).
@@ -102,13 +90,16 @@ Timing::Class* Timing::Find(uint64_t key) {
 }
 
 Timing::Turn Timing::Choose(Compiled& compiled, PyObject* const* args, Py_ssize_t n, uint64_t at) {
-  if (--rest_ <= 0 || looked_ != compiled.captures) {
-    rest_ = kRest;
+  ask_ -= std::max<long>(1, span_);
+  Rest(0);
+  if (ask_ <= 0 || looked_ != compiled.captures) {
+    ask_ = kAsk;
     looked_ = compiled.captures;
     diag::OptionScope options(compiled.options.empty() ? nullptr : &compiled.options);
     if (!Measurable(compiled, true)) {
       classes_.clear();
       left_ = measuring_ = 0;
+      Rest(kAsk);
       return {};
     }
   }
@@ -121,7 +112,7 @@ Timing::Turn Timing::Choose(Compiled& compiled, PyObject* const* args, Py_ssize_
   Class* c = Find(key);
   if (!c) {
     if (classes_.size() >= kClasses) {
-      if (!detail_) return {};
+      if (!detail_) return Rest(kAsk), Turn();
       --detail_;
       classes_.clear();
       left_ = measuring_ = 0;
@@ -133,22 +124,27 @@ Timing::Turn Timing::Choose(Compiled& compiled, PyObject* const* args, Py_ssize_
   }
   Turn turn;
   turn.key = key;
-  if (c->state == State::kKept) return turn;
+  if (c->state == State::kKept) {
+    // What is still to be measured may not come for long. How far apart the looks are changes, as calls come in turns.
+    Rest(measuring_ ? 1 + ++look_ % 4 : kRest);
+    return turn;
+  }
   if (c->state == State::kLeft) {
     turn.python = --c->until > 0;
-    const bool all = !measuring_ && left_ == static_cast<int>(classes_.size());
-    if (turn.python && all && Best(c->plain) < kShort) {
-      LeaveUnasked(static_cast<int>(std::min<long>(kUnasked, c->until)));
+    if (turn.python && AllLeft() && Best(c->seconds.plain) < kShortCall) {
+      const long most = HoldsNone(args, n) ? kUnasked : kUnaskedTensors;
+      Seen(args, n);
+      LeaveUnasked(std::min(most, c->until));
       c->until -= unasked_;
     }
     if (turn.python) return turn;
     c->state = State::kMeasuring;
-    c->compiled.clear(), c->plain.clear();
+    c->seconds.compiled.clear(), c->seconds.plain.clear();
     c->warm = c->tries = c->maps = 0;
     --left_, ++measuring_;
   }
   turn.timed = true;
-  turn.python = c->plain.size() < c->compiled.size();
+  turn.python = c->seconds.plain.size() < c->seconds.compiled.size();
   turn.captures = compiled.captures;
   turn.loops = compiled.scalar_loops;
   turn.mapped = runtime::ArenaPool::Get().mapped();
@@ -166,8 +162,11 @@ void Timing::Ended(Compiled& compiled, const Turn& turn, PyObject* result) {
     return;
   }
   if (turn.python) {
-    c->plain.push_back(seconds);
-    return Judge(compiled, *c);
+    if (IsCold(c->seconds, written_++)) return;
+    c->seconds.plain.push_back(seconds);
+    if (const Verdict verdict = Judge(c->seconds); verdict != Verdict::kMore)
+      Decide(compiled, *c, verdict == Verdict::kLeave);
+    return;
   }
   // First runs compile, choose and pack. What goes on compiling call after call costs that, too.
   constexpr int kTries = 4;
@@ -180,18 +179,31 @@ void Timing::Ended(Compiled& compiled, const Turn& turn, PyObject* result) {
   // Fresh pages cost more than most kernels do, until there are as many as the program keeps results.
   constexpr int kMaps = 8;
   if (runtime::ArenaPool::Get().mapped() != turn.mapped && ++c->maps < kMaps) return;
-  c->compiled.push_back(seconds);
+  c->seconds.compiled.push_back(seconds);
 }
 
-void Timing::LeaveUnasked(int calls) {
-  unasked_ = calls;
-  if (calls) clock_ = Now();
+// A clock that is cheap to read and goes on every few milliseconds.
+static double RoughNow() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
+void Timing::LeaveUnasked(long calls) {
+  unasked_ = static_cast<int>(calls);
+  if (calls) clock_ = RoughNow();
+}
+
+void Timing::Seen(PyObject* const* args, Py_ssize_t n) {
+  for (Py_ssize_t i = 0; i < n; ++i)
+    if (std::find(types_.begin(), types_.end(), Py_TYPE(args[i])) == types_.end())
+      types_[next_type_++ % types_.size()] = Py_TYPE(args[i]);
 }
 
 bool Timing::SoonAgain() {
   constexpr double kSlow = 20;  // times as long as short calls
-  const double now = Now();
-  if (now - std::exchange(clock_, now) < kSlow * kLook * kShort) return true;
+  const double now = RoughNow();
+  if (now - std::exchange(clock_, now) < kSlow * kLook * kShortCall) return true;
   unasked_ = 0;
   return false;
 }
@@ -209,7 +221,7 @@ bool Timing::HoldsNone(PyObject* const* args, Py_ssize_t n) {
   });
 }
 
-void Timing::RanInFrames(Compiled& compiled, double seconds) {
+void Timing::RanInFrames(Compiled& compiled, double seconds, int at) {
   in_vain_ = false;
   unasked_ = 0;
   if (!compiled.graphs.empty() || compiled.fullgraph || compiled.imports) return;
@@ -218,22 +230,10 @@ void Timing::RanInFrames(Compiled& compiled, double seconds) {
   diag::OptionScope options(compiled.options.empty() ? nullptr : &compiled.options);
   if (!Measurable(compiled) || diag::OptionOn("error_on_recompile")) return;
   in_vain_ = ++in_frames_ > 1;
+  if (at >= 0) ++resumed_[at];
   const double cost = plain_ < seconds ? seconds - plain_ : seconds;
   spent_ += in_frames_ > 2 ? cost : std::min(cost, kVainMost);
   if (!first_) first_ = Now();
-}
-
-void Timing::Judge(Compiled& compiled, Class& c) {
-  const size_t n = c.plain.size();
-  if (n < 2) return;
-  const double best = Best(c.compiled) / Best(c.plain), median = Median(c.compiled) / Median(c.plain);
-  const auto decide = [&](bool leave) { Decide(compiled, c, leave); };
-  if (best < 0.7 && median < 0.7) return decide(false);
-  if (best > (n < 3 ? 4.0 : 1.5)) return decide(true);  // two calls may both have been disturbed
-  if (n < kSome) return;
-  if (best < 0.95 && median < 0.95) return decide(false);
-  if (best > kWorse && median > kWorse) return decide(true);
-  if (n >= kMost) return decide(best > kGain || median > kGain);
 }
 
 void Timing::Decide(Compiled& compiled, Class& c, bool leave) {
@@ -241,16 +241,17 @@ void Timing::Decide(Compiled& compiled, Class& c, bool leave) {
   c.state = leave ? State::kLeft : State::kKept;
   if (!leave) return;
   ++left_;
-  const double ratio = Best(c.compiled) / Best(c.plain);
+  const double compiled_best = Best(c.seconds.compiled), plain_best = Best(c.seconds.plain);
+  const double ratio = compiled_best / plain_best;
   c.pause = c.pause ? 8 * c.pause : static_cast<long>(500 * ratio);  // measuring again costs a hundredth
   c.until = c.pause;
   const std::string note = "not faster than Python: left to it";
-  LeftEvent(compiled, note, Best(c.compiled), Best(c.plain));
+  LeftEvent(compiled, note, compiled_best, plain_best);
   if (std::find(compiled.notes.begin(), compiled.notes.end(), note) == compiled.notes.end())
     compiled.notes.push_back(note);
   if (diag::Enabled(diag::Channel::perf_))
-    diag::Log(diag::Channel::perf_, note + " (" + std::to_string(Best(c.compiled) * 1e6) + " us against " +
-                                        std::to_string(Best(c.plain) * 1e6) + ")");
+    diag::Log(diag::Channel::perf_, note + " (" + std::to_string(compiled_best * 1e6) + " us against " +
+                                        std::to_string(plain_best * 1e6) + ")");
 }
 
 }  // namespace framejit::capture

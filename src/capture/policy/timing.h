@@ -4,9 +4,11 @@
 // backward pass, graphs whose form is not settled) and with the option `leave` off.
 #pragma once
 
-#include <algorithm>
+#include <array>
+#include <map>
 #include <vector>
 
+#include "capture/policy/verdict.h"
 #include "capture/segment.h"
 
 namespace framejit::capture {
@@ -23,7 +25,7 @@ class Timing {
   };
   // at: which part of the function, if not all of it.
   Turn Begin(Compiled& compiled, PyObject* const* args, Py_ssize_t n, uint64_t at = 0) {
-    if (!left_ && !measuring_ && --rest_ > 0) return {};
+    if (!left_ && --rest_ > 0) return {};
     return Choose(compiled, args, n, at);
   }
   // Does the time of a call, or of a part of it, say what it costs? Work on GPUs goes on behind it, and so may
@@ -36,46 +38,62 @@ class Timing {
   // function in which nothing of a framework and no loop for machine code was found, once two calls or more that ran in
   // frames have cost more than a small share of the time that has passed.
   bool InVain(PyObject* const* args, Py_ssize_t n) const { return in_vain_ && Spent() && HoldsNone(args, n); }
-  // Is a call Python's without being asked of? So are some behind a short one that was (in vain, or as all are left).
-  // One that takes long, or comes late, ends them: the clock is read at every fourth.
+  // May that be so of a generator that is resumed at this place?
+  bool VainFrom(int at) const {
+    const auto known = resumed_.find(at);
+    return in_vain_ && known != resumed_.end() && known->second > 1;
+  }
+  // Is a call Python's without being asked of? So are some behind a short one that was (in vain, or as all are left),
+  // if their arguments are of types that were seen in these. One that takes long, or comes late, ends them: the clock
+  // is read at every fourth.
   bool Unasked(PyObject* const* args, Py_ssize_t n) {
-    if (!unasked_ || !HoldsNone(args, n)) return false;
+    if (unasked_ <= 0) return false;
+    for (Py_ssize_t i = 0; i < n; ++i)
+      if (std::find(types_.begin(), types_.end(), Py_TYPE(args[i])) == types_.end()) return false;
     return --unasked_ % kLook || SoonAgain();
   }
-  // Such a call took so long in Python; and one that ran in frames.
+  // The arguments of a call that is Python's.
+  void Seen(PyObject* const* args, Py_ssize_t n);
+  // Such a call took so long in Python; and one that ran in frames (of a generator: from this place).
   void RanInPython(double seconds) {
     plain_ = std::min(plain_, seconds);
-    LeaveUnasked(in_vain_ && seconds < kShort ? kUnasked : 0);
+    LeaveUnasked(in_vain_ && seconds < kShortCall ? kUnasked : 0);
   }
-  void RanInFrames(Compiled& compiled, double seconds);
+  void RanInFrames(Compiled& compiled, double seconds, int at = -1);
 
  private:
-  static constexpr double kShort = 20e-6;  // seconds of a call for which it matters what is asked
-  static constexpr int kUnasked = 64, kLook = 4;
+  // Calls that are not asked of; fewer with tensors, whose sizes may be new.
+  static constexpr int kUnasked = 64, kUnaskedTensors = 16, kLook = 4;
   enum class State : uint8_t { kMeasuring, kKept, kLeft };
   struct Class {  // The times of calls whose arguments have like sizes.
     uint64_t key;
     State state = State::kMeasuring;
-    int warm = 0, tries = 0, maps = 0;    // calls without and with captures; those that got memory from the system
-    std::vector<double> compiled, plain;  // Seconds of the calls that were timed.
-    long until = 0, pause = 0;            // The calls until it is measured again.
+    int warm = 0, tries = 0, maps = 0;  // calls without and with captures; those that got memory from the system
+    Samples seconds;
+    long until = 0, pause = 0;  // The calls until it is measured again.
   };
   Turn Choose(Compiled& compiled, PyObject* const* args, Py_ssize_t n, uint64_t at);
   Class* Find(uint64_t key);
-  void LeaveUnasked(int calls);
+  bool AllLeft() const { return left_ && !measuring_ && left_ == static_cast<int>(classes_.size()); }
+  void Rest(long calls) { rest_ = span_ = calls; }
+  void LeaveUnasked(long calls);
   bool SoonAgain();  // Did the calls since the last look at the clock take little time?
   bool Spent() const;
   static bool HoldsNone(PyObject* const* args, Py_ssize_t n);  // no tensors and no modules
-  void Judge(Compiled& compiled, Class& c);
   void Decide(Compiled& compiled, Class& c, bool leave);
 
   std::vector<Class> classes_;
-  int left_ = 0, measuring_ = 0;  // Numbers of classes.
-  long rest_ = 0;                 // The calls until arguments are looked at again.
-  int detail_ = 2;                // Classes differ by strings (2) and ints (1), until there are too many.
-  bool in_vain_ = false;          // See InVain.
-  int in_frames_ = 0;             // calls that ran in frames in vain
-  int unasked_ = 0;               // See Unasked.
+  int left_ = 0, measuring_ = 0;          // Numbers of classes.
+  long rest_ = 0, span_ = 0;              // The calls until arguments are looked at again, and how many these were.
+  long look_ = 0, ask_ = 0;               // how often they were looked at; calls until it is asked what can be measured
+  int written_ = 0;                       // timed calls as written
+  int detail_ = 2;                        // Classes differ by strings (2) and ints (1), until there are too many.
+  bool in_vain_ = false;                  // See InVain.
+  int in_frames_ = 0;                     // calls that ran in frames in vain
+  std::map<int, int> resumed_;            // of these, where a generator was resumed
+  int unasked_ = 0;                       // See Unasked.
+  std::array<PyTypeObject*, 8> types_{};  // addresses alone: a call that was not asked of is right, too
+  size_t next_type_ = 0;
   double clock_ = 0;              // when it was last looked at for these
   double spent_ = 0, first_ = 0;  // What calls in frames cost, and when the first one ended.
   double plain_ = 1e9;            // The shortest call in Python.

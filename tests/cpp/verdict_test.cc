@@ -1,0 +1,50 @@
+// The verdict of capture/policy/verdict.h on times that are written here.
+#include "capture/policy/verdict.h"
+
+#include <gtest/gtest.h>
+
+namespace framejit::capture {
+namespace {
+
+Verdict Of(std::vector<double> compiled, std::vector<double> plain) {
+  return Judge(Samples{std::move(compiled), std::move(plain)});
+}
+
+// What calls by turns come to, with what each kind takes the first, the second, ... time.
+Verdict AfterTurns(double compiled, std::vector<double> cold, double plain) {
+  Samples s;
+  for (size_t run = 0;;) {
+    s.compiled.push_back(compiled);
+    while (IsCold(s, static_cast<int>(run))) ++run;
+    s.plain.push_back(run < cold.size() ? cold[run] : plain);
+    ++run;
+    if (const Verdict verdict = Judge(s); verdict != Verdict::kMore) return verdict;
+  }
+}
+
+TEST(Verdict, ShortCallsWantMoreSamplesBeforeTheyAreKept) {
+  EXPECT_EQ(Of({1.5e-6, 1.4e-6}, {65e-6, 3e-6}), Verdict::kMore);
+  EXPECT_EQ(Of({1.5e-3, 1.4e-3}, {65e-3, 3e-3}), Verdict::kKeep);
+  EXPECT_EQ(Of({1e-6, 1e-6, 1e-6, 1e-6}, {2e-6, 2e-6, 2e-6, 2e-6}), Verdict::kKeep);
+}
+
+TEST(Verdict, FirstRunsOfShortCodeAreNoSamples) {
+  EXPECT_EQ(AfterTurns(1.4e-6, {65e-6, 3e-6, 2.5e-6, 2.5e-6, 2.4e-6, 2.4e-6}, 1.1e-6), Verdict::kLeave);
+  EXPECT_EQ(AfterTurns(1.4e-6, {65e-6, 3e-6}, 2.2e-6), Verdict::kKeep);
+  EXPECT_EQ(AfterTurns(5e-3, {6e-3}, 4e-3), Verdict::kLeave);
+}
+
+TEST(Verdict, LongCalls) {
+  EXPECT_EQ(Of({1e-3}, {9e-3}), Verdict::kMore);
+  EXPECT_EQ(Of({5e-3, 5e-3}, {1e-3, 1e-3}), Verdict::kLeave);
+  EXPECT_EQ(Of({2e-3, 2e-3}, {1e-3, 1e-3}), Verdict::kMore);
+  EXPECT_EQ(Of({2e-3, 2e-3, 2e-3}, {1e-3, 1e-3, 1e-3}), Verdict::kLeave);
+  EXPECT_EQ(Of(std::vector(4, .9e-3), std::vector(4, 1e-3)), Verdict::kKeep);
+  EXPECT_EQ(Of(std::vector(4, 1.1e-3), std::vector(4, 1e-3)), Verdict::kLeave);
+  EXPECT_EQ(Of(std::vector(4, 1e-3), std::vector(4, 1e-3)), Verdict::kMore);
+  EXPECT_EQ(Of(std::vector(7, 1e-3), std::vector(7, 1e-3)), Verdict::kLeave);
+  EXPECT_EQ(Of(std::vector(7, .96e-3), std::vector(7, 1e-3)), Verdict::kKeep);
+}
+
+}  // namespace
+}  // namespace framejit::capture
