@@ -74,6 +74,12 @@ int Push(Recipe& r, RecipeNode n) {
   return static_cast<int>(r.nodes.size()) - 1;
 }
 
+// Of an instance that is made again by its type's base in C, without its __init__, which has a __dict__ at most.
+bool HoldsNothing(PyTypeObject* base) {
+  static PyObject* const simple = FromModule("types", "SimpleNamespace");
+  return base == &PyBaseObject_Type || reinterpret_cast<PyObject*>(base) == simple;
+}
+
 // An empty one of what can be filled later.
 std::optional<RecipeNode> EmptyOf(PyObject* o) {
   PyTypeObject *t = Py_TYPE(o), *base = LayoutOf(t);
@@ -81,8 +87,8 @@ std::optional<RecipeNode> EmptyOf(PyObject* o) {
   if (t == &PyDict_Type) return RecipeNode{RecipeNode::kDict};
   if (PyCell_Check(o)) return RecipeNode{RecipeNode::kCell};
   const bool ordered = OfType(base, CType::kOrderedDict);
-  if (IsWrapper(o) || (base == t && !ordered)) return {};
-  if (base != &PyBaseObject_Type && base != &PyDict_Type && base != &PyList_Type && !ordered) return {};
+  if (IsWrapper(o) || (base == t && !ordered && !HoldsNothing(t))) return {};
+  if (!HoldsNothing(base) && base != &PyDict_Type && base != &PyList_Type && !ordered) return {};
   RecipeNode n{RecipeNode::kInstance};
   n.object = Borrow(reinterpret_cast<PyObject*>(t));
   return n;
@@ -461,11 +467,11 @@ bool Recipe::AddSlots(PyObject* o, std::vector<int>* out) {
 int Recipe::AddInstance(PyObject* o) {
   PyTypeObject *t = Py_TYPE(o), *base = LayoutOf(t);
   bool ordered = OfType(base, CType::kOrderedDict);
-  if (base != &PyBaseObject_Type && base != &PyDict_Type && base != &PyList_Type && base != &PyTuple_Type && !ordered)
+  if (!HoldsNothing(base) && base != &PyDict_Type && base != &PyList_Type && base != &PyTuple_Type && !ordered)
     return Fail(std::string("a ") + t->tp_name);
   RecipeNode n{RecipeNode::kInstance};
   n.object = Borrow(reinterpret_cast<PyObject*>(t));
-  if (base != &PyBaseObject_Type) {
+  if (!HoldsNothing(base)) {
     Ref copy = ContentsOf(o, base);
     n.items = copy ? Add(copy.get()) : -1;
     s_->Keep(copy.release());  // its address is in the memo
@@ -495,7 +501,7 @@ int Recipe::AddFresh(PyObject* o) {
   if (auto node = AddCode(o)) return *node;
   if (auto node = AddValue(o)) return *node;
   PyTypeObject* t = Py_TYPE(o);
-  return LayoutOf(t) == t && !OfType(t, CType::kOrderedDict) ? AddBuiltin(o) : AddInstance(o);
+  return LayoutOf(t) == t && !OfType(t, CType::kOrderedDict) && !HoldsNothing(t) ? AddBuiltin(o) : AddInstance(o);
 }
 
 int Recipe::AddIterator(PyObject* iterator, PyObject* container) {
