@@ -35,22 +35,21 @@ bool MayWait(Session& s, PyTypeObject* type, PyObject* name, PyObject* value) {
          !(meta && IsDataDescr(meta)) && plain(_PyType_Lookup(type, name)) && plain(value);
 }
 
-// A class that a program changes in each call is another one to the guards each time: counters do that. Has each of the
-// last captures of this code found another number there?
+// A class that a program changes in each call is another one to the guards each time: counters do that. Has an earlier
+// capture of this code found another number there?
 bool ChangesEachTime(Session& s, PyTypeObject* type, PyObject* name, PyObject* real) {
-  constexpr int kMostChanges = 3;
   constexpr size_t kMostPlaces = 4096;
   struct Seen {
     Ref value;
-    int changes = 0;
+    bool changes = false;
   };
   static auto& seen = *new std::map<std::tuple<void*, PyTypeObject*, PyObject*>, Seen>;
   if (!real || !PyLong_CheckExact(real) || s.options().whole) return false;
   if (seen.size() > kMostPlaces) seen.clear();
   Seen& here = seen[{fj_code(s.root()), type, name}];
-  if (here.value && PyObject_RichCompareBool(here.value.get(), real, Py_NE) == 1) ++here.changes;
+  if (here.value && PyObject_RichCompareBool(here.value.get(), real, Py_NE) == 1) here.changes = true;
   here.value = Borrow(real);
-  return here.changes >= kMostChanges;
+  return here.changes;
 }
 
 }  // namespace
