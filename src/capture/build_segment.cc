@@ -148,6 +148,7 @@ class SegmentBuilder {
     if (seg_->pending) seg_->pending->undo = tensor::PlanUndo(*trace_, true, fails);
     seg_->draws = std::move(s_.draws);
     seg_->cached = std::move(s_.cached);
+    seg_->cached.Seal();
     seg_->floats = s_.numbers().Program();
     for (const Call& c : trace_->calls) seg_->calls_operators |= c.callee.Has(kForeign) || c.callee == kCustomCall;
     seg_->changes = seg_->undo.random || writes;
@@ -316,7 +317,8 @@ class SegmentBuilder {
     for (PyObject* list : s_.pending().lists()) AddList(list);
     for (auto& c : s_.pending().cells())
       seg_->exit.cells.emplace_back(recipe().Add(c.cell.get()), c.value ? recipe().Add(c.value.get()) : -1);
-    for (auto& c : s_.pending().cache_calls) AddExitCall(c.call, c.made);
+    for (auto& c : s_.pending().cache_calls)
+      if (c.call.method) AddExitCall(c.call, c.made);
     for (auto& c : s_.modes.switches.AtExit()) AddExitCall(c);
     for (auto& [cell, root] : s_.root_cells) {
       PyObject* now = PyCell_GET(cell);
@@ -387,12 +389,14 @@ class SegmentBuilder {
     for (TraceId id : s_.pending().stopped)  // what a view of it has of gradients changes with it
       if (const int input = s_.trace().tensors[s_.pending().Original(id)].input; input >= 0) written[input] = true;
     const bool writes = std::find(written.begin(), written.end(), true) != written.end();
-    if (writes && !s_.cached.empty()) {  // what a cache keeps may share memory with what is written
-      if (s_.options().whole && !s_.options().dynamic_dims.empty())
-        problem_->again = diag::Again::kFixedSizes;
-      else
-        problem_->state = "tensors are written beside what a functools.lru_cache has";
-    }
+    const char* cached = nullptr;
+    if (s_.cached.Exposes(recipe())) cached = "a list, tuple or dict of a functools.lru_cache is changed or kept";
+    if (writes && s_.cached.GivesTensors())  // what a cache keeps may share memory with what is written
+      cached = "tensors are written beside what a functools.lru_cache has";
+    if (cached && s_.options().whole && !s_.options().dynamic_dims.empty())
+      problem_->again = diag::Again::kFixedSizes;
+    else if (cached)
+      problem_->state = cached;
     if (!writes || *problem_) return;
     std::vector<guard::Extent> extents;
     for (size_t i = 0; i < written.size(); ++i) {

@@ -17,13 +17,6 @@
 namespace framejit::capture {
 namespace {
 
-// An object that is nothing but itself as a key: of a Python class, without an equality of its own.
-bool LooksByIdentity(PyObject* o) {
-  PyTypeObject* t = Py_TYPE(o);
-  return LayoutOf(t) == &PyBaseObject_Type && t->tp_flags & Py_TPFLAGS_HEAPTYPE &&
-         t->tp_hash == PyBaseObject_Type.tp_hash && t->tp_richcompare == PyBaseObject_Type.tp_richcompare;
-}
-
 // The parts of an lru_cache in the order in which its garbage collector's visit names them: ..., the dict of what is
 // cached, the function, the mark between positional arguments and keywords, ...
 struct CacheParts {
@@ -238,7 +231,7 @@ bool MadeBefore(Session& s, PyObject* cache, PyObject* name) {
 // A cache with a bound drops what was not asked for the longest: what waits for the exit is asked for now.
 bool AskNow(Session& s, PyObject* cache) {
   for (CacheCall& c : s.pending().cache_calls) {
-    if (c.made || c.cached.cache.get() != cache) continue;
+    if (c.made || c.cached.cache.get() != cache || !c.call.method) continue;
     std::vector<PyObject*> args;
     for (const Ref& a : c.call.args) args.push_back(a.get());
     if (!Ref(PyObject_Vectorcall(c.call.method.get(), args.data(), args.size(), nullptr))) return false;
@@ -290,7 +283,7 @@ static PyObject* CallCached(Session& s, PyObject* cached, PyObject* const* args,
     if (!reads || !key) return nullptr;
     s.guards().Is(s.guards().Child(SourceKind::kAnswer, s.guards().Const(reads), 0, key.get()), result.get());
   }
-  CacheCall again{{Borrow(cached), {}}, made, {Borrow(cached), Borrow(name.get())}};
+  CacheCall again{{Borrow(cached), {}}, made, {Borrow(cached), Borrow(name.get())}, Borrow(result.get())};
   for (Py_ssize_t i = 0; i < nargs; ++i) again.call.args.push_back(Borrow(args[i]));
   if (kwnames && PyTuple_GET_SIZE(kwnames)) {
     Ref tools(tensor::Import("functools")), first(PyTuple_Pack(1, cached)), named(PyDict_New());
@@ -303,40 +296,6 @@ static PyObject* CallCached(Session& s, PyObject* cached, PyObject* const* args,
   }
   s.pending().cache_calls.push_back(std::move(again));
   return s.FromOutside(result.get(), s.guards().Const(result.get()));
-}
-
-// Says what an argument is as a key of a cache: a value (also an object that stands for itself), an object that was
-// made here, so that no cache has it yet, or anything else.
-enum class KeyKind : uint8_t { kValue, kNew, kOther };
-
-static KeyKind KeyOf(Session& s, PyObject* o) {
-  if (IsSymInt(o) || IsSymFloat(o)) return KeyKind::kOther;  // what was cached is not what is computed now
-  if (IsPrimitive(o)) return KeyKind::kValue;
-  if (IsTensor(o)) return s.trace().tensors[AsTensor(o)->id].input >= 0 ? KeyKind::kOther : KeyKind::kNew;
-  if (IsConstantKind(o)) return s.SourceOf(o) || !s.IsOutside(o) ? KeyKind::kValue : KeyKind::kOther;
-  if (PySlice_Check(o)) return KeyKind::kOther;  // its bounds may be symbols
-  const hashfunc hash = Py_TYPE(o)->tp_hash;     // Equal devices have equal hashes, and each torch.finfo has its own.
-  if (IsValue(o) && hash != PyBaseObject_Type.tp_hash && hash != PyObject_HashNotImplemented) return KeyKind::kValue;
-  if (LooksByIdentity(o)) return s.IsOutside(o) ? KeyKind::kValue : KeyKind::kNew;
-  if (!PyTuple_Check(o)) return KeyKind::kOther;
-  KeyKind kind = KeyKind::kValue;
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i) kind = std::max(kind, KeyOf(s, PyTuple_GET_ITEM(o, i)));
-  return kind;
-}
-
-bool CachedInputs::Call::Same(const Call& other) const {
-  if (cache.get() != other.cache.get() || numbers != other.numbers || args.size() != other.args.size()) return false;
-  for (size_t i = 0; i < args.size(); ++i)
-    if (args[i].get() != other.args[i].get()) return false;
-  return kwnames.get() == other.kwnames.get() ||
-         (kwnames && other.kwnames && PyObject_RichCompareBool(kwnames.get(), other.kwnames.get(), Py_EQ) == 1);
-}
-
-std::vector<Ref> CachedInputs::Call::Arguments(std::span<const int64_t> symbols) const {
-  std::vector<Ref> all;
-  for (size_t i = 0; i < args.size(); ++i)
-    all.emplace_back(args[i] ? Py_NewRef(args[i].get()) : PyLong_FromLongLong(numbers[i].Eval(symbols)));
-  return all;
 }
 
 const guard::Source* CachedInputs::Place(Session& s) {
@@ -356,92 +315,140 @@ static bool WithoutEffects(std::span<const Call> calls) {
   });
 }
 
-// What the function gives now is a tensor whose size follows from the numbers: its code is captured, once, for nothing
-// but that.
-PyObject* CachedInputs::Capture(CaptureSemantics& sem, Session& s, PyObject* cached, PyObject* const* args,
-                                Py_ssize_t nargs, PyObject* kwnames) {
-  const bool known = s.SourceOf(cached) || !s.Find(cached);
-  if (!known || s.pending().count() || s.later || s.in_custom || s.InLookup() || s.vmap.open() || TapeOf(s) ||
-      !WithoutEffects(s.trace().calls))
-    return nullptr;
-  Ref function(PyObject_GetAttrString(cached, "__wrapped__")), info(PyObject_CallMethod(cached, "cache_info", nullptr));
-  PyObject* most = info ? PyTuple_GetItem(info.get(), 2) : nullptr;
-  if (!function || !most) return nullptr;
-  if (!PyFunction_Check(function.get())) return nullptr;
-  CachedInputs::Call call{Borrow(cached), Borrow(function.get()), Borrow(kwnames), {}, {}, most != Py_None, false};
-  const Py_ssize_t total = nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
-  for (Py_ssize_t i = 0; i < total; ++i) {
-    const bool number = IsSymInt(args[i]);
-    if (number ? s.env().AtRun(reinterpret_cast<SymInt*>(args[i])->expr) : KeyOf(s, args[i]) != KeyKind::kValue)
-      return nullptr;
-    call.args.push_back(number ? Ref() : Borrow(args[i]));
-    call.numbers.push_back(number ? reinterpret_cast<SymInt*>(args[i])->expr : shape::Int(0));
-  }
-  for (size_t i = 0; i < calls_.size(); ++i) {
-    if (!calls_[i].Same(call)) continue;
-    calls_.push_back(std::move(call));  // the cache counts it
-    calls_.back().input = calls_[i].input;
-    calls_.back().meta = calls_[i].meta;
-    calls_.back().key_set = calls_[i].key_set;
-    proxies_.push_back(Borrow(proxies_[i].get()));
-    return Py_NewRef(proxies_[i].get());
-  }
-
-  // What the cache has for the numbers of now, or is to have, is a tensor without gradients.
-  const std::vector<Ref> now = call.Arguments(s.env().hints());
-  std::vector<PyObject*> raw;
-  for (const Ref& a : now) raw.push_back(a.get());
+bool CachedInputs::Ask(Session& s, Call* call, bool quiet, PyObject* const* args, Py_ssize_t nargs, Ref* real) const {
+  SuspendScope off;
   PyObject* dict;
-  Ref name, real;
-  {
-    SuspendScope off;
-    PyObject* entry = CacheEntry(cached, function.get(), raw.data(), nargs, kwnames, &dict, &name);
-    if (!dict) return s.Break(BreakId::kUnknownCall, "a functools.lru_cache");
-    if (entry) {
-      call.made = MadeBefore(s, cached, name.get());
-      real = Borrow(call.bounded ? ResultIn(entry) : entry);
-    } else if (!PyErr_Occurred()) {
-      if (call.bounded && !AskNow(s, cached)) return nullptr;
-      real = Ref(CallOnce(s, cached, function.get(), raw.data(), nargs, kwnames, true));
-    }
+  Ref name;
+  PyObject *const cached = call->cache.get(), *const kwnames = call->kwnames.get();
+  PyObject* entry = CacheEntry(cached, call->function.get(), args, nargs, kwnames, &dict, &name);
+  if (!dict) return s.Break(BreakId::kUnknownCall, "a functools.lru_cache"), false;
+  if (entry) {
+    call->made = MadeBefore(s, cached, name.get());
+    *real = Borrow(call->bounded ? ResultIn(entry) : entry);
+  } else if (!PyErr_Occurred() && quiet) {
+    if (call->bounded && !AskNow(s, cached)) return false;
+    *real = Ref(CallOnce(s, cached, call->function.get(), args, nargs, kwnames, true));
   }
+  return static_cast<bool>(*real);
+}
+
+PyObject* CachedInputs::TakeTensor(Session& s, Call call, PyObject* real, PyObject* shown) {
   tensor::Meta m;
-  const bool plain = real && tensor::Classify(real.get()) == tensor::Class::kTorch;
-  PyObject** const own = plain ? _PyObject_GetDictPtr(real.get()) : nullptr;
-  if (!plain || !tensor::ReadMeta(real.get(), &m) || m.requires_grad || (own && *own)) return nullptr;
-  const size_t calls = s.trace().calls.size(), tensors = s.trace().tensors.size(),
-               others = s.pending().cache_calls.size(), asked = calls_.size();
-  s.SourceOf(function.get());
-  Ref shown(sem.Call(function.get(), args, nargs, kwnames));
-  if (s.broken()) return nullptr;
-  if (!shown && !PyErr_ExceptionMatches(PyExc_Exception)) return nullptr;
-  PyErr_Clear();
-  const auto is_new = [&](const auto& t) { return t.meta.requires_grad; };
-  const auto& all = s.trace().tensors;
-  bool fits = shown && IsTensor(shown.get()) && !s.pending().count() && s.pending().cache_calls.size() == others &&
-              calls_.size() == asked && WithoutEffects(std::span(s.trace().calls).subspan(calls)) &&
-              std::none_of(all.begin() + static_cast<std::ptrdiff_t>(tensors), all.end(), is_new);
-  if (fits) {
-    call.meta = all[AsTensor(shown.get())->id].meta;
-    for (const shape::Int& size : call.meta.sizes) fits = fits && !s.env().AtRun(size);
-    fits = fits && call.meta.framework == Framework::kTorch && !call.meta.requires_grad;
-  }
-  if (!fits) {
-    s.symbols_refused |= s.options().whole;  // one version for each number
-    return s.Break(BreakId::kUnknownCall, "a functools.lru_cache asked for numbers that change");
-  }
-  s.trace().calls.resize(calls);
+  if (!tensor::ReadMeta(real, &m)) return nullptr;
+  call.meta = s.meta(AsTensor(shown)->id);
   call.key_set = m.key_set;
   call.meta.is_inference = m.is_inference;
   call.meta.is_parameter = call.meta.is_scalar = false;
   const guard::Source* place = Place(s);
   if (!place) return nullptr;
   call.input = static_cast<int>(s.input_sources().size());
-  Ref proxy(s.AskedInput(real.get(), place, call.meta, "lru_cache " + std::to_string(calls_.size())));
+  Ref proxy(s.AskedInput(real, place, call.meta, "lru_cache " + std::to_string(calls_.size())));
   if (!proxy) return nullptr;
   calls_.push_back(std::move(call));
   proxies_.push_back(Borrow(proxy.get()));
   return proxy.release();
+}
+
+// A cache with a bound drops what was not asked for the longest, so that its calls keep their order: what would wait
+// for the exit is asked for with the others.
+bool CachedInputs::TakeWaiting(Session& s, const Call& next) {
+  if (!next.bounded) return true;
+  for (CacheCall& c : s.pending().cache_calls) {
+    if (c.cached.cache.get() != next.cache.get() || !c.call.method) continue;
+    Call call{Borrow(next.cache.get()), Borrow(next.function.get()), {}, {}, true, c.made};
+    for (const Ref& a : c.call.args) call.args.push_back({Form::kObject, Borrow(a.get())});
+    if (c.call.method.get() != next.cache.get()) {  // a partial
+      Ref named(PyObject_GetAttrString(c.call.method.get(), "keywords")), names(named ? PyList_New(0) : nullptr);
+      PyObject *k, *v;
+      for (Py_ssize_t at = 0; names && PyDict_Next(named.get(), &at, &k, &v);) {
+        if (PyList_Append(names.get(), k) < 0) return false;
+        call.args.push_back({Form::kObject, Borrow(v)});
+      }
+      call.kwnames = Ref(names ? PyList_AsTuple(names.get()) : nullptr);
+      if (!call.kwnames) return false;
+    }
+    call.given.object = Borrow(c.result.get());
+    calls_.push_back(std::move(call));
+    proxies_.emplace_back();
+    c.call.method = Ref();  // and it stays known that the program makes this call
+  }
+  return true;
+}
+
+// What the function gives now is a tensor whose size follows from the numbers, or made of numbers that do: its code is
+// captured, once, for nothing but that.
+PyObject* CachedInputs::Capture(CaptureSemantics& sem, Session& s, PyObject* cached, PyObject* const* args,
+                                Py_ssize_t nargs, PyObject* kwnames) {
+  const bool known = s.SourceOf(cached) || !s.Find(cached);
+  if (!known || s.later || s.in_custom || s.InLookup() || s.vmap.open() || TapeOf(s)) return nullptr;
+  const bool quiet = !s.pending().count() && WithoutEffects(s.trace().calls);
+  Ref function(PyObject_GetAttrString(cached, "__wrapped__")), info(PyObject_CallMethod(cached, "cache_info", nullptr));
+  PyObject* most = info ? PyTuple_GetItem(info.get(), 2) : nullptr;
+  if (!function || !most) return nullptr;
+  if (!PyFunction_Check(function.get())) return nullptr;
+  Call call{Borrow(cached), Borrow(function.get()), Borrow(kwnames), {}, most != Py_None, false};
+  call.args.resize(nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0));
+  for (size_t i = 0; i < call.args.size(); ++i)
+    if (!Form::Read(s, args[i], true, &call.args[i])) return nullptr;
+  for (size_t i = 0; i < calls_.size(); ++i) {
+    if (!calls_[i].Same(call)) continue;  // the cache counts it
+    if (!quiet && calls_[i].input >= 0) return nullptr;
+    if (!TakeWaiting(s, call)) return nullptr;
+    call.input = calls_[i].input;
+    call.meta = calls_[i].meta;
+    call.key_set = calls_[i].key_set;
+    call.given = calls_[i].given;
+    calls_.push_back(std::move(call));
+    proxies_.push_back(Borrow(proxies_[i].get()));
+    return Py_NewRef(proxies_[i].get());
+  }
+
+  const std::vector<Ref> now = call.Arguments(s.env().hints());
+  std::vector<PyObject*> raw;
+  for (const Ref& a : now) raw.push_back(a.get());
+  Ref real;
+  if (std::count(raw.begin(), raw.end(), nullptr) || !Ask(s, &call, quiet, raw.data(), nargs, &real)) return nullptr;
+  const bool plain = tensor::Classify(real.get()) == tensor::Class::kTorch;
+  tensor::Meta m;
+  PyObject** const own = plain ? _PyObject_GetDictPtr(real.get()) : nullptr;
+  if (plain && (!quiet || !tensor::ReadMeta(real.get(), &m) || m.requires_grad || (own && *own))) return nullptr;
+  if (!plain && !PyTuple_CheckExact(real.get()) && !PyList_CheckExact(real.get()) && !PyDict_CheckExact(real.get()) &&
+      !IsPrimitive(real.get()))
+    return nullptr;
+  const auto& all = s.trace().tensors;
+  const size_t calls = s.trace().calls.size(), tensors = all.size(), others = s.pending().cache_calls.size(),
+               asked = calls_.size(), written = s.pending().count();
+  s.SourceOf(function.get());
+  Ref shown(sem.Call(function.get(), args, nargs, kwnames));
+  s.symbols_refused |= s.broken() && s.options().whole;
+  if (s.broken()) return nullptr;
+  if (!shown && !PyErr_ExceptionMatches(PyExc_Exception)) return nullptr;
+  PyErr_Clear();
+  const auto is_new = [&](const auto& t) { return t.meta.requires_grad; };
+  bool fits = shown && s.pending().count() == written && s.pending().cache_calls.size() == others &&
+              calls_.size() == asked && WithoutEffects(std::span(s.trace().calls).subspan(calls)) &&
+              std::none_of(all.begin() + static_cast<std::ptrdiff_t>(tensors), all.end(), is_new);
+  if (fits && plain) {
+    fits = IsTensor(shown.get());
+    const TensorMeta meta = fits ? s.meta(AsTensor(shown.get())->id) : TensorMeta{};
+    for (const shape::Int& size : meta.sizes) fits = fits && !s.env().AtRun(size);
+    fits = fits && meta.framework == Framework::kTorch && !meta.requires_grad;
+  } else if (fits) {
+    const std::span<const int64_t> hints = s.env().hints();
+    fits = s.trace().calls.size() == calls && Form::Read(s, shown.get(), false, &call.given) &&
+           call.given.Is(real.get(), &hints);
+  }
+  if (!fits) {
+    s.symbols_refused |= s.options().whole;  // one version for each number
+    return s.broken() ? nullptr : s.Break(BreakId::kUnknownCall, "a functools.lru_cache asked for numbers that change");
+  }
+  s.trace().calls.resize(calls);
+  if (!TakeWaiting(s, call)) return nullptr;
+  if (plain) return TakeTensor(s, std::move(call), real.get(), shown.get());
+  call.given.Mark(s, shown.get(), s.guards().Const(cached));
+  calls_.push_back(std::move(call));
+  proxies_.push_back(Borrow(shown.get()));
+  return shown.release();
 }
 
 // Is it what the graph was made for? Attributes of its own would be looked for where they are not.
@@ -458,6 +465,11 @@ static bool Fits(PyObject* result, const TensorMeta& meta, uint64_t key_set, std
   return fits;
 }
 
+bool CachedInputs::Call::Fits(PyObject* result, std::span<const int64_t> symbols) const {
+  if (input < 0) return result && given.Is(result, &symbols);
+  return framejit::capture::Fits(result, meta, key_set, symbols);
+}
+
 bool CachedInputs::Ask(PyObject** inputs, std::span<const int64_t> symbols, std::vector<Ref>* held) const {
   struct Question {
     std::vector<Ref> args;
@@ -468,7 +480,10 @@ bool CachedInputs::Ask(PyObject** inputs, std::span<const int64_t> symbols, std:
   std::vector<Question> all;
   for (const Call& c : calls_) {  // All are looked at before one is asked for: caches count.
     Question q{c.Arguments(symbols), {}};
-    for (const Ref& a : q.args) q.raw.push_back(a.get());
+    for (const Ref& a : q.args) {
+      if (!a) return PyErr_Clear(), false;
+      q.raw.push_back(a.get());
+    }
     q.nargs = static_cast<Py_ssize_t>(q.raw.size()) - (c.kwnames ? PyTuple_GET_SIZE(c.kwnames.get()) : 0);
     PyObject* dict;
     Ref name;
@@ -476,7 +491,7 @@ bool CachedInputs::Ask(PyObject** inputs, std::span<const int64_t> symbols, std:
     const bool waits = !entry && Waits(c.cache.get(), q.raw.data(), q.nargs, c.kwnames.get());
     if (!dict || (!waits && (!entry || guard::DictLookup(dict, name.get()) != entry))) return PyErr_Clear(), false;
     if (entry) q.has = Borrow(c.bounded ? ResultIn(entry) : entry);
-    if (entry && !Fits(q.has.get(), c.meta, c.key_set, symbols)) return PyErr_Clear(), false;
+    if (entry && !c.Fits(q.has.get(), symbols)) return PyErr_Clear(), false;
     all.push_back(std::move(q));
   }
   for (size_t i = 0; i < calls_.size(); ++i) {
@@ -485,8 +500,8 @@ bool CachedInputs::Ask(PyObject** inputs, std::span<const int64_t> symbols, std:
     Ref result(made && all[i].has
                    ? all[i].has.release()
                    : PyObject_Vectorcall(c.cache.get(), all[i].raw.data(), all[i].nargs, c.kwnames.get()));
-    if (!Fits(result.get(), c.meta, c.key_set, symbols)) return PyErr_Clear(), false;
-    inputs[c.input] = result.get();
+    if (!c.Fits(result.get(), symbols)) return PyErr_Clear(), false;
+    if (c.input >= 0) inputs[c.input] = result.get();
     held->push_back(std::move(result));
   }
   return true;
@@ -499,7 +514,7 @@ PyObject* CaptureSemantics::CallLru(PyObject* callable, PyObject** args, Py_ssiz
   // class is not known by itself.
   bool values = s_.SourceOf(callable) || !s_.Find(callable);
   std::vector<Ref> numbers;
-  if (std::any_of(args, args + total, IsSymInt)) {
+  if (std::any_of(args, args + total, HoldsNumber)) {
     PyObject* asked = s_.cached.Capture(*this, s_, callable, args, nargs, kwnames);
     if (asked || s_.broken() || PyErr_Occurred()) return asked;
   }

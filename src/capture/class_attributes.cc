@@ -2,6 +2,8 @@
 #include "capture/class_attributes.h"
 
 #include <cstring>
+#include <map>
+#include <tuple>
 
 #include "capture/drops.h"
 #include "capture/origins.h"
@@ -33,6 +35,23 @@ bool MayWait(Session& s, PyTypeObject* type, PyObject* name, PyObject* value) {
          !(meta && IsDataDescr(meta)) && plain(_PyType_Lookup(type, name)) && plain(value);
 }
 
+// A class that a program changes in each call is another one to the guards each time: counters do that. Has an earlier
+// capture of this code found another number there?
+bool ChangesEachTime(Session& s, PyTypeObject* type, PyObject* name, PyObject* real) {
+  constexpr size_t kMostPlaces = 4096;
+  struct Seen {
+    Ref value;
+    bool changes = false;
+  };
+  static auto& seen = *new std::map<std::tuple<void*, PyTypeObject*, PyObject*>, Seen>;
+  if (!real || !PyLong_CheckExact(real) || s.options().whole) return false;
+  if (seen.size() > kMostPlaces) seen.clear();
+  Seen& here = seen[{fj_code(s.root()), type, name}];
+  if (here.value && PyObject_RichCompareBool(here.value.get(), real, Py_NE) == 1) here.changes = true;
+  here.value = Borrow(real);
+  return here.changes;
+}
+
 }  // namespace
 
 // The class of the program's behind one that framejit.compile(module) has made (framejit._module), or the class itself.
@@ -53,6 +72,8 @@ int CaptureSemantics::StoreClassAttr(PyTypeObject* type, PyObject* name, PyObjec
   PyObject* real = PyDict_GetItemWithError(guard::TypeDict(type), name);
   if (!real && PyErr_Occurred()) return -1;
   if (real != value && !DropsQuietly(real)) return s_.Break(BreakId::kSideEffect, kSeenToDie), -1;
+  if (ChangesEachTime(s_, type, name, real))
+    return s_.Break(BreakId::kSideEffect, "an attribute of a class that is another number in each call"), -1;
   if (type == tensor::DataParallelType() && value != Py_None &&
       !PyUnicode_CompareWithASCIIString(name, "_active_ddp_module"))
     s_.data_parallel = value;

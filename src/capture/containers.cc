@@ -21,6 +21,15 @@ Ref KeysOf(PyObject* dict) {
   return Ref(it ? PySequence_List(it.get()) : PyErr_Occurred() ? nullptr : PyDict_Keys(dict));
 }
 
+int SetIn(PyObject* dict, PyObject* key, PyObject* value) {
+  if (!PyODict_Check(dict)) return value ? PyDict_SetItem(dict, key, value) : PyDict_DelItem(dict, key);
+  return value ? PyODict_SetItem(dict, key, value) : PyODict_DelItem(dict, key);
+}
+
+bool IsPlainDict(PyObject* o) {
+  return PyDict_CheckExact(o) || PyODict_CheckExact(o);
+}
+
 bool Session::Reads(PyObject* container, PyObject* key, const Source* source) {
   Origin* g = Find(container);
   if (!Unchanged(container, key) || (g && g->real && !Unchanged(g->real, key))) return false;
@@ -207,7 +216,7 @@ bool Session::NoteContents(PyObject* o, bool deep) {
     bool outside = g && g->kind == Origin::kOutside;
     if (outside && !Reads(o)) return false;
     if (outside && g->contents_noted && !deep) return true;
-    if (outside && pending_.Has(o) && !PyDict_CheckExact(o))
+    if (outside && pending_.Has(o) && !IsPlainDict(o))
       return Break(BreakId::kSideEffect, "a dict with pending stores is read as a whole"), false;
     const Source* s = outside ? g->source : nullptr;
     if (outside && !g->contents_noted) {
@@ -449,14 +458,15 @@ int Session::WriteDictItem(PyObject* dict, PyObject* key, PyObject* value) {
   PyObject* real = PyDict_GetItemWithError(dict, key);
   if (!real && PyErr_Occurred()) return -1;
   if (real && real != value && !DropsQuietly(real)) return Break(BreakId::kSideEffect, kSeenToDie), -1;
-  // It was read as a whole: what looks at it since then looks at a copy of ours, if that has tensors.
-  const bool replaces = value && real && g && g->shadow && g->shadow != dict;
-  if (g && g->contents_noted && !replaces) {
-    if (g->viewed || PyODict_Check(dict))
+  // It was read as a whole: what looks at it since then looks at a copy of ours, which changes with it, if there is
+  // one.
+  const bool copied = g && g->shadow && g->shadow != dict;
+  if (g && g->contents_noted && !copied) {
+    if (g->viewed || (PyODict_Check(dict) && !IsPlainDict(dict)))
       return Break(BreakId::kSideEffect, "an item of a dict that was read as a whole"), -1;
-    g->shadow = nullptr;  // whoever reads it from now on gets another copy
+    g->shadow = nullptr;  // whoever reads it from now on gets a copy
   }
-  if (replaces && PyDict_SetItem(g->shadow, key, value) < 0) return -1;
+  if (copied && SetIn(g->shadow, key, value) < 0) return -1;
   Origin* was = real ? Find(real) : nullptr;
   if (was && was->proxy && was->proxy == value && pending_.Has(dict) && !pending_.Deletes(dict, key)) {  // put back
     const bool read = std::any_of(reads_.begin(), reads_.end(), [&](const Read& r) {

@@ -8,6 +8,9 @@ namespace framejit::capture {
 // The keys of a dict, in the order in which the program goes through them, which an OrderedDict keeps apart from its
 // dict. Null: an error.
 Ref KeysOf(PyObject* dict);
+// dict[key] = value, of an OrderedDict in its own order. Null deletes the item.
+int SetIn(PyObject* dict, PyObject* key, PyObject* value);
+bool IsPlainDict(PyObject* o);  // a dict or an OrderedDict, and no subclass's
 
 // Goes one level deeper into nested containers, whose depth is limited because a container may hold itself.
 struct Session::Descent {

@@ -38,6 +38,15 @@ bool IsBoundEnum(PyObject* o) {
   return dict && PyDict_GetItemString(dict, "__members__");
 }
 
+// A container of that kind, of that many items where it is none that grows. It is null without an error where it is of
+// no such kind.
+PyObject* NewLike(PyObject* o) {
+  if (PyTuple_CheckExact(o)) return PyTuple_New(PyTuple_GET_SIZE(o));
+  if (PyList_CheckExact(o)) return PyList_New(PyList_GET_SIZE(o));
+  if (PyODict_Check(o) && !PyDict_CheckExact(o)) return PyODict_New();  // Its items are in the same order.
+  return PyDict_Check(o) ? PyDict_New() : nullptr;
+}
+
 // The lists and tuples that an iterator made here has still to go through.
 void ListsOf(PyObject* o, std::vector<PyObject*>& lists) {
   for (PyTypeObject* t : {&PyListIter_Type, &PyTupleIter_Type, &PyZip_Type, &PyEnum_Type}) {
@@ -130,23 +139,19 @@ PyObject* Session::PrivateForC(PyObject* o, bool asked_nothing) {
 
 // An outside dict with stores that wait: as the program sees it.
 PyObject* Session::PendingForC(PyObject* o, bool asked_nothing) {
-  Ref copy(PyDict_New());
-  PyObject *k, *v;
-  Py_ssize_t pos = 0;
-  while (copy && PyDict_Next(o, &pos, &k, &v)) {
-    Origin* c = Find(v);
-    PyObject* x = c && c->proxy ? c->proxy : ForC(v, asked_nothing);
-    if (!x || PyDict_SetItem(copy.get(), k, x) < 0) return nullptr;
+  Ref copy(NewLike(o)), keys = KeysOf(o);
+  if (!copy || !keys) return nullptr;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(keys.get()); ++i) {
+    PyObject *k = PyList_GET_ITEM(keys.get(), i), *v = PyDict_GetItemWithError(o, k);
+    Origin* c = v ? Find(v) : nullptr;
+    PyObject* x = !v ? nullptr : c && c->proxy ? c->proxy : ForC(v, asked_nothing);
+    if (!x || SetIn(copy.get(), k, x) < 0) return nullptr;
   }
-  for (auto& st : pending_.stores()) {
-    if (st.dict.get() != o) continue;
-    if ((st.value ? PyDict_SetItem(copy.get(), st.key.get(), st.value.get())
-                  : PyDict_DelItem(copy.get(), st.key.get())) < 0)
-      return nullptr;
-  }
+  for (auto& st : pending_.stores())
+    if (st.dict.get() == o && SetIn(copy.get(), st.key.get(), st.value.get()) < 0) return nullptr;
   PyObject* r = MarkFresh(copy.get());
   keep_.push_back(std::move(copy));
-  return r;
+  return Find(o)->shadow = r;
 }
 
 namespace {
@@ -161,15 +166,6 @@ bool HoldsTensors(PyObject* o) {
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i)
       if (tensor::Classify(PySequence_Fast_GET_ITEM(o, i)) != tensor::Class::kNone) return true;
   return false;
-}
-
-// A container of that kind, of that many items where it is none that grows. It is null without an error where it is of
-// no such kind.
-PyObject* NewLike(PyObject* o) {
-  if (PyTuple_CheckExact(o)) return PyTuple_New(PyTuple_GET_SIZE(o));
-  if (PyList_CheckExact(o)) return PyList_New(PyList_GET_SIZE(o));
-  if (PyODict_Check(o) && !PyDict_CheckExact(o)) return PyODict_New();  // Its items are in the same order.
-  return PyDict_Check(o) ? PyDict_New() : nullptr;
 }
 
 }  // namespace
@@ -192,7 +188,7 @@ bool Session::CopyForC(PyObject* o, PyObject* copy, bool asked_nothing, bool* di
       PyObject* c = v ? child(v) : nullptr;
       if (!c) return false;
       *differs |= c != v;
-      if ((PyODict_Check(copy) ? PyODict_SetItem(copy, k, c) : PyDict_SetItem(copy, k, c)) < 0) return false;
+      if (SetIn(copy, k, c) < 0) return false;
     }
   } else {
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i) {
@@ -224,7 +220,7 @@ PyObject* Session::ForC(PyObject* o, bool asked_nothing) {
   };
   if (g->shallow) return ForC(g->real, asked_nothing);
   if (g->real) return asked_nothing || !g->hides ? o : refuse();
-  if (PyDict_CheckExact(o) && pending_.Has(o) && (!g->shadow || g->shadow == o)) return PendingForC(o, asked_nothing);
+  if (IsPlainDict(o) && pending_.Has(o) && (!g->shadow || g->shadow == o)) return PendingForC(o, asked_nothing);
   if (g->shadow && (asked_nothing || !Find(g->shadow)->hides)) return g->shadow;
   bool differs = false, hides = PyDict_Check(o) && AnswersItself(Py_TYPE(o));
   const bool plain = PyTuple_CheckExact(o) || PyList_CheckExact(o) || PyDict_CheckExact(o);

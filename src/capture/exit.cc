@@ -1,4 +1,5 @@
-// This file has the recipes of exit.h. Objects that are shared stay shared, as each has one node. Cycles are refused.
+// This file has the recipes of exit.h. Objects that are shared stay shared, as each has one node. A list, dict, cell or
+// instance that contains itself is made empty, where it is first needed, and filled behind all that it holds.
 #include "capture/exit.h"
 
 #include <algorithm>
@@ -17,7 +18,6 @@
 
 namespace framejit::capture {
 
-using diag::RunEnd;
 namespace {
 
 // All of whose fields are items.
@@ -72,6 +72,49 @@ namespace {
 int Push(Recipe& r, RecipeNode n) {
   r.nodes.push_back(std::move(n));
   return static_cast<int>(r.nodes.size()) - 1;
+}
+
+// Of an instance that is made again by its type's base in C, without its __init__, which has a __dict__ at most.
+bool HoldsNothing(PyTypeObject* base) {
+  static PyObject* const simple = FromModule("types", "SimpleNamespace");
+  return base == &PyBaseObject_Type || reinterpret_cast<PyObject*>(base) == simple;
+}
+
+// An empty one of what can be filled later.
+std::optional<RecipeNode> EmptyOf(PyObject* o) {
+  PyTypeObject *t = Py_TYPE(o), *base = LayoutOf(t);
+  if (t == &PyList_Type) return RecipeNode{RecipeNode::kList};
+  if (t == &PyDict_Type) return RecipeNode{RecipeNode::kDict};
+  if (PyCell_Check(o)) return RecipeNode{RecipeNode::kCell};
+  const bool ordered = OfType(base, CType::kOrderedDict);
+  if (IsWrapper(o) || (base == t && !ordered && !HoldsNothing(t))) return {};
+  if (!HoldsNothing(base) && base != &PyDict_Type && base != &PyList_Type && !ordered) return {};
+  RecipeNode n{RecipeNode::kInstance};
+  n.object = Borrow(reinterpret_cast<PyObject*>(t));
+  return n;
+}
+
+// Does what makes this node ask objects for more than which they are? They may be empty yet.
+bool LooksInto(const std::vector<RecipeNode>& nodes, const RecipeNode& n) {
+  const auto asks = [&](int child) {  // its hash
+    const RecipeNode::Kind kind = nodes[child].kind;
+    return kind == RecipeNode::kTuple || kind == RecipeNode::kInstance || kind == RecipeNode::kReduce;
+  };
+  switch (n.kind) {
+    case RecipeNode::kSet:
+    case RecipeNode::kFrozenSet: return std::any_of(n.children.begin(), n.children.end(), asks);
+    case RecipeNode::kDict:
+      for (size_t i = 0; i < n.children.size(); i += 2)
+        if (asks(n.children[i])) return true;
+      return false;
+    case RecipeNode::kReduce: {
+      PyObject* make = nodes[n.children[0]].object.get();
+      return !make || !PyType_Check(make) || reinterpret_cast<PyTypeObject*>(make)->tp_flags & Py_TPFLAGS_HEAPTYPE;
+    }
+    case RecipeNode::kIterator:
+    case RecipeNode::kBound: return true;
+    default: return false;
+  }
 }
 
 int AddConst(Recipe& r, PyObject* o) {
@@ -152,9 +195,19 @@ int Recipe::Add(PyObject* o) {
     return lazy->resolved ? Add(lazy->resolved) : AddInput(lazy->source);
   }
   auto [it, added] = memo_.try_emplace(o, -2);
-  if (!added) return it->second == -2 ? Fail("an object that contains itself") : it->second;
-  int k = AddFresh(o);
-  memo_[o] = k;
+  if (!added && it->second != -2) return it->second;
+  constexpr const char* kCycle = "an object that contains itself";
+  if (!added) {
+    auto empty = EmptyOf(o);
+    return empty ? memo_[o] = Push(std::move(*empty)) : Fail(kCycle);
+  }
+  const int k = AddFresh(o), empty = std::exchange(memo_[o], k);
+  if (empty < 0 || k < 0) return k;
+  const auto begin = nodes.begin() + empty + 1;
+  if (k + 1 != static_cast<int>(nodes.size()) || nodes[k].kind != nodes[empty].kind ||
+      std::any_of(begin, nodes.end(), [this](const RecipeNode& n) { return LooksInto(nodes, n); }))
+    return memo_[o] = Fail(kCycle);
+  nodes[k].index = empty + 1;
   return k;
 }
 
@@ -414,11 +467,11 @@ bool Recipe::AddSlots(PyObject* o, std::vector<int>* out) {
 int Recipe::AddInstance(PyObject* o) {
   PyTypeObject *t = Py_TYPE(o), *base = LayoutOf(t);
   bool ordered = OfType(base, CType::kOrderedDict);
-  if (base != &PyBaseObject_Type && base != &PyDict_Type && base != &PyList_Type && base != &PyTuple_Type && !ordered)
+  if (!HoldsNothing(base) && base != &PyDict_Type && base != &PyList_Type && base != &PyTuple_Type && !ordered)
     return Fail(std::string("a ") + t->tp_name);
   RecipeNode n{RecipeNode::kInstance};
   n.object = Borrow(reinterpret_cast<PyObject*>(t));
-  if (base != &PyBaseObject_Type) {
+  if (!HoldsNothing(base)) {
     Ref copy = ContentsOf(o, base);
     n.items = copy ? Add(copy.get()) : -1;
     s_->Keep(copy.release());  // its address is in the memo
@@ -448,7 +501,7 @@ int Recipe::AddFresh(PyObject* o) {
   if (auto node = AddCode(o)) return *node;
   if (auto node = AddValue(o)) return *node;
   PyTypeObject* t = Py_TYPE(o);
-  return LayoutOf(t) == t && !OfType(t, CType::kOrderedDict) ? AddBuiltin(o) : AddInstance(o);
+  return LayoutOf(t) == t && !OfType(t, CType::kOrderedDict) && !HoldsNothing(t) ? AddBuiltin(o) : AddInstance(o);
 }
 
 int Recipe::AddIterator(PyObject* iterator, PyObject* container) {
@@ -510,8 +563,9 @@ PyObject* MakeFunction(const RecipeNode& n, const At& at) {
   return r;
 }
 
-PyObject* MakeInstance(const RecipeNode& n, const At& at) {
-  PyObject* r = nullptr;
+// empty_one: the one that was made before, if there is one; it is taken.
+PyObject* MakeInstance(const RecipeNode& n, const At& at, PyObject* empty_one) {
+  PyObject* r = empty_one;
   const size_t m = n.children.size();
   auto* t = reinterpret_cast<PyTypeObject*>(n.object.get());
   static PyObject* empty = PyTuple_New(0);
@@ -520,9 +574,10 @@ PyObject* MakeInstance(const RecipeNode& n, const At& at) {
     Ref args(PyTuple_Pack(1, at(n.items)));
     r = args ? PyTuple_Type.tp_new(t, args.get(), nullptr) : nullptr;
   } else {
-    r = base->tp_new(t, empty, nullptr);
-    if (r && base == &PyList_Type && PyList_SetSlice(r, 0, 0, at(n.items)) < 0) return Py_DECREF(r), nullptr;
-    if (r && PyDict_Check(r)) {
+    if (!r) r = base->tp_new(t, empty, nullptr);
+    if (r && base == &PyList_Type && n.items >= 0 && PyList_SetSlice(r, 0, 0, at(n.items)) < 0)
+      return Py_DECREF(r), nullptr;
+    if (r && PyDict_Check(r) && n.items >= 0) {
       PyObject *k, *v;
       Py_ssize_t pos = 0;
       while (PyDict_Next(at(n.items), &pos, &k, &v)) {
@@ -551,7 +606,9 @@ int Recipe::Build(PyObject* const* inputs, PyObject* const* outs, const int64_t*
   auto at = [&](int i) { return (*values)[i].get(); };
   for (size_t i = 0; i < nodes.size(); ++i) {
     const RecipeNode& n = nodes[i];
-    PyObject* r = nullptr;
+    bool fills = n.index && (n.kind == RecipeNode::kList || n.kind == RecipeNode::kDict ||
+                             n.kind == RecipeNode::kCell || n.kind == RecipeNode::kInstance);
+    PyObject* r = fills ? Borrow(at(n.index - 1)).release() : nullptr;
     size_t m = n.children.size();
     switch (n.kind) {
       case RecipeNode::kConst: r = Borrow(n.object.get()).release(); break;
@@ -567,11 +624,15 @@ int Recipe::Build(PyObject* const* inputs, PyObject* const* outs, const int64_t*
         for (size_t k = 0; r && k < m; ++k) PyTuple_SET_ITEM(r, k, Borrow(at(n.children[k])).release());
         break;
       case RecipeNode::kList:
-        r = PyList_New(m);
-        for (size_t k = 0; r && k < m; ++k) PyList_SET_ITEM(r, k, Borrow(at(n.children[k])).release());
+        if (!r) r = PyList_New(m), fills = false;
+        for (size_t k = 0; r && k < m; ++k)
+          if (!fills)
+            PyList_SET_ITEM(r, k, Borrow(at(n.children[k])).release());
+          else if (PyList_Append(r, at(n.children[k])) < 0)
+            return Py_DECREF(r), -1;
         break;
       case RecipeNode::kDict:
-        r = PyDict_New();
+        if (!r) r = PyDict_New();
         for (size_t k = 0; r && k + 1 < m; k += 2)
           if (PyDict_SetItem(r, at(n.children[k]), at(n.children[k + 1])) < 0) return Py_DECREF(r), -1;
         break;
@@ -589,9 +650,12 @@ int Recipe::Build(PyObject* const* inputs, PyObject* const* outs, const int64_t*
         r = Py_TYPE(n.object.get())->tp_descr_get(n.object.get(), self, reinterpret_cast<PyObject*>(Py_TYPE(self)));
         break;
       }
-      case RecipeNode::kCell: r = PyCell_New(m ? at(n.children[0]) : nullptr); break;
+      case RecipeNode::kCell:
+        if (!r) r = PyCell_New(nullptr);
+        if (r && m) PyCell_SET(r, Py_NewRef(at(n.children[0])));
+        break;
       case RecipeNode::kFunction: r = MakeFunction(n, at); break;
-      case RecipeNode::kInstance: r = MakeInstance(n, at); break;
+      case RecipeNode::kInstance: r = MakeInstance(n, at, r); break;
       case RecipeNode::kIterator: {
         Ref view(n.object.get() == Py_None ? Borrow(at(n.children[0]))
                                            : Ref(PyObject_CallMethodNoArgs(at(n.children[0]), n.object.get())));
@@ -615,58 +679,6 @@ int Recipe::Build(PyObject* const* inputs, PyObject* const* outs, const int64_t*
     (*values)[i] = Ref(r);
   }
   return 0;
-}
-
-// --- Exit
-
-RunEnd Exit::Take(PyObject** inputs, PyObject** out, const int64_t* symbols, size_t num_symbols, bool changed,
-                  FjFrame* frame, PyObject** result) {
-  std::vector<Ref> held, values;
-  for (size_t i = 0; i < recipe.outputs.size(); ++i) held.emplace_back(out[i]);
-  if (recipe.Build(inputs, out, symbols, num_symbols, &values) < 0)
-    return changed ? RunEnd::kRaised : tensor::EndOfCall();
-  if (!Effects(values)) return RunEnd::kRaised;
-  *result = returns ? Py_NewRef(values[return_node].get()) : nullptr;
-  if (!returns) Land(values, frame);
-  return RunEnd::kOk;
-}
-
-bool Exit::Effects(const std::vector<Ref>& values) {
-  for (const Store& st : stores) {
-    PyObject* d = values[st.dict].get();
-    PyObject *key = values[st.key].get(), *value = st.value < 0 ? nullptr : values[st.value].get();
-    int bad = PyType_Check(d)     ? PyObject_SetAttr(d, key, value)
-              : !PyDict_Check(d)  ? Py_TYPE(key)->tp_descr_set(key, d, value)
-              : !PyODict_Check(d) ? value ? PyDict_SetItem(d, key, value) : PyDict_DelItem(d, key)
-              : value ? PyODict_SetItem(d, key, value)
-                                  : PyODict_DelItem(d, key);
-    if (bad < 0) return false;
-  }
-  for (Call& c : calls) {
-    if (std::exchange(c.made, false)) continue;
-    std::vector<PyObject*> args;
-    for (int node : c.args) args.push_back(values[node].get());
-    Ref r(PyObject_Vectorcall(c.method.get(), args.data(), args.size(), nullptr));
-    if (!r) return false;
-  }
-  for (auto [cell, value] : cells)
-    if (PyCell_Set(values[cell].get(), value < 0 ? nullptr : values[value].get()) < 0) return false;
-  if (grad_after >= 0) tensor::SetGradMode(grad_after);
-  return true;
-}
-
-void Exit::Land(const std::vector<Ref>& values, FjFrame* frame) const {
-  PyObject** p = fj_localsplus(frame);
-  int nlocals = fj_nlocalsplus(frame), old_depth = fj_stack_depth(frame);
-  std::vector<Ref> dropped;  // destructors run when the frame is whole again
-  for (auto [slot, node] : slots) {
-    dropped.emplace_back(p[slot]);
-    p[slot] = node < 0 ? nullptr : Borrow(values[node].get()).release();
-  }
-  for (int i = 0; i < old_depth; ++i) dropped.emplace_back(p[nlocals + i]);
-  for (int i = 0; i < depth; ++i) p[nlocals + i] = stack[i] < 0 ? nullptr : Borrow(values[stack[i]].get()).release();
-  fj_set_stack_depth(frame, depth);
-  fj_set_next(frame, next);
 }
 
 }  // namespace framejit::capture

@@ -34,7 +34,7 @@ struct RecipeNode {
     kReduce,    // children: callable, args tuple, [state]
   } kind;
   Ref object;                 // kConst; kBound: the descriptor; kFunction: a function to copy; kInstance: the type
-  int index = 0;              // Of kInput, kOutput and kItem.
+  int index = 0;              // Of kInput, kOutput and kItem. Of what was made empty before: that node + 1.
   shape::Int expr;            // Of kSym and kSymFloat.
   std::vector<int> children;  // kInstance: the descriptors of slots, each with its value
   int dict = -1;              // kInstance: node of its __dict__, -1 none
@@ -47,6 +47,7 @@ class Recipe {
   // The node for `o` as captured code sees it, or -1 where it cannot be rebuilt, as why() tells.
   int Add(PyObject* o);
   int AddInput(const Source* source);
+  bool Holds(PyObject* o) const { return memo_.contains(o); }
   const std::string& why() const { return why_; }
   // The sources of outside objects that nodes name; these come after the tensors among the inputs.
   std::vector<const Source*> object_sources;
@@ -86,7 +87,7 @@ class Recipe {
   int PushIterator(PyObject* container, Py_ssize_t taken, const char* method);
 
   Session* s_;
-  std::unordered_map<PyObject*, int> memo_;  // A node is -2 while it is being made: then there is a cycle.
+  std::unordered_map<PyObject*, int> memo_;  // A node is -2 while it is being made.
   std::unordered_map<const Source*, int> input_index_;
   std::string why_;
 };

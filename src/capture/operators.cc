@@ -3,6 +3,7 @@
 #include "absl/functional/function_ref.h"
 #include "capture/builtins.h"
 #include "capture/changed_sets.h"
+#include "capture/containers.h"
 #include "capture/identity.h"
 #include "capture/policy/generators.h"
 #include "capture/policy/rounds.h"
@@ -142,6 +143,9 @@ int CaptureSemantics::Is(PyObject* a, PyObject* b) {
   }
   if (IsUnseen(a) || IsUnseen(b)) return AskUnseen(IsUnseen(a) ? a : b), -1;
   const Source *p = nullptr, *q = nullptr;
+  for (PyObject* o : {a, b})  // a container that a cache gives
+    if (const Origin* g = s_.Find(o); g && g->kind == Origin::kFresh && g->source && Py_TYPE(a) == Py_TYPE(b))
+      return s_.Break(BreakId::kUnknownCall, "which object a functools.lru_cache has"), -1;
   // A function that is made anew for each call is known by its code, and may be another's next time.
   const bool functions = PyFunction_Check(a) && PyFunction_Check(b) && (s_.IsOutside(a) || s_.IsOutside(b));
   for (auto [o, s] : {std::pair{a, &p}, {b, &q}}) {
@@ -214,7 +218,7 @@ int CaptureSemantics::Truth(PyObject* a) {
   if (IsTensor(a)) return PyObject_IsTrue(a);
   if (IsWrapper(a)) return s_.Break(BreakId::kTensorBool, "a wrapper"), -1;
   if (!IsPrimitive(a)) {
-    if (!(a = s_.Settled(a))) return -1;
+    if (!(a = IsPlainDict(a) && s_.pending().Has(a) ? s_.ForC(a) : s_.Settled(a))) return -1;
     s_.NoteType(Py_TYPE(a));
     if (!s_.NoteLength(a) || (!Container(a) && !s_.ForC(a))) return -1;
   }
@@ -296,8 +300,7 @@ int CaptureSemantics::SetItem(PyObject* o, PyObject* key, PyObject* value) {
                                                                                          PyUnicode_InternFromString(
                                                                                              "__delitem__");
     PyObject* d = _PyType_Lookup(Py_TYPE(o), value ? setitem_name : delitem_name);
-    const bool kind = PyODict_CheckExact(o) || OfType(Py_TYPE(o), CType::kDefaultDict);
-    const bool stays = PyDict_CheckExact(o) || (kind && !s_.Find(o)->contents_noted);
+    const bool stays = IsPlainDict(o) || (OfType(Py_TYPE(o), CType::kDefaultDict) && !s_.Find(o)->contents_noted);
     if (stays && ComparesAsItIs(key) && (value || s_.GuardsKey(o, key))) {
       if (!value) {
         bool found;

@@ -19,8 +19,10 @@ void PendingEffects::Clear() {
 bool PendingEffects::MayDrop() const {
   return !calls_.empty() || !cells_.empty() || !lists_.empty() ||
          std::any_of(stores_.begin(), stores_.end(), [](const PendingStore& st) {
-           if (!PyDict_Check(st.dict.get())) return true;
-           PyObject* old = PyDict_GetItemWithError(st.dict.get(), st.key.get());
+           PyObject* dict = st.dict.get();
+           if (PyType_Check(dict)) dict = guard::TypeDict(reinterpret_cast<PyTypeObject*>(dict));
+           if (!dict || !PyDict_Check(dict)) return true;
+           PyObject* old = PyDict_GetItemWithError(dict, st.key.get());
            if (!old) PyErr_Clear();
            return old && !IsPrimitive(old);
          });

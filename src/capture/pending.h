@@ -43,6 +43,7 @@ struct CacheCall {
   PendingCall call;
   bool made;
   Cached cached;
+  Ref result;  // what the cache has
 };
 
 // A wrapper that was made here (wrappers.h).

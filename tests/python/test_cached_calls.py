@@ -300,3 +300,140 @@ def test_whole_graphs_have_a_version_for_each_number_where_it_must_be(fresh, wha
     f = fresh.compile(body, fullgraph=True)
     for n in (2, 3, 4, 5, 3, 2):
         assert f(torch.ones(n)).tolist() == body(torch.ones(n)).tolist()
+
+
+def shape_programs(maxsize):
+    import torch
+
+    class Recipe:
+        """As in einops: sizes in, and what is to be done with them out, in containers that are the cache's own."""
+
+        def __init__(self):
+            self.axes, self.log, self.extra, self.kept = [1, 0], [], 0, None
+
+        @functools.lru_cache(maxsize=maxsize)
+        def cooked(self, shape, lengths, scale=1):
+            self.seen = None
+            sizes = list(shape)
+            for axis, length in lengths:
+                if sizes[axis] % length:
+                    raise ValueError(f"{sizes[axis]} by {length}")
+                sizes[axis] //= length
+            return sizes, self.axes if len(shape) == 2 else None, {"last": shape[-1] * scale + self.extra, "all": tuple(sizes)}
+
+        @functools.lru_cache(maxsize=maxsize)
+        def pure(self, shape, lengths=(), scale=1):
+            sizes = list(shape)
+            for axis, length in lengths:
+                if sizes[axis] % length:
+                    raise ValueError(f"{sizes[axis]} by {length}")
+                sizes[axis] //= length
+            return sizes, self.axes if len(shape) == 2 else None, {"last": shape[-1] * scale + self.extra, "all": tuple(sizes)}
+
+        @functools.lru_cache(maxsize=maxsize)
+        def padded(self, n):
+            return (n + 7) // 8 * 8
+
+        def read(self, x):
+            sizes, axes, more = self.pure(x.shape)
+            return x.reshape([*sizes, 1]).permute(*axes, 2).reshape(more["all"]) * more["last"]
+
+        def plain_tuple(self, x):
+            return x * self.pure(tuple(x.shape), ((0, 1),), scale=2)[2]["last"] + len(self.pure((x.shape[0], 2))[0])
+
+        def constant_between(self, x):
+            return x * self.pure((4, 5))[2]["last"] + self.pure(x.shape)[0][0] + self.pure((4, 5))[0][1] + self.padded(x.shape[0])
+
+        def number(self, x):
+            return torch.nn.functional.pad(x, (0, 0, 0, self.padded(x.shape[0]) - x.shape[0]))
+
+        def divided(self, x):
+            try:
+                return x + self.pure(x.shape, ((0, 2),))[0][0]
+            except ValueError as e:
+                return x + len(str(e))
+
+        def given(self, x):
+            return x + 1, self.pure(x.shape)
+
+        def given_part(self, x):
+            return x + 1, self.pure(x.shape)[2]
+
+        def kept_in_an_attribute(self, x):
+            self.kept = self.pure(x.shape)[0]
+            return x + 1
+
+        def changed(self, x):
+            sizes = self.pure(x.shape)[0]
+            sizes.append(len(sizes))
+            return x * sizes[-1]
+
+        def is_one(self, x):
+            a, b = self.pure(x.shape), self.pure((x.shape[0], x.shape[1]))
+            return x + (1 if a is b else 2), a[1] is self.axes, a[0] is b[2]["all"]
+
+        def written_before(self, x):
+            self.log.append(1)
+            return x + self.pure(x.shape)[2]["last"]
+
+        def of_a_function_that_writes(self, x):
+            return x + self.cooked(x.shape, ())[2]["last"]
+
+    return Recipe
+
+
+SHAPE_PROGRAMS = [n for n in vars(shape_programs(None)) if not n.startswith("__") and n not in ("cooked", "pure", "padded")]
+ONE_GRAPH = ["read", "plain_tuple", "constant_between", "number", "divided"]
+KEPT = ["given", "given_part", "kept_in_an_attribute", "changed", "is_one", "written_before", "of_a_function_that_writes"]
+
+
+@pytest.mark.parametrize("maxsize", [None, 2, 128])
+@pytest.mark.parametrize("name", SHAPE_PROGRAMS)
+@pytest.mark.parametrize("dynamic", [True, None])
+def test_sizes_in_tuples_among_the_arguments(fresh, name, maxsize, dynamic):
+    """What the cache has is what a call gives, the same object too, and each call is counted once."""
+    torch = pytest.importorskip("torch")
+    seen = []
+    for compiled in (False, True):
+        cls = shape_programs(maxsize)
+        recipe, outcomes = cls(), []
+        f = fresh.compile(getattr(cls, name), dynamic=dynamic) if compiled else getattr(cls, name)
+        for step, n in enumerate((4, 2, 4, 6, 8, 2, 4, 6, 8, 3, 4, 10, 12)):
+            recipe.extra += step == 6  # what is cached stays
+            if step == 8 and maxsize == 128:
+                cls.pure(recipe, torch.Size((8, 3)))[0].append(5), cls.pure(recipe, (8, 3))[0].pop()
+            if step == 9:
+                recipe.axes = [1, 0]
+            y = f(recipe, torch.arange(3.0 * n).reshape(n, 3))
+            first, *rest = y if isinstance(y, tuple) else (y,)
+            own = rest and name.startswith("given") and any(rest[0] is o for o in (cls.pure(recipe, (n, 3)), cls.pure(recipe, (n, 3))[2]))
+            counts = [] if name in KEPT or dynamic is None else [tuple(c.cache_info()) for c in (cls.pure, cls.padded)]
+            outcomes.append((first.tolist(), own, [r for r in rest if isinstance(r, bool)], recipe.log, counts))
+            outcomes.append((recipe.kept, recipe.kept is None or recipe.kept is cls.pure(recipe, (n, 3))[0]))
+        seen.append(outcomes)
+    for a, b in zip(*seen):
+        assert a == b
+
+
+@pytest.mark.parametrize("name", ONE_GRAPH)
+def test_sizes_in_tuples_are_one_graph(fresh, name):
+    torch = pytest.importorskip("torch")
+    cls = shape_programs(128)
+    recipe, f = cls(), fresh.compile(getattr(cls, name), dynamic=True, fullgraph=True)
+    for n in (4, 8, 6, 4, 8, 6):
+        f(recipe, torch.ones(n, 3))
+    info = f.cache_info()
+    assert (info["captures"], info["breaks"], info["recompiles"]) == (1, 0, 0)
+    assert info["outcomes"]["run"]["graph"] >= 4
+
+
+def test_a_cache_whose_list_was_changed_is_asked_each_time(fresh):
+    torch = pytest.importorskip("torch")
+    cls = shape_programs(None)
+    recipe = cls()
+    f = fresh.compile(lambda r, x: x * r.pure(x.shape)[0][0], dynamic=True)
+    for n in (4, 2, 4):
+        assert f(recipe, torch.ones(n, 3)).sum() == 3 * n * n
+    cls.pure(recipe, (4, 3))[0][0] = 100
+    assert f(recipe, torch.ones(4, 3)).sum() == 1200
+    assert f(recipe, torch.ones(2, 3)).sum() == 12

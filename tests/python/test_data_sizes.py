@@ -584,3 +584,16 @@ def test_bags_that_the_last_offset_ends(fresh, mode):
         torch.testing.assert_close(ours, eager)
         for a, b in zip(*(torch.autograd.grad(y.sum(), w) for y in (ours, eager)), strict=True):
             torch.testing.assert_close(a, b)
+
+
+def test_a_size_that_was_made_up_raises_nothing(fresh):
+    """While capturing such a size is made up at first: a module that raises for most is captured again with the right one."""
+    torch.manual_seed(0)
+    module = torch.nn.AdaptiveLogSoftmaxWithLoss(8, 20, [5, 10]).requires_grad_(False)
+    compiled = fresh.compile(lambda x, target: module(x, target).output)
+    for n in (8, 12, 17, 12):
+        x, target = torch.randn(n, 8), torch.arange(n) % 20
+        same(compiled(x, target), module(x, target).output)
+    assert compiled.cache_info()["breaks"] <= 1  # its index_fill_ breaks, and no exception of its own does
+    with pytest.raises(RuntimeError, match="values in range .0, 20. were found"):
+        compiled(torch.randn(12, 8), torch.arange(12) * 2 - (torch.arange(12) * 2 > 20).long() * 2)

@@ -1,0 +1,60 @@
+// What happens behind a run: stores, calls, and what the frame holds.
+#include <utility>
+
+#include "capture/exit.h"
+
+namespace framejit::capture {
+
+using diag::RunEnd;
+
+RunEnd Exit::Take(PyObject** inputs, PyObject** out, const int64_t* symbols, size_t num_symbols, bool changed,
+                  FjFrame* frame, PyObject** result) {
+  std::vector<Ref> held, values;
+  for (size_t i = 0; i < recipe.outputs.size(); ++i) held.emplace_back(out[i]);
+  if (recipe.Build(inputs, out, symbols, num_symbols, &values) < 0)
+    return changed ? RunEnd::kRaised : tensor::EndOfCall();
+  if (!Effects(values)) return RunEnd::kRaised;
+  *result = returns ? Py_NewRef(values[return_node].get()) : nullptr;
+  if (!returns) Land(values, frame);
+  return RunEnd::kOk;
+}
+
+bool Exit::Effects(const std::vector<Ref>& values) {
+  for (const Store& st : stores) {
+    PyObject* d = values[st.dict].get();
+    PyObject *key = values[st.key].get(), *value = st.value < 0 ? nullptr : values[st.value].get();
+    int bad = PyType_Check(d)     ? PyObject_SetAttr(d, key, value)
+              : !PyDict_Check(d)  ? Py_TYPE(key)->tp_descr_set(key, d, value)
+              : !PyODict_Check(d) ? value ? PyDict_SetItem(d, key, value) : PyDict_DelItem(d, key)
+              : value ? PyODict_SetItem(d, key, value)
+                                  : PyODict_DelItem(d, key);
+    if (bad < 0) return false;
+  }
+  for (Call& c : calls) {
+    if (std::exchange(c.made, false)) continue;
+    std::vector<PyObject*> args;
+    for (int node : c.args) args.push_back(values[node].get());
+    Ref r(PyObject_Vectorcall(c.method.get(), args.data(), args.size(), nullptr));
+    if (!r) return false;
+  }
+  for (auto [cell, value] : cells)
+    if (PyCell_Set(values[cell].get(), value < 0 ? nullptr : values[value].get()) < 0) return false;
+  if (grad_after >= 0) tensor::SetGradMode(grad_after);
+  return true;
+}
+
+void Exit::Land(const std::vector<Ref>& values, FjFrame* frame) const {
+  PyObject** p = fj_localsplus(frame);
+  int nlocals = fj_nlocalsplus(frame), old_depth = fj_stack_depth(frame);
+  std::vector<Ref> dropped;  // destructors run when the frame is whole again
+  for (auto [slot, node] : slots) {
+    dropped.emplace_back(p[slot]);
+    p[slot] = node < 0 ? nullptr : Borrow(values[node].get()).release();
+  }
+  for (int i = 0; i < old_depth; ++i) dropped.emplace_back(p[nlocals + i]);
+  for (int i = 0; i < depth; ++i) p[nlocals + i] = stack[i] < 0 ? nullptr : Borrow(values[stack[i]].get()).release();
+  fj_set_stack_depth(frame, depth);
+  fj_set_next(frame, next);
+}
+
+}  // namespace framejit::capture
