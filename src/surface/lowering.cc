@@ -198,7 +198,7 @@ void Lowering::Impl::Into(Call& call, const Arg& target, bool computable) {
         objects.Truncate(tensors);
         CheckWritable(target.t, call.mode);
         derivatives.NoteWrite(target.t, false);
-        objects.Write(target.t, WithoutGradients(call, value));
+        Store(call, target.t, value, false);
         return Record(call, {target.t}, target);
       }
     }
@@ -310,11 +310,12 @@ ValueId Lowering::Impl::Distinct(const Call& call, ValueId made) {
   return v;
 }
 
-// What is written without gradients, of operands that have some: none lead through it.
-ValueId Lowering::Impl::WithoutGradients(const Call& call, ValueId v) {
-  bool tracked = false;
-  EachTensor(call, [&](TraceId t) { tracked |= meta(t).requires_grad || meta(objects[t].root).requires_grad; });
-  return tracked && IsFloat(builder.type(v).dtype) ? builder.Barrier(v) : v;
+// No gradients lead through what is written without them, of operands that have some.
+void Lowering::Impl::Store(const Call& call, TraceId target, ValueId v, bool tracked) {
+  bool operands = false;
+  EachTensor(call, [&](TraceId t) { operands |= meta(t).requires_grad || meta(objects[t].root).requires_grad; });
+  objects.Write(target, !tracked && operands && IsFloat(builder.type(v).dtype) ? builder.Barrier(v) : v);
+  if (tracked) meta(target).requires_grad = true;
 }
 
 void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs, Framework fw,
@@ -340,9 +341,7 @@ void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs, Fr
       }
       const bool tracked = grad && IsFloat(m.dtype);
       derivatives.NoteWrite(target, tracked);
-      v = builder.Cast(v, m.dtype);
-      objects.Write(target, tracked ? v : WithoutGradients(call, v));
-      if (tracked) meta(target).requires_grad = true;
+      Store(call, target, builder.Cast(v, m.dtype), tracked);
     }
     Record(call, {target}, Arg::Tensor(target));
     return;
@@ -354,8 +353,7 @@ void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs, Fr
   for (const auto& [id, value, region, by_index] : outs.writes) {
     bool tracked = grad && outs.writes_differentiable && IsFloat(meta(id).dtype);
     if (outs.writes_differentiable) derivatives.NoteWrite(id, tracked);
-    objects.Write(id, tracked ? value : WithoutGradients(call, value));
-    if (tracked) meta(id).requires_grad = true;
+    Store(call, id, value, tracked);
   }
   if (outs.items.size() == 1 && outs.items[0].of_copy) CopyFirst(call, outs.items[0]);
   Device device;

@@ -64,6 +64,31 @@ class AsInForward {
   std::vector<std::pair<const Training::Late*, Ref>> changed_;
 };
 
+// While this lives, the framework's own vmap, in which it runs a pass with is_grads_batched, is left. Nothing may be
+// drawn in there, and what a replay draws has no samples.
+class OutsideBatches {
+ public:
+  explicit OutsideBatches(bool draws) {
+    if (draws) levels_ = Nesting("_vmapmode_increment_nesting");
+    for (int64_t i = 0; i < levels_; ++i) Nesting("_vmapmode_decrement_nesting");
+  }
+  ~OutsideBatches() {
+    SavedError error;
+    for (int64_t i = 1; i < levels_; ++i) Nesting("_vmapmode_increment_nesting");
+  }
+  OutsideBatches(const OutsideBatches&) = delete;
+
+ private:
+  static int64_t Nesting(const char* change) {  // how deep it is then
+    Ref core(PyObject_GetAttrString(Torch()->module, "_C"));
+    Ref level(core ? PyObject_CallMethod(core.get(), change, nullptr) : nullptr);
+    const int64_t depth = level ? PyLong_AsLongLong(level.get()) : 0;
+    PyErr_Clear();
+    return depth;
+  }
+  int64_t levels_ = 0;  // with the one that was entered to ask
+};
+
 // Do all these gradients come through one operation that reads what was saved?
 bool Spends(const autodiff::BackwardPart& part, int num_saved, const std::set<int>& gradients) {
   const Graph& g = part.graph;
@@ -577,6 +602,7 @@ int SegmentHook::Again(CallState* s, const std::vector<bool>& standing, bool cre
   bool ran = false;
   {
     AsInForward modules(t_.late);
+    OutsideBatches outside(bool(s->drawn));
     ran = before && t_.replay->Run(inputs.data(), s->symbols->data(), results.data(), &failed) == RunEnd::kOk;
   }
   {

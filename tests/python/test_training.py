@@ -631,6 +631,23 @@ def test_statistics_of_a_channel_with_an_infinity(fresh):
     torch.testing.assert_close(seen[1], seen[0], equal_nan=True)
 
 
+def test_a_batch_of_gradients_of_what_was_drawn(fresh):
+    def f(x):
+        return F.dropout(x.sin(), 0.5) * x
+
+    compiled, seen = fresh.compile(f), []
+    for g in (f, compiled):
+        x = torch.linspace(-1, 1, 6).requires_grad_()
+        torch.manual_seed(0)
+        y = g(x)
+        seen.append([y, *GRAD(y, x, torch.eye(6), is_grads_batched=True, retain_graph=True), *GRAD(y.sum(), x)])
+        y = g(x)
+        with pytest.raises(RuntimeError, match="random operation"):  # what was left for the replay is entered again
+            torch._vmap_internals._vmap(lambda t: GRAD(y, x, t)[0] + torch.rand(6), 0, 0)(torch.eye(6))
+    torch.testing.assert_close(seen[1], seen[0])
+    assert compiled.cache_info()["segments"] == 1
+
+
 GONE = {
     "plain": lambda o, x, w: GRAD(o[-1], [x, o[0]], retain_graph=True),
     "of two": lambda o, x, w: GRAD([o[-1], o[3].sum()], [x, o[0]], retain_graph=True),
