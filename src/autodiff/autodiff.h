@@ -90,8 +90,9 @@ std::vector<bool> MadeOf(const Graph& g, const std::vector<ValueId>& values);
 // `passing` says of each input whether the program may write to it before the gradients come, as it may to results. Of
 // those only what a derivative reads is kept, since the framework keeps that too and refuses the pass after a write;
 // they are no source for computing other values again. `held`: the values that the framework has in memory of their
-// own. What a derivative reads of inputs and results is read from these themselves, as the framework does, so that a
-// write of which it is not told is seen by both. Held values that are made of them are not made again.
+// own, and the inputs that the program may write without telling it. What a derivative reads of these inputs and of
+// results is read from them themselves, as the framework does, so that such a write is seen by both. Held values that
+// are made of them are not made again.
 std::vector<ValueId> ChooseSaved(const Joint& j, const std::vector<bool>& passing = {},
                                  const std::vector<ValueId>& held = {});
 

@@ -265,7 +265,7 @@ Written WhatIsWritten(const Joint& j, const std::vector<ValueId>& held) {
   if (held.empty()) return w;
   std::vector<bool> holds(g.nodes.size());
   for (ValueId v : held) holds[v] = true;
-  for (ValueId v : g.inputs) w.seen[v] = v < j.primal;
+  for (ValueId v : g.inputs) w.seen[v] = holds[v];
   for (ValueId v : g.outputs) w.seen[w.memory[v]] = true;
   for (const Write& write : g.writes) w.seen[g.inputs[write.input]] = false;  // by the graph: that is known
   for (ValueId v = 0; v < j.primal; ++v) {

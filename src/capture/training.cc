@@ -569,7 +569,7 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tens
         [&, hints = Hints(graph)](const autodiff::AttentionRequest& request) { return FormOf(s, hints, request); },
         &plan.region, &plan.kept);
   }
-  const std::vector<ValueId> held = std::move(plan.kept.back());
+  std::vector<ValueId> held = std::move(plan.kept.back());
   plan.kept.pop_back();
   const auto noted = plan.kept.begin() + static_cast<ptrdiff_t>(kept), behind = noted + static_cast<ptrdiff_t>(regions);
   const std::vector<std::vector<ValueId>> reentrant(noted, behind), unanswered(behind, plan.kept.end());
@@ -582,8 +582,11 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tens
   if (s.lowering().differentiates()) CheckZeros(graph, t);
   t.versioned = autodiff::ReadOutputs(joint, plan.kept);
   std::vector<bool> passing;
-  for (size_t i = 0; i < trace.inputs.size(); ++i)
-    passing.push_back(t.wanted[i] && !trace.tensors[trace.inputs[i]].meta.is_parameter);
+  for (size_t i = 0; i < trace.inputs.size(); ++i) {
+    const bool parameter = trace.tensors[trace.inputs[i]].meta.is_parameter;
+    passing.push_back(t.wanted[i] && !parameter);
+    if (!parameter) held.push_back(graph.inputs[i]);
+  }
   plan.saved = autodiff::ChooseSaved(joint, passing, held);
   Graph ahead = autodiff::ForwardGraph(joint, plan.saved, &t.saved);
   for (const autodiff::SavedValue& v : t.saved)
