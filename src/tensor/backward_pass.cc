@@ -1,20 +1,19 @@
-// This file makes backward passes through the nodes of a segment. They are compiled when the first one comes whose
-// results need it, and run part by part as the framework's engine reaches the nodes. Where they cannot be compiled, the
-// program is run again and differentiated by the framework.
+// Backward passes through the nodes of a segment. They are compiled when the first one comes whose results need it, and
+// run part by part. Where they cannot be compiled, the program is run again and differentiated by the framework.
 #include <algorithm>
 #include <optional>
 #include <set>
 
 #include "diag/diag.h"
 #include "tensor/call_step.h"
+#include "tensor/outside_batches.h"
 #include "tensor/segment_node.h"
 #include "tensor/torch_api.h"
 
 namespace framejit::tensor {
 namespace {
 
-// o as the backward executable expects it: o itself, or a copy with those strides. Null without an exception: it is
-// something else (another type of tensor, say).
+// o as the executable expects it: itself, or a copy with those strides. Null without an exception: another type, say.
 PyObject* Fitting(PyObject* o, const TensorType& type, const shape::Ints& strides,
                   const std::vector<int64_t>& symbols) {
   Class kind = Classify(o);
@@ -62,31 +61,6 @@ class AsInForward {
     if (failed) PyErr_Clear();
   }
   std::vector<std::pair<const Training::Late*, Ref>> changed_;
-};
-
-// While this lives, the framework's own vmap, in which it runs a pass with is_grads_batched, is left. Nothing may be
-// drawn in there, and what a replay draws has no samples.
-class OutsideBatches {
- public:
-  explicit OutsideBatches(bool draws) {
-    if (draws) levels_ = Nesting("_vmapmode_increment_nesting");
-    for (int64_t i = 0; i < levels_; ++i) Nesting("_vmapmode_decrement_nesting");
-  }
-  ~OutsideBatches() {
-    SavedError error;
-    for (int64_t i = 1; i < levels_; ++i) Nesting("_vmapmode_increment_nesting");
-  }
-  OutsideBatches(const OutsideBatches&) = delete;
-
- private:
-  static int64_t Nesting(const char* change) {  // how deep it is then
-    Ref core(PyObject_GetAttrString(Torch()->module, "_C"));
-    Ref level(core ? PyObject_CallMethod(core.get(), change, nullptr) : nullptr);
-    const int64_t depth = level ? PyLong_AsLongLong(level.get()) : 0;
-    PyErr_Clear();
-    return depth;
-  }
-  int64_t levels_ = 0;  // with the one that was entered to ask
 };
 
 // Do all these gradients come through one operation that reads what was saved?
