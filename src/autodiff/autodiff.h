@@ -89,8 +89,12 @@ std::vector<bool> MadeOf(const Graph& g, const std::vector<ValueId>& values);
 // hints), where what is cheap is computed again and not kept. They are numbers of the original graph, in order.
 // `passing` says of each input whether the program may write to it before the gradients come, as it may to results. Of
 // those only what a derivative reads is kept, since the framework keeps that too and refuses the pass after a write;
-// they are no source for computing other values again.
-std::vector<ValueId> ChooseSaved(const Joint& j, const std::vector<bool>& passing = {});
+// they are no source for computing other values again. `held`: the values that the framework has in memory of their
+// own, and the inputs that the program may write without telling it. What a derivative reads of these inputs and of
+// results is read from them themselves, as the framework does, so that such a write is seen by both. Held values that
+// are made of them are not made again.
+std::vector<ValueId> ChooseSaved(const Joint& j, const std::vector<bool>& passing = {},
+                                 const std::vector<ValueId>& held = {});
 
 // For each output, then for each input: must it stay as it is until the backward pass with these tangents? That holds
 // of what a derivative reads, and of what the framework keeps for the derivatives of the values in `kept` (for each

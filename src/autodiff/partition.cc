@@ -250,20 +250,50 @@ std::vector<ValueId> Memories(const Graph& g) {
   return memory;
 }
 
-// Values that the program may write to and the framework would not keep.
-std::vector<bool> OthersMayWrite(const Joint& j, const std::vector<bool>& passing, const std::vector<bool>& needed) {
+// Of the function's values: what the program may write to, and what is made of that.
+struct Written {
+  std::vector<ValueId> memory;  // Memories
+  std::vector<bool> seen;       // by memory: the program has it, as an input or a result
+  std::vector<bool> through;    // is computed from such memory, and the framework does not have it in memory
+  std::vector<bool> fixed;      // is computed from such memory, and the framework has it as it was
+};
+
+Written WhatIsWritten(const Joint& j, const std::vector<ValueId>& held) {
   const Graph& g = j.graph;
-  std::vector<bool> own(g.nodes.size());
+  Written w{Memories(g), std::vector<bool>(g.nodes.size()), std::vector<bool>(g.nodes.size()),
+            std::vector<bool>(g.nodes.size())};
+  if (held.empty()) return w;
+  std::vector<bool> holds(g.nodes.size());
+  for (ValueId v : held) holds[v] = true;
+  for (ValueId v : g.inputs) w.seen[v] = holds[v];
+  for (ValueId v : g.outputs) w.seen[w.memory[v]] = true;
+  for (const Write& write : g.writes) w.seen[g.inputs[write.input]] = false;  // by the graph: that is known
+  for (ValueId v = 0; v < j.primal; ++v) {
+    if (g.node(v).op == Op::kInput || (w.memory[v] == v && !Recomputable(j, v))) continue;
+    const auto& operands = g.node(v).operands;
+    const bool made =
+        std::any_of(operands.begin(), operands.end(), [&](ValueId o) { return w.seen[w.memory[o]] || w.through[o]; });
+    const bool own = holds[v] && w.memory[v] == v && !RegionOf(j, v);
+    w.fixed[v] = made && own;
+    w.through[v] = made && !own;
+  }
+  return w;
+}
+
+// Values that the program may write to and the framework would not keep.
+std::vector<bool> OthersMayWrite(const Joint& j, const std::vector<bool>& passing, const std::vector<bool>& needed,
+                                 const Written& written) {
+  const Graph& g = j.graph;
+  std::vector<bool> own(g.nodes.size()), read(g.nodes.size());
   for (ValueId v : g.outputs) own[v] = !passing.empty();
   for (size_t i = 0; i < passing.size(); ++i) own[g.inputs[i]] = passing[i];
-  const std::vector<ValueId> memory = Memories(g);
   for (ValueId v = j.primal; v < g.nodes.size(); ++v)
-    for (ValueId o : g.node(v).operands) {
-      // A derivative that reads its own result: the framework's does, too, but for this one.
-      const bool result = j.origin[v - j.primal] == o;
-      if (needed[v] && !(result && g.node(o).derivative && g.node(o).derivative->rule == "standardize"))
-        own[o] = own[memory[o]] = false;
-    }
+    for (ValueId o : g.node(v).operands) read[o] = read[o] || needed[v];
+  for (ValueId v = static_cast<ValueId>(g.nodes.size()); v-- > 0;) {
+    if (!read[v]) continue;
+    own[v] = own[written.memory[v]] = false;
+    for (ValueId o : g.node(v).operands) read[o] = read[o] || written.through[v];
+  }
   return own;
 }
 
@@ -280,10 +310,8 @@ std::vector<bool> ReadOutputs(const Joint& j, const std::vector<std::vector<Valu
     const Node& n = g.node(v);
     const Node& made = g.node(of);
     if (made.op == Op::kExtern && made.attrs.call->callee.Has(kKeepsNoOperand)) continue;  // it is run again
-    for (ValueId o : n.operands) {
-      const auto& d = g.node(o).derivative;
-      if (o < j.primal && !(o == of && d && d->rule == "standardize")) read[o] = read[memory[o]] = true;
-    }
+    for (ValueId o : n.operands)
+      if (o < j.primal) read[o] = read[memory[o]] = true;
   }
   std::vector<bool> found;
   for (const std::vector<ValueId>& made : kept)
@@ -301,12 +329,15 @@ std::vector<bool> ReadOutputs(const Joint& j, const std::vector<std::vector<Valu
   return found;
 }
 
-std::vector<ValueId> ChooseSaved(const Joint& j, const std::vector<bool>& passing) {
+std::vector<ValueId> ChooseSaved(const Joint& j, const std::vector<bool>& passing, const std::vector<ValueId>& held) {
   const Graph& g = j.graph;
   std::vector<ValueId> roots =
       j.grads;  // a result's gradient may lead to zeros, and is asked for by itself all the same
   roots.insert(roots.end(), j.arriving.begin(), j.arriving.end());
-  std::vector<bool> back = OfBackward(j), needed = NeededFor(g, roots), own = OthersMayWrite(j, passing, needed);
+  const Written written = WhatIsWritten(j, held);
+  std::vector<bool> back = OfBackward(j), needed = NeededFor(g, roots);
+  std::vector<bool> own = OthersMayWrite(j, passing, needed, written);
+  std::vector<ValueId> saved;
   const std::vector<int64_t> hints = Hints(g);
   const int source = 2 * static_cast<int>(g.nodes.size()), sink = source + 1;
   Flow flow(sink + 1);
@@ -320,8 +351,12 @@ std::vector<ValueId> ChooseSaved(const Joint& j, const std::vector<bool>& passin
   for (ValueId v = 0; v < g.nodes.size(); ++v) {
     const Node& n = g.node(v);
     if (!needed[v]) continue;
-    for (ValueId o : n.operands)
-      if (!back[o]) flow.Edge(2 * static_cast<int>(o) + 1, back[v] ? sink : 2 * static_cast<int>(v), kInfinite);
+    for (ValueId o : n.operands) {
+      if (back[o]) continue;
+      const bool itself = back[v] && written.seen[written.memory[o]];
+      if (itself) saved.push_back(written.memory[o]);
+      if (!itself) flow.Edge(2 * static_cast<int>(o) + 1, back[v] ? sink : 2 * static_cast<int>(v), kInfinite);
+    }
     if (back[v]) continue;
     int64_t bytes = n.type.numel().Eval(hints) * DTypeSize(n.type.dtype) + 1;
     if (n.op == Op::kInput) bytes = bytes / 64 + 1;  // most are kept by somebody anyway
@@ -329,14 +364,13 @@ std::vector<ValueId> ChooseSaved(const Joint& j, const std::vector<bool>& passin
     const bool again = RegionOf(j, v) && !leaving[v] && Recomputable(j, v);
     if (several || own[v] || again) bytes = kInfinite;
     flow.Edge(2 * static_cast<int>(v), 2 * static_cast<int>(v) + 1, bytes);
-    if (!Recomputable(j, v) || leaving[v] || (lasting[v] && !again))
+    if (!Recomputable(j, v) || leaving[v] || (lasting[v] && !again) || written.fixed[v])
       flow.Edge(source, 2 * static_cast<int>(v), kInfinite);
   }
   for (ValueId v : roots)
     if (v != kNoValue && !back[v]) flow.Edge(2 * static_cast<int>(v) + 1, sink, kInfinite);
   flow.Maximize(source, sink);
   std::vector<bool> reach = flow.ReachSink(sink);
-  std::vector<ValueId> saved;
   for (ValueId v = 0; v < g.nodes.size(); ++v)
     if (needed[v] && !back[v] && !reach[2 * v] && reach[2 * v + 1]) saved.push_back(WhatItShows(g, v));
   std::sort(saved.begin(), saved.end());

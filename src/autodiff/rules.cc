@@ -197,12 +197,14 @@ void Root(At& t) {
   }
 }
 
-// The value is (x - mean) * scale, with mean and scale of x itself: scale * (g - mean(g) - y mean(g y)).
+// The value y is (x - centre) * scale, with centre and scale of x itself: scale * (g - mean(g) - y mean(g y)). Of these
+// three y is made again, since the framework keeps them and not y.
 void Standardize(At& t) {
-  Expr n = Count(t, t.g, t.axes());
-  Expr mean = SumOver(t, t.g, t.axes()) / n, along = SumOver(t, t.g * t.y, t.axes()) / n;
-  Expr scale{t.b, t.b.Broadcast(t.operands[1], t.b.type(t.g).shape)};
-  t.Give(0, scale * (t.g - mean - t.y * along));
+  const Ints shape = t.b.type(t.g).shape;
+  Expr scale{t.b, t.b.Broadcast(t.operands[1], shape)}, centre{t.b, t.b.Broadcast(t.operands[2], shape)};
+  Expr n = Count(t, t.g, t.axes()), y = (t.in(0) - centre) * scale;
+  Expr mean = SumOver(t, t.g, t.axes()) / n, along = SumOver(t, t.g * y, t.axes()) / n;
+  t.Give(0, scale * (t.g - mean - y * along));
 }
 
 // operands: x, mean and scale as [1, C, 1, ...], weight and bias [C] (numbers: is there one?)

@@ -560,6 +560,8 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tens
   for (const surface::Lowering::Unanswered& u : s.lowering().unanswered()) {
     for (const std::vector<ValueId>& values : {u.results, u.given}) plan.kept.push_back(values);
   }
+  plan.kept.push_back(s.lowering().held());
+  std::erase_if(plan.kept.back(), [&](ValueId v) { return v >= graph.nodes.size(); });
   {
     SuspendScope off;
     graph = autodiff::KeepAttention(
@@ -567,6 +569,8 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tens
         [&, hints = Hints(graph)](const autodiff::AttentionRequest& request) { return FormOf(s, hints, request); },
         &plan.region, &plan.kept);
   }
+  std::vector<ValueId> held = std::move(plan.kept.back());
+  plan.kept.pop_back();
   const auto noted = plan.kept.begin() + static_cast<ptrdiff_t>(kept), behind = noted + static_cast<ptrdiff_t>(regions);
   const std::vector<std::vector<ValueId>> reentrant(noted, behind), unanswered(behind, plan.kept.end());
   plan.kept.resize(kept);
@@ -578,9 +582,12 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tens
   if (s.lowering().differentiates()) CheckZeros(graph, t);
   t.versioned = autodiff::ReadOutputs(joint, plan.kept);
   std::vector<bool> passing;
-  for (size_t i = 0; i < trace.inputs.size(); ++i)
-    passing.push_back(t.wanted[i] && !trace.tensors[trace.inputs[i]].meta.is_parameter);
-  plan.saved = autodiff::ChooseSaved(joint, passing);
+  for (size_t i = 0; i < trace.inputs.size(); ++i) {
+    const bool parameter = trace.tensors[trace.inputs[i]].meta.is_parameter;
+    passing.push_back(t.wanted[i] && !parameter);
+    if (!parameter) held.push_back(graph.inputs[i]);
+  }
+  plan.saved = autodiff::ChooseSaved(joint, passing, held);
   Graph ahead = autodiff::ForwardGraph(joint, plan.saved, &t.saved);
   for (const autodiff::SavedValue& v : t.saved)
     if (written.contains(v.input)) throw Undifferentiable("an input that the gradients need is written");

@@ -34,7 +34,7 @@ Expr MatMul(Expr x, Expr y) {
 // mean and variance are those of x over the axes, which stay as ones: the rule differentiates them, too.
 Expr Standardized(Expr x, ValueId mean, ValueId variance, double eps, Axes axes) {
   Expr scale = Apply(Op::kRsqrt, Expr{x.b, variance} + eps);
-  return Ruled((x - Expr{x.b, mean}) * scale, "standardize", {x, scale}, {}, std::move(axes));
+  return Ruled((x - Expr{x.b, mean}) * scale, "standardize", {x, scale, mean}, {}, std::move(axes));
 }
 
 }  // namespace
@@ -98,12 +98,17 @@ BatchStatistics BatchNormStatistics(Builder& b, ValueId x) {
   Axes axes;
   for (int d = 0; d < b.type(x).rank(); ++d)
     if (d != 1) axes.push_back(d);
-  Moments m = VarMean(b, x, axes, 0, false);
-  Expr variance{b, m.variance};
-  shape::Int n = CountOver(b, x, axes);
-  DType dtype = b.type(variance).dtype;
-  Expr ratio = Expr{b, b.SymConstant(n, dtype)} / Expr{b, b.SymConstant(n - shape::Int(1), dtype)};
-  return {m.mean, variance, variance * ratio};
+  // The framework adds up in double. A sum of floats may be off by some units in the last place, which is much beside a
+  // spread that is small: the sum of the gaps, made together with that of their squares, says how far.
+  Expr v{b, Widen(b, x)}, count{b, b.SymConstant(CountOver(b, x, axes), b.type(v).dtype)};
+  const auto mean_of = [&](Expr of) { return Expr{b, b.Reduce(Op::kSum, of, axes, true)} / count; };
+  const auto row = [&](Expr e) { return Expr{b, b.Reshape(e, {b.type(x).shape[1]})}; };
+  Expr first = mean_of(v), gap = v - first, rest = mean_of(gap), squares = mean_of(gap * gap);
+  Expr variance = Apply(Op::kMaximum, row(squares - rest * rest), count.Number(0));
+  variance = Ruled(variance, "variance", {v}, {0}, axes);
+  Expr ratio = count / (count - count.Number(1));
+  Expr mean = Where(Apply(Op::kIsNan, rest), first, first + rest);  // where something is infinite, it is, too
+  return {row(mean), variance, variance * ratio};
 }
 
 ValueId RunningUpdate(Builder& b, ValueId running, ValueId now, double momentum) {

@@ -80,6 +80,20 @@ void Derivatives::NoteCall(const Call& call, bool view) {
   }
 }
 
+// Rows that are several operations to the framework, each of which keeps what it wants.
+static bool IsSeveral(Callee callee) {
+  return callee.last() == "softsign" || callee.last() == "tanhshrink";
+}
+
+void Derivatives::NoteHeld(const Call& call, size_t nodes) {
+  for (TraceId t : call.results) held_.push_back(objects_[t].value);
+  if (call.results.empty() && !call.args.empty() && call.args[0].is(Arg::Kind::kTensor))
+    held_.push_back(objects_[call.args[0].t].value);
+  const bool all = call.callee.Has(kKeepsNoOperand) || IsSeveral(call.callee);
+  for (size_t v = noted_; all && v < nodes; ++v) held_.push_back(static_cast<ValueId>(v));
+  noted_ = nodes;
+}
+
 void Derivatives::NoteWrite(TraceId t, bool grad) {
   TraceId root = objects_[t].root;
   if (grad && !objects_[t].follows) throw Decline("an in-place write with gradients to a view that forbids it");

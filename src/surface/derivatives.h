@@ -27,6 +27,10 @@ class Derivatives {
   void Keep(TraceId root) { kept_.insert(root); }
   void KeepSurely(TraceId root, const std::vector<ValueId>& by);
   void NoteCall(const Call& call, bool view);  // Is told once the results exist.
+  // The values that the framework has in memory of their own: results of calls, and all that is inside of a call that
+  // is several to the framework, or keeps no operand from which to compute it once more.
+  const std::vector<ValueId>& held() const { return held_; }
+  void NoteHeld(const Call& call, size_t nodes);  // of a graph of that many nodes, the last of which the call made
   // A write that gradients do not see, to a tensor that has some; or one that makes an input have some. The framework
   // keeps operands and results of calls for their derivatives, and refuses a backward pass once one of them was
   // written. The graph would give the gradient instead: such programs are left to the framework.
@@ -65,6 +69,8 @@ class Derivatives {
   bool input_written_ = false;
   std::set<TraceId> kept_;
   std::map<TraceId, std::vector<ValueId>> surely_kept_;
+  std::vector<ValueId> held_;
+  size_t noted_ = 0;                   // how many nodes there were behind the last call
   std::set<TraceId> leaves_, frozen_;  // roots that AddLeaf was told of, and what they stand for
   std::map<TraceId, TraceId> shared_;  // what Share was told
   std::set<ValueId> freed_;

@@ -20,6 +20,7 @@ void Lowering::Impl::Record(Call& call, std::vector<TraceId> results, Arg struct
   int index = static_cast<int>(trace.calls.size());
   for (TraceId t : call.results) view |= trace.tensors[t].view_call == index;
   derivatives.NoteCall(call, view);
+  derivatives.NoteHeld(call, builder.graph().nodes.size());
   trace.calls.push_back(call);
 }
 
@@ -197,7 +198,7 @@ void Lowering::Impl::Into(Call& call, const Arg& target, bool computable) {
         objects.Truncate(tensors);
         CheckWritable(target.t, call.mode);
         derivatives.NoteWrite(target.t, false);
-        objects.Write(target.t, value);
+        Store(call, target.t, value, false);
         return Record(call, {target.t}, target);
       }
     }
@@ -309,6 +310,14 @@ ValueId Lowering::Impl::Distinct(const Call& call, ValueId made) {
   return v;
 }
 
+// No gradients lead through what is written without them, of operands that have some.
+void Lowering::Impl::Store(const Call& call, TraceId target, ValueId v, bool tracked) {
+  bool operands = false;
+  EachTensor(call, [&](TraceId t) { operands |= meta(t).requires_grad || meta(objects[t].root).requires_grad; });
+  objects.Write(target, !tracked && operands && IsFloat(builder.type(v).dtype) ? builder.Barrier(v) : v);
+  if (tracked) meta(target).requires_grad = true;
+}
+
 void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs, Framework fw,
                             std::optional<Device> placed) {
   bool grad = WantsGrad(trace, call) && !(row.flags & kNoGrad);
@@ -330,9 +339,9 @@ void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs, Fr
       if (fw == Framework::kTorch ? !TorchCanCast(t.dtype, m.dtype) : !NumpyCanCastSameKind(t.dtype, m.dtype)) {
         throw Decline("result dtype cannot be stored in place");
       }
-      derivatives.NoteWrite(target, grad && IsFloat(m.dtype));
-      objects.Write(target, builder.Cast(v, m.dtype));
-      if (grad && IsFloat(m.dtype)) meta(target).requires_grad = true;
+      const bool tracked = grad && IsFloat(m.dtype);
+      derivatives.NoteWrite(target, tracked);
+      Store(call, target, builder.Cast(v, m.dtype), tracked);
     }
     Record(call, {target}, Arg::Tensor(target));
     return;
@@ -344,8 +353,7 @@ void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs, Fr
   for (const auto& [id, value, region, by_index] : outs.writes) {
     bool tracked = grad && outs.writes_differentiable && IsFloat(meta(id).dtype);
     if (outs.writes_differentiable) derivatives.NoteWrite(id, tracked);
-    objects.Write(id, value);
-    if (tracked) meta(id).requires_grad = true;
+    Store(call, id, value, tracked);
   }
   if (outs.items.size() == 1 && outs.items[0].of_copy) CopyFirst(call, outs.items[0]);
   Device device;
@@ -442,6 +450,9 @@ bool Lowering::WritesInputWithGradients() const {
 }
 std::vector<ValueId> Lowering::KeptFor(TraceId t) const {
   return impl_->derivatives.KeptFor(t);
+}
+const std::vector<ValueId>& Lowering::held() const {
+  return impl_->derivatives.held();
 }
 bool Lowering::MayBeKept(TraceId t) const {
   return impl_->derivatives.MayKeep(t);

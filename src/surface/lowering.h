@@ -115,6 +115,7 @@ struct Lowering::Impl {
   TraceId GradientObject(TraceId input, ValueId grad, bool tracked);
   void Into(Call& call, const Arg& target, bool computable);
   ValueId Distinct(const Call& call, ValueId made);
+  void Store(const Call& call, TraceId target, ValueId v, bool tracked);
   void Commit(Call& call, const Row& row, Form form, Outs outs, Framework framework, std::optional<Device> device);
   void Record(Call& call, std::vector<TraceId> results, Arg structure);
   void CopyFirst(Call& call, Out& out);

@@ -145,8 +145,7 @@ void Lowering::Impl::WriteBack(Call& call, const Call& request, TraceId target, 
     throw Decline("the in-place form of " + request.callee + " does not fit its target");
   const bool tracked = grad && IsFloat(types[0].dtype);
   derivatives.NoteWrite(target, tracked);
-  objects.Write(target, value);
-  if (tracked) meta(target).requires_grad = true;
+  Store(call, target, value, tracked);
   Record(call, {target}, Arg::Tensor(target));
 }
 

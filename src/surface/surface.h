@@ -94,7 +94,8 @@ class Lowering {
   const std::vector<Unanswered>& unanswered() const;
   // The values for whose derivatives the framework surely keeps the memory of t.
   std::vector<ValueId> KeptFor(TraceId t) const;
-  bool MayBeKept(TraceId t) const;  // may a derivative of the framework's keep the memory of t?
+  const std::vector<ValueId>& held() const;  // values that the framework has in memory of their own (derivatives.h)
+  bool MayBeKept(TraceId t) const;           // may a derivative of the framework's keep the memory of t?
   // Derivatives that the program itself takes (lowering_gradients.cc). Leaf makes a tensor that stands for `t` from
   // here on and has gradients of its own; it is a call of the trace and a value of the graph. Throws Decline.
   TraceId Leaf(TraceId t);

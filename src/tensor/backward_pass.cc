@@ -1,20 +1,19 @@
-// This file makes backward passes through the nodes of a segment. They are compiled when the first one comes whose
-// results need it, and run part by part as the framework's engine reaches the nodes. Where they cannot be compiled, the
-// program is run again and differentiated by the framework.
+// Backward passes through the nodes of a segment. They are compiled when the first one comes whose results need it, and
+// run part by part. Where they cannot be compiled, the program is run again and differentiated by the framework.
 #include <algorithm>
 #include <optional>
 #include <set>
 
 #include "diag/diag.h"
 #include "tensor/call_step.h"
+#include "tensor/outside_batches.h"
 #include "tensor/segment_node.h"
 #include "tensor/torch_api.h"
 
 namespace framejit::tensor {
 namespace {
 
-// o as the backward executable expects it: o itself, or a copy with those strides. Null without an exception: it is
-// something else (another type of tensor, say).
+// o as the executable expects it: itself, or a copy with those strides. Null without an exception: another type, say.
 PyObject* Fitting(PyObject* o, const TensorType& type, const shape::Ints& strides,
                   const std::vector<int64_t>& symbols) {
   Class kind = Classify(o);
@@ -570,6 +569,7 @@ int SegmentHook::Again(CallState* s, const std::vector<bool>& standing, bool cre
   bool ran = false;
   {
     AsInForward modules(t_.late);
+    OutsideBatches outside(bool(s->drawn));
     ran = before && t_.replay->Run(inputs.data(), s->symbols->data(), results.data(), &failed) == RunEnd::kOk;
   }
   {
