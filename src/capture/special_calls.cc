@@ -309,12 +309,9 @@ PyObject* Special(CaptureSemantics& c, Session& s, const char* n, PyObject* cons
   if (PyObject* r = Operator(c, n, a, nargs); r || s.broken() || PyErr_Occurred()) return r;
   if (!strcmp(n, "iter") && nargs == 1) return c.Iter(a[0]);
   if (!strcmp(n, "next") && (nargs == 1 || nargs == 2)) {
-    PyObject* r = c.Next(a[0]);
-    if (r || PyErr_Occurred()) return r;
-    if (nargs == 2) {
-      Py_INCREF(a[1]);
-      return a[1];
-    }
+    PyObject* r = nargs == 2 ? c.Next(a[0]) : c.NextOrEnd(a[0]);
+    if (r || s.broken() || PyErr_Occurred()) return r;
+    if (nargs == 2) return Py_NewRef(a[1]);
     PyErr_SetNone(PyExc_StopIteration);
     return nullptr;
   }
