@@ -63,7 +63,7 @@ class CaptureSemantics : public frame::Semantics {
   PyObject* Length(PyObject* object) override;
   int HasTypeFlag(PyObject* object, unsigned long flag) override;
   bool Before(FjFrame* frame, int index) override;
-  bool MayHandle() override { return !s_.broken(); }
+  bool MayHandle() override;
   bool MayHandOver(FjFrame* frame, int index) override;
 
   long root_instructions() const { return root_instructions_; }

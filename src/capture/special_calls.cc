@@ -370,7 +370,10 @@ PyObject* Special(CaptureSemantics& c, Session& s, const char* n, PyObject* cons
   }
   if (!strcmp(n, "vars") && nargs == 1) {
     static PyObject* dict_name = PyUnicode_InternFromString("__dict__");
-    return c.LoadAttr(a[0], dict_name);
+    PyObject* r = c.LoadAttr(a[0], dict_name);
+    if (!r && !s.broken() && PyErr_ExceptionMatches(PyExc_AttributeError))
+      PyErr_SetString(PyExc_TypeError, "vars() argument must have __dict__ attribute");
+    return r;
   }
   *handled = false;
   return nullptr;
