@@ -167,26 +167,6 @@ bool CaptureSemantics::Raises(PyObject* exception) {  // its traceback and its c
   return !s_.broken();
 }
 
-// Does the text of the exception that is set name a class of framejit's, of which the program must not hear? C code
-// that was given a proxy says so of what it does not take.
-static bool NamesOurs() {
-  PyObject *type, *value, *traceback;
-  PyErr_Fetch(&type, &value, &traceback);
-  PyObject* args =
-      value && PyExceptionInstance_Check(value) ? reinterpret_cast<PyBaseExceptionObject*>(value)->args : nullptr;
-  PyObject* text = args && PyTuple_GET_SIZE(args) ? PyTuple_GET_ITEM(args, 0) : value;
-  const char* said = text && PyUnicode_Check(text) ? PyUnicode_AsUTF8(text) : nullptr;
-  if (!said) PyErr_Clear();
-  const bool ours = said && strstr(said, "'framejit.");
-  PyErr_Restore(type, value, traceback);
-  return ours;
-}
-
-bool CaptureSemantics::MayHandle() {
-  if (!s_.broken() && NamesOurs()) s_.Break(BreakId::kException);
-  return !s_.broken();
-}
-
 bool CaptureSemantics::Catches(PyObject* classes) {
   if (PyType_Check(classes)) return s_.NoteType(reinterpret_cast<PyTypeObject*>(classes));
   return s_.NoteContents(classes);

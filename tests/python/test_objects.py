@@ -418,7 +418,7 @@ def test_a_returned_function_says_what_it_was_made_to_say(fresh):
 ABSTRACT = [getattr(collections.abc, n) for n in collections.abc.__all__ if n != "ByteString"]
 NUMBERS = [getattr(numbers, n) for n in numbers.__all__]
 OF_TYPING = [typing.Hashable, typing.Sized, typing.Iterable, typing.Sequence, typing.SupportsFloat, typing.SupportsIndex, typing.SupportsAbs, typing.SupportsBytes, typing.SupportsRound, typing.SupportsComplex, typing.SupportsInt]
-KINDS = (*ABSTRACT, *NUMBERS, *OF_TYPING, os.PathLike, (str, collections.abc.Sized), int | collections.abc.Iterable)
+ABSTRACT_KINDS = (*ABSTRACT, *NUMBERS, *OF_TYPING, os.PathLike, (str, collections.abc.Sized), int | collections.abc.Iterable)
 
 
 def test_abstract_classes_ask_what_a_value_is():
@@ -433,7 +433,7 @@ def test_abstract_classes_ask_what_a_value_is():
             f = lambda x, kinds: ([isinstance(v, k) for v in (x, x * 2, x.shape) for k in kinds], x + 1)  # noqa: E731
         compiled = framejit.compile(f)
         for _ in range(3):
-            assert compiled(x, KINDS)[0] == f(x, KINDS)[0]
+            assert compiled(x, ABSTRACT_KINDS)[0] == f(x, ABSTRACT_KINDS)[0]
 
 
 def test_abstract_classes_ask_what_a_tensor_is():
@@ -443,7 +443,7 @@ def test_abstract_classes_ask_what_a_tensor_is():
     compiled = framejit.compile(f, dynamic=True)
     for n in (3, 5, 7):
         x = torch.ones(n)
-        assert compiled(x, n, KINDS)[0] == f(x, n, KINDS)[0]
+        assert compiled(x, n, ABSTRACT_KINDS)[0] == f(x, n, ABSTRACT_KINDS)[0]
 
 
 def test_patterns_and_branches_by_abstract_classes():
