@@ -244,6 +244,14 @@ def integer_arguments(name):
     return tuple(sorted(set.intersection(*found))) if found else ()
 
 
+def float_of_leaf():
+    """Asks torch for what it says where float() is asked of a tensor that requires gradients."""
+    import torch
+
+    with torch.inference_mode(False), torch.enable_grad():
+        return float(torch.ones((), dtype=torch.float32, device="cpu", requires_grad=True))
+
+
 _plans = {}
 
 

@@ -1,5 +1,6 @@
 // This file has the calls of C functions: they run for real when a table (builtins.h) says what they may do.
 #include <algorithm>
+#include <cstring>
 #include <optional>
 #include <vector>
 
@@ -466,6 +467,26 @@ PyObject* CaptureSemantics::MissingItem(PyObject* dict, PyObject* key) {
 PyObject* CaptureSemantics::CallC(PyObject* callable, PyObject* self, PyObject* const* args, Py_ssize_t nargs,
                                   PyObject* kwnames) {
   return CCall(*this, s_, callable, self, args, nargs, kwnames).Run();
+}
+
+// Does the text of the exception that is set name a class of framejit's, of which the program must not hear? C code
+// that was given a proxy says so of what it does not take.
+static bool NamesOurs() {
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  PyObject* args =
+      value && PyExceptionInstance_Check(value) ? reinterpret_cast<PyBaseExceptionObject*>(value)->args : nullptr;
+  PyObject* text = args && PyTuple_GET_SIZE(args) ? PyTuple_GET_ITEM(args, 0) : value;
+  const char* said = text && PyUnicode_Check(text) ? PyUnicode_AsUTF8(text) : nullptr;
+  if (!said) PyErr_Clear();
+  const bool ours = said && strstr(said, "'framejit.");
+  PyErr_Restore(type, value, traceback);
+  return ours;
+}
+
+bool CaptureSemantics::MayHandle() {
+  if (!s_.broken() && NamesOurs()) s_.Break(BreakId::kException);
+  return !s_.broken();
 }
 
 }  // namespace framejit::capture

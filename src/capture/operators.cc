@@ -361,6 +361,12 @@ PyObject* CaptureSemantics::Iter(PyObject* o) {
 }
 
 PyObject* CaptureSemantics::Next(PyObject* it) {
+  PyObject* r = NextOrEnd(it);
+  if (!r && !s_.broken() && PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_StopIteration)) PyErr_Clear();
+  return r;
+}
+
+PyObject* CaptureSemantics::NextOrEnd(PyObject* it) {
   RESOLVE(it);
   if (Counting* counting = Counting::now; counting && counting->Gives(it)) {
     Ref further(PyLong_FromLong(++counting->taken * counting->step));
@@ -377,7 +383,6 @@ PyObject* CaptureSemantics::Next(PyObject* it) {
   PyObject* r = next(it);
   if (!r) {
     if (s_.broken()) return s_.Break(s_.reason().id);
-    if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_StopIteration)) PyErr_Clear();
     return nullptr;
   }
   return s_.Adopt(r);

@@ -31,6 +31,9 @@ class CaptureSemantics : public frame::Semantics {
   int SetItem(PyObject* object, PyObject* key, PyObject* value) override;
   PyObject* Iter(PyObject* object) override;
   PyObject* Next(PyObject* iterator) override;
+  // As Next, but the StopIteration with which the iterator ended, if it set one, stays: it holds what a generator
+  // returned.
+  PyObject* NextOrEnd(PyObject* iterator);
   PyObject* Format(PyObject* value, int conversion, PyObject* spec) override;
   PyObject* Import(PyObject* name, PyObject* globals, PyObject* locals, PyObject* fromlist, PyObject* level) override;
   int Send(PyObject* receiver, PyObject* value, PyObject** result) override;
@@ -60,7 +63,7 @@ class CaptureSemantics : public frame::Semantics {
   PyObject* Length(PyObject* object) override;
   int HasTypeFlag(PyObject* object, unsigned long flag) override;
   bool Before(FjFrame* frame, int index) override;
-  bool MayHandle() override { return !s_.broken(); }
+  bool MayHandle() override;
   bool MayHandOver(FjFrame* frame, int index) override;
 
   long root_instructions() const { return root_instructions_; }

@@ -63,6 +63,44 @@ bool NoteClassInfo(Session& s, PyObject* info, bool tensor, int depth = 0) {
          s.NoteType(Py_TYPE(info));
 }
 
+// The class of what a proxy stands for. Null without an error: it is the object itself.
+Ref ClassBehind(Session& s, PyObject* o) {
+  if (IsTensor(o)) return Ref(TensorClass(s, o));
+  if (IsSymInt(o)) return Borrow(reinterpret_cast<PyObject*>(&PyLong_Type));
+  if (IsSymFloat(o) || IsItemFloat(o)) return Borrow(reinterpret_cast<PyObject*>(&PyFloat_Type));
+  return {};
+}
+
+// isinstance(o, info), where abstract classes and those of typing are asked about the class that o stands for: they go
+// by the methods that a class has, and a proxy's has more of them.
+int InstanceOf(Session& s, PyObject* o, PyObject* info) {
+  static PyObject *const abstract = tensor::ResolveCallee("abc.ABCMeta"), *const asked = Interned("__instancecheck__");
+  Ref parts = PyTuple_Check(info)               ? Borrow(info)
+              : OfType(info, CType::kUnionType) ? Ref(PyObject_GetAttrString(info, "__args__"))
+                                                : Ref();
+  if (PyErr_Occurred()) return -1;
+  if (parts) {
+    int r = 0;
+    for (Py_ssize_t i = 0; !r && i < PyTuple_GET_SIZE(parts.get()); ++i)
+      r = InstanceOf(s, o, PyTuple_GET_ITEM(parts.get(), i));
+    return r;
+  }
+  auto *meta = Py_TYPE(info), *base = reinterpret_cast<PyTypeObject*>(abstract);
+  Ref home(PyType_Check(info) ? nullptr : PyObject_GetAttrString(reinterpret_cast<PyObject*>(meta), "__module__"));
+  const bool by_methods = PyType_Check(info) ? base && PyType_IsSubtype(meta, base)
+                                             : home && PyUnicode_Check(home.get()) &&
+                                                   !PyUnicode_CompareWithASCIIString(home.get(), "typing");
+  Ref real = by_methods ? ClassBehind(s, o) : Ref();
+  if (PyErr_Occurred() || s.broken()) return -1;
+  if (!real) return PyObject_IsInstance(o, info);
+  const int r = PyObject_IsSubclass(real.get(), info);
+  if (r == 1 || !PyType_Check(info)) return r;
+  const bool has_attributes = IsTensor(o) && s.meta(AsTensor(o)->id).framework == Framework::kTorch;
+  if (!r && (!has_attributes || _PyType_Lookup(meta, asked) == _PyType_Lookup(base, asked))) return r;
+  PyErr_Clear();  // a protocol looks at the attributes of the object itself
+  return s.Break(BreakId::kUnknownCall, "isinstance of a protocol"), -1;
+}
+
 // The functions of `operator` are the operations that they are named after. Null without an error: `name` is none.
 PyObject* Operator(CaptureSemantics& c, std::string_view name, PyObject* const* a, Py_ssize_t n) {
   static constexpr std::string_view kBinary[] = {"add", "and_", "floordiv", "lshift", "matmul",  "mul", "mod",
@@ -287,7 +325,7 @@ PyObject* Special(CaptureSemantics& c, Session& s, const char* n, PyObject* cons
   if (!strcmp(n, "isinstance") && nargs == 2) {
     if (!IsTensor(a[0])) s.NoteType(Py_TYPE(a[0]));
     if (!NoteClassInfo(s, a[1], IsTensor(a[0]))) return nullptr;
-    int r = PyObject_IsInstance(a[0], a[1]);
+    const int r = InstanceOf(s, a[0], a[1]);
     return r < 0 ? nullptr : PyBool_FromLong(r);
   }
   if (!strcmp(n, "issubclass") && nargs == 2) {
@@ -310,12 +348,9 @@ PyObject* Special(CaptureSemantics& c, Session& s, const char* n, PyObject* cons
   if (PyObject* r = Operator(c, n, a, nargs); r || s.broken() || PyErr_Occurred()) return r;
   if (!strcmp(n, "iter") && nargs == 1) return c.Iter(a[0]);
   if (!strcmp(n, "next") && (nargs == 1 || nargs == 2)) {
-    PyObject* r = c.Next(a[0]);
-    if (r || PyErr_Occurred()) return r;
-    if (nargs == 2) {
-      Py_INCREF(a[1]);
-      return a[1];
-    }
+    PyObject* r = nargs == 2 ? c.Next(a[0]) : c.NextOrEnd(a[0]);
+    if (r || s.broken() || PyErr_Occurred()) return r;
+    if (nargs == 2) return Py_NewRef(a[1]);
     PyErr_SetNone(PyExc_StopIteration);
     return nullptr;
   }
@@ -336,7 +371,10 @@ PyObject* Special(CaptureSemantics& c, Session& s, const char* n, PyObject* cons
   }
   if (!strcmp(n, "vars") && nargs == 1) {
     static PyObject* dict_name = PyUnicode_InternFromString("__dict__");
-    return c.LoadAttr(a[0], dict_name);
+    PyObject* r = c.LoadAttr(a[0], dict_name);
+    if (!r && !s.broken() && PyErr_ExceptionMatches(PyExc_AttributeError))
+      PyErr_SetString(PyExc_TypeError, "vars() argument must have __dict__ attribute");
+    return r;
   }
   *handled = false;
   return nullptr;

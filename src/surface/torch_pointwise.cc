@@ -294,6 +294,7 @@ Outs Arithmetic(Scope& s) {  // add, sub, mul; torch's add and sub take alpha
   if (op == Op::kSub && (s.torch() || IsBool(p.type))) RefuseBools(p);
   bool has_alpha = op != Op::kMul && s.has(2) && !(s.arg(2).is(Arg::Kind::kInt) && s.integer(2) == shape::Int(1));
   if (has_alpha && (IsBool(p.type) || (!IsFloat(p.type) && !s.arg(2).is(Arg::Kind::kInt)))) Scope::Skip();
+  if (has_alpha && s.arg(2).is(Arg::Kind::kBool)) Scope::Fail("a truth value as a factor");
   const DType held = !IsFloat(p.type) || OnCpu(p.operands) || DTypeSize(p.type) > 4 ? p.type : DType::kFloat32;
   if (has_alpha && !FactorFits(s.env, s.arg(2), held)) Scope::Fail("a factor that its dtype cannot hold");
   bool narrow = IsFloat(p.type) && DTypeSize(p.type) < 4;

@@ -28,7 +28,8 @@ constexpr size_t kFew = 32;                     // Up to so many inputs and outp
 constexpr int64_t kReleaseGilFrom = 256 << 10;  // bytes of input
 
 // How often the program's calls that write to the memory of this base count as writes to it, and how often they do not,
-// since they write through tensor.data, which has a version of its own.
+// since they write through tensor.data, which has a version of its own, or are batch norms, whose statistics torch
+// writes without counting (those of an instance norm it counts).
 std::pair<int, int> CountWrites(const Trace& trace, TraceId base) {
   static const Callee data("torch.Tensor.data.__get__");
   const auto through_data = [&](TraceId t) {
@@ -44,6 +45,9 @@ std::pair<int, int> CountWrites(const Trace& trace, TraceId base) {
   for (const Call& c : trace.calls) {
     for (const auto& [name, a] : c.kwargs)
       if (name == "out" && a.is(Arg::Kind::kTensor) && trace.tensors[a.t].base == base) ++counted;
+    if (c.callee.Has(kWritesInSilence) && c.callee.last() != "instance_norm")
+      for (size_t i = 1; i < c.args.size(); ++i)
+        if (c.args[i].is(Arg::Kind::kTensor) && trace.tensors[c.args[i].t].base == base) ++silent;
     if (!ChangesFirst(c.callee) || c.args.empty() || !c.args[0].is(Arg::Kind::kTensor)) continue;
     if (trace.tensors[c.args[0].t].base == base) ++(through_data(c.args[0].t) ? silent : counted);
   }

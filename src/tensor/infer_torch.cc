@@ -12,6 +12,8 @@
 #include "surface/rows.h"
 #include "tensor/import.h"
 #include "tensor/infer.h"
+#include "tensor/overrides.h"
+#include "tensor/told_once.h"
 #include "tensor/undo.h"
 
 namespace framejit::tensor {
@@ -448,21 +450,21 @@ bool MayWarn(const TorchApi& t) {
   return may;
 }
 
-// A call that warned was asked for. Is that a warning that torch gives once in a process? If nobody has seen it yet, it
-// is given now, in the line of the program that makes the call.
-bool WarnsOnce(const TorchApi& t, Call& call, const std::vector<PyObject*>& constants, Inference* in) {
+// `ask` makes a call that warned; false: it failed. Is that a warning that torch gives once in a process? If nobody has
+// seen it yet, it is given now, in the line of the program that makes the call.
+template <typename Ask>
+bool WarnsOnce(const TorchApi& t, Ask&& ask) {
   if (!MayWarn(t)) return false;
-  const Way way = in->on_meta ? Way::kMeta : Way::kReal;
   Ref messages;
   {
     Listening first(t, false);
-    if (Try(t, call, constants, way, in) != Verdict::kDone) return false;
+    if (!ask()) return false;
     if (!first.heard()) return true;
     messages = first.messages();
   }
   {
     Listening second(t, false);
-    if (Try(t, call, constants, way, in) != Verdict::kDone || second.heard()) return false;
+    if (!ask() || second.heard()) return false;
   }
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(messages.get()); ++i) {
     PyObject* one = PyList_GET_ITEM(messages.get(), i);
@@ -478,6 +480,23 @@ bool WarnsOnce(const TorchApi& t, Call& call, const std::vector<PyObject*>& cons
 static bool LiesDense(const Call& call, const Inference& in) {
   return call.callee.Has(kDenseWhenBare) && !in.requires_grad && in.device.kind == DeviceKind::kCpu &&
          in.results.size() == 1;
+}
+
+bool FloatsAreTold() {
+  OverridesOff own;
+  const TorchApi* t = Torch();
+  Ref module(t ? Import("framejit._functions") : nullptr);
+  if (!module) return PyErr_Clear(), false;
+  const auto ask = [&] {
+    Ref made(PyObject_CallMethod(module.get(), "float_of_leaf", nullptr));
+    return made ? true : (PyErr_Clear(), false);
+  };
+  {
+    Listening always(*t);
+    if (!ask()) return false;
+    if (!always.heard()) return true;
+  }
+  return WarnsOnce(*t, ask);
 }
 
 bool InferTorch(const TorchApi& t, Call& call, const std::vector<PyObject*>& constants, Inference* in) {
@@ -515,7 +534,10 @@ bool InferTorch(const TorchApi& t, Call& call, const std::vector<PyObject*>& con
   }
   const bool heard = v == Verdict::kDone && listening->heard();
   listening.reset();
-  if (heard && (foreign || !WarnsOnce(t, call, constants, in))) return in->Fail("warns");
+  const auto again = [&] {
+    return Try(t, call, constants, in->on_meta ? Way::kMeta : Way::kReal, in) == Verdict::kDone;
+  };
+  if (heard && (foreign || !WarnsOnce(t, again))) return in->Fail("warns");
   if (v == Verdict::kDone && LiesDense(call, *in)) in->results[0].strides = shape::RowMajor(in->results[0].sizes);
   if (v == Verdict::kDone && in->draws && !Draws(call.callee)) return in->Fail("draws random numbers");
   return v == Verdict::kDone;

@@ -216,6 +216,42 @@ def hooked():
     return now != ctypes.cast(api._PyEval_EvalFrameDefault, ctypes.c_void_p).value
 
 
+class Down:
+    """An iterator that ends with more than one argument."""
+
+    def __init__(self, n):
+        self.n = n
+
+    def __next__(self):
+        self.n -= 1
+        if self.n < 0:
+            raise StopIteration(self.n, "end")
+        return self.n
+
+
+def ends(x, kind):
+    yield x * 2
+    return {"pair": (1, 2), "nothing": (), "array": x * 3, "list": [x], "text": "text"}.get(kind)
+
+
+def to_the_end(x, kind):
+    it, seen = Down(2) if kind == "class" else ends(x, kind), []
+    try:
+        while True:
+            seen.append(next(it))
+    except StopIteration as stop:
+        return seen, stop.value, stop.args, x + 1
+
+
+@pytest.mark.parametrize("kind", ["pair", "nothing", "array", "list", "text", "none", "class"])
+def test_what_the_end_of_an_iterator_holds(kind):
+    x, compiled = np.arange(3.0), framejit.compile(to_the_end)
+    for _ in range(3):
+        same(compiled(x, kind), to_the_end(x, kind))
+    told = framejit.explain(to_the_end)(x, kind)
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+
+
 def test_the_frame_hook_stays_for_generators_and_goes_with_the_last():
     x, f = np.random.rand(4), framejit.compile(rounds)
     waiting = f(x, 3)

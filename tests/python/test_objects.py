@@ -3,6 +3,7 @@ may hold one in the next call."""
 
 # ruff: noqa
 import collections
+import collections.abc
 import contextvars
 import dataclasses
 import datetime
@@ -11,7 +12,9 @@ import enum
 import fractions
 import functools
 import inspect
+import numbers
 import operator
+import os
 import pathlib
 import random
 import re
@@ -410,3 +413,54 @@ def test_a_returned_function_says_what_it_was_made_to_say(fresh):
             assert getattr(ours, name) == getattr(eager, name)
     e = fresh.explain(f)(torch.ones(2), 1)
     assert (e.graph_count, e.graph_break_count) == (1, 0)
+
+
+ABSTRACT = [getattr(collections.abc, n) for n in collections.abc.__all__ if n != "ByteString"]
+NUMBERS = [getattr(numbers, n) for n in numbers.__all__]
+OF_TYPING = [typing.Hashable, typing.Sized, typing.Iterable, typing.Sequence, typing.SupportsFloat, typing.SupportsIndex, typing.SupportsAbs, typing.SupportsBytes, typing.SupportsRound, typing.SupportsComplex, typing.SupportsInt]
+ABSTRACT_KINDS = (*ABSTRACT, *NUMBERS, *OF_TYPING, os.PathLike, (str, collections.abc.Sized), int | collections.abc.Iterable)
+
+
+def test_abstract_classes_ask_what_a_value_is():
+    np = pytest.importorskip("numpy")
+
+    def f(x, kinds):
+        y, z = x * 2, x.sum()
+        return [isinstance(v, k) for v in (x, y, z, x.shape, x.shape[0], float(z)) for k in kinds], y
+
+    for x in (np.ones(3), np.ones((2, 2), "f4"), np.float64(3)):
+        if not x.ndim:
+            f = lambda x, kinds: ([isinstance(v, k) for v in (x, x * 2, x.shape) for k in kinds], x + 1)  # noqa: E731
+        compiled = framejit.compile(f)
+        for _ in range(3):
+            assert compiled(x, ABSTRACT_KINDS)[0] == f(x, ABSTRACT_KINDS)[0]
+
+
+def test_abstract_classes_ask_what_a_tensor_is():
+    def f(x, n, kinds):
+        return [isinstance(v, k) for v in (x, x * 2, n, n / 2, x.sum().item(), x.shape) for k in kinds], x + n
+
+    compiled = framejit.compile(f, dynamic=True)
+    for n in (3, 5, 7):
+        x = torch.ones(n)
+        assert compiled(x, n, ABSTRACT_KINDS)[0] == f(x, n, ABSTRACT_KINDS)[0]
+
+
+def test_patterns_and_branches_by_abstract_classes():
+    np = pytest.importorskip("numpy")
+
+    def f(x):
+        total = x.sum()
+        match total:
+            case collections.abc.Iterable():
+                return list(total), x + 1
+            case collections.abc.Hashable():
+                return "one number", x * 2
+
+    x = np.arange(3.0)
+    compiled = framejit.compile(f)
+    for _ in range(3):
+        (kind, y), (expected, z) = compiled(x), f(x)
+        assert kind == expected == "one number" and np.array_equal(y, z)
+    told = framejit.explain(f)(x)
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)

@@ -350,3 +350,25 @@ def test_a_scan_beside_other_reads_of_what_it_reads(name, size):
     told = framejit.explain(f)(x)
     assert (told.graph_count, told.graph_break_count) == (1, 0)
     torch.testing.assert_close(framejit.compile(f)(x), f(x))
+
+
+@pytest.mark.parametrize("kind", [torch.nn.BatchNorm1d, torch.nn.InstanceNorm1d])
+@pytest.mark.parametrize("wants", [False, True])
+def test_statistics_count_their_writes_as_in_eager(kind, wants):
+    # A pass that keeps the mean from before is refused only where torch refuses it.
+    seen = []
+    for wrap in (lambda f: f, framejit.compile):
+        norm = kind(3, track_running_stats=True)
+        f, x = wrap(lambda x: norm(x) * 2), torch.arange(24.0).view(2, 3, 4).sin().requires_grad_(wants)  # noqa: B023
+        for _ in range(3):
+            w = torch.ones(3, requires_grad=True)
+            kept, before = (w * norm.running_mean).sum(), norm.running_mean._version
+            f(x)
+            try:
+                kept.backward()
+                refused = ""
+            except RuntimeError as error:
+                refused = str(error)[:60]
+            seen.append((norm.running_mean._version - before, norm.num_batches_tracked.item(), refused))
+    assert seen[:3] == seen[3:]
+    assert graphs(lambda x: norm(x) * 2, x) == (1, 0)

@@ -6,8 +6,10 @@
 #include <optional>
 
 #include "capture/numbers/number_slots.h"
+#include "capture/override.h"
 #include "capture/proxy.h"
 #include "capture/session.h"
+#include "tensor/told_once.h"
 
 namespace framejit::capture {
 namespace {
@@ -98,6 +100,14 @@ PyNumberMethods number = {
     .nb_true_divide = Binary<'/', PyNumber_TrueDivide>,
 };
 
+// Would float() of this tensor warn in each run?
+bool WarnsOfFloat(Session& s, PyObject* tensor) {
+  const TensorMeta& m = s.meta(AsTensor(tensor)->id);
+  if (m.framework != Framework::kTorch || !m.requires_grad || !s.modes.now.grad) return false;
+  SuspendScope off;
+  return !tensor::FloatsAreTold();
+}
+
 }  // namespace
 
 PyTypeObject SymFloatType = NumberType("float", sizeof(SymFloat), &number, Compare);
@@ -123,7 +133,9 @@ PyObject* FloatOf(PyObject* number) {
   if (IsSymFloat(number) || IsItemFloat(number)) return Py_NewRef(number);
   if (IsTensor(number)) {
     Session* s = AsTensor(number)->session;
-    return s && s == Session::Current() && AsEver(*s, number, "__float__") ? NewItemFloat(*s, number) : nullptr;
+    return s && s == Session::Current() && AsEver(*s, number, "__float__") && !WarnsOfFloat(*s, number)
+               ? NewItemFloat(*s, number)
+               : nullptr;
   }
   Session* s = IsSymInt(number) ? LiveNumber(number) : nullptr;
   if (!s) return nullptr;
