@@ -22,8 +22,8 @@ constexpr int kRounds = 40, kFewRounds = 8, kCalls = 240;
 constexpr int kRoundsInCalls = 300, kFewRoundsInCalls = 24, kCallsInCalls = 720;
 // A loop whose body may become scalar code is cut so soon.
 constexpr int kScalar = 16;
-// Likewise, where a round has computed nothing but single numbers: as a graph, each store of an element copies an
-// array.
+// Likewise, where a round has computed nothing but single numbers and, as an attempt before has shown, the function
+// will not be one graph. There, each store of an element copies an array.
 constexpr int kScalarOfNumbers = 4;
 // Instructions without a framework call that a loop may run in a capture: some 50 ms.
 constexpr long kIdle = 50'000;
@@ -126,7 +126,7 @@ bool LoopWatch::Back(FjFrame* frame, int index, long instructions) {
     loop.operations = s_.op_count;
   }
   ++loop.backs;
-  const bool of_numbers = MadeNumbers(loop) && loop.backs == kScalarOfNumbers;
+  const bool of_numbers = MadeNumbers(loop) && loop.backs == kScalarOfNumbers && s_.options().broke_at >= 0;
   if (of_numbers || loop.backs == kScalar) {
     CodeLoops* loops = LoopsOf(compiled_, StateOf(compiled_, CodeOf(frame)), code);
     if (loops && (of_numbers ? loops->Begins(frame, index, index) : loops->Promising(frame, index))) {
