@@ -74,7 +74,7 @@ void StateProblem(FjFrame* frame, int next, Captured* out) {
   b.end_column = at.end_line == at.line ? std::max(0, at.end_column) : 0;
 }
 
-CaptureOptions OptionsFor(const Compiled& compiled, const Place& place, long stop_after) {
+CaptureOptions OptionsFor(const Compiled& compiled, const Place& place, long stop_after, int broke_at) {
   CaptureOptions options;
   options.dynamic = compiled.Dynamic();
   options.dynamic_dims = place.dynamic_dims;
@@ -82,6 +82,7 @@ CaptureOptions OptionsFor(const Compiled& compiled, const Place& place, long sto
   options.given_ints = !place.dynamic_dims.empty() && !place.given_numbers;
   options.dynamic_floats = compiled.backend == "llvm" || compiled.backend == "eager";
   options.stop_after = stop_after;
+  options.broke_at = broke_at;
   options.settles = place.segments.size() < 2;
   options.compiling = compiled.compiling;
   options.whole = compiled.fullgraph;
@@ -199,14 +200,28 @@ void NoteBreak(const Compiled& compiled, Session& s, const CaptureSemantics& sem
   out->instructions = std::max(0L, sem.root_instructions() - 1);
 }
 
-// Runs the frame's code under capture until it returns, breaks, or `stop_after` outermost instructions. left: as an
-// earlier capture of the same instructions says.
-Captured CaptureOnce(Compiled& compiled, Place& place, FjFrame* frame, long stop_after, std::vector<Cached>* cached,
-                     const std::string& left) {
+// Nothing is computed but arrays of one number, in front of a loop that is cut: NumPy makes them sooner than a graph.
+bool OnlyMakes(Session& s, const Compiled& compiled, FjFrame* frame, int index) {
+  const auto known = compiled.codes.find(CodeOf(frame));
+  if (s.libraries.torch || compiled.fullgraph || known == compiled.codes.end()) return false;
+  const CodeState& state = *known->second;
+  if (!state.loops || !std::count(state.cut.begin(), state.cut.end(), index)) return false;
+  const auto& nodes = s.graph().nodes;
+  return std::all_of(nodes.begin(), nodes.end(), [&](const Node& n) {
+    const auto read = [&](ValueId v) { return nodes[v].op == Op::kInput; };
+    return Info(n.op).kind == 'C' ||
+           (Info(n.op).kind == 'V' && std::none_of(n.operands.begin(), n.operands.end(), read));
+  });
+}
+
+// Runs the frame's code under capture until it returns, breaks, or `stop_after` outermost instructions. broke_at, left:
+// as an earlier capture of the same instructions says.
+Captured CaptureOnce(Compiled& compiled, Place& place, FjFrame* frame, long stop_after, int broke_at,
+                     std::vector<Cached>* cached, const std::string& left) {
   Captured out;
   tensor::LookForProcesses();
   FrameImage before(frame);
-  CaptureOptions options = OptionsFor(compiled, place, stop_after);
+  CaptureOptions options = OptionsFor(compiled, place, stop_after, broke_at);
   options.cached = cached;
   Counting counting(place);
   Session s(frame, std::move(options));
@@ -253,7 +268,9 @@ Captured CaptureOnce(Compiled& compiled, Place& place, FjFrame* frame, long stop
       out.cause = CauseOf(s);
     return out;
   }
-  if (!out.worthwhile && outcome != frame::Outcome::kReturned) return out;
+  const bool returns = outcome == frame::Outcome::kReturned;
+  if (out.worthwhile && !returns && OnlyMakes(s, compiled, frame, index)) out.worthwhile = false;
+  if (!out.worthwhile && !returns) return out;
   if (s.HoldsSuspendedGenerator()) {
     out.problem.state = "a suspended generator";
   } else if (!same_handled) {
@@ -413,13 +430,14 @@ Segment* CaptureAt(Compiled& compiled, CodeState& code, Place& place, FjFrame* f
   std::vector<diag::Break> reasons;  // the break, then what makes the segment end before it; one of a kind
   std::vector<int> stopped;          // where
   long stop_after = -1;
+  int broke_at = -1;
   std::vector<Cached> cached;
   Captured c;
   std::string left;
   std::shared_ptr<guard::GuardSet> cause;
   compiled.guesses->taken.clear();
   for (int attempt = 0; attempt < 40; ++attempt) {
-    c = CaptureOnce(compiled, place, frame, stop_after, &cached, left);
+    c = CaptureOnce(compiled, place, frame, stop_after, broke_at, &cached, left);
     if (!c.left.empty()) left = c.left;
     if (PyErr_Occurred()) PyErr_Clear();
     const Problem& problem = c.problem;
@@ -468,6 +486,7 @@ Segment* CaptureAt(Compiled& compiled, CodeState& code, Place& place, FjFrame* f
       stopped.push_back(c.stopped_at);
     }
     stop_after = c.broke ? c.instructions : c.instructions - 1;
+    if (c.broke) broke_at = c.stopped_at;
     if (stop_after <= 0) break;
   }
   const double seconds = Now() - start;
@@ -489,7 +508,7 @@ Segment* CaptureAt(Compiled& compiled, CodeState& code, Place& place, FjFrame* f
   if (PyErr_Occurred()) return nullptr;
   place.cause = {std::move(cause), ends, ObjectsIn(frame)};
   if (!c.segment) {
-    place.skip = std::max(1L, !reasons.empty() && !c.broke ? stop_after : c.instructions);
+    place.skip = std::max(1L, !reasons.empty() && !c.broke ? std::min(stop_after, c.instructions) : c.instructions);
     return nullptr;
   }
   if (!reasons.empty() && !c.worthwhile) {

@@ -258,7 +258,10 @@ struct CodeState {
   double loop_seconds = 0;                   // The time that captures in the middle of such loops took.
   double plain_seconds = 0;                  // The time that captures of code without tensors took.
   double first_seen = 0;                     // When the first capture was made.
-  std::shared_ptr<CodeLoops> loops;          // with scalar code for them; null: none was met
+  // Instructions at which more is to be asked than how many are to be skipped, and after which capture that was found.
+  std::shared_ptr<const std::vector<bool>> busy;
+  int64_t busy_since = -1;
+  std::shared_ptr<CodeLoops> loops;  // with scalar code for them; null: none was met
   Ref instead;  // called in its place; it may decline (an optimizer's update: framejit/_updates.py)
 };
 

@@ -55,6 +55,7 @@ struct CaptureOptions {
       false;  // ints that the call is given are symbols, too: sizes have changed, and these are often some
   bool dynamic_floats = true;
   long stop_after = -1;              // outermost instructions to run; -1: as far as possible
+  int broke_at = -1;                 // where an attempt before this one ended: loops around that may be code
   bool settles = true;               // a list that grows may be read behind that, which guards its length
   bool compiling = true;             // what torch.compiler.is_compiling() answers
   std::shared_ptr<Guesses> guesses;  // Null: nothing is guessed.

@@ -210,8 +210,83 @@ def test_arithmetic_of_numpys_scalars(dtype, other):
 
 def test_segments_before_a_loop_end_at_it():
     """A first round that a segment began, up to a branch, was left to Python for good: 300 rounds of the loop inside."""
-    compiled = check(nearest, (rng().random((300, 3)), rng().random((40, 3))))
-    assert any("zeros" in str(g) and "__lt__" not in str(g) for g in compiled.graphs)
+
+
+    def program(points, queries):
+        points = points * 2.0
+        out = np.zeros(len(queries), np.int64)
+        for q in range(len(queries)):
+            best, at = 1e300, -1
+            for p in range(len(points)):
+                d = 0.0
+                for k in range(points.shape[1]):
+                    t = points[p, k] - queries[q, k]
+                    d += t * t
+                if d < best:
+                    best, at = d, p
+            out[q] = at
+        return out
+
+    compiled = check(program, (rng().random((300, 3)), rng().random((40, 3))))
+    assert any("mul" in str(g) and "__lt__" not in str(g) for g in compiled.graphs)
+
+
+def test_few_rounds_over_elements_are_no_graph():
+    """Twelve rounds of stores were unrolled, each of which copied an array, and so was what stood before the first branch."""
+
+    def program(start, seen, trans):
+        n = len(start)
+        score = np.zeros((len(seen), n))
+        for s in range(n):
+            score[0, s] = start[s] + seen[0]
+        for k in range(1, len(seen)):
+            for s in range(n):
+                best = -np.inf
+                for p in range(n):
+                    v = score[k - 1, p] + trans[p, s]
+                    if v > best:  # noqa: PLR1730
+                        best = v
+                score[k, s] = best
+        return score
+
+    args = rng().random(12), rng().random(30), rng().random((12, 12))
+    info = check(program, args, loops=2).cache_info()
+    assert info["kernels"] == 0, info
+
+
+def test_what_is_skipped_before_a_loop():
+    """Instructions without anything to compile run in one go: exceptions, handlers and resets in the middle of them."""
+
+    def fails(n):
+        if n > 2:
+            raise ValueError(n)
+        return n
+
+    def program(x, n):
+        out = np.zeros(len(x))
+        try:
+            k = fails(n)
+        except ValueError as e:
+            k = int(str(e)) * 10
+        for i in range(len(x)):
+            out[i] = x[i] * k
+        if k > 100:
+            raise KeyError(k)
+        return out, k
+
+    x = rng().random(40)
+    check(program, (x, 1), (x, 5), (x, 11))
+
+    def resets(x, reset):
+        out = np.zeros(len(x))
+        reset()
+        for i in range(len(x)):
+            out[i] = x[i] * 2.0
+        return out
+
+    compiled = framejit.compile(resets)
+    for k in range(12):
+        np.testing.assert_array_equal(compiled(x, framejit.reset if k % 4 == 3 else dict), x * 2.0)
 
 
 # --- where Python goes on ----------------------------------------------------------------------------------------------------

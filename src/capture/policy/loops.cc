@@ -22,6 +22,9 @@ constexpr int kRounds = 40, kFewRounds = 8, kCalls = 240;
 constexpr int kRoundsInCalls = 300, kFewRoundsInCalls = 24, kCallsInCalls = 720;
 // A loop whose body may become scalar code is cut so soon.
 constexpr int kScalar = 16;
+// Likewise, where a round has computed nothing but single numbers and, as an attempt before has shown, the function
+// will not be one graph. There, each store of an element copies an array.
+constexpr int kScalarOfNumbers = 4;
 // Instructions without a framework call that a loop may run in a capture: some 50 ms.
 constexpr long kIdle = 50'000;
 
@@ -38,7 +41,7 @@ LoopWatch::LoopWatch(Session& s, Compiled& compiled) : s_(s), compiled_(compiled
 
 bool LoopWatch::EndsAt(int index, long steps) {
   if (steps == 0) return false;
-  if (EntersScalar(index)) return true;
+  if (EntersScalar(index) || HoldsBreak(index)) return true;
   if (!root_cut_ || !Holds(*root_cut_, index)) return false;
   return !Counting::now || index != Counting::now->loop || ++passes_ >= Counting::now->rounds;
 }
@@ -66,6 +69,32 @@ bool LoopWatch::EntersScalar(int index) const {
   }
   CodeLoops* loops = LoopsOf(compiled_, StateOf(compiled_, CodeOf(frame)), code);
   return loops && loops->Enters(frame, index);
+}
+
+// A loop begins in which a capture broke, and which will be code as a whole: what was captured of its first round would
+// be compiled for nothing.
+bool LoopWatch::HoldsBreak(int index) const {
+  const int at = s_.options().broke_at;
+  if (at < index || compiled_.fullgraph) return false;
+  FjFrame* frame = s_.root();
+  CodeState& state = StateOf(compiled_, CodeOf(frame));
+  CodeLoops* loops = LoopsOf(compiled_, state, fj_code(frame));
+  if (!loops || !loops->Begins(frame, index, at)) return false;
+  Cut(state, fj_code(frame), index);
+  return true;
+}
+
+// Has the graph got numbers or elements of arrays since the last jump back, and nothing larger was computed?
+bool LoopWatch::MadeNumbers(Loop& loop) const {
+  const auto& nodes = s_.graph().nodes;
+  bool numbers = false, larger = false;
+  for (size_t i = std::exchange(loop.nodes, nodes.size()); i < nodes.size(); ++i) {
+    const OpInfo& op = Info(nodes[i].op);
+    const bool number = nodes[i].type.shape.empty();
+    numbers |= number && op.kind != 'C';
+    larger |= !number && op.kind != 'V' && op.kind != 'C';
+  }
+  return numbers && !larger && s_.libraries.numpy;
 }
 
 bool LoopWatch::NewWeights(Loop& loop) const {
@@ -96,9 +125,11 @@ bool LoopWatch::Back(FjFrame* frame, int index, long instructions) {
     loop.idle_since = instructions;
     loop.operations = s_.op_count;
   }
-  if (++loop.backs == kScalar) {
+  ++loop.backs;
+  const bool of_numbers = MadeNumbers(loop) && loop.backs == kScalarOfNumbers && s_.options().broke_at >= 0;
+  if (of_numbers || loop.backs == kScalar) {
     CodeLoops* loops = LoopsOf(compiled_, StateOf(compiled_, CodeOf(frame)), code);
-    if (loops && loops->Promising(frame, index)) {
+    if (loops && (of_numbers ? loops->Begins(frame, index, index) : loops->Promising(frame, index))) {
       code_ = Borrow(reinterpret_cast<PyObject*>(code)), globals_ = fj_globals(frame);
       at_ = index;
       return false;

@@ -40,9 +40,12 @@ class LoopWatch {
     long idle_since = 0;  // Instructions that ran by then.
     int backs = 0;        // Jumps back to it in this call of its function.
     int call = 0;         // The number of that call.
+    size_t nodes = 0;     // Of the graph, at the last jump back.
   };
   bool NewWeights(Loop& loop) const;
   bool EntersScalar(int index) const;
+  bool HoldsBreak(int index) const;
+  bool MadeNumbers(Loop& loop) const;
 
   Session& s_;
   Compiled& compiled_;

@@ -16,6 +16,7 @@
 #include "capture/policy/loops.h"
 #include "capture/policy/rounds.h"
 #include "capture/policy/skipped.h"
+#include "capture/policy/stretch.h"
 #include "capture/policy/timing.h"
 #include "capture/scalar/loops.h"
 #include "capture/special_calls.h"
@@ -29,12 +30,6 @@ namespace {
 thread_local std::shared_ptr<Compiled> active;
 thread_local frame::Semantics* override_semantics = nullptr;
 Stance stance = Stance::kDefault;
-
-struct Skips {  // frames of this thread that step on for a while before captures are tried again
-  FjFrame* frame = nullptr;
-  long steps = 0;
-};
-thread_local std::vector<Skips> skips;
 
 // How a frame of this thread that has cut loops, or instructions that are stepped, gets on.
 struct Progress {
@@ -121,7 +116,7 @@ class Policy : public frame::FramePolicy {
     if (!state.entry && fj_stack_depth(frame) == 0) state.entry = &place;
     // A frame that begins lies where another one lay: what that one skipped is no concern of it.
     if (&place == state.entry) {
-      std::erase_if(skips, [&](const Skips& s) { return s.frame == frame; });
+      ForgetSkips(frame);
       std::erase_if(progress, [&](const Progress& p) { return p.frame == frame; });
     }
     CodeLoops* loops = LoopsOf(*compiled, state, code);
@@ -143,7 +138,7 @@ class Policy : public frame::FramePolicy {
       if (auto action = Ran(frame, *seg, result)) return *action;
     }
     ++place.passed;
-    if (IsSkipping(frame)) return frame::Action::kStep;
+    if (IsSkipping(frame)) return SkipOn(*compiled, state, frame, result);
     if (place.give_up && ++place.misses == Place::kUseless) DropSingle(place);
     if (const Segment* last = place.give_up ? LastOf(place) : nullptr) MissEvent(frame, *last, place.misses);
     if (place.give_up && (&place == state.entry || ProgressOf(frame).looped)) {
@@ -163,7 +158,7 @@ class Policy : public frame::FramePolicy {
         return frame::Action::kHandOver;
       }
       Skip(frame, place.skip);
-      return frame::Action::kStep;
+      return SkipOn(*compiled, state, frame, result);
     }
     const bool looping = ProgressOf(frame).looped;
     const bool may_leave = !compiled->fullgraph && diag::OptionOn("leave");
@@ -219,13 +214,12 @@ class Policy : public frame::FramePolicy {
            state.plain_seconds > kPlainShare * (Now() - state.first_seen);
   }
 
-  // Counts one of the instructions that the frame was told to skip. Is it one of them, and not the last?
-  static bool IsSkipping(FjFrame* frame) {
-    const auto it = std::find_if(skips.rbegin(), skips.rend(), [&](const Skips& s) { return s.frame == frame; });
-    if (it == skips.rend()) return false;
-    if (--it->steps > 0) return true;
-    skips.erase(std::next(it).base());
-    return false;
+  static frame::Action SkipOn(Compiled& compiled, CodeState& state, FjFrame* frame, PyObject** result) {
+    Stretch ran;
+    const auto goes_on = [] { return active && !ending && !override_semantics; };
+    if (auto action = RunStretch(compiled, state, frame, goes_on, &ran, result)) return *action;
+    ProgressOf(frame).last = ran.last;
+    return frame::Action::kAgain;
   }
 
   // The call's first frame, at its first instruction: nothing of it runs.
@@ -426,8 +420,7 @@ class Policy : public frame::FramePolicy {
     };
     for (size_t i = 0; i < rounds.segments.size(); ++i)  // by index, as in At
       if (auto action = run(*rounds.segments[i])) return action;
-    if (std::any_of(skips.begin(), skips.end(), [&](const Skips& s) { return s.frame == frame && s.steps > 1; }))
-      return {};
+    if (LeftToSkip(frame) > 1) return {};
     if (stance != Stance::kDefault || !tensor::CaptureObstacle().empty() || !Due(rounds, once)) return {};
     const Segment* last = LastOf(rounds);
     if (last && !Missed(compiled, rounds, frame, last->guards->DynamicCandidates(fj_localsplus(frame)))) {
@@ -492,13 +485,7 @@ class Policy : public frame::FramePolicy {
 
   static void Skip(FjFrame* frame, long n) {
     if (active) active->outcomes->Add(diag::RunBy::kPython);
-    for (auto& s : skips)
-      if (s.frame == frame) {
-        s.steps = n;
-        return;
-      }
-    if (skips.size() > 4096) skips.erase(skips.begin(), skips.begin() + 2048);
-    skips.push_back({frame, n});
+    SkipNext(frame, n);
   }
 
   // Nothing was found to compile in all of the code, but for stretches of plain Python behind breaks.

@@ -32,7 +32,7 @@ constexpr int64_t kInnerWork = 40'000;
 // is asked again after more visits.
 constexpr int kSmallCode = 64;
 constexpr int64_t kWorkForBlock = 750;
-constexpr int kPatience = 8, kMostPatience = 1 << 24;
+constexpr int kPatience = 8, kPatienceWithLarge = 2, kMostPatience = 1 << 24;
 constexpr int64_t kWorkOfRound = 16;  // in code
 constexpr int64_t kWorkOfEntry = 32;  // into code
 constexpr int kVersions = 4;
@@ -65,6 +65,7 @@ struct CodeLoops::Head {
   scalar::Loop loop;
   int unit = 0;            // of its first instruction
   bool candidate = false;  // a capture wants it, or it was translated
+  bool whole = false;      // nothing of it was left to Python when that was asked
   bool declined = false;   // to a capture, which does not know all that the frame will hold
   bool off = false;
   int visits = 0;
@@ -103,6 +104,11 @@ CodeLoops::Head* CodeLoops::Find(int index) {
   return nullptr;
 }
 
+void CodeLoops::MarkIn(std::vector<bool>& instructions) const {
+  for (auto& p : heads_)
+    for (int i = p->loop.enter; i < p->loop.end; ++i) instructions[i] = true;
+}
+
 bool CodeLoops::any() const {
   return std::any_of(heads_.begin(), heads_.end(),
                      [](auto& p) { return !p->off && (p->candidate || !p->versions.empty()); });
@@ -111,6 +117,11 @@ bool CodeLoops::any() const {
 bool CodeLoops::Promising(FjFrame* frame, int index) {
   Head* head = Find(index);
   return head && Try(*head, frame, index);
+}
+
+bool CodeLoops::Begins(FjFrame* frame, int index, int at) {
+  Head* head = Find(index);
+  return head && head->loop.Holds(at) && Try(*head, frame, index) && head->whole;
 }
 
 bool CodeLoops::Enters(FjFrame* frame, int index) {
@@ -135,6 +146,7 @@ bool CodeLoops::Try(Head& head, FjFrame* frame, int from) {
     diag::Log(diag::Channel::loop_, "no scalar code: " + t.why);
     return false;
   }
+  head.whole = t.why.empty();
   for (auto& p : heads_)  // and those around it
     if (p->loop.start <= head.loop.start && p->loop.end >= head.loop.end) p->candidate = true;
   return true;
@@ -223,8 +235,9 @@ void CodeLoops::Compile(Compiled& compiled, Head& head, FjFrame* frame) {
   }
   const int blocks = made->t.blocks;
   if (blocks > kSmallCode && !head.together && Gain(head, frame) < kWorkForBlock * blocks) {
-    head.again = kPatience * head.visits;
-    diag::Log(diag::Channel::loop_, "no scalar code yet: " + std::to_string(blocks) + " blocks  [" + name + "]");
+    head.again = kPatienceWithLarge * head.visits;
+    diag::Log(diag::Channel::loop_, "no scalar code yet: " + std::to_string(blocks) + " blocks for " +
+                                        std::to_string(Gain(head, frame)) + " instructions  [" + name + "]");
     return;
   }
   try {

@@ -22,7 +22,9 @@ class CodeLoops {
 
   // Asked by a capture that has unrolled some rounds: would the loop that begins at `index` become code?
   bool Promising(FjFrame* frame, int index);
-  // The same question where the iterator of a loop is about to be made.
+  // Does a loop begin at `index` that holds `at`, and would all of it become code?
+  bool Begins(FjFrame* frame, int index, int at);
+  // Promising, where the iterator of a loop is about to be made.
   bool Enters(FjFrame* frame, int index);
   // The frame is about to be captured from the middle of a loop: would that become code?
   bool Considered(FjFrame* frame);
@@ -32,6 +34,8 @@ class CodeLoops {
   std::vector<std::pair<int, int>> TakeMade() { return std::exchange(made_, {}); }
   bool any() const;  // Has code been made, or is it about to be?
   bool none() const { return heads_.empty(); }
+  void MarkIn(std::vector<bool>& instructions) const;            // those of all loops
+  void Stepped(int64_t instructions) { work_ += instructions; }  // that a frame ran without At
 
  private:
   struct Version;

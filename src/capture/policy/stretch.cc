@@ -1,0 +1,104 @@
+// See the header.
+#include "capture/policy/stretch.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "bytecode/code.h"
+#include "capture/scalar/loops.h"
+
+namespace framejit::capture {
+namespace {
+
+struct Skips {
+  FjFrame* frame = nullptr;
+  long steps = 0;
+};
+thread_local std::vector<Skips> skips;
+
+// Runs instructions in a row that nothing is asked at: up to `most`, a jump back or the next one that is busy.
+class Quietly : public frame::ConcreteSemantics {
+ public:
+  Quietly(std::shared_ptr<const std::vector<bool>> busy, long most, bool (*goes_on)())
+      : busy_(std::move(busy)), most_(most), goes_on_(goes_on) {}
+  bool Before(FjFrame*, int index) override {
+    if (ran_ && (ran_ == most_ || index <= last_ || (*busy_)[index] || !goes_on_())) return false;
+    last_ = index;
+    ++ran_;
+    return true;
+  }
+  Stretch ran() const { return {ran_, last_}; }
+
+ private:
+  std::shared_ptr<const std::vector<bool>> busy_;
+  long most_, ran_ = 0;
+  bool (*goes_on_)();
+  int last_ = -1;
+};
+
+const std::shared_ptr<const std::vector<bool>>& BusyIn(const Compiled& compiled, CodeState& state,
+                                                       const bytecode::Code& code) {
+  if (std::exchange(state.busy_since, compiled.captures) == compiled.captures) return state.busy;
+  auto busy = std::make_shared<std::vector<bool>>(code.size() + 1);
+  for (auto& [at, place] : state.places)
+    if (!place.segments.empty() || place.give_up) (*busy)[at.first] = true;
+  for (auto& [at, reason] : state.stopped) (*busy)[at] = true;
+  for (int at : state.cut) (*busy)[at] = true;
+  if (state.loops) state.loops->MarkIn(*busy);
+  return state.busy = std::move(busy);
+}
+
+}  // namespace
+
+void SkipNext(FjFrame* frame, long instructions) {
+  for (auto& s : skips)
+    if (s.frame == frame) {
+      s.steps = instructions;
+      return;
+    }
+  if (skips.size() > 4096) skips.erase(skips.begin(), skips.begin() + 2048);
+  skips.push_back({frame, instructions});
+}
+
+bool IsSkipping(FjFrame* frame) {
+  const auto it = std::find_if(skips.rbegin(), skips.rend(), [&](const Skips& s) { return s.frame == frame; });
+  if (it == skips.rend()) return false;
+  if (--it->steps > 0) return true;
+  skips.erase(std::next(it).base());
+  return false;
+}
+
+long LeftToSkip(FjFrame* frame) {
+  const auto it = std::find_if(skips.rbegin(), skips.rend(), [&](const Skips& s) { return s.frame == frame; });
+  return it == skips.rend() ? 0 : it->steps;
+}
+
+void ForgetSkips(FjFrame* frame) {
+  std::erase_if(skips, [&](const Skips& s) { return s.frame == frame; });
+}
+
+std::optional<frame::Action> RunStretch(Compiled& compiled, CodeState& state, FjFrame* frame, bool (*goes_on)(),
+                                        Stretch* ran, PyObject** result) {
+  const long most = LeftToSkip(frame);
+  const bytecode::Code* code = bytecode::Code::Of(fj_code(frame));
+  if (!code) PyErr_Clear();
+  if (!code || most < 2 || compiled.fullgraph || !compiled.options.empty() || fj_is_generator(frame))
+    return frame::Action::kStep;
+  const std::shared_ptr<CodeLoops> loops = state.loops;  // The state may be dropped meanwhile.
+  Quietly semantics(BusyIn(compiled, state, *code), most, goes_on);
+  int index;
+  switch (frame::RunLinked(frame, semantics, -1, &index, result)) {
+    case frame::Outcome::kReturned: return frame::Action::kReturn;
+    case frame::Outcome::kRaised: return frame::Action::kUnwound;
+    case frame::Outcome::kHandOver: return frame::Action::kHandOver;
+    case frame::Outcome::kStopped: break;
+  }
+  *ran = semantics.ran();
+  for (Skips& s : skips)
+    if (s.frame == frame) s.steps -= ran->steps - 1;
+  if (loops) loops->Stepped(ran->steps - 1);
+  return {};
+}
+
+}  // namespace framejit::capture
