@@ -49,10 +49,11 @@ void Log2InTwo(Arithmetic m, llvm::IRBuilder<>& b, Value* x, Value** high, Value
 }  // namespace
 
 Value* PowOfVectors(Arithmetic m, llvm::IRBuilder<>& b, Value* x, Value* y, Value** ok) {
-  constexpr uint64_t kSmallPower = uint64_t{1023 - 500} << 52;
+  // The least logarithm but 0 is 2^-53, so that the square of a logarithm times 2^-400 does not underflow.
+  constexpr uint64_t kSmallPower = uint64_t{1023 - 400} << 52;
   Value *t = m.Abs(x), *size = m.AsBits(m.Abs(y));
   Value* normal = IsNormal(m, b, m.AsBits(t));
-  Value* plain = b.CreateICmpULT(b.CreateSub(size, m.Bits(kSmallPower)), m.Bits(560 * kNormal));
+  Value* plain = b.CreateICmpULT(b.CreateSub(size, m.Bits(kSmallPower)), m.Bits(460 * kNormal));
   Value* none = b.CreateICmpEQ(size, m.Bits(0));
   plain = b.CreateOr(plain, none);
   t = m.If(normal, t, m.C(1));

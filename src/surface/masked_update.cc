@@ -14,9 +14,9 @@ namespace {
 using shape::Int;
 
 constexpr int kMostCost = 64, kMostDepth = 8;
-// Computed with where an element is not wanted. No function is special near it.
+// Floats where an element is not wanted. No function is special near it. Integers may be what they are there: what is
+// done with them raises nothing until they are floats.
 constexpr double kHarmless = 0.7310585786300049;
-constexpr int64_t kHarmlessInteger = 97;
 
 // Is it an array's elements under a mask?
 bool IsMasked(const Graph& g, ValueId v) {
@@ -62,6 +62,7 @@ class Update {
     if (n.op == Op::kConstant) return true;
     if (n.op == Op::kBroadcast) return g_.nodes[n.operands[0]].type.rank() == 0 || Fits(n.operands[0]);
     cost_ += Info(n.op).cost;
+    if (BecomesFloat(n) && MayRaise(g_, v)) return false;
     const bool cheap = Info(n.op).cost <= 1;  // then integers cannot raise anything
     const auto known = [&](DType t) { return IsFloat(t) || IsBool(t) || (cheap && IsInteger(t)); };
     return Info(n.op).kind == 'P' && cost_ <= kMostCost && known(n.type.dtype) &&
@@ -77,8 +78,7 @@ class Update {
     Node n = g_.nodes[v];
     ValueId now;
     if (IsMasked(g_, v)) {
-      const Scalar harmless = IsFloat(n.type.dtype) ? Scalar(kHarmless) : Scalar(kHarmlessInteger);
-      now = b_.Where(mask_, n.operands[0], b_.Constant(harmless, n.type.dtype, sizes_));
+      now = IsFloat(n.type.dtype) ? Harmless(n.operands[0]) : n.operands[0];
     } else if (n.op == Op::kBroadcast && g_.nodes[n.operands[0]].type.rank() == 1) {
       now = Make(n.operands[0]);  // the number of elements is the same, by another name
     } else {
@@ -87,12 +87,22 @@ class Update {
       else
         for (ValueId& o : n.operands) o = Make(o);
       if (n.op == Op::kBroadcast) n.attrs.axes.clear();
+      const bool floats = BecomesFloat(n);
       now = b_.Add(n.op, std::move(n.operands), std::move(n.attrs));
+      if (floats) now = Harmless(now);
     }
     return made_[v] = now;
   }
 
  private:
+  // Is it integers or truth values that become floats?
+  bool BecomesFloat(const Node& n) const {
+    return n.op == Op::kCast && IsFloat(n.type.dtype) && !IsFloat(g_.nodes[n.operands[0]].type.dtype);
+  }
+  ValueId Harmless(ValueId floats) {
+    return b_.Where(mask_, floats, b_.Constant(kHarmless, g_.nodes[floats].type.dtype, sizes_));
+  }
+
   Builder& b_;
   const Graph& g_;
   const ValueId mask_;

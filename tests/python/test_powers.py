@@ -73,6 +73,18 @@ def test_ordinary_numbers_raise_nothing(fresh):
             assert np.allclose(compiled_power(fresh, base, np.full(base.shape, y)), base**y, rtol=3e-16, atol=0)
 
 
+def test_small_powers_raise_nothing(fresh):
+    near = np.concatenate([1 + np.spacing(1.0) * np.arange(-8, 9) / 2, [1e-307, 1.7e308, 3.0, 0.1]])
+    compiled = fresh.compile(power)
+    with np.errstate(all="raise"), fresh.config.patch(leave=False):
+        for exponent in range(-520, -1, 3):
+            y = np.full(near.shape, 1.25 * 2.0**exponent)
+            with np.errstate(all="ignore"):
+                wanted = near**y
+            assert np.allclose(compiled(near, y), wanted, rtol=3e-16, atol=0)
+        assert "told" not in compiled.cache_info()["outcomes"]["run"]
+
+
 def test_one_number_is_as_numpys(fresh):
     compiled = fresh.compile(lambda x, y: x[3] ** y[3])
     rng = np.random.default_rng(2)
