@@ -62,19 +62,3 @@ def test_complex_tensors_are_moved(dtype):
         for _ in range(2):
             assert torch.equal(compiled(x), f(x)) and compiled(x).stride() == f(x).stride()
         assert_compiled(compiled)
-
-
-
-def test_new_axes_in_arithmetic_with_a_complex_number(fresh):
-    """A new axis has one element, so any stride; the call is made by NumPy, in the graph."""
-
-    def program(x, y):
-        c = x + y[:, None] * 1j
-        return abs(c), (x[None, :] * 2j).imag
-
-    x, y = np.linspace(-1, 1, 7), np.linspace(0, 2, 5)
-    compiled = fresh.compile(program)
-    for _ in range(3):
-        for got, wanted in zip(compiled(x, y), program(x, y), strict=True):
-            assert got.tobytes() == wanted.tobytes() and got.strides == wanted.strides
-    assert compiled.cache_info()["breaks"] == 0
