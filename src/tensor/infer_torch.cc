@@ -134,7 +134,7 @@ class Observing {  // for its life, every op of this thread goes through Observe
     if (!on_) return;
     SavedError saved;
     Ref r(PyObject_CallMethod(t_.c_module, "_pop_torch_dispatch_stack", "O", Py_None));
-    if (!r) diag::Warn("framejit: a dispatch mode could not be left: " + TakeErrorText());
+    if (!r) diag::Warn("a dispatch mode could not be left: " + TakeErrorText());
   }
   Observing(const Observing&) = delete;
   bool on() const { return on_; }

@@ -1,7 +1,10 @@
 #include "tensor/numpy_api.h"
 
 #include <array>
+#include <cstring>
 #include <string>
+
+#include "diag/diag.h"
 
 namespace framejit::tensor {
 
@@ -28,7 +31,6 @@ constexpr TypeRow kTypes[] = {
 bool Bind(NumpyApi& n) {
   PyObject* modules = PyImport_GetModuleDict();
   PyObject* umath = PyDict_GetItemString(modules, "numpy._core._multiarray_umath");
-  if (!umath) umath = PyDict_GetItemString(modules, "numpy.core._multiarray_umath");
   Ref capsule(Attr(umath, "_ARRAY_API"));
   void** table = capsule && PyCapsule_CheckExact(capsule.get())
                      ? static_cast<void**>(PyCapsule_GetPointer(capsule.get(), nullptr))
@@ -52,13 +54,26 @@ bool Bind(NumpyApi& n) {
   return true;
 }
 
+// Before 2.0 results had other types (numpy.float32(3) + 3.0), and the error handling lay elsewhere.
+bool IsTooOld(PyObject* numpy) {
+  Ref version(PyObject_GetAttrString(numpy, "__version__"));  // none yet: it is being imported
+  const char* text = version && PyUnicode_Check(version.get()) ? PyUnicode_AsUTF8(version.get()) : nullptr;
+  const bool old = text && (!strncmp(text, "1.", 2) || !strncmp(text, "0.", 2));
+  if (old)
+    diag::Warn(std::string("functions of NumPy's arrays run as written: NumPy 2.0 or newer is needed, this is ") +
+               text);
+  return old;
+}
+
 }  // namespace
 
 const NumpyApi* BindNumpy() {
   static Imported module("numpy");
-  PyObject* numpy = module.Get();
+  static bool too_old = false;
+  PyObject* numpy = too_old ? nullptr : module.Get();
   if (!numpy) return nullptr;
   SavedError saved;
+  if ((too_old = IsTooOld(numpy))) return nullptr;
   static NumpyApi api;
   api = NumpyApi();
   api.module = Py_NewRef(numpy);

@@ -1,5 +1,5 @@
-// NumPy as seen by framejit: its C API table, taken from the module the user has imported (1.24 and 2.x), and the few
-// struct fields that both have in the same place. No NumPy header.
+// NumPy as seen by framejit: its C API table, taken from the module the user has imported (2.0 or newer), and the few
+// struct fields that are read. No NumPy header.
 #pragma once
 
 #include <optional>
@@ -9,7 +9,7 @@
 
 namespace framejit::tensor {
 
-struct NumpyArray {  // the public part of PyArrayObject, same in 1.x and 2.x
+struct NumpyArray {  // the public part of PyArrayObject
   PyObject_HEAD char* data;
   int nd;
   intptr_t* dims;

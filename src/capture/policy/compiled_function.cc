@@ -145,7 +145,7 @@ PyObject* InVain(Compiled& compiled, PyObject* fn, PyObject* const* args, size_t
 bool NoHook() {
   const char* why = frame::HookUnavailable();
   static bool told = false;
-  if (why && !std::exchange(told, true)) diag::Warn(std::string("framejit: functions run as written: ") + why);
+  if (why && !std::exchange(told, true)) diag::Warn(std::string("functions run as written: ") + why);
   return why;
 }
 

@@ -246,7 +246,7 @@ void CodeLoops::Compile(Compiled& compiled, Head& head, FjFrame* frame) {
     if (diag::Enabled(diag::Channel::asm_)) diag::Log(diag::Channel::asm_, codegen::ScalarText(made->t.code, true));
   } catch (const std::exception& e) {
     head.off = true;
-    diag::Warn(std::string("framejit: a loop has no code: ") + e.what());
+    diag::Warn(std::string("a loop has no code: ") + e.what());
     return;
   }
   compiled.seconds += Now() - start;
