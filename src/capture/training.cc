@@ -67,6 +67,16 @@ std::vector<int> RegionsOf(const Graph& g, const std::vector<surface::Lowering::
   return region;
 }
 
+// Does the call write in place to memory of `base`?
+bool WritesTo(const Trace& t, const Call& c, TraceId base) {
+  bool writes = false;
+  const auto look = [&](const Arg& a) { EachTensor(a, [&](TraceId id) { writes |= t.tensors[id].base == base; }); };
+  if ((c.results.empty() || ChangesFirst(c.callee)) && !c.args.empty()) look(c.args[0]);
+  for (const auto& [name, value] : c.kwargs)
+    if (c.results.empty() || name == "out") look(value);
+  return writes;
+}
+
 // Gives the last call that makes or writes this result. It is -1 if an older view of the result is read behind that
 // call.
 int LastWrite(const Trace& t, TraceId result) {
@@ -78,12 +88,10 @@ int LastWrite(const Trace& t, TraceId result) {
     bool same = false;  // contiguous() of what is so: the call hands it on
     EachTensor(c, [&](TraceId id) { same |= id == result; });
     const bool returned = std::find(c.results.begin(), c.results.end(), result) != c.results.end();
-    const bool told = std::any_of(c.kwargs.begin(), c.kwargs.end(), [](auto& k) { return k.first == "out"; });
     const bool known = callees::IsTorchs(c.callee) || c.callee.name().starts_with("framejit._gradients.") ||
                        c.callee == kCustomCall;  // which writes nothing, or was not captured
     if (given && !known) return -1;
-    const bool in_place = ChangesFirst(c.callee), made = returned && !same;
-    if (made || (given && (c.results.empty() || told || in_place))) {
+    if ((returned && !same) || WritesTo(t, c, result)) {
       last = i;
       break;
     }
@@ -97,14 +105,8 @@ int LastWrite(const Trace& t, TraceId result) {
 // From which call on is this view what it is? It is -1 if its base is written behind that.
 int MadeAsView(const Trace& t, TraceId view) {
   const TraceTensor& v = t.tensors[view];
-  for (size_t i = v.view_call + 1; i < t.calls.size(); ++i) {
-    const Call& c = t.calls[i];
-    const auto given = [&](const Arg& a) { return a.is(Arg::Kind::kTensor) && t.tensors[a.t].base == v.base; };
-    const bool first = (c.results.empty() || ChangesFirst(c.callee)) && !c.args.empty() && given(c.args[0]);
-    const bool out = std::any_of(c.kwargs.begin(), c.kwargs.end(),
-                                 [&](auto& k) { return (c.results.empty() || k.first == "out") && given(k.second); });
-    if (first || out) return -1;
-  }
+  for (size_t i = v.view_call + 1; i < t.calls.size(); ++i)
+    if (WritesTo(t, t.calls[i], v.base)) return -1;
   return v.view_call;
 }
 

@@ -104,11 +104,13 @@ BatchStatistics BatchNormStatistics(Builder& b, ValueId x) {
   const auto mean_of = [&](Expr of) { return Expr{b, b.Reduce(Op::kSum, of, axes, true)} / count; };
   const auto row = [&](Expr e) { return Expr{b, b.Reshape(e, {b.type(x).shape[1]})}; };
   Expr first = mean_of(v), gap = v - first, rest = mean_of(gap), squares = mean_of(gap * gap);
-  Expr variance = Apply(Op::kMaximum, row(squares - rest * rest), count.Number(0));
+  Expr off = rest * rest, none = count.Number(0);
+  // Not where something is infinite, or a square too large.
+  Expr known = Apply(Op::kLt, off, off.Number(std::numeric_limits<double>::infinity()));
+  Expr variance = Apply(Op::kMaximum, row(squares - Where(known, off, none)), none);
   variance = Ruled(variance, "variance", {v}, {0}, axes);
   Expr ratio = count / (count - count.Number(1));
-  Expr mean = Where(Apply(Op::kIsNan, rest), first, first + rest);  // where something is infinite, it is, too
-  return {row(mean), variance, variance * ratio};
+  return {row(first + Where(known, rest, none)), variance, variance * ratio};
 }
 
 ValueId RunningUpdate(Builder& b, ValueId running, ValueId now, double momentum) {

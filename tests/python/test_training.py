@@ -443,6 +443,24 @@ def handed_on(x, w):
     return [same, z.square().sum() + same.tanh().sum()]
 
 
+def read_by_a_write(x, w):
+    y = x * w * x
+    early, z = y**3, torch.ones_like(x)
+    z[1:] = y[1:]
+    z.add_(y)
+    return [y, (early + z * y).sum()]
+
+
+def read_by_writes_without_gradients(x, w):
+    y = x * w * x
+    early, z, out = y**3, torch.ones_like(x), torch.zeros_like(x)
+    with torch.no_grad():
+        z.mul_(y)
+        torch._foreach_add_([z], [y])
+        torch.mul(y, 2, out=out)
+    return [y, (early + z * y + out).sum()]
+
+
 def sum_of_one_number(x, w):
     y = (x * w * x).sum()
     return [y, y.sum()]
@@ -455,7 +473,11 @@ def chain(x, w):
     return [*out, out[-1].square().sum()]
 
 
-@pytest.mark.parametrize("f", [one_between, two_between, nothing_saved, written_before, views_of_two, handed_on, sum_of_one_number, chain])
+BY_RESULTS = [one_between, two_between, nothing_saved, written_before, views_of_two, handed_on, sum_of_one_number, chain]
+BY_RESULTS += [read_by_a_write, read_by_writes_without_gradients]
+
+
+@pytest.mark.parametrize("f", BY_RESULTS)
 @pytest.mark.parametrize("looked_for", DIFFERENTIATED)
 def test_gradients_by_results_that_are_differentiated(fresh, f, looked_for):
     if f is two_between and looked_for == "a result, then all":
@@ -617,6 +639,19 @@ def test_batch_norm_of_channels_that_are_nearly_constant(fresh, shape, spread):
     for exact, eager, ours in zip(*made):
         assert (ours - exact).norm() <= 2 * (eager - exact).norm() + 1e-7 * exact.norm()
     assert compiled.cache_info()["segments"] == 1
+
+
+@pytest.mark.parametrize("size", [1e20, 1e30, 1e37])
+def test_batch_norm_of_what_has_no_squares(fresh, size):
+    def f(x, mean, variance):
+        return F.batch_norm(x, mean, variance, None, None, True, 0.5)
+
+    noise, seen = torch.randn(6, 4, generator=torch.Generator().manual_seed(0)) * size, []
+    for g in (f, fresh.compile(f)):
+        x, mean, variance = noise.clone().requires_grad_(), torch.zeros(4), torch.ones(4)
+        y = g(x, mean, variance)
+        seen.append([y, mean, variance, *GRAD(y[0].sum(), x)])
+    torch.testing.assert_close(seen[1], seen[0], rtol=1e-5, atol=0)
 
 
 def test_statistics_of_a_channel_with_an_infinity(fresh):
