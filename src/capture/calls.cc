@@ -634,9 +634,8 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
 // Answers torch.autograd.Variable(x): x.detach(), with gradients of its own if that is asked. Null without an error: no
 // Variable, or an argument that means more.
 PyObject* CaptureSemantics::LegacyVariable(PyObject* type, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
-  static PyObject* const variable = tensor::ResolveCallee("torch.autograd.Variable");
-  if (!variable) PyErr_Clear();
-  if (type != variable || nargs < 1 || nargs > 3 || !IsTensor(args[0])) return nullptr;
+  static tensor::Named variable("torch.autograd.Variable");
+  if (!type || type != variable.Get() || nargs < 1 || nargs > 3 || !IsTensor(args[0])) return nullptr;
   bool wants = false, removed = false;  // requires_grad, volatile
   for (Py_ssize_t i = 1; i < nargs + KwCount(kwnames); ++i) {
     PyObject* name = i < nargs ? nullptr : PyTuple_GET_ITEM(kwnames, i - nargs);

@@ -499,9 +499,9 @@ PyObject* CaptureSemantics::Output(PyObject* function, const char* name, PyObjec
 
 // While no profiler is on, which is guarded, its ranges do nothing.
 PyObject* CaptureSemantics::ProfilerRange(PyObject* scope) {
-  static PyObject* const on = tensor::ResolveCallee(callees::kProfilerOn);
-  if (!on) return PyErr_Clear(), s_.Break(BreakId::kOutput, "a range of a profiler");
-  Ref answer(Asked(on, nullptr, 0, nullptr));
+  static tensor::Named on(callees::kProfilerOn);
+  if (!on.Get()) return s_.Break(BreakId::kOutput, "a range of a profiler");
+  Ref answer(Asked(on.Get(), nullptr, 0, nullptr));
   if (!answer) return nullptr;
   return answer.get() == Py_False ? Py_NewRef(scope) : s_.Break(BreakId::kOutput, "a range of a profiler");
 }

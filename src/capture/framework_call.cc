@@ -58,8 +58,8 @@ PyObject* PlainList(Session& s, const Arg& list) {
 // NumPy's type of that name, if it is one of ours.
 void NameDType(Arg* a) {
   if (!a->is(Arg::Kind::kString)) return;
-  static PyObject* type = tensor::ResolveCallee(callees::kNumpyDType);
-  Ref dtype(type ? PyObject_CallFunction(type, "s", a->s.c_str()) : nullptr);
+  static tensor::Named type(callees::kNumpyDType);
+  Ref dtype(type.Get() ? PyObject_CallFunction(type.Get(), "s", a->s.c_str()) : nullptr);
   auto d = dtype ? tensor::DTypeOf(dtype.get()) : std::nullopt;
   PyErr_Clear();
   if (!d) return;

@@ -26,9 +26,8 @@ bool ToBool(PyObject** out, bool b) {
 }
 
 PyTypeObject* SizeType() {
-  static PyObject* type = tensor::ResolveCallee(callees::kSize);
-  if (!type) PyErr_Clear();
-  return reinterpret_cast<PyTypeObject*>(type);
+  static tensor::Named type(callees::kSize);
+  return reinterpret_cast<PyTypeObject*>(type.Get());
 }
 
 // torch.Size's own constructor takes ints alone, a tuple's does not look.
@@ -273,9 +272,8 @@ Callee MethodOf(Session& s, PyObject* proxy, std::string_view name) {
 }
 
 PyObject* PlainTensorClass(bool parameter) {
-  static PyObject* const classes[] = {tensor::ResolveCallee(std::string(callees::kTensor)),
-                                      tensor::ResolveCallee(callees::kParameter)};
-  return classes[parameter];
+  static tensor::Named plain{std::string(callees::kTensor)}, parameters(callees::kParameter);
+  return (parameter ? parameters : plain).Get();
 }
 
 PyObject* TensorClass(Session& s, PyObject* proxy) {

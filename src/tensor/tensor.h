@@ -192,6 +192,19 @@ Host& NumpyHost();
 
 // callee name <-> object. "torch.Tensor.add_" -> the method descriptor; new reference or null.
 PyObject* ResolveCallee(const std::string& name);
+// The same, kept once it is there: a framework may be imported later than it is asked for.
+class Named {
+ public:
+  explicit Named(std::string name) : name_(std::move(name)) {}
+  PyObject* Get() {  // borrowed; null without an exception
+    if (!object_ && !(object_ = ResolveCallee(name_))) PyErr_Clear();
+    return object_;
+  }
+
+ private:
+  std::string name_;
+  PyObject* object_ = nullptr;
+};
 // Name of a framework callable (torch builtin, Tensor method, numpy ufunc/function), "" if it is none.
 Callee CalleeOf(PyObject* callable);     // Empty where it has no name.
 bool HasCalleeName(PyObject* callable);  // The same question without the name, which is cheaper.

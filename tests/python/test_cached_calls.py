@@ -1,6 +1,8 @@
 """What stands behind functools.lru_cache is called as often as in eager, also where it raises while it is captured."""
 
 import functools
+import os
+import subprocess
 import sys
 
 import numpy as np
@@ -425,7 +427,7 @@ def test_sizes_in_tuples_are_one_graph(fresh, name):
         f(recipe, torch.ones(n, 3))
     info = f.cache_info()
     assert (info["captures"], info["breaks"], info["recompiles"]) == (1, 0, 0)
-    assert info["outcomes"]["run"]["graph"] >= 4
+    assert info["outcomes"]["run"]["graph"] >= 4, str(info)
 
 
 def test_a_cache_whose_list_was_changed_is_asked_each_time(fresh):
@@ -438,3 +440,44 @@ def test_a_cache_whose_list_was_changed_is_asked_each_time(fresh):
     cls.pure(recipe, (4, 3))[0][0] = 100
     assert f(recipe, torch.ones(4, 3)).sum() == 1200
     assert f(recipe, torch.ones(2, 3)).sum() == 12
+
+
+def test_torch_that_is_imported_later(tmp_path):
+    """What was looked for before torch was there is found behind its import."""
+    pytest.importorskip("torch")
+    script = tmp_path / "later.py"
+    script.write_text(
+        """
+import functools
+import numpy as np
+import framejit
+
+log = []
+
+@functools.lru_cache(None)
+def cached(n):
+    log.append(n)
+    if n < 0:
+        raise ValueError(n)
+    return n
+
+f = framejit.compile(lambda x, n: x + cached(n))
+for _ in range(2):
+    try:
+        f(np.ones(3), -1)
+    except ValueError:
+        pass
+
+import torch
+
+@functools.lru_cache
+def first(sizes):
+    return sizes[0]
+
+g = framejit.compile(lambda x: x + first(x.shape), dynamic=True, fullgraph=True)
+for n in (4, 8, 6, 4, 8, 6):
+    g(torch.ones(n, 3))
+assert g.cache_info()["outcomes"]["run"] == {"graph": 4, "left": 2}, g.cache_info()  # left: what the cache has not yet
+"""
+    )
+    subprocess.run([sys.executable, script], env={**os.environ, "FRAMEJIT_LEAVE": "0", "PYTHONPATH": os.pathsep.join(sys.path)}, check=True)
