@@ -92,9 +92,13 @@ class Host : public framejit::Host {
     int8_t number = t.dtypes[static_cast<int>(dtype)].number;
     Impl impl;
     if (device.kind == DeviceKind::kCpu && t.empty_strided_cpu) {
-      TensorValue v =
-          t.empty_strided_cpu({sizes.data(), sizes.size()}, {strides.data(), strides.size()}, number, false);
-      impl = v.impl;
+      try {
+        TensorValue v =
+            t.empty_strided_cpu({sizes.data(), sizes.size()}, {strides.data(), strides.size()}, number, false);
+        impl = v.impl;
+      } catch (const std::exception&) {
+        throw std::bad_alloc();
+      }
     } else if (device.kind == DeviceKind::kCuda && t.empty_strided_cuda) {
       const OptionalDevice at{1, static_cast<int8_t>(std::max<int>(0, device.index)), true};
       try {

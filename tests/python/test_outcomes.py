@@ -265,3 +265,18 @@ print(runs > 0)
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, os.path.dirname(__file__)]), "FRAMEJIT_POISON": "1"}
     done = subprocess.run([sys.executable, "-c", code], env=env, text=True, capture_output=True)
     assert (done.stdout, done.returncode) == ("True\n", 0), done.stderr
+
+
+def test_a_result_that_is_larger_than_memory(strict, torch):
+    """No bug of ours: torch's own error, at the user's line, and the next call is compiled as before."""
+
+    def f(x, n):
+        return x + 1, torch.zeros(n)
+
+    compiled, x = strict.compile(f, dynamic=True), torch.ones(2)
+    assert [tuple(compiled(x, n)[1].shape) for n in (3, 5)] == [(3,), (5,)]
+    with pytest.raises(RuntimeError, match="allocate memory") as error:
+        compiled(x, 2**58)
+    assert not str(error.value).startswith("framejit")
+    assert compiled(x, 4)[1].shape == (4,)
+    assert outcomes(strict, compiled)["run"] == {"graph": 3, "memory": 1}
