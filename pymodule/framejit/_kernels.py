@@ -25,6 +25,8 @@ SKIPPED = (types.CodeType, types.FrameType, types.GetSetDescriptorType, types.Me
 MOST = 20_000
 GRADIENTS = {"requires_grad", "is_leaf", "grad_fn", "grad"}  # what the run's tensors, which have values only, do not tell
 asking = set()  # the operators whose kernels read one of these
+LYING = {"set_", "resize_", "resize_as_", "swap_tensors", "_swap_tensors"}  # what has a tensor lie in other memory, where the run would not look for it
+moving = set()  # the operators whose kernels call one of these, or set `data`
 WATCHED = {"item", "cell", "list", "dict", "set", "object", "class", "function"}  # entries that hold objects
 
 
@@ -327,4 +329,5 @@ def reached(op, tensors):
     changes = bool(reads.stored or reads.binds or reads.changes or reads.sets_by_name)
     names = None if reads.by_name else frozenset(reads.names)
     (asking.discard if GRADIENTS.isdisjoint(reads.names) else asking.add)(op)
+    (moving.discard if LYING.isdisjoint(reads.names) and "data" not in reads.stored else moving.add)(op)
     return reads.everything, changes, reads.draws, reads.writes, tuple(reads.places()), tuple(reads.memory()), names, *reads.watched(), tuple(reads.tensors)

@@ -42,21 +42,21 @@ class _Call:
 
     def __init__(self, kernel):
         self.kernel, self.result, self.error, self.traceback, self.written = kernel, None, None, None, ()
-        self.same = None  # for each result the number of the written argument that it is, or None
+        self.same = None  # for each result the number of the argument that it is, or in whose memory it lies where, or None
 
-    def returned(self, result, written, copies):
+    def returned(self, result, given, copies):
         results = result if isinstance(result, tuple) else (result,)
-        self.same = [next((i for i, t in enumerate(written) if t is r), None) for r in results]
+        self.same = [next((place for place in _places(given, r)), None) for r in results]
         self.result = _copies(result) if copies else result
 
-    def again(self, written):
+    def again(self, written, given):
         for to, value in zip(written, self.written):
             to.copy_(value)
         if self.error is not None:
             raise self.error.with_traceback(self.traceback)
         if isinstance(self.result, tuple):
-            return tuple(r if i is None else written[i] for r, i in zip(self.result, self.same))
-        return self.result if self.same[0] is None else written[self.same[0]]
+            return tuple(r if place is None else _placed(given, *place) for r, place in zip(self.result, self.same))
+        return self.result if self.same[0] is None else _placed(given, *self.same[0])
 
 
 def begin(copies):
@@ -80,6 +80,34 @@ def drop():
     _watch(bool(_state.running))
 
 
+def _tensors(values):
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            yield from _tensors(value)
+        elif hasattr(value, "untyped_storage"):
+            yield value
+
+
+def _places(given, result):
+    """The arguments that a result is, or in whose memory it lies, which torch asks about: (number, how it lies there)"""
+    import torch
+
+    for i, t in enumerate(given):
+        if t is result:
+            yield i, None
+        elif hasattr(result, "untyped_storage") and torch._C._is_alias_of(t, result):
+            offset = (result.data_ptr() - t.data_ptr()) // result.element_size() if result.numel() else 0
+            yield i, (result.dtype, result.size(), result.stride(), offset)
+
+
+def _placed(given, i, lies):
+    if lies is None:
+        return given[i]
+    dtype, size, stride, offset = lies
+    tensor = given[i] if given[i].dtype == dtype else given[i].view(dtype)
+    return tensor.as_strided(size, stride, tensor.storage_offset() + offset)
+
+
 def _copies(value):
     if isinstance(value, (list, tuple)):
         return type(value)(map(_copies, value))
@@ -93,13 +121,14 @@ def _noted(name, function, writes):
         if not running and not answers:
             return function(*args, **kwargs)
         run = running[-1] if running else None
+        given = [*_tensors((*args, *kwargs.values()))]
         written = [t for a in writes(args, kwargs) for t in (a if isinstance(a, (list, tuple)) else (a,)) if t is not None]
         if answers and (run or not running):
             if answers[0].kernel == name:
                 call = answers.pop(0)
                 if run:
                     run.calls.append(call)
-                return call.again(written)
+                return call.again(written, given)
             answers.clear()  # the program goes another way
         if run is None:
             return function(*args, **kwargs)
@@ -108,7 +137,7 @@ def _noted(name, function, writes):
         running.append(None)
         try:
             result = function(*args, **kwargs)
-            call.returned(result, written, run.copies)
+            call.returned(result, given, run.copies)
             return result
         except BaseException as error:
             call.error, call.traceback = error, error.__traceback__.tb_next

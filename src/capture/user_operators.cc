@@ -57,10 +57,11 @@ bool IsOurs(PyObject* op) {
          PyUnicode_Tailmatch(module.get(), ours, 0, PyUnicode_GET_LENGTH(module.get()), 1) == 1;
 }
 
-// Does a kernel ask a tensor for its gradient, or whether it wants one? Known since KernelReads has looked at it.
-bool AsksForGradients(PyObject* op) {
-  static PyObject* const asking = FromModule("framejit._kernels", "asking");
-  return asking && PySet_Contains(asking, op) == 1;
+// Is the operator in this set of framejit._kernels? Known since KernelReads has looked at it.
+bool IsIn(const char* set, PyObject* op) {
+  SuspendScope off;  // operators hash in Python
+  Ref all(FromModule("framejit._kernels", set));
+  return all && PySet_Contains(all.get(), op) == 1;
 }
 
 // Gives all arguments in the order of the plan. It is empty where they do not fit.
@@ -149,8 +150,10 @@ PyObject* CaptureSemantics::CallOperator(PyObject* op, PyObject* const* args, Py
   }
   bool tracked =
       std::any_of(tensors.begin(), tensors.end(), [&](PyObject* t) { return s_.meta(AsTensor(t)->id).requires_grad; });
-  if (tracked && *in_python && !IsOurs(op) && AsksForGradients(op))
+  if (tracked && *in_python && !IsOurs(op) && IsIn("asking", op))
     return s_.Break(BreakId::kSideEffect, "an operator in Python that asks for the gradients of what it is given");
+  if (*in_python && !IsOurs(op) && IsIn("moving", op))
+    return s_.Break(BreakId::kSideEffect, "an operator in Python that may have tensors lie in other memory");
   tracked &= s_.modes.now.grad && !s_.modes.now.inference;
   Ref told;
   {

@@ -821,3 +821,61 @@ def test_a_kernel_lets_go_of_what_the_function_holds():
     compiled = framejit.compile(f)
     same(run(compiled), run(f))
     assert framejit.cache_info(compiled)["segments"] > 0
+
+
+@pytest.mark.parametrize("place", ["graph", "input"])
+@pytest.mark.parametrize("give", [lambda x: x, lambda x: x.float(), lambda x: x[:4], lambda x: x[:1].expand(8), lambda x: x.view(torch.int32)], ids=["it", "float", "part", "expanded", "bits"])
+def test_what_a_kernel_must_not_return_is_refused(give, place):
+    """It is its argument, or lies in its memory: torch raises, also where the run has ended and the call is answered from what was noted."""
+    called = []
+
+    @custom_op(f"framejit_test::gives_{len(given_back)}", mutates_args=())
+    def gives(x: torch.Tensor) -> torch.Tensor:
+        called.append(1)
+        return give(x)
+
+    given_back.append(gives)
+    gives.register_fake(lambda x: give(x).clone())
+
+    def f(x):
+        return torch.sin(gives(x * 2 if place == "graph" else x)) + 1
+
+    compiled = framejit.compile(f)
+    for g in f, compiled, compiled, compiled:
+        called.clear()
+        with pytest.raises(RuntimeError, match="may not alias any inputs"):
+            g(torch.arange(8.0))
+        assert len(called) == 1
+
+
+given_back = []
+
+
+def sets_data(x):
+    y = x.clone()
+    x.data = torch.ones(8)
+    return y
+
+
+MOVES = {"set": lambda x: (x.clone(), x.set_(torch.ones(8)))[0], "resize": lambda x: (x.clone(), x.resize_(100_000).fill_(3))[0], "data": sets_data}
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_a_kernel_has_its_argument_lie_elsewhere(name):
+    """A run would go on with the memory that was let go of."""
+    move = MOVES[name]
+
+    @custom_op(f"framejit_test::moves_{name}", mutates_args=())
+    def moves(x: torch.Tensor) -> torch.Tensor:
+        return move(x)
+
+    moves.register_fake(lambda x: torch.empty_like(x))
+
+    def f(x):
+        t = x * 2
+        u = moves(t)
+        return torch.sin(u) + t[:8].exp()
+
+    compiled = framejit.compile(f)
+    same([compiled(torch.arange(8.0) + k) for k in range(4)], [f(torch.arange(8.0) + k) for k in range(4)])
+    assert framejit.cache_info(compiled)["breaks"] > 0
