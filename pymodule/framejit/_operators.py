@@ -46,7 +46,7 @@ class _Call:
 
     def returned(self, result, given, copies):
         results = result if isinstance(result, tuple) else (result,)
-        self.same = [next((place for place in _places(given, r)), None) for r in results]
+        self.same = [next(_places(given, r), None) for r in results]
         self.result = _copies(result) if copies else result
 
     def again(self, written, given):
@@ -122,7 +122,7 @@ def _noted(name, function, writes):
             return function(*args, **kwargs)
         run = running[-1] if running else None
         given = [*_tensors((*args, *kwargs.values()))]
-        written = [t for a in writes(args, kwargs) for t in (a if isinstance(a, (list, tuple)) else (a,)) if t is not None]
+        written = [*_tensors(writes(args, kwargs))]
         if answers and (run or not running):
             if answers[0].kernel == name:
                 call = answers.pop(0)

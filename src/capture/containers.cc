@@ -30,6 +30,10 @@ bool IsPlainDict(PyObject* o) {
   return PyDict_CheckExact(o) || PyODict_CheckExact(o);
 }
 
+PyObject* Counted(Session& s, PyObject* o) {
+  return IsPlainDict(o) && s.pending().Has(o) ? s.ForC(o) : s.Settled(o);
+}
+
 bool Session::Reads(PyObject* container, PyObject* key, const Source* source) {
   Origin* g = Find(container);
   if (!Unchanged(container, key) || (g && g->real && !Unchanged(g->real, key))) return false;

@@ -11,6 +11,8 @@ Ref KeysOf(PyObject* dict);
 // dict[key] = value, of an OrderedDict in its own order. Null deletes the item.
 int SetIn(PyObject* dict, PyObject* key, PyObject* value);
 bool IsPlainDict(PyObject* o);  // a dict or an OrderedDict, and no subclass's
+// What the program sees of a container that is asked how many items it has. Null after a Break.
+PyObject* Counted(Session& s, PyObject* o);
 
 // Goes one level deeper into nested containers, whose depth is limited because a container may hold itself.
 struct Session::Descent {

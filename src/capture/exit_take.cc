@@ -1,6 +1,7 @@
 // What happens behind a run: stores, calls, and what the frame holds.
 #include <utility>
 
+#include "capture/containers.h"
 #include "capture/exit.h"
 
 namespace framejit::capture {
@@ -23,11 +24,9 @@ bool Exit::Effects(const std::vector<Ref>& values) {
   for (const Store& st : stores) {
     PyObject* d = values[st.dict].get();
     PyObject *key = values[st.key].get(), *value = st.value < 0 ? nullptr : values[st.value].get();
-    int bad = PyType_Check(d)     ? PyObject_SetAttr(d, key, value)
-              : !PyDict_Check(d)  ? Py_TYPE(key)->tp_descr_set(key, d, value)
-              : !PyODict_Check(d) ? value ? PyDict_SetItem(d, key, value) : PyDict_DelItem(d, key)
-              : value ? PyODict_SetItem(d, key, value)
-                                  : PyODict_DelItem(d, key);
+    const int bad = PyType_Check(d)    ? PyObject_SetAttr(d, key, value)
+                    : !PyDict_Check(d) ? Py_TYPE(key)->tp_descr_set(key, d, value)
+                                       : SetIn(d, key, value);
     if (bad < 0) return false;
   }
   for (Call& c : calls) {

@@ -218,7 +218,7 @@ int CaptureSemantics::Truth(PyObject* a) {
   if (IsTensor(a)) return PyObject_IsTrue(a);
   if (IsWrapper(a)) return s_.Break(BreakId::kTensorBool, "a wrapper"), -1;
   if (!IsPrimitive(a)) {
-    if (!(a = IsPlainDict(a) && s_.pending().Has(a) ? s_.ForC(a) : s_.Settled(a))) return -1;
+    if (!(a = Counted(s_, a))) return -1;
     s_.NoteType(Py_TYPE(a));
     if (!s_.NoteLength(a) || (!Container(a) && !s_.ForC(a))) return -1;
   }

@@ -294,7 +294,7 @@ PyObject* Special(CaptureSemantics& c, Session& s, const char* n, PyObject* cons
       Py_ssize_t len = PyObject_Size(a[0]);
       return len < 0 ? nullptr : PyLong_FromSsize_t(len);
     }
-    PyObject* counted = IsPlainDict(a[0]) && s.pending().Has(a[0]) ? s.ForC(a[0]) : s.Settled(a[0]);
+    PyObject* counted = Counted(s, a[0]);
     if (!counted || !s.NoteLength(counted)) return nullptr;
     if (!(PyList_Check(counted) || PyTuple_Check(counted) || PyDict_Check(counted) || PyAnySet_Check(counted)) &&
         !s.ForC(counted))

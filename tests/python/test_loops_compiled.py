@@ -211,7 +211,6 @@ def test_arithmetic_of_numpys_scalars(dtype, other):
 def test_segments_before_a_loop_end_at_it():
     """A first round that a segment began, up to a branch, was left to Python for good: 300 rounds of the loop inside."""
 
-
     def program(points, queries):
         points = points * 2.0
         out = np.zeros(len(queries), np.int64)

@@ -15,7 +15,12 @@ struct Skips {
   FjFrame* frame = nullptr;
   long steps = 0;
 };
-thread_local std::vector<Skips> skips;
+thread_local std::vector<Skips> skips;  // one for each frame
+
+std::vector<Skips>::iterator SkipsOf(FjFrame* frame) {  // those of the newest frames come last
+  const auto it = std::find_if(skips.rbegin(), skips.rend(), [&](const Skips& s) { return s.frame == frame; });
+  return it == skips.rend() ? skips.end() : std::next(it).base();
+}
 
 // Runs instructions in a row that nothing is asked at: up to `most`, a jump back or the next one that is busy.
 class Quietly : public frame::ConcreteSemantics {
@@ -52,26 +57,25 @@ const std::shared_ptr<const std::vector<bool>>& BusyIn(const Compiled& compiled,
 }  // namespace
 
 void SkipNext(FjFrame* frame, long instructions) {
-  for (auto& s : skips)
-    if (s.frame == frame) {
-      s.steps = instructions;
-      return;
-    }
+  if (const auto it = SkipsOf(frame); it != skips.end()) {
+    it->steps = instructions;
+    return;
+  }
   if (skips.size() > 4096) skips.erase(skips.begin(), skips.begin() + 2048);
   skips.push_back({frame, instructions});
 }
 
 bool IsSkipping(FjFrame* frame) {
-  const auto it = std::find_if(skips.rbegin(), skips.rend(), [&](const Skips& s) { return s.frame == frame; });
-  if (it == skips.rend()) return false;
+  const auto it = SkipsOf(frame);
+  if (it == skips.end()) return false;
   if (--it->steps > 0) return true;
-  skips.erase(std::next(it).base());
+  skips.erase(it);
   return false;
 }
 
 long LeftToSkip(FjFrame* frame) {
-  const auto it = std::find_if(skips.rbegin(), skips.rend(), [&](const Skips& s) { return s.frame == frame; });
-  return it == skips.rend() ? 0 : it->steps;
+  const auto it = SkipsOf(frame);
+  return it == skips.end() ? 0 : it->steps;
 }
 
 void ForgetSkips(FjFrame* frame) {
@@ -95,8 +99,7 @@ std::optional<frame::Action> RunStretch(Compiled& compiled, CodeState& state, Fj
     case frame::Outcome::kStopped: break;
   }
   *ran = semantics.ran();
-  for (Skips& s : skips)
-    if (s.frame == frame) s.steps -= ran->steps - 1;
+  if (const auto it = SkipsOf(frame); it != skips.end()) it->steps -= ran->steps - 1;
   if (loops) loops->Stepped(ran->steps - 1);
   return {};
 }
