@@ -363,11 +363,15 @@ static bool IsOutdated(const Segment& s) {
   return s.calls && s.registrations >= 0 && s.registrations != Session::Registrations();
 }
 
-// Only if its guards hold on its own frame.
-static bool Accepted(Compiled& compiled, CodeState& code, Place& place, FjFrame* frame, const Segment& segment) {
+static bool Holds(const Segment& segment, FjFrame* frame) {
   std::vector<PyObject*> inputs(segment.num_inputs + 1);
   std::vector<int64_t> symbols(segment.num_symbols + 1);
-  if (!segment.guards->Check(fj_localsplus(frame), inputs.data(), symbols.data())) {
+  return segment.guards->Check(fj_localsplus(frame), inputs.data(), symbols.data());
+}
+
+// Only if its guards hold on its own frame.
+static bool Accepted(Compiled& compiled, CodeState& code, Place& place, FjFrame* frame, const Segment& segment) {
+  if (!Holds(segment, frame)) {
     std::string why = segment.guards->Explain(fj_localsplus(frame), fj_code(frame)->co_localsplusnames);
     diag::Break b;
     b.id = BreakId::kInternal;
@@ -437,6 +441,7 @@ Segment* CaptureAt(Compiled& compiled, CodeState& code, Place& place, FjFrame* f
   std::shared_ptr<guard::GuardSet> cause;
   compiled.guesses->taken.clear();
   for (int attempt = 0; attempt < 40; ++attempt) {
+    const unsigned long switches = fj_thread_switches();
     c = CaptureOnce(compiled, place, frame, stop_after, broke_at, &cached, left);
     if (!c.left.empty()) left = c.left;
     if (PyErr_Occurred()) PyErr_Clear();
@@ -472,7 +477,9 @@ Segment* CaptureAt(Compiled& compiled, CodeState& code, Place& place, FjFrame* f
         continue;
       }
     }
-    if (c.segment && IsOutdated(*c.segment) && attempt < 8) {
+    // Another thread that ran meanwhile may have changed what was read.
+    const bool changed = c.segment && fj_thread_switches() != switches && !Holds(*c.segment, frame);
+    if (c.segment && (changed || IsOutdated(*c.segment)) && attempt < 8) {
       compiled.graphs.pop_back();
       compiled.op_count -= c.segment->op_count;
       --compiled.graph_count;

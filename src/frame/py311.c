@@ -100,6 +100,10 @@ int fj_poll(PyThreadState* ts) {
   return ts->async_exc != NULL;
 }
 
+unsigned long fj_thread_switches(void) {
+  return _PyRuntime.ceval.gil.switch_number;
+}
+
 PyObject* fj_take_raised(void) {
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);

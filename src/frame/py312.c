@@ -106,6 +106,10 @@ int fj_poll(PyThreadState* ts) {
   return ts->async_exc != NULL;
 }
 
+unsigned long fj_thread_switches(void) {
+  return PyInterpreterState_Get()->ceval.gil->switch_number;
+}
+
 PyObject* fj_take_raised(void) {
   return PyErr_GetRaisedException();
 }

@@ -87,6 +87,10 @@ int fj_finalizing(void) {
 int fj_poll(PyThreadState* ts) {
   return _Py_HandlePending(ts) ? -1 : 0;
 }
+unsigned long fj_thread_switches(void) {
+  return PyInterpreterState_Get()->ceval.gil->switch_number;
+}
+
 PyObject* fj_take_raised(void) {
   return PyErr_GetRaisedException();
 }

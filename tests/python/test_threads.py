@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 
 import pytest
 
@@ -413,3 +414,36 @@ def test_what_a_signal_handler_raises_in_a_run_comes_out(monkeypatch, handler):
         signal.signal(signal.SIGALRM, before)
     assert ended == ["returned"] * 3 + ["too late"] + ["returned"] * 2
     assert compiled.cache_info()["outcomes"]["run"]["graph"] == 5
+
+
+def test_what_another_thread_changes_during_a_capture():
+    state, asked, changed = types.SimpleNamespace(k=1), threading.Event(), threading.Event()
+
+    @torch.library.custom_op("fj_threads::asked", mutates_args=())
+    def asked_of(x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @asked_of.register_fake
+    def _(x):
+        asked.set()
+        assert changed.wait(60)
+        return torch.empty_like(x)
+
+    def change():
+        assert asked.wait(60)
+        state.k = 5
+        changed.set()
+
+    @framejit.compile
+    def f(x):
+        return asked_of(x * state.k) + 1
+
+    other = threading.Thread(target=change)
+    other.start()
+    x = torch.arange(3.0)
+    first = f(x)
+    other.join()
+    assert any(first.equal(x * k + 1) for k in (1, 5))
+    assert f(x).equal(x * 5 + 1)
+    report = framejit.explain(f)(x)
+    assert (report.graph_count, report.graph_break_count) == (1, 0)
