@@ -357,16 +357,17 @@ static void LogCapture(FjFrame* frame, const Captured& c) {
                                                    : "nothing: " + c.problem.state));
 }
 
-// Was a class registered with an abstract one since the program asked for such a class? What the framework imports when
-// it is first asked what a call gives does that.
-static bool IsOutdated(const Segment& s) {
-  return s.calls && s.registrations >= 0 && s.registrations != Session::Registrations();
-}
-
 static bool Holds(const Segment& segment, FjFrame* frame) {
   std::vector<PyObject*> inputs(segment.num_inputs + 1);
   std::vector<int64_t> symbols(segment.num_symbols + 1);
   return segment.guards->Check(fj_localsplus(frame), inputs.data(), symbols.data());
+}
+
+// Was a class registered with an abstract one since the program asked for such a class? What the framework imports when
+// it is first asked what a call gives does that. Or has another thread changed what was read?
+static bool IsOutdated(const Segment& s, FjFrame* frame, unsigned long switches) {
+  if (s.calls && s.registrations >= 0 && s.registrations != Session::Registrations()) return true;
+  return fj_thread_switches() != switches && !Holds(s, frame);
 }
 
 // Only if its guards hold on its own frame.
@@ -427,6 +428,13 @@ static bool IsRefusal(Compiled& compiled, Place& place, Captured& c) {
   return true;
 }
 
+// A graph that will not be used.
+static void Forget(Compiled& compiled, const Segment& s) {
+  compiled.graphs.pop_back();
+  compiled.op_count -= s.op_count;
+  --compiled.graph_count;
+}
+
 Segment* CaptureAt(Compiled& compiled, CodeState& code, Place& place, FjFrame* frame) {
   const Meter::Pause pause;
   double start = Now();
@@ -477,12 +485,8 @@ Segment* CaptureAt(Compiled& compiled, CodeState& code, Place& place, FjFrame* f
         continue;
       }
     }
-    // Another thread that ran meanwhile may have changed what was read.
-    const bool changed = c.segment && fj_thread_switches() != switches && !Holds(*c.segment, frame);
-    if (c.segment && (changed || IsOutdated(*c.segment)) && attempt < 8) {
-      compiled.graphs.pop_back();
-      compiled.op_count -= c.segment->op_count;
-      --compiled.graph_count;
+    if (c.segment && attempt < 8 && IsOutdated(*c.segment, frame, switches)) {
+      Forget(compiled, *c.segment);
       continue;
     }
     if (c.segment) break;
