@@ -471,10 +471,8 @@ class SegmentBuilder {
     return false;
   }
 
-  void Again(diag::Again what) {  // the graph that was just noted is none
-    compiled_.graphs.pop_back();
-    compiled_.op_count -= s_.op_count;
-    --compiled_.graph_count;
+  void Again(diag::Again what) {
+    compiled_.TakeBack(s_.op_count);
     problem_->again = what;
   }
 

@@ -428,13 +428,6 @@ static bool IsRefusal(Compiled& compiled, Place& place, Captured& c) {
   return true;
 }
 
-// A graph that will not be used.
-static void Forget(Compiled& compiled, const Segment& s) {
-  compiled.graphs.pop_back();
-  compiled.op_count -= s.op_count;
-  --compiled.graph_count;
-}
-
 Segment* CaptureAt(Compiled& compiled, CodeState& code, Place& place, FjFrame* frame) {
   const Meter::Pause pause;
   double start = Now();
@@ -486,7 +479,7 @@ Segment* CaptureAt(Compiled& compiled, CodeState& code, Place& place, FjFrame* f
       }
     }
     if (c.segment && attempt < 8 && IsOutdated(*c.segment, frame, switches)) {
-      Forget(compiled, *c.segment);
+      compiled.TakeBack(c.segment->op_count);
       continue;
     }
     if (c.segment) break;

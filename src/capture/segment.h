@@ -83,6 +83,11 @@ struct Compiled : std::enable_shared_from_this<Compiled> {
   int after_imports = 0;               // how often everything was forgotten for that
   bool import_fails = false;           // such a module cannot be imported: it is not waited for again
   bool AwaitsImports() const;
+  void TakeBack(int64_t operations) {  // The graph that was noted last, of so many operations, is none.
+    graphs.pop_back();
+    op_count -= operations;
+    --graph_count;
+  }
 };
 
 // What data was taken to say: guessed branches, and conditions on the sizes that it decides.
