@@ -49,7 +49,8 @@ bool RangeOf(const T* a, int64_t count, Range* range) {
 
 // Numbers out of the range have the bin after the last. Returns how many lie closer than `close` to an edge.
 template <typename T>
-int64_t FindBins(const T* a, int count, Range range, double scale, int32_t bins, double close, int32_t* out) {
+[[gnu::always_inline]] inline int64_t BinsOf(const T* a, int count, Range range, double scale, int32_t bins,
+                                             double close, int32_t* out) {
   int64_t near = 0;
   const double least = close, most = 1 - close, outside = bins + 0.5;
   for (int i = 0; i < count; ++i) {
@@ -63,7 +64,32 @@ int64_t FindBins(const T* a, int count, Range range, double scale, int32_t bins,
   return near;
 }
 
+template <typename T>
+using BinFinder = int64_t (*)(const T*, int, Range, double, int32_t, double, int32_t*);
+
+#define FRAMEJIT_BINS(NAME, TARGET)                                                                                 \
+  template <typename T>                                                                                             \
+  TARGET int64_t NAME(const T* a, int count, Range range, double scale, int32_t bins, double close, int32_t* out) { \
+    return BinsOf(a, count, range, scale, bins, close, out);                                                        \
+  }
+FRAMEJIT_BINS(Baseline, )
+#if defined(__x86_64__)
+FRAMEJIT_BINS(Avx2, __attribute__((target("avx2"))))
+FRAMEJIT_BINS(Avx512, __attribute__((target("avx512f,avx512vl,avx512dq,prefer-vector-width=512"))))
+#endif
+#undef FRAMEJIT_BINS
+
 #pragma GCC pop_options
+
+template <typename T>
+BinFinder<T> FindBins() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
+    return Avx512<T>;
+  if (__builtin_cpu_supports("avx2")) return Avx2<T>;
+#endif
+  return Baseline<T>;
+}
 
 template <typename T>
 class Histogram {
@@ -79,10 +105,11 @@ class Histogram {
   void ForBins(const T* a, int64_t count, const Take& take) const {
     constexpr int kStretch = 1024;
     constexpr double kUseless = 0.05;
+    static const BinFinder<T> find = FindBins<T>();
     int32_t found[kStretch];
     for (int64_t begin = 0; begin < count; begin += kStretch) {
       const int n = static_cast<int>(std::min<int64_t>(kStretch, count - begin));
-      if (close_ > kUseless || FindBins(a + begin, n, range_, scale_, bins_, close_, found))
+      if (close_ > kUseless || find(a + begin, n, range_, scale_, bins_, close_, found))
         for (int i = 0; i < n; ++i) found[i] = Exactly(a[begin + i]);
       take(found, begin, n);
     }

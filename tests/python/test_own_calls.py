@@ -27,6 +27,7 @@ OWN = {
     "close to the last place": (lambda a, w: np.histogram(a, 9), 2.0**53 + np.arange(0, 40, 2.0), W[:20]),
     "not a number beside the range": (lambda a, w: np.histogram(a, 8, range=(0, 1)), np.r_[X, np.nan, np.inf, 1e300], W),
     "two axes": (lambda a, w: np.histogram(a, 12, weights=w), X[:600].reshape(20, 30), W[:600].reshape(20, 30)),
+    "very many": (lambda a, w: np.histogram(a, 50, weights=w), np.tile(X, 16), np.tile(W, 16)),
     "tiny": (lambda a, w: np.histogram(a, 5), X * 1e-300, W),
 }  # fmt: skip
 NUMPYS = {
