@@ -248,6 +248,11 @@ void CallStep::PickForm(Callee callee) {
   const std::string_view name = callee.last();
   size_t n = args_.size();
   bool plain = !kwnames_;
+  if (OwnCall own = FindOwnCall(callee.name())) {
+    form_ = Form::kOwn;
+    fn_.own = own;
+    return;
+  }
   const char* type = Py_TYPE(callable_.get())->tp_name;
   if (name == "__get__" && n == 1 && plain && !strcmp(type, "method-wrapper")) {
     Ref self(PyObject_GetAttrString(callable_.get(), "__self__"));
@@ -340,6 +345,10 @@ PyObject* CallStep::Invoke(PyObject* const* slots, const int64_t* symbols) const
   PyObject* r = nullptr;
   if (ok) {
     switch (form_) {
+      case Form::kOwn:
+        r = fn_.own(args, positional_, kwnames_.get());
+        if (r || PyErr_Occurred()) break;
+        [[fallthrough]];
       case Form::kVectorcall:
         r = PyObject_Vectorcall(callable_.get(), args, positional_ | PY_VECTORCALL_ARGUMENTS_OFFSET, kwnames_.get());
         break;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "framejit/call.h"
+#include "tensor/own_calls.h"
 #include "tensor/ref.h"
 
 namespace framejit::tensor {
@@ -37,7 +38,17 @@ class CallStep {
     Ref constant;
     std::vector<Hole> items;
   };
-  enum class Form : uint8_t { kVectorcall, kDescrGet, kGetItem, kSetItem, kUnary, kBinary, kBinarySwapped, kCompare };
+  enum class Form : uint8_t {
+    kVectorcall,
+    kDescrGet,
+    kGetItem,
+    kSetItem,
+    kUnary,
+    kBinary,
+    kBinarySwapped,
+    kCompare,
+    kOwn
+  };
 
   bool InitArg(const Arg& a, const std::vector<PyObject*>& constants, absl::FunctionRef<int(TraceId)> slot_of,
                Hole* out);
@@ -51,6 +62,7 @@ class CallStep {
     unaryfunc unary;
     binaryfunc binary;
     int compare;
+    OwnCall own;
   } fn_ = {};
   Ref callable_;
   Ref kwnames_;

@@ -32,6 +32,12 @@ bool SelectsByPlace(const Call& call, const std::vector<TensorMeta>& metas) {
   return true;
 }
 
+// Are its results as large whatever its operands' sizes are? Then smaller stand-ins tell the same.
+bool CountsAnyNumber(const Call& call) {
+  const Arg* bins = GivenArg(call, 1, {"bins"});
+  return call.callee.last() == "histogram" && (!bins || bins->is(Arg::Kind::kInt));
+}
+
 // Does the shape of the result follow from the shapes of the operands?
 bool ShapesDecide(const Call& call, PyObject* callee, const std::vector<TensorMeta>& metas) {
   const std::string_view last = call.callee.last();
@@ -136,7 +142,9 @@ bool InferNumpy(const NumpyApi& n, Call& call, const std::vector<PyObject*>& con
   if (!callee) return in->FailWithError(call.callee);
   if (!ShapesDecide(call, callee.get(), in->metas))
     return in->Fail(call.callee + ": its result shape may depend on data");
-  for (const TensorMeta& m : in->metas) {
+  const bool any_number = CountsAnyNumber(call);
+  for (TensorMeta m : in->metas) {
+    if (any_number) std::fill(m.sizes.begin(), m.sizes.end(), shape::Int(1));
     in->operands.emplace_back(StandIn(n, m));
     if (!in->operands.back()) return in->FailWithError(call.callee);
   }

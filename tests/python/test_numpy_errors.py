@@ -639,3 +639,52 @@ def test_what_a_choice_leaves_out_is_told(fresh, np, shape):
         for _ in range(3):
             expected = told(program, x, y)[0]
             assert expected and told(compiled, x, y)[0] == expected
+
+
+def test_parts_that_are_stored_twice_tell_of_both(fresh, np):
+    """What was stored first, and is read again or not, is computed as NumPy computes it, though nothing of it may remain."""
+
+    def overwritten(x, y):
+        a = np.ones((8, 50))
+        a[:, 0:3] = x * y
+        a[:, 0:3] = 5.0
+        return a * 2.0 + 1.0
+
+    def overwritten_in_part(x, y):
+        a = np.ones((8, 50))
+        a[:, 0:3] = x * y
+        a[:, 0:2] = y[:, 1:3]
+        return a * 2.0 - y[0, 0]
+
+    def read_again(x, y):
+        a = np.ones((8, 50))
+        a[:, 2:5] = x * y
+        b = a[:, 2:5] + 1.0
+        a[:, 2:5] = b - a[:, 2:5]
+        return a * 2.0 + 1.0
+
+    def read_by_another(x, y):
+        a = x + 0.0
+        a[:, 1:2] = (x * y)[:, 1:2]
+        a[:, 1:2] = a[:, 1:2] * 3.0
+        c = a[:, 1:2] / y[:, 1:2]
+        a[:, 1:2] = 0.0
+        return a + c
+
+    rng = np.random.default_rng(0)
+    for program in (overwritten, overwritten_in_part, read_again, read_by_another):
+        compiled = fresh.compile(program)
+        for k in range(8):
+            x, y = rng.normal(size=(8, 3)), rng.normal(size=(8, 3))
+            if k > 4:
+                x[3, k % 3], y[3, k % 3] = 1e308, 1e10
+            if k == 4:
+                y[2, 1] = 0
+            seen = []
+            for function in (program, compiled):
+                with warnings.catch_warnings(record=True) as caught:
+                    warnings.simplefilter("always")
+                    result = function(x, y)
+                seen.append((result.tobytes(), [str(w.message) for w in caught]))
+            assert seen[0] == seen[1], (program.__name__, k)
+        assert compiled.cache_info()["kernels"] > 0

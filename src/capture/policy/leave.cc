@@ -7,6 +7,7 @@
 #include "graph/raises.h"
 #include "runtime/cuda/driver.h"
 #include "runtime/thread_pool.h"
+#include "tensor/own_calls.h"
 
 namespace framejit::capture {
 
@@ -21,10 +22,12 @@ bool LeftToNumpy(const Trace& trace, const Graph& g, int ieee) {
 
 bool MostlyNumpys(const Session& s, const Trace& trace, const Graph& g) {
   if (s.libraries.torch || !s.libraries.numpy || !diag::OptionOn("leave")) return false;
-  const auto own = std::count_if(g.nodes.begin(), g.nodes.end(), [](const Node& n) { return n.op == Op::kExtern; });
+  const auto numpys = std::count_if(g.nodes.begin(), g.nodes.end(), [](const Node& n) {
+    return n.op == Op::kExtern && !tensor::FindOwnCall(n.attrs.call->callee.name());
+  });
   const auto views =
       std::count_if(trace.tensors.begin(), trace.tensors.end(), [](const TraceTensor& t) { return t.view_call >= 0; });
-  return own > 0 && 2 * (static_cast<std::ptrdiff_t>(trace.calls.size()) - own - views) <= 3 * own;
+  return numpys > 0 && 2 * (static_cast<std::ptrdiff_t>(trace.calls.size()) - numpys - views) <= 3 * numpys;
 }
 
 std::optional<Device> NumpyDevice(Session& s) {

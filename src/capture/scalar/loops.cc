@@ -8,6 +8,7 @@
 
 #include "capture/now.h"
 #include "capture/policy/policy.h"
+#include "capture/scalar/dots_ahead.h"
 #include "capture/scalar/iterators.h"
 #include "capture/scalar/objects.h"
 #include "capture/scalar/undo.h"
@@ -204,6 +205,10 @@ void CodeLoops::Compile(Compiled& compiled, Head& head, FjFrame* frame) {
   hopes.rounds = RoundsLeft(head, frame);
   hopes.finite = hopes.natural && !head.undone && hopes.rounds >= kWorthUndo;
   made->t = scalar::Translate(frame, head.loop, head.loop.start, hopes);
+  if (made->t.dots) {
+    hopes.ahead = true;
+    made->t = scalar::Translate(frame, head.loop, head.loop.start, hopes);
+  }
   const auto asked = [&](auto&& of) {
     std::vector<PyObject*> objects;
     for (const ObjectSpec& spec : made->t.objects) objects.push_back(spec.object.get());
@@ -319,6 +324,8 @@ std::optional<frame::Action> CodeLoops::At(Compiled& compiled, FjFrame* frame, b
     cells[scalar::kBreakerCell] = reinterpret_cast<int64_t>(fj_breaker(PyThreadState_Get(), &bits));
     std::optional<scalar::MadeOfRun> made;
     if (t.makes) cells[scalar::kMadeCell] = reinterpret_cast<int64_t>(made.emplace().get());
+    scalar::DotsAhead ahead;
+    if (t.ahead) cells[scalar::kAheadCell] = reinterpret_cast<int64_t>(&ahead);
     const int64_t exit = head->versions[i]->code.fn(cells.data(), 0);
     if (t.exits[exit].undo) {
       undo.PutBack();

@@ -407,6 +407,7 @@ bool Translator::Fresh(const Part& p) const {
 void Translator::Wrote(State& s, const Part& to) {
   out_.floats = true;
   if (to.object >= 0) out_.objects[to.object].written = true;
+  if (to.object >= 0 && hopes_.ahead) TellOfWrite(to);
   if (!Fresh(to)) Wrote(s);
 }
 

@@ -7,6 +7,7 @@
 #include <complex>
 #include <cstring>
 
+#include "capture/scalar/dots_ahead.h"
 #include "capture/scalar/translator.h"
 #include "tensor/numpy_api.h"
 #include "tensor/ufunc_loops.h"
@@ -115,9 +116,13 @@ int64_t Inner(UfuncLoop loop, char* a, int64_t a_next, char* b, int64_t b_next, 
     return std::is_integral_v<T> || std::isfinite(*out);
 }
 
-// np.dot copies vectors first whose elements do not lie one behind the other upwards.
+// np.dot copies vectors first whose elements do not lie one behind the other upwards. Of one element each it gives the
+// product, which may be -0.0, and no sum.
 template <typename T>
 int64_t Dot(UfuncLoop loop, char* a, int64_t a_next, char* b, int64_t b_next, T* out, int64_t n) {
+  if constexpr (std::is_floating_point_v<T>) {
+    if (n == 1) return std::isfinite(*out = *reinterpret_cast<T*>(a) * *reinterpret_cast<T*>(b));
+  }
   thread_local std::vector<T> copies[2];
   const auto plain = [&](std::vector<T>& copy, char*& from, int64_t& stride) {
     if (stride > 0 || n <= 1) return;
@@ -128,6 +133,45 @@ int64_t Dot(UfuncLoop loop, char* a, int64_t a_next, char* b, int64_t b_next, T*
   plain(copies[0], a, a_next);
   plain(copies[1], b, b_next);
   return Inner(loop, a, a_next, b, b_next, out, n);
+}
+
+// The same of float64, which may be known already.
+template <bool dot>
+int64_t DotAhead(UfuncLoop loop, char* a, int64_t a_next, char* b, int64_t b_next, double* out, int64_t n,
+                 DotsAhead* ahead, char* a_end, char* b_end) {
+  if (!(dot && n == 1) && ahead->Find({a, a_next, a_end}, {b, b_next, b_end}, n, out)) return std::isfinite(*out);
+  return (dot ? Dot<double> : Inner<double>)(loop, a, a_next, b, b_next, out, n);
+}
+
+int64_t WroteAt(DotsAhead* ahead, char* at) {
+  ahead->Wrote(at);
+  return 0;
+}
+
+// Says whether NumPy's product of vectors that are not dense is DotsAhead's, to the last bit.
+bool SumsLikeBlas(UfuncLoop loop) {
+  static const bool known = [loop] {
+    if (!DotsAhead::Runs()) return false;
+    constexpr int kMost = 70, kStep = 5, kItem = sizeof(double);
+    std::vector<double> x(kMost * kStep), y(kMost * kStep + DotsAhead::kLanes);
+    for (size_t i = 0; i < x.size(); ++i) x[i] = std::sin(i * i) / (i % 7 + 1);
+    for (size_t i = 0; i < y.size(); ++i) y[i] = std::cos(i * i) * (i % 5 + 1);
+    char *a = reinterpret_cast<char*>(x.data()), *b = reinterpret_cast<char*>(y.data());
+    for (int n = 1; n <= kMost; ++n)
+      for (const auto& [p, q] : {std::pair(1, kStep), {kStep, 1}, {3, kStep}})
+        for (int lanes : {DotsAhead::kLanes / 2, DotsAhead::kLanes}) {
+          double out[DotsAhead::kLanes], wanted;
+          DotsAhead::Several(a, p * kItem, b, q * kItem, n, lanes, out);
+          for (int lane = 0; lane < lanes; ++lane) {
+            Inner<double>(loop, a, p * kItem, b + lane * kItem, q * kItem, &wanted, n);
+            if (wanted != out[lane]) return false;
+            Inner<double>(loop, b + lane * kItem, q * kItem, a, p * kItem, &wanted, n);
+            if (wanted != out[lane]) return false;
+          }
+        }
+    return true;
+  }();
+  return known;
 }
 
 const void* InnerProduct(DType t, bool dot) {
@@ -158,6 +202,33 @@ Matrix Translator::MatrixOf(int node, DType t) {
   WantOrdered(node);
   const int memory = Fill(node, n.sizes, t, nullptr), size = Int(DTypeSize(t));
   return {memory, Op(ScalarOp::kMul, ScalarType::kInt, n.sizes[1], size), size};
+}
+
+// May this product be one of several that DotsAhead knows? Both operands lie in arrays of the frame, one of them not
+// densely.
+bool Translator::MayBeAhead(int a, int b, DType t) const {
+  const auto lies = [&](int node) {
+    const Node& n = nodes_[node];
+    return n.kind == Node::kPart && n.part.object >= 0 && n.part.base < 0 && n.dtype == t && !n.ones;
+  };
+  return t == DType::kFloat64 && lies(a) && lies(b) && !(nodes_[a].part.unit && nodes_[b].part.unit);
+}
+
+// What lies between the array's first element and this address is its memory. With negative strides there is more.
+int Translator::EndOf(int object) {
+  int bytes = Int(DTypeSize(out_.objects[object].dtype));
+  for (int axis = 0; axis < UseArray(object).rank; ++axis) {
+    const int last = Op(ScalarOp::kSub, ScalarType::kInt, Size(object, axis), Int(1));
+    bytes =
+        Op(ScalarOp::kAdd, ScalarType::kInt, bytes, Op(ScalarOp::kMul, ScalarType::kInt, last, Stride(object, axis)));
+  }
+  return Op(ScalarOp::kAt, ScalarType::kPtr, Data(object), bytes);
+}
+
+void Translator::TellOfWrite(const Part& to) {
+  const int null = Emit({.op = ScalarOp::kConst, .type = ScalarType::kPtr, .imm = 0, .id = -2});
+  Call(reinterpret_cast<const void*>(WroteAt), ScalarType::kBool,
+       {Input(kAheadCell, ScalarType::kPtr), to.rank() ? null : AddressOf(to)});
 }
 
 // An array of these sizes, one element behind the other.
@@ -198,8 +269,16 @@ Val Translator::Product(const Val& x, const Val& y, bool dot) {
   if (sizes.empty()) {
     const int out = IsComplex(t) ? Buffer(one, t)
                                  : Emit({.op = ScalarOp::kAddress, .type = ScalarType::kPtr, .imm = scratch, .id = -2});
-    const int good = Call(InnerProduct(t, dot), ScalarType::kBool,
-                          {function, left.address, left.column, right.address, right.row, out, inner});
+    std::vector<int> args{function, left.address, left.column, right.address, right.row, out, inner};
+    const void* product = InnerProduct(t, dot);
+    if (MayBeAhead(a, b, t) && SumsLikeBlas(loop)) {
+      (hopes_.ahead ? out_.ahead : out_.dots) = true;
+      if (hopes_.ahead) {
+        product = dot ? reinterpret_cast<const void*>(DotAhead<true>) : reinterpret_cast<const void*>(DotAhead<false>);
+        args.insert(args.end(), {Input(kAheadCell, ScalarType::kPtr), EndOf(m.part.object), EndOf(n.part.object)});
+      }
+    }
+    const int good = Call(product, ScalarType::kBool, args);
     ExitIf(Op(ScalarOp::kNot, ScalarType::kBool, good));
     elements_.push_back(inner);
     if (IsComplex(t)) {

@@ -576,6 +576,9 @@ class Translator final : public Builder {
   int Weight(int node) const;
   bool Fresh(const Part& p) const;
   void Wrote(State& s, const Part& to);
+  void TellOfWrite(const Part& to);
+  bool MayBeAhead(int a, int b, DType t) const;
+  int EndOf(int object);
   void Wrote(State& s);
   static void Return(Val& v);
   Val ArrayAttribute(const Part& p, const std::string& name);

@@ -1,0 +1,111 @@
+#include "capture/scalar/dots_ahead.h"
+
+#include <algorithm>
+#include <iterator>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace framejit::capture::scalar {
+namespace {
+
+constexpr int64_t kItem = sizeof(double);
+constexpr int64_t kMostBytes = 16;  // of what is written at once
+constexpr int kMostVain = 4;
+constexpr int64_t kMostTerms = 4096;  // A BLAS may have threads for more.
+
+#if defined(__x86_64__)
+// Four terms at a time go to two sums. The products of these are rounded, those of the last few terms are not.
+template <int kVectors>
+__attribute__((target("avx2,fma"))) void Sums(const char* still, int64_t still_next, const char* moving,
+                                              int64_t moving_next, int64_t n, double* out) {
+  const auto term = [&](int64_t i) __attribute__((target("avx2,fma"))) {
+    return _mm256_broadcast_sd(reinterpret_cast<const double*>(still + i * still_next));
+  };
+  const auto load = [&](int64_t i, int v) __attribute__((target("avx2,fma"))) {
+    return _mm256_loadu_pd(reinterpret_cast<const double*>(moving + i * moving_next) + 4 * v);
+  };
+  __m256d even[kVectors], odd[kVectors];
+  for (int v = 0; v < kVectors; ++v) even[v] = odd[v] = _mm256_setzero_pd();
+  int64_t i = 0;
+  for (; i + 4 <= n; i += 4) {
+    __m256d x[4];
+    for (int k = 0; k < 4; ++k) x[k] = term(i + k);
+    for (int v = 0; v < kVectors; ++v) {
+      __m256d p[4];
+      for (int k = 0; k < 4; ++k) {
+        p[k] = _mm256_mul_pd(load(i + k, v), x[k]);
+        asm("" : "+x"(p[k]));  // no product may become part of the sum
+      }
+      even[v] = _mm256_add_pd(even[v], _mm256_add_pd(p[0], p[2]));
+      odd[v] = _mm256_add_pd(odd[v], _mm256_add_pd(p[1], p[3]));
+    }
+  }
+  for (; i < n; ++i)
+    for (int v = 0; v < kVectors; ++v) even[v] = _mm256_fmadd_pd(load(i, v), term(i), even[v]);
+  for (int v = 0; v < kVectors; ++v)  // NumPy adds this to 0
+    _mm256_storeu_pd(out + 4 * v, _mm256_add_pd(_mm256_setzero_pd(), _mm256_add_pd(even[v], odd[v])));
+}
+#endif
+
+}  // namespace
+
+bool DotsAhead::Runs() {
+#if defined(__x86_64__)
+  static const bool runs = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  return runs;
+#else
+  return false;
+#endif
+}
+
+void DotsAhead::Several(const char* still, int64_t still_next, const char* moving, int64_t moving_next, int64_t n,
+                        int lanes, double* out) {
+#if defined(__x86_64__)
+  (lanes == kLanes ? Sums<2> : Sums<1>)(still, still_next, moving, moving_next, n, out);
+#endif
+}
+
+// `call` is one element behind the last one. As many as lie in memory before its end are computed.
+bool DotsAhead::Begin(const Call& call, const char* end) {
+  const bool dense = call.still_next == kItem && call.moving_next == kItem;
+  if (dense || call.still_next <= 0 || call.moving_next <= 0 || call.still_next % kItem || call.moving_next % kItem)
+    return false;
+  if (call.n < 1 || call.n > kMostTerms || vain_ > kMostVain) return false;
+  const char* last = call.moving + (call.n - 1) * call.moving_next;
+  const int64_t room = (end - last) / kItem;
+  if (room < kLanes / 2) return false;
+  known_ = room < kLanes ? kLanes / 2 : kLanes;
+  Several(call.still, call.still_next, call.moving, call.moving_next, call.n, known_, values_);
+  reads_[0] = {call.moving - kMostBytes, last + known_ * kItem};
+  reads_[1] = {call.still - kMostBytes, call.still + (call.n - 1) * call.still_next + kItem};
+  at_ = 0;
+  next_ = call;
+  return true;
+}
+
+bool DotsAhead::FindNew(const Operand& a, const Operand& b, int64_t n, double* out) {
+  const Call ways[] = {{b.at, a.at, b.next, a.next, n}, {a.at, b.at, a.next, b.next, n}};
+  const char* const ends[] = {a.end, b.end};
+  for (int k = 0; k < 2; ++k) {
+    Call before = ways[k];
+    before.moving -= kItem;
+    // Either that was the last call, or the last one that was known.
+    const bool follows = before == last_[k] || (known_ && b_moves_ == (k == 1) && ways[k] == next_);
+    if (!follows || !Begin(ways[k], ends[k])) continue;
+    b_moves_ = k == 1;
+    *out = Take();
+    return true;
+  }
+  at_ = known_ = 0;
+  std::copy(std::begin(ways), std::end(ways), last_);
+  return false;
+}
+
+void DotsAhead::Drop() {
+  vain_ += at_ < kLanes / 2;
+  at_ = known_ = 0;
+}
+
+}  // namespace framejit::capture::scalar

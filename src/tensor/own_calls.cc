@@ -1,0 +1,269 @@
+#include "tensor/own_calls.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "tensor/numpy_api.h"
+#include "tensor/tensor.h"
+
+namespace framejit::tensor {
+namespace {
+
+// --- numpy.histogram with a number of bins, which have one width
+//
+// NumPy computes the bin of a number by a division, and moves it by one where the edges of that bin say so. So the
+// edges decide. Here a multiplication tells the bin, and edges are looked at only where that is close to one of them.
+
+struct Range {
+  double first, last;
+};
+
+constexpr int kLanes = 16;
+
+#pragma GCC push_options
+#pragma GCC optimize("O3")
+
+// Finds the least and the greatest. False: one is not a number.
+template <typename T>
+bool RangeOf(const T* a, int64_t count, Range* range) {
+  std::array<T, kLanes> low, high, none = {};
+  low.fill(std::numeric_limits<T>::infinity());
+  high.fill(-std::numeric_limits<T>::infinity());
+  const auto take = [&](int lane, T x) {
+    low[lane] = x < low[lane] ? x : low[lane];
+    high[lane] = x > high[lane] ? x : high[lane];
+    none[lane] = x == x ? none[lane] : T{1};
+  };
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes)
+    for (int lane = 0; lane < kLanes; ++lane) take(lane, a[i + lane]);
+  for (; i < count; ++i) take(0, a[i]);
+  *range = {*std::min_element(low.begin(), low.end()), *std::max_element(high.begin(), high.end())};
+  return std::all_of(none.begin(), none.end(), [](T x) { return x == 0; });
+}
+
+// Numbers out of the range have the bin after the last. Returns how many lie closer than `close` to an edge.
+template <typename T>
+[[gnu::always_inline]] inline int64_t BinsOf(const T* a, int count, Range range, double scale, int32_t bins,
+                                             double close, int32_t* out) {
+  int64_t near = 0;
+  const double least = close, most = 1 - close, outside = bins + 0.5;
+  for (int i = 0; i < count; ++i) {
+    const double x = a[i];
+    const double at = (x >= range.first) & (x <= range.last) ? (x - range.first) * scale : outside;
+    const auto bin = static_cast<int32_t>(at);
+    const double part = at - bin;
+    out[i] = bin;
+    near += (part < least) | (part > most) ? 1 : 0;
+  }
+  return near;
+}
+
+template <typename T>
+using BinFinder = int64_t (*)(const T*, int, Range, double, int32_t, double, int32_t*);
+
+#define FRAMEJIT_BINS(NAME, TARGET)                                                                                 \
+  template <typename T>                                                                                             \
+  TARGET int64_t NAME(const T* a, int count, Range range, double scale, int32_t bins, double close, int32_t* out) { \
+    return BinsOf(a, count, range, scale, bins, close, out);                                                        \
+  }
+FRAMEJIT_BINS(Baseline, )
+#if defined(__x86_64__)
+FRAMEJIT_BINS(Avx2, __attribute__((target("avx2"))))
+FRAMEJIT_BINS(Avx512, __attribute__((target("avx512f,avx512vl,avx512dq,prefer-vector-width=512"))))
+#endif
+#undef FRAMEJIT_BINS
+
+#pragma GCC pop_options
+
+template <typename T>
+BinFinder<T> FindBins() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
+    return Avx512<T>;
+  if (__builtin_cpu_supports("avx2")) return Avx2<T>;
+#endif
+  return Baseline<T>;
+}
+
+template <typename T>
+class Histogram {
+ public:
+  Histogram(Range range, const T* edges, int32_t bins)
+      : range_(range), edges_(edges), bins_(bins), width_(static_cast<T>(range.last) - static_cast<T>(range.first)) {
+    scale_ = bins / (range.last - range.first);
+    for (int i = 0; i <= bins; ++i) close_ = std::max(close_, 4 * std::abs((edges[i] - range.first) * scale_ - i));
+  }
+
+  // Calls `take` with a stretch of the bins of a[0 .. count) after the other, and where it begins.
+  template <typename Take>
+  void ForBins(const T* a, int64_t count, const Take& take) const {
+    constexpr int kStretch = 1024;
+    constexpr double kUseless = 0.05;
+    static const BinFinder<T> find = FindBins<T>();
+    int32_t found[kStretch];
+    for (int64_t begin = 0; begin < count; begin += kStretch) {
+      const int n = static_cast<int>(std::min<int64_t>(kStretch, count - begin));
+      if (close_ > kUseless || find(a + begin, n, range_, scale_, bins_, close_, found))
+        for (int i = 0; i < n; ++i) found[i] = Exactly(a[begin + i]);
+      take(found, begin, n);
+    }
+  }
+
+ private:
+  // This is NumPy's arithmetic.
+  int32_t Exactly(T x) const {
+    if (!(x >= range_.first && x <= range_.last)) return bins_;
+    const T at = (x - static_cast<T>(range_.first)) / width_ * static_cast<T>(bins_);
+    auto bin = static_cast<int32_t>(at);
+    if (bin == bins_) --bin;
+    if (x < edges_[bin]) --bin;
+    if (x >= edges_[bin + 1] && bin != bins_ - 1) ++bin;
+    return bin;
+  }
+
+  const Range range_;
+  const T* const edges_;
+  const int32_t bins_;
+  const T width_;
+  double scale_, close_ = 1e-6;
+};
+
+// An array as a dense row of elements of this type.
+template <typename T>
+const T* DenseRow(const NumpyApi& n, PyObject* o, DType t, Meta* m) {
+  if (Py_TYPE(o) != n.array || !ReadMeta(o, m) || m->dtype != t) return nullptr;
+  int64_t next = 1;
+  for (int d = m->rank; d-- > 0; next *= m->sizes[d])
+    if (m->sizes[d] != 1 && m->strides[d] != next) return nullptr;
+  return static_cast<const T*>(m->data);
+}
+
+struct HistogramArgs {
+  PyObject *a = nullptr, *bins = nullptr, *range = Py_None, *density = Py_None, *weights = Py_None;
+
+  bool Read(PyObject* const* args, size_t positional, PyObject* kwnames) {
+    constexpr const char* kNames[] = {"a", "bins", "range", "density", "weights"};
+    PyObject** places[] = {&a, &bins, &range, &density, &weights};
+    if (positional > std::size(places)) return false;
+    for (size_t i = 0; i < positional; ++i) *places[i] = args[i];
+    for (Py_ssize_t k = 0; kwnames && k < PyTuple_GET_SIZE(kwnames); ++k) {
+      const char* const* at = std::find_if(std::begin(kNames), std::end(kNames), [&](const char* name) {
+        return PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(kwnames, k), name) == 0;
+      });
+      if (at == std::end(kNames)) return false;
+      *places[at - kNames] = args[positional + k];
+    }
+    return a && (!bins || PyLong_CheckExact(bins)) && (density == Py_None || density == Py_False);
+  }
+
+  // The range that the call names. False: it is something else than two finite floats in their order.
+  bool ReadRange(Range* out) const {
+    if (!PyTuple_CheckExact(range) || PyTuple_GET_SIZE(range) != 2) return false;
+    double ends[2];
+    for (int i = 0; i < 2; ++i) {
+      PyObject* x = PyTuple_GET_ITEM(range, i);
+      if (!PyFloat_CheckExact(x) && !PyLong_CheckExact(x)) return false;
+      ends[i] = PyFloat_AsDouble(x);
+      if (PyErr_Occurred()) return PyErr_Clear(), false;
+    }
+    *out = {ends[0], ends[1]};
+    return std::isfinite(ends[0]) && std::isfinite(ends[1]) && ends[0] <= ends[1];
+  }
+};
+
+// np.linspace, so that the edges are NumPy's.
+template <typename T>
+PyObject* EdgesOf(const NumpyApi& n, Range range, int64_t bins, DType t) {
+  T first = static_cast<T>(range.first), last = static_cast<T>(range.last);
+  PyObject* descr = n.descr[static_cast<int>(t)];
+  Ref a(n.make_scalar(&first, descr, nullptr)), b(n.make_scalar(&last, descr, nullptr)), f(Attr(n.module, "linspace")),
+      count(PyLong_FromLongLong(bins + 1)), names(Py_BuildValue("(s)", "dtype"));
+  if (!a || !b || !f || !count || !names) return nullptr;
+  PyObject* args[] = {a.get(), b.get(), count.get(), descr};
+  return PyObject_Vectorcall(f.get(), args, 3, names.get());
+}
+
+template <typename T>
+PyObject* HistogramOf(const NumpyApi& n, const HistogramArgs& in, const T* a, int64_t count, const double* weights,
+                      DType t) {
+  constexpr int64_t kMostBins = 1 << 20;
+  int overflow = 0;
+  const int64_t bins = in.bins ? PyLong_AsLongLongAndOverflow(in.bins, &overflow) : 10;
+  if (overflow || bins < 1 || bins > kMostBins) return nullptr;
+  Range range;
+  if (in.range == Py_None ? count < 1 || !RangeOf(a, count, &range) : t != DType::kFloat64 || !in.ReadRange(&range))
+    return nullptr;
+  if (range.last == 0) return nullptr;  // Which of the two zeros is an edge?
+  if (range.first == range.last) range = {static_cast<T>(range.first) - T{0.5}, static_cast<T>(range.last) + T{0.5}};
+  const T width = static_cast<T>(range.last) - static_cast<T>(range.first);
+  if (!std::isfinite(width) || !(width > 0) || !std::isfinite(bins / static_cast<double>(width))) return nullptr;
+  Ref edges(EdgesOf<T>(n, range, bins, t));
+  Meta m;
+  const T* e = edges ? DenseRow<T>(n, edges.get(), t, &m) : nullptr;
+  if (!e || m.sizes[0] != bins + 1 || std::adjacent_find(e, e + bins + 1, std::greater_equal<T>()) != e + bins + 1)
+    return nullptr;
+  const DType result = weights ? DType::kFloat64 : DType::kInt64;
+  Ref made(NewArray(n, result, 1, &bins, nullptr));
+  if (!made) return nullptr;
+  const Histogram<T> histogram(range, e, static_cast<int32_t>(bins));
+  char* out = AsArray(made.get())->data;
+  if (!weights) {
+    std::vector<int64_t> counts(bins + 1);
+    histogram.ForBins(a, count, [&](const int32_t* bin, int64_t, int stretch) {
+      for (int i = 0; i < stretch; ++i) ++counts[bin[i]];
+    });
+    std::memcpy(out, counts.data(), bins * sizeof(int64_t));
+  } else {
+    constexpr int64_t kBlock = 65536;  // as in NumPy: the sums of a block are added to those of all
+    std::vector<double> sums(bins), block(bins + 1);
+    for (int64_t begin = 0; begin < count; begin += kBlock) {
+      std::fill(block.begin(), block.end(), 0.0);
+      histogram.ForBins(a + begin, std::min(kBlock, count - begin), [&](const int32_t* bin, int64_t at, int stretch) {
+        const double* w = weights + begin + at;
+        for (int i = 0; i < stretch; ++i) block[bin[i]] += w[i];
+      });
+      for (int64_t i = 0; i < bins; ++i) sums[i] += block[i];
+    }
+    if (!std::all_of(sums.begin(), sums.end(), [](double x) { return std::isfinite(x); })) return nullptr;
+    std::memcpy(out, sums.data(), bins * sizeof(double));
+  }
+  return PyTuple_Pack(2, made.get(), edges.get());
+}
+
+PyObject* OwnHistogram(PyObject* const* args, size_t positional, PyObject* kwnames) {
+  const NumpyApi* n = Numpy();
+  HistogramArgs in;
+  if (!n || !in.Read(args, positional, kwnames)) return nullptr;
+  Meta m, of_weights;
+  const double* weights = nullptr;
+  if (in.weights != Py_None) {
+    weights = DenseRow<double>(*n, in.weights, DType::kFloat64, &of_weights);
+    if (!weights) return nullptr;
+  }
+  const auto run = [&]<typename T>(T, DType t) -> PyObject* {
+    const T* a = DenseRow<T>(*n, in.a, t, &m);
+    if (!a || (weights && !std::equal(m.sizes, m.sizes + m.rank, of_weights.sizes, of_weights.sizes + of_weights.rank)))
+      return nullptr;
+    int64_t count = 1;
+    for (int d = 0; d < m.rank; ++d) count *= m.sizes[d];
+    return HistogramOf<T>(*n, in, a, count, weights, t);
+  };
+  PyObject* r = run(double{}, DType::kFloat64);
+  return r || PyErr_Occurred() ? r : run(float{}, DType::kFloat32);
+}
+
+}  // namespace
+
+OwnCall FindOwnCall(std::string_view name) {
+  static constexpr std::pair<std::string_view, OwnCall> kOwn[] = {{"numpy.histogram", OwnHistogram}};
+  const auto* at = std::find_if(std::begin(kOwn), std::end(kOwn), [&](const auto& row) { return row.first == name; });
+  return at == std::end(kOwn) ? nullptr : at->second;
+}
+
+}  // namespace framejit::tensor

@@ -1,0 +1,123 @@
+"""Products of vectors that a loop asks for one after the other, some of which are computed before they are asked for."""
+
+import numpy as np
+import pytest
+
+import framejit
+
+
+def triangular(a, b, out):
+    for i in range(b.shape[0]):
+        for j in range(b.shape[1]):
+            b[i, j] += np.dot(a[i + 1 :, i], b[i + 1 :, j])
+
+
+def moves_on_the_left(a, b, out):
+    for i in range(a.shape[1]):
+        for j in range(b.shape[1]):
+            out[i, j] = b[:, j] @ a[:, i]
+
+
+def writes_the_next(a, b, out):
+    for i in range(a.shape[1]):
+        for j in range(b.shape[1] - 1):
+            out[i, j] = np.dot(a[:, i], b[:, j])
+            b[3, j + 1] = out[i, j] * 0.01
+
+
+def writes_one_far_ahead(a, b, out):
+    for i in range(a.shape[1]):
+        for j in range(b.shape[1] - 5):
+            out[i, j] = np.dot(a[:, i], b[:, j])
+            if j % 7 == 2:
+                b[0, j + 5] += 1.0
+
+
+def writes_columns(a, b, out):
+    for i in range(a.shape[1]):
+        for j in range(b.shape[1] - 1):
+            out[i, j] = np.dot(a[:, i], b[:, j])
+            b[:, j + 1] *= 0.5
+
+
+def writes_what_stays(a, b, out):
+    for i in range(a.shape[1]):
+        for j in range(b.shape[1]):
+            out[i, j] = np.dot(a[:, i], b[:, j])
+            a[j % a.shape[0], i] += 0.25
+
+
+def through_another_array(a, b, out):
+    view = out[: b.shape[0], : b.shape[1]]
+    for i in range(a.shape[1]):
+        for j in range(b.shape[1] - 1):
+            s = np.dot(a[:, i], view[:, j])
+            b[1, j + 1] = s * 0.01
+
+
+def the_same_again(a, b, out):
+    for i in range(a.shape[1]):
+        for j in range(b.shape[1]):
+            out[i, j] = np.dot(a[:, i], b[:, j]) + np.dot(a[:, i], b[:, b.shape[1] - 1 - j])
+
+
+PROGRAMS = [triangular, moves_on_the_left, writes_the_next, writes_one_far_ahead, writes_columns, writes_what_stays, the_same_again]  # fmt: skip
+
+
+def arrays(n, width, seed=0):
+    r = np.random.default_rng(seed)
+    return r.normal(size=(n, n)), r.normal(size=(n, width)), np.zeros((n, width))
+
+
+def check(program, make, calls=4):
+    compiled = framejit.compile(program)
+    for _ in range(calls):
+        expected, got = make(), make()
+        program(*expected)
+        compiled(*got)
+        for x, y in zip(expected, got, strict=True):
+            assert x.tobytes() == y.tobytes()
+    assert compiled.cache_info()["scalar_runs"] > 0, compiled.cache_info()
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("width", [1, 5, 6, 13, 33])
+def test_products_ahead_are_numpys(program, width):
+    check(program, lambda: arrays(23, width))
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 7, 40])
+def test_lengths(n):
+    check(triangular, lambda: arrays(n, 19, n))
+    check(moves_on_the_left, lambda: arrays(n, 19, n))
+
+
+def test_arrays_that_share_memory():
+    def make():
+        a, _, out = arrays(20, 20)
+        out += 1.5
+        return a, out[:20, :20], out
+
+    check(through_another_array, make)
+
+
+def test_views_that_lie_otherwise():
+    def make(of):
+        a, b, out = arrays(24, 31)
+        return of(a), of(b), out
+
+    for of in (lambda x: x[::2], lambda x: x[:, ::-1], lambda x: np.asfortranarray(x), lambda x: x[::-1]):
+        check(moves_on_the_left, lambda: make(of))
+
+
+@pytest.mark.parametrize("special", [np.inf, np.nan, 1e308, -0.0])
+@pytest.mark.filterwarnings("ignore")
+def test_special_numbers(special):
+    def make():
+        a, b, out = arrays(16, 21)
+        b[:, 12] = special
+        b[9, 5] = special
+        return a, b, out
+
+    check(triangular, make)
+    check(moves_on_the_left, make)
