@@ -10,8 +10,10 @@ import weakref
 import torch
 from torch.autograd.function import once_differentiable
 
+from . import _jagged, _wrappers, mark_dynamic
 from ._reads import Reads, Unfollowed, followed
 from ._wrappers import StandIn
+
 
 def _inner(wrapper):
     """Its tensors by name, what else its class tells by name, and its metadata."""
@@ -26,7 +28,9 @@ class Form:
 
     def __init__(self, wrapper):
         with torch._C.DisableTorchFunctionSubclass():
-            self.cls, self.size, self.stride = type(wrapper), wrapper.size(), wrapper.stride()
+            self.cls, self.size, self.stride = type(wrapper), None, None
+            if not _wrappers.knows_its_sizes(wrapper):
+                self.size, self.stride = torch.Size(map(int, wrapper.size())), tuple(map(int, wrapper.stride()))
             self.names, self.others, self.metadata = _inner(wrapper)
 
     def __call__(self, wrapper):
@@ -90,11 +94,29 @@ class Tape:
         self.leaves, self.results = [], []  # what gradients go to, and come from: stand-ins, or wrappers around them
         self.kept, self.versions, self.forms = [], [], None  # by torch for derivatives, in its order; how each is made of the plain tensors that a run keeps
         self.now = threading.local()
+        self.symbols, self.values = [], ()  # numbers of torch's that stand for symbols of the capture, by weak references; what a run keeps of them
+        self.ragged = []  # which of the plain tensors that a run keeps give a ragged dimension its size, and the size
         self.nodes = []  # that made what is kept
         self.passes = {}
         self.reads, self.refused = Reads(), None  # why the call ends the graph; a tuple of that: it has an effect
 
     # --- while the first pass is captured
+    def symbol(self, value):
+        return _wrappers.symbol(value, self)
+
+    def open(self, wrapper):
+        """Of one whose class makes its sizes of the tensors in it: what may change from batch to batch is a symbol from the beginning."""
+        for name in wrapper.__tensor_flatten__()[0]:
+            tensor = getattr(wrapper, name)
+            may_change = getattr(tensor, "_dynamo_propagated_dynamic_indices", None) or getattr(tensor, "_dynamo_dynamic_indices", None)
+            for dim in may_change or range(tensor.dim() == 1):
+                mark_dynamic(tensor, dim)
+
+    def end(self):
+        for number in filter(None, (s() for s in self.symbols)):
+            number._value = None
+        self.symbols = []
+
     def keep(self, tensor):
         if followed(type(tensor)):  # without hooks torch detaches the results alone that it keeps
             with torch.no_grad():
@@ -151,6 +173,7 @@ class Tape:
         """A leaf like this wrapper from outside, around stand-ins."""
         if followed(form.cls):
             self._add(form.metadata, form.others)
+        _jagged.prepare(tensors)
         try:
             made = form.make(*tensors)
         finally:
@@ -168,7 +191,7 @@ class Tape:
             tape = weakref.proxy(self)  # which holds what was computed, and so these hooks
             with torch.autograd.graph.saved_tensors_hooks(lambda t: tape.keep(t), lambda n: tape.give(n)):
                 try:
-                    made = function(*args, **kwargs)
+                    made = _jagged.call(function, args, kwargs)
                 finally:
                     self._undo()
         if holds_stand_ins(made):
@@ -194,10 +217,15 @@ class Tape:
 
         forms = [form(t) for t in self.kept]
         self.forms, self.kept = forms, None
+        self.ragged = [(i, size) for i, t in enumerate(plain_ones) if (size := _jagged.size_by(t)) is not None]
+        places = {}
+        for number in filter(None, (s() for s in self.symbols)):
+            number.place = places.setdefault(_wrappers.symbolic("text", number.value, 0), (len(places), number.value))[0]
+        self.values = tuple(value for _, value in places.values())
         return tuple(plain_ones)
 
     # --- afterwards
-    def backward(self, kept, gradients, wanted):
+    def backward(self, kept, numbers, gradients, wanted):
         given = tuple(i for i, g in enumerate(gradients) if g is not None)
         key = given, wanted
         if key not in self.passes:
@@ -205,33 +233,37 @@ class Tape:
 
             tape = self
 
-            def backward_pass(kept, gradients):
-                return pull(tape, given, wanted, kept, gradients)
+            def backward_pass(kept, numbers, gradients):
+                return pull(tape, given, wanted, kept, numbers, gradients)
 
             self.passes[key] = compile(backward_pass)
-        return self.passes[key](kept, tuple(gradients[i] for i in given))
+        with torch._C._EnableTorchFunction():  # a class may have turned that off around the whole backward pass
+            return self.passes[key](kept, numbers, tuple(gradients[i] for i in given))
 
 
-def pull(tape, given, wanted, kept, gradients):
+def pull(tape, given, wanted, kept, numbers, gradients):
     """The gradients of leaves, None for those that are not wanted or do not matter."""
-    before = getattr(tape.now, "kept", None)
-    tape.now.kept = kept
+    before = getattr(tape.now, "kept", None), getattr(tape.now, "numbers", None)
+    tape.now.kept, tape.now.numbers = kept, numbers
     try:
         leaves = [leaf for leaf, want in zip(tape.leaves, wanted) if want]
-        with torch.autograd.set_multithreading_enabled(False), _AsGiven(tape.now):
-            found = iter(torch.autograd.grad([tape.results[i] for i in given], leaves, gradients, retain_graph=True, allow_unused=True))
+        with _jagged.Sizes((kept[i], size) for i, size in tape.ragged) as sizes:
+            gradients = [sizes.alike(tape.results[i], g) for i, g in zip(given, gradients)]
+            with torch.autograd.set_multithreading_enabled(False), _AsGiven(tape.now):
+                found = torch.autograd.grad([tape.results[i] for i in given], leaves, gradients, retain_graph=True, allow_unused=True)
+        found = map(_jagged.renewed, found)
         return tuple(next(found) if want else None for want in wanted)
     finally:
-        tape.now.kept = before
+        tape.now.kept, tape.now.numbers = before
 
 
 class Results(torch.autograd.Function):
     """Makes what a run computed the results of what gradients go to."""
 
     @staticmethod
-    def forward(ctx, tape, results, kept, watched, *leaves):
+    def forward(ctx, tape, results, kept, watched, numbers, *leaves):
         ctx.set_materialize_grads(False)
-        ctx.tape, ctx.count = tape, len(kept)
+        ctx.tape, ctx.count, ctx.numbers = tape, len(kept), numbers
         ctx.save_for_backward(*kept, *watched, *(results[i] for i in tape.watched))
         return results
 
@@ -239,12 +271,12 @@ class Results(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, *gradients):
         kept = ctx.saved_tensors[: ctx.count]  # torch refuses where one of all was written
-        return (None, None, None, None, *ctx.tape.backward(kept, gradients, ctx.needs_input_grad[4:]))
+        return (None, None, None, None, None, *ctx.tape.backward(kept, ctx.numbers, gradients, ctx.needs_input_grad[5:]))
 
 
-def leave(tape, leaves, results, kept, watched):
+def leave(tape, leaves, results, kept, watched, numbers):
     with torch.enable_grad():
-        return Results.apply(tape, results, kept, watched, *leaves)
+        return Results.apply(tape, results, kept, watched, numbers, *leaves)
 
 
 def holds_stand_ins(results):

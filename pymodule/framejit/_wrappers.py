@@ -3,10 +3,15 @@ classes is captured (src/capture/wrappers/wrappers.cc)."""
 
 import dataclasses
 import enum
+import operator
 import types
+import weakref
 
 import torch
 
+from . import _jagged as jagged
+
+knows_its_sizes = None  # (wrapper) -> does torch ask its class for them? set by the extension, as are the two below
 symbolic = None  # (name, number, number) -> number or truth: what is done with symbols of the capture; likewise
 dispatched = None  # (func, args, kwargs) -> what the class gives, with stand-ins in both; set by the extension
 
@@ -14,8 +19,19 @@ dispatched = None  # (func, args, kwargs) -> what the class gives, with stand-in
 class Number:
     """What torch's SymInt, SymBool and SymFloat ask: a symbol of the capture, or a number of Python. Questions become guards."""
 
-    def __init__(self, value):
-        self.value = value
+    def __init__(self, value, tape=None):
+        self._value, self.tape, self.place = value, tape, None
+        if tape is not None and not self.is_constant():
+            tape.symbols.append(weakref.ref(self))
+
+    @property
+    def value(self):
+        """On a tape (framejit._tape) that is sealed: what a run of the backward pass has in its place."""
+        numbers = self.tape and getattr(self.tape.now, "numbers", None)
+        if not numbers or self.place is None:
+            return self._value
+        number = numbers[self.place]
+        return number.node.value if isinstance(number, torch.SymInt) else number
 
     def is_int(self):
         return type(self.value) not in (bool, float)
@@ -54,10 +70,10 @@ class Number:
         return bool(self._number())
 
     def _wrap(self, value):
-        return Number(value)
+        return Number(value, self.tape)
 
     def neg(self):
-        return Number(symbolic("sub", 0, self.value))
+        return Number(symbolic("sub", 0, self.value), self.tape)
 
     def sym_not(self):
         return Number(not self._truth())
@@ -69,15 +85,39 @@ class Number:
         return Number(self._number() / other._number())
 
     guard_int = int_ = constant_int = _number
-    guard_float = lambda self, *_: float(self._number())  # noqa: E731
-    guard_bool = bool_ = constant_bool = expect_true = expect_size = guard_size_oblivious = guard_or_true = guard_or_false = _truth
+    guard_float = lambda self, *_: float(self._number())
+    guard_bool = bool_ = constant_bool = statically_known_true = expect_true = expect_size = guard_size_oblivious = guard_or_true = guard_or_false = _truth
     wrap_int = wrap_bool = wrap_float = _wrap
     sym_and = and_ = lambda self, other: Number(self._truth() and other._truth())
     sym_or = or_ = lambda self, other: Number(self._truth() or other._truth())
 
 
+RELATIONS = {name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
+END = 2**62  # torch says "to the end" by the greatest integer, which no size reaches
+
+
+def _beyond(x):
+    return type(x) is int and abs(x) >= END
+
+
 def _operation(name):
-    return lambda self, other: Number(symbolic(name, self.value, other.value))
+    def operation(self, other):
+        if other.is_nested_int():  # of a ragged dimension: torch says which questions have an answer
+            if name in ("eq", "ne"):
+                return Number(name == "ne")
+            if name == "mul":
+                return other.mul(self)
+            raise RuntimeError("an integer beside the size of a ragged dimension")
+        a, b = self.value, other.value
+        if _beyond(a) or _beyond(b):  # next to it any size will do
+            plain = [x if type(x) is int else 1 for x in (a, b)]
+            if name in RELATIONS:
+                return Number(RELATIONS[name](*plain))
+            if name in ("sym_min", "sym_max"):
+                return self if (min if name == "sym_min" else max)(*plain) == plain[0] else other
+        return Number(symbolic(name, a, b), self.tape or other.tape)
+
+    return operation
 
 
 for _name in ("add", "sub", "mul", "int_floordiv", "mod", "sym_min", "sym_max", "eq", "ne", "lt", "le", "gt", "ge"):
@@ -85,13 +125,13 @@ for _name in ("add", "sub", "mul", "int_floordiv", "mod", "sym_min", "sym_max", 
 Number.floordiv = Number.int_floordiv
 
 
-def symbol(value):
-    return torch.SymInt(Number(value))
+def symbol(value, tape=None):
+    return torch.SymInt(Number(value, tape))
 
 
 def number_in(x):
     """What a number of torch's stands for; None: it is none."""
-    return x.node.value if isinstance(x, (torch.SymInt, torch.SymBool, torch.SymFloat)) else None
+    return getattr(x.node, "value", None) if isinstance(x, (torch.SymInt, torch.SymBool, torch.SymFloat)) else None
 
 
 class StandIn(torch.Tensor):
@@ -105,12 +145,19 @@ class StandIn(torch.Tensor):
             return args[0].shape == args[1].shape
         if any(t is not cls for t in types):  # a wrapper around stand-ins answers
             return NotImplemented
+        if func in jagged.MEANINGS and (made := jagged.MEANINGS[func](*args, **(kwargs or {}))) is not None:
+            return made
         if func._schema.name == "_c10d_functional::_wrap_tensor_autograd":  # what it gives is no plain tensor
             return torch.distributed._functional_collectives.AsyncCollectiveTensor(args[0])
         made = dispatched(func, args, kwargs or {})
         if func is torch.ops.aten.detach.default:
             made.origin = getattr(args[0], "origin", args[0])  # the same numbers (framejit._tape asks)
         return made
+
+
+def may_return_itself(func):
+    """Can a result of the operator be an argument itself? What is made of other operators is above autograd elsewhere."""
+    return func._schema.is_mutable or torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
 
 
 def stand_in(sizes, strides, offset, dtype, device, requires_grad=False):

@@ -12,13 +12,17 @@ namespace {
 
 PyObject* Dispatched(PyObject*, PyObject* const* args, Py_ssize_t n);
 PyObject* Symbolic(PyObject*, PyObject* const* args, Py_ssize_t n);
+PyObject* Knows(PyObject*, PyObject* o) {
+  return PyBool_FromLong(tensor::AsksItsClass(o));
+}
 
 }  // namespace
 
 PyObject* Part(const char* name) {
   static PyMethodDef methods[] = {
       {"dispatched", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Dispatched)), METH_FASTCALL, nullptr},
-      {"symbolic", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Symbolic)), METH_FASTCALL, nullptr}};
+      {"symbolic", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Symbolic)), METH_FASTCALL, nullptr},
+      {"knows_its_sizes", Knows, METH_O, nullptr}};
   static PyObject* const module = [] {
     SuspendScope off;
     Ref m(tensor::Import("framejit._wrappers"));
@@ -65,9 +69,11 @@ Asking::Asking(Session& s, frame::Semantics* semantics)
 
 // Makes a torch.SymInt for a symbol: what torch does with it is done with the symbol.
 Ref Asking::Number(shape::Int n) {
-  if (TapeOf(s_)) return Ref(PyLong_FromLongLong(s_.env().Specialize(n)));
+  Tape* const tape = TapeOf(s_);
+  if (tape && !tape->symbolic) return Ref(PyLong_FromLongLong(s_.env().Specialize(n)));
   Ref number(s_.SymIntObject(n));
   if (!number || !IsSymInt(number.get())) return number;
+  if (tape) return symbolic = true, tape->Symbol(number.get());
   PyObject* make = Part("symbol");
   symbolic = true;
   SuspendScope off;
@@ -133,6 +139,7 @@ Ref Asking::ToTorch(PyObject* o) {
   o = s_.Resolve(o);
   if (!o) return {};
   if (IsTensor(o) || IsWrapper(o)) return StandInOf(o);
+  if (IsRagged(o)) return Borrow(o);
   if (IsSymInt(o)) return Number(reinterpret_cast<SymInt*>(o)->expr);
   if (IsSymFloat(o)) return Ref(PyFloat_FromDouble(s_.numbers().Specialize(reinterpret_cast<SymFloat*>(o)->symbol)));
   if (IsItemFloat(o)) return s_.Break(BreakId::kTensorItem, "a number that a tensor holds, beside a wrapper"), Ref();
@@ -204,6 +211,7 @@ PyObject* Asking::FromTorch(PyObject* o, bool result) {
     return Py_NewRef(known);
   }
   if (auto symbol = SymbolIn(o)) return s_.Adopt(symbol->release());
+  if (IsRagged(o)) return s_.Keep(Py_NewRef(o)), s_.MarkFresh(Py_NewRef(o));
   if (PyTuple_Check(o) || PyList_CheckExact(o)) {
     Ref list(PyList_New(0));
     for (Py_ssize_t i = 0; list && i < PySequence_Fast_GET_SIZE(o); ++i) {
@@ -280,6 +288,7 @@ PyObject* Symbolic(PyObject*, PyObject* const* args, Py_ssize_t n) {
                                               {"mod", shape::Mod},
                                               {"sym_min", shape::Min},
                                               {"sym_max", shape::Max}};
+  if (!strcmp(name, "text")) return PyUnicode_FromString(a.str().c_str());
   for (const Operation& op : kOperations)
     if (!strcmp(name, op.name)) return s.SymIntObject(op.of(a, b));
   return PyLong_FromLongLong(env.Specialize(a));
@@ -340,10 +349,13 @@ bool Asking::NoteWrites() {
     MadeWrapper* made = IsWrapper(o.get()) ? Made(s_, o.get()) : nullptr;
     PyObject* counts = made && made->view_of ? made->view_of : o.get();  // a view counts with its base
     if (!IsWrapper(counts) || !s_.IsOutside(counts)) continue;  // what is made here begins to count at the exit
-    if (!increment || !tensor::ReadAnyWrapper(counts, &m, nullptr)) return false;
+    if (!increment || (!tensor::ReadAnyWrapper(counts, &m, nullptr) && !tensor::AsksItsClass(counts))) return false;
     Ref version(m.is_inference ? nullptr : PyObject_GetAttrString(stand_in.get(), "_version"));
     if (!version && !m.is_inference) return false;
-    for (long i = version ? PyLong_AsLong(version.get()) : 0; i > 0; --i) {
+    const long writes = version ? PyLong_AsLong(version.get()) : 0;
+    if (writes > 0 && tensor::AsksItsClass(counts))  // it may count with the tensors in it, or for itself
+      return PyErr_SetString(PyExc_RuntimeError, "a nested tensor from outside"), false;
+    for (long i = writes; i > 0; --i) {
       PendingCall call{Borrow(increment), {}};
       call.args.push_back(Borrow(counts));
       s_.pending().Call(std::move(call));
@@ -365,14 +377,14 @@ PyObject* Asking::Distinct(PyObject* func, PyObject* o) {
   }
   PyObject* known = IsTensor(o) ? known_.StandIn(o) : nullptr;
   if (!known) return Py_NewRef(o);
-  Ref writes;
+  PyObject* part = Part("may_return_itself");
+  Ref itself;
   {
     SuspendScope off;
-    Ref schema(PyObject_GetAttrString(func, "_schema"));
-    writes = Ref(schema ? PyObject_GetAttrString(schema.get(), "is_mutable") : nullptr);
+    itself = Ref(part ? PyObject_CallOneArg(part, func) : nullptr);
   }
-  if (!writes) return nullptr;
-  return writes.get() == Py_True ? Py_NewRef(o) : s_.CallFramework(detach, &o, 1, nullptr);
+  if (!itself) return nullptr;
+  return itself.get() == Py_True ? Py_NewRef(o) : s_.CallFramework(detach, &o, 1, nullptr);
 }
 
 PyObject* Asking::Answer(PyObject* func, PyObject* o) {

@@ -181,7 +181,8 @@ void AddLeaving(Recipe& r, Session& s) {
     RecipeNode tuple{RecipeNode::kTuple};
     for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(items); ++k) {
       PyObject* o = PyTuple_GET_ITEM(items, k);
-      tuple.children.push_back(s.IsOutside(o) ? r.Add(o) : AddUntracked(r, s, o));
+      const bool made = (IsTensor(o) || IsWrapper(o)) && !s.IsOutside(o);
+      tuple.children.push_back(made ? AddUntracked(r, s, o) : r.Add(o));
       if (tuple.children.back() < 0) return;  // results say so
     }
     all.children.push_back(Push(r, std::move(tuple)));
@@ -488,6 +489,8 @@ int Recipe::AddInstance(PyObject* o) {
 }
 
 int Recipe::AddFresh(PyObject* o) {
+  const auto items = PyTuple_Check(o) ? std::span(&PyTuple_GET_ITEM(o, 0), PyTuple_GET_SIZE(o)) : std::span(&o, 1);
+  if (std::any_of(items.begin(), items.end(), IsRagged)) return Fail("the size of a ragged dimension");
   if (TapeOf(*s_))
     if (auto node = AddFromTape(*this, *s_, o))
       return *node < 0 ? Fail(std::string("a ") + Py_TYPE(o)->tp_name) : *node;

@@ -263,7 +263,7 @@ Captured CaptureOnce(Compiled& compiled, Place& place, FjFrame* frame, long stop
       compiled.as_they_are.push_back(Borrow(s.not_captured));
       out.problem.again = Again::kBackward;
     }
-    if (tape.Again() && !s.guessed_symbols) out.problem.again = Again::kFixedSizes;
+    if (tape.Again() && !s.guessed_symbols) out.problem.again = Tape::KeepsSizes() ? Again::kTape : Again::kFixedSizes;
     if (stop_after < 0 && place.revised < Place::kMostRevised && out.problem.again == Again::kNone)
       out.cause = CauseOf(s);
     return out;
@@ -301,6 +301,7 @@ diag::CaptureEnd EndOf(const Captured& c) {
 void Decide(Again again, Compiled& compiled, Place& place) {
   switch (again) {
     case Again::kNone:
+    case Again::kTape:              // place.needs_tape does
     case Again::kBackward:          // compiled.as_they_are does
     case Again::kDataSizes: break;  // compiled.guesses knows
     case Again::kFixedSizes:

@@ -24,6 +24,7 @@ namespace framejit::diag {
   X(kCheckpoints, "torch.utils.checkpoint without a compiled backward pass") \
   X(kDerivatives, "derivatives inside that the graph does not hold")         \
   X(kBackward, "a backward function that runs as it is")                     \
+  X(kTape, "a call that torch itself makes")                                 \
   X(kGivenNumbers, "ints that the call is given, as numbers")                \
   X(kNotCompiling, "is_compiling() is answered False: the program raised where it was True")
 

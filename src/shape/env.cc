@@ -294,9 +294,17 @@ static Int WithKnownAtoms(const Env& env, Int e) {
   return sum;
 }
 
+// Is one of the two a constant so great (n - 1 <= sys.maxsize) that their difference may not be an Int?
+static bool FarApart(Int a, Int b) {
+  constexpr int64_t kMost = int64_t{1} << 62;
+  const auto great = [](Int x) { return x.is_const() && (x.value() > kMost || x.value() < -kMost); };
+  return great(a) || great(b);
+}
+
 std::optional<bool> Env::Prove(Cmp cmp, Int a, Int b) const {
   if (a == b) return cmp == Cmp::kEq || cmp == Cmp::kLe;
   if (a.is_const() && b.is_const()) return Compare(cmp, a.value(), b.value());
+  if (FarApart(a, b)) return std::nullopt;
   const Int d = WithoutPositiveFactors(*this, Simplify(a) - Simplify(b));
   if (auto v = Decide(cmp, Bounds(d))) return v;
   bool equality = cmp == Cmp::kEq || cmp == Cmp::kNe;
@@ -315,6 +323,7 @@ std::optional<bool> Env::Prove(Cmp cmp, Int a, Int b) const {
 // Remembers lhs cmp rhs: an equality that a symbol can be solved from replaces the symbol, everything else bounds a
 // key.
 void Env::Learn(Cmp cmp, Int lhs, Int rhs) {
+  if (FarApart(lhs, rhs)) return;
   const Int d = WithoutPositiveFactors(*this, Simplify(lhs) - Simplify(rhs));
   Form f = Normalize(d);
   if (f.scale == 0) return;

@@ -495,3 +495,21 @@ def test_where_an_int_as_a_symbol_ends_a_graph_it_is_a_number(fresh):
         torch.testing.assert_close(compiled(x, 2), f(x, 2))
     info = compiled.cache_info()
     assert info["outcomes"]["capture"]["again"] == 1 and info["segments"] == compiles(info) == 4  # two parts, two versions each
+
+
+@pytest.mark.parametrize("most", (2**63 - 1, 2**63 - 3, 2**62 + 5))
+def test_sizes_beside_the_greatest_ints(most):
+    """The difference of the two is no 64-bit int."""
+
+    def f(x):
+        n = x.shape[0] - 2
+        if -most <= n <= most and n != most:
+            return x[:-1] * 2, n
+        return x, n
+
+    compiled = framejit.compile(f, dynamic=True)
+    for size in (3, 5, 9):
+        x = torch.arange(float(size))
+        got, expected = compiled(x), f(x)
+        assert torch.equal(got[0], expected[0]) and got[1] == expected[1]
+    assert 1 <= len(compiled.graphs) <= 2 and not compiled.cache_info()["breaks"]

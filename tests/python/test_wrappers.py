@@ -479,22 +479,6 @@ def test_wrappers_whose_class_is_asked_for_sizes(two):
     assert info["breaks"] > 0 and f(x) == 23
 
 
-def test_a_jagged_batch_ends_graphs_in_the_program_alone(fresh):
-    """What torch does for such a batch is left to Python as a whole: no graph begins in its code."""
-    net = torch.nn.Linear(8, 8).eval().requires_grad_(False)
-
-    def f(values, offsets):
-        x = torch.nested.nested_tensor_from_jagged(values, offsets)
-        return (torch.relu(net(x)) * 2).values(), x.sum(-1).values()
-
-    compiled = fresh.compile(f)
-    for ends in ([0, 3, 8], [0, 2, 9]):
-        args = torch.arange(8.0 * ends[-1]).reshape(-1, 8), torch.tensor(ends)
-        for got, expected in zip(compiled(*args), f(*args)):
-            torch.testing.assert_close(got, expected, rtol=0, atol=0)
-    assert compiled.cache_info()["breaks"] <= 9
-
-
 class Int4Weight(torch.Tensor):
     """Four bits a number, packed as the framework's kernel for CPUs takes them, with scales and zero points by groups: as torchao has it."""
 

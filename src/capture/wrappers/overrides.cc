@@ -6,6 +6,7 @@
 #include "capture/callees.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
+#include "capture/wrappers/tape.h"
 #include "capture/wrappers/wrappers.h"
 #include "guard/versions.h"
 #include "tensor/overrides.h"
@@ -72,6 +73,7 @@ PyTypeObject* MadeClass(Session& s, TraceId id) {
 
 PyTypeObject* Asked(Session& s, PyObject* proxy) {
   if (s.modes.overrides_off) return nullptr;
+  if (IsWrapper(proxy) && TapeOf(s) && OfTorch(Py_TYPE(proxy))) return nullptr;  // torch asks, in the call
   if (IsWrapper(proxy)) return tensor::OverridesFunctions(Py_TYPE(proxy)) ? Py_TYPE(proxy) : nullptr;
   return tensor::OverridesOff::seen && IsTensor(proxy) ? ClassOf(s, proxy) : nullptr;
 }

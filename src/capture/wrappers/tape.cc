@@ -64,11 +64,13 @@ PyObject* Tape::Leave() {
 
 thread_local Tape* Tape::now = nullptr;
 thread_local const Session* Tape::asked = nullptr;
+thread_local bool Tape::keeps_sizes = false;
 
 Tape::Tape(Session& s) : s_(s) {
   static PyObject* const make = FromModule("framejit._tape", "Tape");
+  PyObject* knows = wrapping::Part("knows_its_sizes");  // which forms ask
   SuspendScope off;
-  tape_ = Ref(make ? PyObject_CallNoArgs(make) : nullptr);
+  tape_ = Ref(make && knows ? PyObject_CallNoArgs(make) : nullptr);
   if (!tape_) s.Break(BreakId::kSubclass, tensor::TakeErrorText());
 }
 
@@ -80,6 +82,7 @@ TapeScope::TapeScope(Session& s, bool* wanted) : s_(s), wanted_(wanted), before_
 }
 
 TapeScope::~TapeScope() {
+  if (tape_) tape_->End();
   Tape::now = before_;
 }
 
@@ -220,9 +223,22 @@ PyObject* Tape::Call(PyObject* function, PyObject* const* args, Py_ssize_t nargs
                                      modes.now.grad ? Py_True : Py_False, modes.now.inference ? Py_True : Py_False));
   }
   if (s_.broken()) return PyErr_Clear(), s_.Break(s_.reason().id);
+  if (!result) s_.symbols_refused |= asking.symbolic;
   if (!result) return Refuse("an operation on wrappers that raises"), nullptr;
   if (!GuardReads()) return nullptr;
   return asking.FromTorch(result.get(), true);
+}
+
+Ref Tape::Symbol(PyObject* number) {
+  SuspendScope off;
+  return Ref(PyObject_CallMethod(tape_.get(), "symbol", "O", number));
+}
+
+void Tape::End() {
+  tensor::SavedError saved;
+  SuspendScope off;
+  Ref ended(tape_ ? PyObject_CallMethod(tape_.get(), "end", nullptr) : nullptr);
+  PyErr_Clear();
 }
 
 bool Tape::Tracked(PyObject* o) {
@@ -251,6 +267,11 @@ Ref Tape::DoubleOf(wrapping::Asking& asking, PyObject* wrapper) {
   if (!asks) return {};
   s_.guards().Is(s_.guards().Child(SourceKind::kMember, source, 0, asks.get()), Py_True);
   Ref names(PyObject_GetAttrString(form.get(), "names"));
+  if (symbolic) {
+    SuspendScope off;
+    Ref opened(PyObject_CallMethod(tape_.get(), "open", "O", wrapper));
+    if (!opened) return Refuse("a wrapper that cannot be made again"), Ref();
+  }
   std::vector<Ref> held;
   static PyObject* const make = PyUnicode_InternFromString("double");
   std::vector<PyObject*> given = {tape_.get(), form.get(), wrapper};
@@ -320,6 +341,12 @@ std::pair<Ref, Ref> Tape::FormOf(PyObject* wrapper) {
 
 namespace {
 
+// May torch call a result of this kind a view? What has no elements, or none that gradients go to, is none.
+bool MayBeView(const TensorMeta& m) {
+  return (IsFloat(m.dtype) || IsComplex(m.dtype)) &&
+         std::none_of(m.sizes.begin(), m.sizes.end(), [](const shape::Int& n) { return n == shape::Int(0); });
+}
+
 // Collects the plain tensors in a result.
 bool PlainIn(Tape& tape, PyObject* o, std::vector<PyObject*>* out) {
   if (IsTensor(o)) return out->push_back(o), true;
@@ -377,7 +404,8 @@ std::string Tape::Seal() {
     std::vector<PyObject*> all;
     if (!PlainIn(*this, o, &all)) return PyErr_Clear(), "a wrapper that cannot be made again";
     std::set<TraceId> own;
-    for (PyObject* t : all) own.insert(s_.trace().tensors[AsTensor(t)->id].base);
+    for (PyObject* t : all)
+      if (MayBeView(s_.meta(AsTensor(t)->id))) own.insert(s_.trace().tensors[AsTensor(t)->id].base);
     for (TraceId base : own) {
       if (s_.trace().tensors[base].input >= 0 || std::find(bases.begin(), bases.end(), base) != bases.end())
         return "a result of wrappers that has gradients and is a view";
@@ -400,10 +428,14 @@ std::string Tape::Seal() {
   }
   for (const Ref& leaf : leaves_) leaves.push_back(leaf.get());
   const std::vector<PyObject*> watched = Watched(kept);
-  Ref all = AsTuple(leaves), made = AsTuple(results), held = AsTuple(kept), seen = AsTuple(watched);
-  leaving_ =
-      Ref(all && made && held && seen ? PyTuple_Pack(5, tape_.get(), all.get(), made.get(), held.get(), seen.get())
-                                      : nullptr);
+  Ref all = AsTuple(leaves), made = AsTuple(results), held = AsTuple(kept), seen = AsTuple(watched), numbers;
+  {
+    SuspendScope off;
+    numbers = Ref(PyObject_GetAttrString(tape_.get(), "values"));
+  }
+  leaving_ = Ref(all && made && held && seen && numbers
+                     ? PyTuple_Pack(6, tape_.get(), all.get(), made.get(), held.get(), seen.get(), numbers.get())
+                     : nullptr);
   return leaving_ ? "" : tensor::TakeErrorText();
 }
 

@@ -11,7 +11,8 @@
 //
 // What the class's code reads is looked through before it runs, and guarded; where it changes any of that, or reads
 // what cannot be compared, the graph ends before the call (framejit._reads). Torch's own classes read what the wrappers
-// say of themselves (__tensor_flatten__). Sizes are numbers.
+// say of themselves (__tensor_flatten__). Sizes are numbers, but where a wrapper makes its own of the tensors in it
+// (torch.nested).
 #pragma once
 
 #include <optional>
@@ -31,10 +32,12 @@ class Tape {
   // The tape of this capture, or null.
   static Tape* Of(const Session& s) { return now && &now->s_ == &s ? now : nullptr; }
   // The capture has met what only one with a tape can take: it is made once more. Always true.
-  static bool Ask(const Session& s) {
+  static bool Ask(const Session& s, bool symbolic = false) {
     asked = &s;
+    keeps_sizes = symbolic;
     return true;
   }
+  static bool KeepsSizes() { return keeps_sizes; }  // What was last asked for is a tape with symbols for sizes.
 
   // A call that torch makes. New reference; null: Break, or an error.
   PyObject* Call(PyObject* function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
@@ -48,7 +51,11 @@ class Tape {
   // What a wrapper that torch made has under a name. *found = false: it is to be looked for elsewhere.
   PyObject* Attribute(PyObject* wrapper, PyObject* name, bool* found);
 
+  // Sizes stay symbols, since a class has been met that makes its own of the tensors in it.
+  bool symbolic = false;
+
   // --- for Asking
+  Ref Symbol(PyObject* number);  // The torch.SymInt for a symbol, which the backward pass finds again.
   wrapping::Known known;
   Ref DoubleOf(wrapping::Asking& asking, PyObject* wrapper);  // The double of a wrapper from outside.
   void AddLeaf(PyObject* stand_in, PyObject* o);
@@ -74,6 +81,7 @@ class Tape {
   // Of one that torch made: what makes it again, and of what.
   std::pair<Ref, Ref> FormOf(PyObject* wrapper);
   static PyObject* Leave();  // framejit._tape.leave
+  void End();                // The symbols of this capture mean nothing any more.
 
  private:
   Ref FormFor(PyObject* wrapper);
@@ -95,6 +103,7 @@ class Tape {
   friend class TapeScope;
   static thread_local Tape* now;
   static thread_local const Session* asked;
+  static thread_local bool keeps_sizes;
 };
 
 inline Tape* TapeOf(const Session& s) {

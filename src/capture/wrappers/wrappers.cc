@@ -32,7 +32,9 @@ constexpr std::string_view kNoOperations =
 // What a wrapper says of itself.
 PyObject* Fact(Session& s, PyObject* function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   Asking asking(s, CurrentSemantics());
-  Ref self = Borrow(args[0]);
+  const bool knows = TapeOf(s) && tensor::AsksItsClass(args[0]);
+  Ref self = knows ? asking.ToTorch(args[0]) : Borrow(args[0]);
+  if (!self) return nullptr;
   auto [rest, named] = Arguments(args + 1, nargs - 1, kwnames, [&](PyObject* o) { return asking.ToTorch(o); });
   Ref first(PyTuple_Pack(1, self.get())), all(first && rest ? PySequence_Concat(first.get(), rest.get()) : nullptr);
   PyObject* ask = Part("ask");
@@ -98,22 +100,37 @@ bool AnyWrapper(PyObject* const* args, Py_ssize_t n) {
   });
 }
 
+bool OfTorch(PyTypeObject* type) {
+  static PyObject* const name = Interned("__module__");
+  PyObject* module = _PyType_Lookup(type, name);
+  const char* text = module && PyUnicode_Check(module) ? PyUnicode_AsUTF8(module) : nullptr;
+  return text && std::string_view(text).starts_with("torch.");
+}
+
+bool IsRagged(PyObject* o) {
+  static PyObject* const type = tensor::ResolveCallee("torch.SymInt");
+  return Wrappers::seen && type && reinterpret_cast<PyObject*>(Py_TYPE(o)) == type;
+}
+
 bool NoteWrapper(Session& s, PyObject* o, const Source* source) {
   tensor::Meta m;
   const char* why = nullptr;
   const bool modelled = tensor::IsWrapperClass(Py_TYPE(o));
+  bool knows = false;  // Its class makes its sizes of the tensors in it: guards for these are enough.
   {
     SuspendScope off;
     const bool asks = modelled && !TapeOf(s) && !tensor::ReadWrapper(o, &m, &why);
     const bool read = modelled && tensor::ReadAnyWrapper(o, &m, &why);
-    if (read && !TapeOf(s) &&
+    knows = modelled && !read && tensor::AsksItsClass(o) && OfTorch(Py_TYPE(o));
+    if ((read || knows) && !TapeOf(s) &&
         (asks || MadeInC(Py_TYPE(o)) || (m.requires_grad && s.modes.now.grad && !s.modes.now.inference)))
-      return Tape::Ask(s), s.Break(BreakId::kSubclass, Py_TYPE(o)->tp_name), false;
-    if (!read)
+      return Tape::Ask(s, knows), s.Break(BreakId::kSubclass, Py_TYPE(o)->tp_name), false;
+    if (!read && !knows)
       return s.Break(BreakId::kSubclass, std::string(Py_TYPE(o)->tp_name) + (why ? std::string(", ") + why : "")),
              false;
   }
   if (!s.libraries.Use(s, Library::kTorch)) return false;
+  if (knows) return Wrappers::seen = TapeOf(s)->symbolic = true;
   TensorMeta meta;
   meta.framework = Framework::kTorch;
   meta.dtype = m.dtype;

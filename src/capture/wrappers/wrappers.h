@@ -17,6 +17,10 @@ struct Wrappers {
 inline bool IsWrapper(PyObject* o) {
   return Wrappers::seen && !IsTensor(o) && tensor::IsWrapperClass(Py_TYPE(o));
 }
+// Is it a class of torch's own, whose code is known to keep to its wrappers?
+bool OfTorch(PyTypeObject* type);
+// Is it a number of torch's that no integer stands for: the size of a ragged dimension?
+bool IsRagged(PyObject* o);
 // Is there one among these, or in tuples and lists there?
 bool AnyWrapper(PyObject* const* args, Py_ssize_t n);
 
