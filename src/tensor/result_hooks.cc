@@ -105,6 +105,14 @@ PyObject* CallHooksAtTheEnd(PyObject* where, PyObject* grad) {
 }
 PyMethodDef call_at_the_end = {"framejit_hooks", CallHooksAtTheEnd, METH_O, nullptr};
 
+// Is this node of the call with this state?
+bool MadeBy(PyObject* node, CallState* head) {
+  Ref state(node ? PyObject_GetAttr(node, Interned(kState)) : nullptr);
+  PyErr_Clear();
+  auto* by = reinterpret_cast<CallState*>(state.get());
+  return by && (by == head || by->head == reinterpret_cast<PyObject*>(head));
+}
+
 // A result, if it keeps its gradient and is still the result of this call; else null. A tensor that was viewed in place
 // since then (`unsqueeze_`), or detached, keeps what it would have kept before.
 Ref Retaining(const CallState::Inner& result, CallState* head) {
@@ -124,10 +132,7 @@ Ref Retaining(const CallState::Inner& result, CallState* head) {
     PyErr_Clear();
     return same ? std::move(tensor) : Ref();
   }
-  Ref state(node ? PyObject_GetAttr(node.get(), Interned(kState)) : nullptr);  // of a written one it is another's
-  PyErr_Clear();
-  auto* made_by = reinterpret_cast<CallState*>(state.get());
-  return made_by && (made_by == head || made_by->head == reinterpret_cast<PyObject*>(head)) ? std::move(tensor) : Ref();
+  return MadeBy(node.get(), head) ? std::move(tensor) : Ref();  // of a written one it is another's
 }
 
 // The same of hooks that are called when a leaf's gradient has been added up.
@@ -479,12 +484,22 @@ Ref SegmentHook::Unwritten(CallState* head, int output) {
   return same ? std::move(own) : Ref();
 }
 
-// By result: a replay may go on from the result itself. A view that is gone is made again if its hooks are to be
-// called.
+// Likewise, if gradients still come from it to the node that made it: what is written where gradients are recorded
+// gets another node, and so does every view of what is written.
+Ref SegmentHook::AsMade(CallState* head, int output) {
+  if (output >= static_cast<int>(num_outputs())) return Unwritten(head, output);
+  Ref own = Alive(head, output), node(own ? PyObject_GetAttrString(own.get(), "grad_fn") : nullptr);
+  return MadeBy(node.get(), head) ? std::move(own) : Ref();
+}
+
+// By result: a replay may go on from the result itself. What has another node by now, and a view that is gone, is made
+// again if its hooks are to be called.
 std::vector<bool> SegmentHook::Standing(CallState* head) {
   std::vector<bool> standing(t_.stands.size());
-  for (size_t i = 0; i < standing.size(); ++i)
-    standing[i] = t_.stands[i] && (Alive(head, static_cast<int>(i)) || (i >= num_outputs() && HasHooks(head, i)));
+  for (size_t k = 0; k < standing.size(); ++k) {
+    const int i = static_cast<int>(k);
+    standing[k] = t_.stands[k] && (AsMade(head, i) || (HasHooks(head, i) && (k >= num_outputs() || Alive(head, i))));
+  }
   return standing;
 }
 

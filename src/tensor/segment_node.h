@@ -96,6 +96,7 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   Ref Alive(CallState* head, int output);
   bool OwnNodeRuns(CallState* s, int output);
   Ref Unwritten(CallState* head, int output);
+  Ref AsMade(CallState* head, int output);
   std::vector<bool> Standing(CallState* head);
   int AnswerHooks(CallState* s, size_t output, Ref* grad);
   int Inner(CallState* s, const std::vector<bool>& tangents, std::vector<Ref>* grads, std::vector<bool>* stops);
