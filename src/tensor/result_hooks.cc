@@ -105,14 +105,6 @@ PyObject* CallHooksAtTheEnd(PyObject* where, PyObject* grad) {
 }
 PyMethodDef call_at_the_end = {"framejit_hooks", CallHooksAtTheEnd, METH_O, nullptr};
 
-// Is this node of the call with this state?
-bool MadeBy(PyObject* node, CallState* head) {
-  Ref state(node ? PyObject_GetAttr(node, Interned(kState)) : nullptr);
-  PyErr_Clear();
-  auto* by = reinterpret_cast<CallState*>(state.get());
-  return by && (by == head || by->head == reinterpret_cast<PyObject*>(head));
-}
-
 // A result, if it keeps its gradient and is still the result of this call; else null. A tensor that was viewed in place
 // since then (`unsqueeze_`), or detached, keeps what it would have kept before.
 Ref Retaining(const CallState::Inner& result, CallState* head) {
@@ -482,14 +474,6 @@ Ref SegmentHook::Unwritten(CallState* head, int output) {
   const bool same = version && PyLong_AsLongLong(version.get()) == head->retained->at(output).version;
   PyErr_Clear();
   return same ? std::move(own) : Ref();
-}
-
-// Likewise, if gradients still come from it to the node that made it: what is written where gradients are recorded
-// gets another node, and so does every view of what is written.
-Ref SegmentHook::AsMade(CallState* head, int output) {
-  if (output >= static_cast<int>(num_outputs())) return Unwritten(head, output);
-  Ref own = Alive(head, output), node(own ? PyObject_GetAttrString(own.get(), "grad_fn") : nullptr);
-  return MadeBy(node.get(), head) ? std::move(own) : Ref();
 }
 
 // By result: a replay may go on from the result itself. What has another node by now, and a view that is gone, is made
