@@ -23,9 +23,8 @@ _twins = WeakIdMap()  # original -> [twin, ...]
 
 
 class _Twin:
-    """What the class of every compiled module adds. First base, so that copying and pickling know the class is made."""
-
-    __slots__ = ()
+    """What the class of every compiled module adds. First base, so that copying and pickling know the class is made. Without slots:
+    its objects are laid out like modules, so that a program may set `__class__` to a class with a mixin in front."""
 
     def __init_subclass__(cls):
         pass  # registries of the user's base classes must not see the made class
@@ -34,23 +33,49 @@ class _Twin:
         return compile_module, (original_of(self), type(self)._framejit_settings)
 
     def __deepcopy__(self, memo):
-        return compile_module(copy.deepcopy(original_of(self), memo), type(self)._framejit_settings)
+        original = original_of(self)
+        if type(self) is _made(type(self)) or hasattr(type(original), "__deepcopy__"):
+            copied = copy.deepcopy(original, memo)
+        else:  # a class that the program set, as torch's parametrizations, which allow no other way
+            copied = _share(original, type(original))
+            object.__setattr__(copied, "__dict__", copy.deepcopy(original.__dict__, memo))
+        return compile_module(copied, type(self)._framejit_settings)
 
     def __copy__(self):
         return compile_module(copy.copy(original_of(self)), type(self)._framejit_settings)
 
 
+def _made(cls):
+    """The class that was made by compile_module, among those of `cls`."""
+    return next(c for c in cls.__mro__ if "_framejit_settings" in c.__dict__)
+
+
+def _as_written(cls, made):
+    """Such a class that the program has made of `made`, made of the class that the program wrote."""
+    if not issubclass(cls, made):
+        return cls
+    if cls is made:
+        return made.__mro__[2]
+    slots = cls.__dict__.get("__slots__", ())
+    names = {"__dict__", "__weakref__", *((slots,) if isinstance(slots, str) else slots)}
+    namespace = {name: value for name, value in cls.__dict__.items() if name not in names}
+    return types.new_class(cls.__name__, tuple(_as_written(base, made) for base in cls.__bases__), {}, lambda own: own.update(namespace))
+
+
 @functools.cache
 def _metaclass(kind):
-    """That of a made class: what the program sets of `type(self)` is set of the class that it wrote."""
+    """That of a made class: what the program sets of `type(self)` is set of the class that it wrote. Classes that the program makes of
+    a made one (torch's parametrizations, sharding) are its own."""
 
     class Made(kind):
         def __setattr__(cls, name, value):
-            if name.startswith("_framejit_"):
+            if name.startswith("_framejit_") or _made(cls) is not cls:
                 return super().__setattr__(name, value)
             return setattr(cls.__mro__[2], name, value)
 
         def __delattr__(cls, name):
+            if _made(cls) is not cls:
+                return super().__delattr__(name)
             return delattr(cls.__mro__[2], name)
 
     Made.__name__, Made.__qualname__, Made.__module__ = kind.__name__, kind.__qualname__, kind.__module__
@@ -106,11 +131,13 @@ def _compiled_call(cls, module, settings):
 
 def original_of(twin):
     """The module as the user made it; if it is gone, an equal view of the twin's state (always the same one)."""
-    cls = type(twin)
-    original = cls._framejit_original()
+    cls, made = type(twin), _made(type(twin))
+    if cls is not made:  # set by the program, of the twin alone
+        return _share(twin, _as_written(cls, made))
+    original = made._framejit_original()
     if original is None:
-        original = _share(twin, cls.__mro__[2])
-        cls._framejit_original = lambda: original
+        original = _share(twin, made.__mro__[2])
+        made._framejit_original = lambda: original
     return original
 
 

@@ -32,9 +32,9 @@ def _adam(fused, params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_st
         return NotImplemented
     if not _numbers(how["lr"], how["beta1"], how["beta2"], how["weight_decay"], how["eps"]) or torch.is_grad_enabled():
         return NotImplemented
-    if not _framejit.same_layout((state_steps,)) or state_steps[0].dtype != torch.float32 or state_steps[0].device.type != "cpu":
-        return NotImplemented
     if not _plain((params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs), (True, True, True, True, how["amsgrad"])):
+        return NotImplemented
+    if not _framejit.same_layout((state_steps,)) or state_steps[0].dtype != torch.float32 or state_steps[0].device.type != "cpu":
         return NotImplemented
     if params[0].device.type == "cuda":
         _adam_on_cuda(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, **how)

@@ -106,6 +106,7 @@ Outs BatchNorm(Scope& s) {
   if (!IsFloat(x.meta->dtype) || rank < 2) Scope::Skip();
   bool training = s.flag(5);
   if (!training && (!s.has(3) || !s.has(4))) Scope::Fail("batch_norm needs running statistics");
+  if (s.has(3) != s.has(4)) Scope::Fail("batch_norm wants both running statistics or none");
   for (int i : {3, 4})
     if (s.has(i) && s.mode.grad && s.tensor(i).meta->requires_grad) Scope::Fail("running statistics with gradients");
   CheckParameters(s, x, {1, 2, 3, 4}, {x.meta->sizes[1]});

@@ -430,9 +430,12 @@ Outs PowerOperator(Scope& s) {
 Outs FloatBinary(Scope& s) {  // atan2, hypot, copysign, logaddexp
   Pair p = s.row.op == Op::kCopysign ? ReadPair(s) : ReadTensors(s);
   if (s.torch() && s.row.op == Op::kHypot && !IsFloat(p.type)) Scope::Skip();
-  p.type = FloatOf(s, p.type);
-  p.a = As(s, p.operands[0], p.type);
-  p.b = As(s, p.operands[1], p.type);
+  const Operand &a = p.operands[0], &b = p.operands[1];
+  // NumPy takes the first of its loops for floats that holds both integers: of int8 and uint8 it is float16's.
+  const bool each = !s.torch() && !IsFloat(p.type) && a.is_tensor() && b.is_tensor();
+  p.type = each ? NumpyPromoteTypes(FloatOf(s, a.meta->dtype), FloatOf(s, b.meta->dtype)) : FloatOf(s, p.type);
+  p.a = As(s, a, p.type);
+  p.b = As(s, b, p.type);
   return Done(s, p, s.b.Binary(s.row.op, p.a, p.b));
 }
 

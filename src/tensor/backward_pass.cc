@@ -504,7 +504,8 @@ int SegmentHook::BeginOwn(CallState* s, Rerun* run, std::vector<int>* results) {
   Ref tracked(PyList_New(0)), own(PyList_New(0));
   std::vector<Ref*> begins;
   for (size_t i = 0; i < t_.kept.size(); ++i) {
-    Ref result = t_.kept[i] ? Unwritten(s, static_cast<int>(i)) : Ref();
+    const int k = static_cast<int>(i);
+    Ref result = t_.kept[i] && AsMade(s, k) ? Unwritten(s, k) : Ref();
     if (!result) continue;
     if (PyList_Append(own.get(), result.get()) < 0) return -1;
     results->push_back(static_cast<int>(i));
@@ -546,11 +547,12 @@ int SegmentHook::Again(CallState* s, const std::vector<bool>& standing, bool cre
     run->inputs.push_back(std::move(input));
   }
   run->standing.resize(standing.size());
-  Rerun as_made;  // for results that are gone
+  Rerun as_made;  // for results that are gone or have another node by now
   for (size_t i = 0; i < standing.size(); ++i) {
     if (!standing[i]) continue;
-    const Ref own = Alive(s, static_cast<int>(i));
+    const Ref own = AsMade(s, static_cast<int>(i));
     if (!own && as_made.results.empty() && Again(s, {}, false, &as_made) < 0) return -1;
+    if (!own && create && HasHooks(s, static_cast<int>(i)) && !Hang(s, i, as_made.results[i].get())) return -1;
     run->standing[i] = alias(own ? own.get() : as_made.results[i].get());
     if (!run->standing[i]) return -1;
   }

@@ -124,10 +124,7 @@ Ref Retaining(const CallState::Inner& result, CallState* head) {
     PyErr_Clear();
     return same ? std::move(tensor) : Ref();
   }
-  Ref state(node ? PyObject_GetAttr(node.get(), Interned(kState)) : nullptr);  // of a written one it is another's
-  PyErr_Clear();
-  auto* made_by = reinterpret_cast<CallState*>(state.get());
-  return made_by && (made_by == head || made_by->head == reinterpret_cast<PyObject*>(head)) ? std::move(tensor) : Ref();
+  return MadeBy(node.get(), head) ? std::move(tensor) : Ref();  // of a written one it is another's
 }
 
 // The same of hooks that are called when a leaf's gradient has been added up.
@@ -479,12 +476,14 @@ Ref SegmentHook::Unwritten(CallState* head, int output) {
   return same ? std::move(own) : Ref();
 }
 
-// By result: a replay may go on from the result itself. A view that is gone is made again if its hooks are to be
-// called.
+// By result: a replay may go on from the result itself. What has another node by now, and a view that is gone, is made
+// again if its hooks are to be called.
 std::vector<bool> SegmentHook::Standing(CallState* head) {
   std::vector<bool> standing(t_.stands.size());
-  for (size_t i = 0; i < standing.size(); ++i)
-    standing[i] = t_.stands[i] && (Alive(head, static_cast<int>(i)) || (i >= num_outputs() && HasHooks(head, i)));
+  for (size_t k = 0; k < standing.size(); ++k) {
+    const int i = static_cast<int>(k);
+    standing[k] = t_.stands[k] && (AsMade(head, i) || (HasHooks(head, i) && (k >= num_outputs() || Alive(head, i))));
+  }
   return standing;
 }
 

@@ -334,4 +334,19 @@ bool SegmentHook::GoesEverywhere(CallState* s, const std::vector<bool>& tangents
   return s->inputs;
 }
 
+bool MadeBy(PyObject* node, CallState* head) {
+  Ref state(node ? PyObject_GetAttr(node, Interned(kState)) : nullptr);
+  PyErr_Clear();
+  auto* by = reinterpret_cast<CallState*>(state.get());
+  return by && (by == head || by->head == reinterpret_cast<PyObject*>(head));
+}
+
+// Gives the result if somebody holds it and gradients still come from it to the node that made it, else null: what is
+// written where gradients are recorded gets another node, and so does every view of what is written.
+Ref SegmentHook::AsMade(CallState* head, int output) {
+  if (output >= static_cast<int>(num_outputs())) return Unwritten(head, output);
+  Ref own = Alive(head, output), node(own ? PyObject_GetAttrString(own.get(), "grad_fn") : nullptr);
+  return MadeBy(node.get(), head) ? std::move(own) : Ref();
+}
+
 }  // namespace framejit::tensor

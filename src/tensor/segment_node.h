@@ -96,6 +96,7 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   Ref Alive(CallState* head, int output);
   bool OwnNodeRuns(CallState* s, int output);
   Ref Unwritten(CallState* head, int output);
+  Ref AsMade(CallState* head, int output);
   std::vector<bool> Standing(CallState* head);
   int AnswerHooks(CallState* s, size_t output, Ref* grad);
   int Inner(CallState* s, const std::vector<bool>& tangents, std::vector<Ref>* grads, std::vector<bool>* stops);
@@ -202,6 +203,8 @@ struct CallState {
 
 // A new reference that the collector does not track yet. head: null for the first part's.
 CallState* NewState(const std::shared_ptr<SegmentHook>& hook, int part, PyObject* head);
+// Is this node of the call with this state?
+bool MadeBy(PyObject* node, CallState* head);
 // Of the pass that the framework's engine is at on this thread; -1: none.
 int64_t NumberOfPass();
 // Is this node of the framework's part of the pass that its engine is at? -1: an exception; of leaves it is not said

@@ -705,6 +705,46 @@ def test_module_copies(fresh, torch, net):
     assert net.training is False
 
 
+class More:
+    def forward(self, x):
+        return super().forward(x) + 100
+
+
+@pytest.mark.parametrize("bases", [lambda c: (More, c), lambda c: (c,)], ids=["mixin in front", "subclass"])
+def test_a_class_that_is_set_of_a_compiled_module(fresh, torch, net, bases):
+    """As sharding and parametrizations do (`module.__class__ = type(name, (Mixin, type(module)), namespace)`)."""
+    x = torch.randn(3, 4)
+    before = net.eval()(x)
+    namespace = {"factor": 3, "forward": lambda self, x: type(net).forward(self, x) * self.factor} if len(bases(object)) == 1 else {}
+    expected = before * 3 if namespace else before + 100
+    compiled = fresh.compile(net)
+    compiled(x)
+    compiled.__class__ = type("Set", bases(type(compiled)), namespace)
+    torch.testing.assert_close(compiled(x), expected)
+    torch.testing.assert_close(net(x), before)  # the original stays what it is
+    for twin in (copy.deepcopy(compiled), copy.copy(compiled)):
+        assert fresh.compile(twin) is twin and type(twin).__name__ == "Set"
+        torch.testing.assert_close(twin(x), expected)
+
+
+def test_parametrizations_of_a_compiled_module(fresh, torch):
+    """The property that stands for the weight is that module's own, not one of all compiled modules."""
+    torch.manual_seed(0)
+    one, other = fresh.compile(torch.nn.Linear(2, 2)), fresh.compile(torch.nn.Linear(2, 2))
+    x = torch.ones(1, 2)
+    before = one(x), other(x)
+    torch.nn.utils.parametrizations.weight_norm(one)
+    with torch.no_grad():
+        one.parametrizations.weight.original0.mul_(2)
+    changed = one(x)
+    assert not torch.equal(changed, before[0]) and "weight" not in vars(one)["_parameters"]
+    torch.testing.assert_close(copy.deepcopy(one)(x), changed)
+    other.weight = torch.nn.Parameter(torch.zeros(2, 2))  # was given to the first one's property
+    torch.testing.assert_close(other(x), other.bias[None])
+    torch.nn.utils.parametrize.remove_parametrizations(one, "weight")
+    torch.testing.assert_close(one(x), changed)
+
+
 def test_module_deepcopy_keeps_sharing(fresh, torch, net):
     compiled = fresh.compile(net)
     pair = copy.deepcopy([net, compiled, {"again": compiled}])

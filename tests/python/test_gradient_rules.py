@@ -133,6 +133,46 @@ def test_derivatives_by_a_result_that_was_written(fresh):
         torch.testing.assert_close(other, seen[0])
 
 
+def with_gradients_off(y):
+    with torch.no_grad():
+        y.mul_(3)
+
+
+OF_RESULTS = {
+    "a copy": lambda y: (y, y.clone(), y.exp().sum()),
+    "a view": lambda y: (lambda v: (y, v, v.exp().sum()))(y[0]),
+    "all of it": lambda y: (lambda v: (y, v, v.exp().sum() * y.sum()))(y.view(-1)),
+    "one of several views": lambda y: (lambda v: (y, v, v.exp().sum()))(y.unbind(0)[0]),
+    "several views": lambda y: (lambda v, w, _: (y, v, v.exp().sum() * w.sum()))(*y.unbind(0)),
+}
+HOW_WRITTEN = {"written": lambda y: y.mul_(3), "with gradients off": with_gradients_off, "detached": lambda y: y.detach_()}
+
+
+@pytest.mark.parametrize("hook", [False, True])
+@pytest.mark.parametrize("write", HOW_WRITTEN)
+@pytest.mark.parametrize("name", OF_RESULTS)
+def test_second_derivatives_behind_a_result_that_was_written(fresh, name, write, hook):
+    """They go to what the result was made of, not through the write, and nothing asks torch for the node of a view that it refuses."""
+
+    def f(x):
+        return OF_RESULTS[name](x * 2)
+
+    if write == "detached" and name != "a copy":
+        return  # torch refuses it
+    seen = []
+    for g in (f, *[fresh.compile(f)] * 2):
+        x = (leaf()()[0] / 3).detach().requires_grad_()
+        results = g(x)
+        told = []
+        if hook:
+            results[0].register_hook(lambda g, told=told: (told.append(g.detach().clone()), g * 5)[1])
+        HOW_WRITTEN[write](results[0])
+        (by_x,) = torch.autograd.grad(results[-1], x, create_graph=True)
+        seen.append([by_x, *told, torch.autograd.grad((by_x * by_x).sum(), x)[0]])
+    for other in seen[1:]:
+        torch.testing.assert_close(other, seen[0])
+
+
 @pytest.mark.parametrize("over", [None, 0, (0, 1)])
 @pytest.mark.parametrize("value", [0.1, 1.7, 1e5 / 3])
 def test_equal_numbers_have_no_spread(fresh, value, over):

@@ -112,3 +112,17 @@ def test_a_join_that_may_not_convert():
 
     with pytest.raises(TypeError):
         framejit.compile(f)(ARRAYS["v"], ARRAYS["i"][0])
+
+
+@pytest.mark.parametrize("name", ["arctan2", "hypot", "copysign"])
+def test_floats_of_integers_of_several_kinds(fresh, name):
+    """NumPy takes the first of its loops for floats that holds each operand, which is not the float for their common integer."""
+    namespace = {"np": np}
+    f = eval(f"lambda a, b: np.{name}(a, b) * 2", namespace)
+    for a in ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "?", "f2", "f4"):
+        for b in ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "?", "f2", "f4"):
+            fresh.reset()
+            x, y = np.array([1, 0, 3]).astype(a), np.array([1, 2, 0]).astype(b)
+            got, expected = fresh.compile(f)(x, y), f(x, y)
+            assert got.dtype == expected.dtype, (a, b)
+            np.testing.assert_allclose(got, expected, rtol=1e-3)

@@ -92,6 +92,30 @@ def test_one_pass(fresh, monkeypatch, foreach):
     assert len(calls) == 6
 
 
+@pytest.mark.parametrize("foreach", [False, True])
+@pytest.mark.parametrize("name", [name for name in OPTIMIZERS if name != "groups"])
+def test_a_group_without_gradients(fresh, name, foreach):
+    """As of frozen layers: the optimizer's function is called with empty lists."""
+
+    def run(compile):
+        torch.manual_seed(0)
+        a, b = torch.randn(4, requires_grad=True), torch.randn(4, requires_grad=True)
+        optimizer = OPTIMIZERS[name]([{"params": [a]}, {"params": [b]}], foreach=foreach)
+
+        def step(x):
+            a.grad = None
+            (a.sin() * x).sum().backward()
+            optimizer.step()
+
+        f = compile(step)
+        for k in range(4):
+            f(torch.full((4,), float(k)))
+            b.grad = torch.ones(4) if k == 2 else None
+        return a.detach(), b.detach(), len(optimizer.state)
+
+    torch.testing.assert_close(run(fresh.compile), run(lambda f: f))
+
+
 def test_momentum_that_some_parameters_lack(fresh):
     def run(compile):
         torch.manual_seed(0)

@@ -654,6 +654,17 @@ def test_batch_norm_of_what_has_no_squares(fresh, size):
     torch.testing.assert_close(seen[1], seen[0], rtol=1e-5, atol=0)
 
 
+@pytest.mark.parametrize("gone", ["running_mean", "running_var"])
+def test_batch_norm_with_one_of_its_statistics(fresh, gone):
+    norm, x = torch.nn.BatchNorm1d(2), torch.ones(3, 2)
+    compiled = fresh.compile(norm)
+    compiled(x)
+    setattr(norm, gone, None)
+    for f in (norm, compiled):
+        with pytest.raises((ValueError, RuntimeError), match="running_mean and running_var must either both be None or neither be None"):
+            f(x)
+
+
 def test_statistics_of_a_channel_with_an_infinity(fresh):
     def f(x, mean, variance):
         return F.batch_norm(x, mean, variance, None, None, True, 0.5)
