@@ -3,6 +3,8 @@
 from _thread import _local
 from sys import getrefcount
 
+from ._gradients import differentiated
+
 
 class Context:
     """What forward and backward are given while they are captured."""
@@ -39,7 +41,8 @@ def call(function, *args, own=None):
     error = getattr(_state, "error", None)
     if error is not None and error.number == own:
         function = _answering(function, error.result)
-    return function.apply(*args)
+    run = differentiated()
+    return function.apply(*args) if run is None else _sparing(function, run, args)
 
 
 _state = _local()
@@ -125,6 +128,34 @@ def _answering(function, result):
         return left.pop() if left else function.backward(ctx, *grads)
 
     return type(function.__name__, (function,), {"backward": staticmethod(backward)})
+
+
+def _sparing(function, run, args):
+    """What the function gives, whose backward is not called where all that it would be given went to the program's own results (_gradients.Own): eager
+    does not come by it."""
+    import torch
+    from torch._C import _current_graph_task_id as number_of_pass
+
+    spared = set()  # passes
+
+    def before(grads):
+        if all(g is None for g in grads) and number_of_pass() in run.given:
+            spared.add(number_of_pass())
+
+    name = "vjp" if function.backward is torch.autograd.Function.backward else "backward"
+    own = getattr(function, name)
+
+    def backward(ctx, *grads):
+        if number_of_pass() in spared:
+            spared.remove(number_of_pass())
+            return (None,) * len(args)
+        return own(ctx, *grads)
+
+    results = type(function.__name__, (function,), {name: staticmethod(backward)}).apply(*args)
+    node = next((t.grad_fn for t in (results if isinstance(results, tuple) else (results,)) if isinstance(t, torch.Tensor) and t.grad_fn is not None), None)
+    if node is not None:
+        node.register_prehook(before)
+    return results
 
 
 def index_put_copy(x, indices, values):

@@ -16,6 +16,23 @@ def grad(outputs, inputs, seeds, create):
     return torch.autograd.grad(outputs, inputs, seeds, retain_graph=True, create_graph=create, allow_unused=True)
 
 
+def passed(results, inputs, ends):
+    """Does a pass from these results come by each of these inputs, be it without a gradient? It ends there, and at `ends`."""
+    from torch.autograd.graph import get_gradient_edge
+
+    to = [get_gradient_edge(t) for t in inputs]
+    done = {node for node, *_ in (*to, *map(get_gradient_edge, ends))}
+    seen, left = set(), [(edge.node, edge.output_nr) for edge in map(get_gradient_edge, results)]
+    while left:
+        edge = left.pop()
+        if edge[0] is not None and edge not in seen:
+            seen.add(edge)
+            if edge[0] not in done:
+                done.add(edge[0])
+                left += edge[0].next_functions
+    return [(edge.node, edge.output_nr) in seen for edge in to]
+
+
 @functools.cache
 def left_behind():
     """Types of the nodes of operations in place that leave the gradient that a tensor keeps (`retain_grad`) where it was: they view it as
@@ -130,8 +147,14 @@ def result(x, number):
     return _standing().apply(stands[number], x.detach()) if number in stands else x
 
 
+def differentiated():
+    """The Own of the replay that is under way; None: its gradients are not differentiated."""
+    return getattr(_stand_ins, "by_number", {}).get(None)
+
+
 def stand(by_number):
-    """From now on: by the number of a result, a tensor that leads to what the program's own leads to; returns what stood before."""
+    """From now on: by the number of a result, a tensor that leads to what the program's own leads to, and by None the replay's Own; returns what stood
+    before."""
     before = getattr(_stand_ins, "by_number", {})
     _stand_ins.by_number = by_number
     return before

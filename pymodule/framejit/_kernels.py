@@ -12,7 +12,8 @@ import numpy
 import torch
 
 from . import _operators
-from ._reads import PURE, SCALARS, TRUSTED, UNREAD, Reads, Unfollowed, _top
+from ._keeping import keeps
+from ._reads import CHANGING, PURE, SCALARS, TRUSTED, UNREAD, Reads, Unfollowed, _top
 
 ESCAPES = {"exec", "eval", "globals", "locals", "breakpoint", "__import__", "compile"}  # what these reach is not known
 ESCAPING = {"sys", "gc", "inspect", "importlib", "ctypes", "pickle", "builtins", "__main__"}
@@ -58,6 +59,7 @@ class KernelReads(Reads):
     def __init__(self):
         super().__init__()
         self.everything = self.sets_by_name = self.writes = False  # writes: to tensors
+        self.keeps = False  # could it store a tensor that it is given or gives, where it changes things?
         self.names = set()
         self.others, self.tensors, self.inner = [], [], []
         self.made = {}  # classes that the code names, and may make objects of
@@ -71,6 +73,7 @@ class KernelReads(Reads):
         self.everything |= name in ESCAPES
         self.sets_by_name |= name in SETTING
         self.changes |= name == "next"
+        self.keeps |= name in SETTING
         self.makes |= name in MAKING
         super()._python(name)
 
@@ -101,12 +104,17 @@ class KernelReads(Reads):
         if code.co_name in ("__init__", "__post_init__"):  # what an object is given while it is made
             self.stored -= _own_stores(code) - before
         names = {*code.co_names}
+        self.keeps |= keeps(code, scope) or bool(SETTING & names)
         self.sets_by_name |= bool(SETTING & names)
         self.makes |= bool(MAKING & names)
         if SWITCHING & names:
             self.stored.add("training")
         self.writes |= self.changes or any(n == "data" or (n.endswith("_") and not n.endswith("__")) for n in code.co_names)
         self.writes |= any(c == "out" or (isinstance(c, tuple) and "out" in c) for c in code.co_consts)
+
+    def _builtin(self, f):
+        self.keeps |= f.__name__ in CHANGING  # under whatever name it is called
+        super()._builtin(f)
 
     def _function(self, f):
         if not _of_python(f.__globals__.get("__name__")):
@@ -314,7 +322,7 @@ def composite_of(op):
 
 def reached(op, tensors):
     """What the kernels of an operator, which is given these tensors, reach: (can it read whatever there is?; can it change things?; does it draw
-    random numbers that are not torch's?; does it write to tensors?; places; memory, as KernelReads says; the names of attributes that are read, or None:
+    random numbers that are not torch's?; does it write to tensors?; could it keep tensors that it is given or gives?; places; memory, as KernelReads says; the names of attributes that are read, or None:
     all; what is watched, as KernelReads says; the tensors)"""
     reads = KernelReads()
     try:
@@ -330,4 +338,4 @@ def reached(op, tensors):
     names = None if reads.by_name else frozenset(reads.names)
     (asking.discard if GRADIENTS.isdisjoint(reads.names) else asking.add)(op)
     (moving.discard if LYING.isdisjoint(reads.names) and "data" not in reads.stored else moving.add)(op)
-    return reads.everything, changes, reads.draws, reads.writes, tuple(reads.places()), tuple(reads.memory()), names, *reads.watched(), tuple(reads.tensors)
+    return reads.everything, changes, reads.draws, reads.writes, reads.keeps or reads.everything, tuple(reads.places()), tuple(reads.memory()), names, *reads.watched(), tuple(reads.tensors)

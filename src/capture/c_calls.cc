@@ -352,11 +352,19 @@ bool CCall::MovesItemsOf(PyObject* o) const {
          kMoving.find(" " + std::string(name_) + " ") != kMoving.npos && s_.IsPrivate(o);
 }
 
+// Is it a number of NumPy's that was made here, and that is one of Python's, too?
+static bool IsPythonsNumber(Session& s, PyObject* o) {
+  if (!IsTensor(o)) return false;
+  const TensorMeta& m = s.meta(AsTensor(o)->id);
+  return m.framework == Framework::kNumpy && m.is_scalar &&
+         (m.dtype == DType::kFloat64 || m.dtype == DType::kComplex128);
+}
+
 // A slot of a number that C code has asked by itself, (2).__add__(n), does not know stand-ins: it is asked with
 // numbers.
 PyObject* CCall::AskedAgain(PyObject* refusal) {
   for (Py_ssize_t i = 0; i < total_; ++i) {
-    if (IsItemFloat(args_[i]))
+    if (IsItemFloat(args_[i]) || IsPythonsNumber(s_, args_[i]))
       return Py_DECREF(refusal), s_.Break(BreakId::kTensorItem, "a number that a tensor holds");
     if (!IsSymInt(args_[i]) && !IsSymFloat(args_[i])) continue;
     numbers_.emplace_back(Concrete(args_[i]));

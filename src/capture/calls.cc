@@ -161,7 +161,8 @@ PyObject* CaptureSemantics::CallNamed(PyObject* callable, PyObject* const* args,
       Vector with(self, args, total);
       return s_.CallFramework(name, with.data(), nargs + 1, kwnames);
     }
-    return s_.CallFramework(name, args, nargs, kwnames);
+    PyObject* results = s_.CallFramework(name, args, nargs, kwnames);
+    return name.Has(kForeign) ? LendResults(results) : results;
   }
   return nullptr;
 }

@@ -75,9 +75,9 @@ bool KernelReads::Add(Session& s, PyObject* op, const std::vector<PyObject*>& gi
   }
   PyObject *places, *memory, *names;
   KernelWatch::Reached watched;
-  int everything, changes, draws, writes;
-  if (!told || !PyArg_ParseTuple(told.get(), "ppppOOOO!O!O!O!", &everything, &changes, &draws, &writes, &places,
-                                 &memory, &names, &PyTuple_Type, &watched.places, &PyTuple_Type, &watched.held,
+  int everything, changes, draws, writes, keeps;
+  if (!told || !PyArg_ParseTuple(told.get(), "pppppOOOO!O!O!O!", &everything, &changes, &draws, &writes, &keeps,
+                                 &places, &memory, &names, &PyTuple_Type, &watched.places, &PyTuple_Type, &watched.held,
                                  &PyTuple_Type, &watched.own, &PyTuple_Type, &watched.tensors))
     return false;
   const bool moves = KernelWatch::Moves(op);
@@ -92,6 +92,7 @@ bool KernelReads::Add(Session& s, PyObject* op, const std::vector<PyObject*>& gi
   kept_.push_back(Borrow(op));
   everything_ |= everything != 0;
   all_changed_ |= everything && changes;
+  keeps_ |= keeps != 0;
   all_names_ |= names == Py_None;
   draws_ |= draws != 0;
   if (names != Py_None) {
@@ -137,6 +138,8 @@ bool KernelReads::ReadsWhatWaits(Session& s, const std::vector<PyObject*>& tenso
   for (PyObject* t : tensors) {
     const TraceId id = AsTensor(t)->id;
     const int input = s.trace().tensors[pending.Original(id)].input;
+    const TraceTensor& base = s.trace().tensors[s.trace().tensors[id].base];
+    if (MayKeep() && base.mutated && base.input >= 0) return true;
     PyObject** dict = input < 0 ? nullptr : _PyObject_GetDictPtr(s.input_tensors()[input]);
     const bool written = pending.attributes.contains(id) || (dict && *dict && pending.Has(*dict));
     if (!written) continue;
@@ -182,6 +185,11 @@ bool KernelReads::Call(Session& s, PyObject* op, const std::vector<PyObject*>& t
     if (!changed_memory_.empty() && Meet(changed_memory_, MemoryOf(input)))
       return s.Break(BreakId::kSideEffect, "an operator in Python that may write to a tensor that was read"), false;
   return true;
+}
+
+void KernelReads::Lend(Session& s, const std::vector<PyObject*>& tensors) const {
+  for (PyObject* t : tensors)
+    if (MayKeep()) s.lowering().Lend(AsTensor(t)->id);
 }
 
 void KernelReads::Separate(Session& s, PyObject* owner, PyObject* key, const Source* source, bool written) {

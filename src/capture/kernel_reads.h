@@ -34,12 +34,16 @@ class KernelReads {
   // this container is written, or read, at this key or as a whole; then the rest.
   void Separate(Session& s, PyObject* owner, PyObject* key, const guard::Source* source, bool written);
   void AddGuards(Session& s);
+  // These tensors were given to an operator, or are its results. Its kernel may have kept them: then what the program
+  // writes to them is to be seen there, and the graph ends before that.
+  void Lend(Session& s, const std::vector<PyObject*>& tensors) const;
   // Could a kernel that was called have drawn random numbers that are not torch's?
   bool draws() const { return draws_; }
 
  private:
   bool Add(Session& s, PyObject* op, const std::vector<PyObject*>& given);
   bool ReadsWhatWaits(Session& s, const std::vector<PyObject*>& tensors) const;
+  bool MayKeep() const { return keeps_ && (all_changed_ || !changed_.empty()); }
   bool MayChange(PyObject* owner, PyObject* key) const;
 
   struct Place {
@@ -55,6 +59,7 @@ class KernelReads {
   std::unordered_map<PyObject*, std::vector<PyObject*>> changed_;  // names (texts); empty: everything
   std::unordered_set<PyObject*> names_;                            // of attributes that are read
   bool all_names_ = false, everything_ = false, all_changed_ = false, draws_ = false;
+  bool keeps_ = false;                       // Could one store what it is given or gives?
   std::set<std::vector<PyObject*>> called_;  // operators, each with the tensors from outside that have attributes
   std::vector<Ref> kept_, watches_;
   bool behind_ = false, writes_ = false;  // Did a write wait when a kernel was called? Does one write to tensors?

@@ -118,6 +118,7 @@ class CaptureSemantics : public frame::Semantics {
   PyObject* NewArray(PyObject* callable, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   // An operator of torch.library. Null without an error: to be called as any other function of the framework.
   PyObject* CallOperator(PyObject* op, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
+  PyObject* LendResults(PyObject* results);  // of an operator (KernelReads::Lend); may be null
   PyObject* CallComposite(PyObject* composite, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   PyObject* CallCustom(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   PyObject* CallCheckpoint(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);

@@ -400,6 +400,8 @@ PyObject* Session::FromOutside(PyObject* o, const Source* s, bool used) {
         PyTuple_SET_ITEM(seen.get(), i, x);
         symbols |= x != item;
       }
+      PyObject* as_seen = symbols ? seen.get() : o;
+      if (s->kind != SourceKind::kConst && tuples_.try_emplace(as_seen, s).second) Keep(Py_NewRef(as_seen));
       if (symbols) return MarkFresh(seen.release());
     } else {
       if (PyObject* symbol = used && !late.contains(s) ? SymbolOf(o, s) : nullptr) return symbol;

@@ -160,7 +160,7 @@ PyObject* CaptureSemantics::CallOperator(PyObject* op, PyObject* const* args, Py
     SuspendScope off;
     told = Ref(plan_of ? PyObject_CallFunctionObjArgs(plan_of, op, tracked ? Py_True : Py_False, nullptr) : nullptr);
   }
-  if (!told || told.get() == Py_None) return PyErr_Clear(), nullptr;
+  if (!told || told.get() == Py_None) return PyErr_Clear(), s_.kernels.Lend(s_, tensors), nullptr;
   if (told.get() == Py_True) {
     if (!IsOurs(op)) {
       Ref function(CompositeOf(op));
@@ -180,7 +180,15 @@ PyObject* CaptureSemantics::CallOperator(PyObject* op, PyObject* const* args, Py
   if (!NoteFormulas(s_, plan.defined)) return nullptr;
   s_.SourceOf(plan.function);
   all.insert(all.begin(), plan.function);
-  return CallCustom(all.data(), static_cast<Py_ssize_t>(all.size()), nullptr);
+  s_.kernels.Lend(s_, tensors);
+  return LendResults(CallCustom(all.data(), static_cast<Py_ssize_t>(all.size()), nullptr));
+}
+
+PyObject* CaptureSemantics::LendResults(PyObject* results) {
+  std::vector<PyObject*> tensors;
+  if (results) EachTensorIn(results, [&](PyObject* t) { tensors.push_back(t); });
+  s_.kernels.Lend(s_, tensors);
+  return results;
 }
 
 }  // namespace framejit::capture

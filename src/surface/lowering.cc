@@ -489,6 +489,11 @@ void Lowering::Apply(Call& call) {
   impl_->Apply(call);
 }
 
+void Lowering::Lend(TraceId t) {
+  const TraceId root = impl_->objects[t].root;
+  if (impl_->trace.tensors[root].input < 0) impl_->lent.insert(root);
+}
+
 TraceId Lowering::AddInput(TensorMeta m, std::string name, bool writable) {
   TensorType type{m.dtype, m.sizes, m.device};
   ValueId v = impl_->builder.Input(type, m.strides, std::move(name));

@@ -24,6 +24,7 @@ struct Lowering::Impl {
   Objects objects{trace, builder};
   Derivatives derivatives{trace, objects};
   std::set<TraceId> read_only;                    // The inputs that must not be written.
+  std::set<TraceId> lent;                         // What is made here, and an operator of the program's may have kept.
   std::set<ValueId> replaced;                     // masked_update.h
   std::map<TraceId, TraceId> casts;               // from a leaf to the cast that autocast made of it
   std::vector<std::pair<size_t, size_t>> hidden;  // ranges of tensors that were made inside of custom functions
@@ -64,6 +65,7 @@ struct Lowering::Impl {
       throw Decline("write to a tensor that must not be written");
     if (meta(t).is_scalar) throw Decline("write to a scalar");
     if (read_only.contains(objects[t].root)) throw Decline("write to a read-only array");
+    if (lent.contains(root.id)) throw Decline("write to what an operator in Python may have kept");
   }
 
   // The strides of this result of `call` hold if these sizes are at least 2, and if what was taken for granted of the

@@ -45,6 +45,7 @@ class Lowering {
   Lowering(Trace& trace, Graph& graph, shape::Env& env, InferFn infer, WithoutGradientFn without = nullptr);
   ~Lowering();
   TraceId AddInput(TensorMeta meta, std::string name, bool writable = true);
+  void Lend(TraceId t);  // From now on nothing is written to its memory, unless it is an input's: somebody may see it.
   // Appends the call to the trace and its meaning to the graph, and sets call.results and call.result. A tuple that is
   // a class of the framework has the name of that class in result.s ("torch.return_types.max"). Throws Decline, and
   // then trace and graph are as before.

@@ -452,7 +452,9 @@ PyObject* SegmentHook::InGroups(CallState* s, CallState* head, PyObject* ctx, Py
     pass.grads[i] = pass.grads[i] ? Ref(PyNumber_Add(pass.grads[i].get(), more.grads[i].get())) : more.grads[i];
     if (!pass.grads[i]) return nullptr;
   }
+  if (!more.unanswered.empty()) pass.unanswered = std::move(more.unanswered);
   Pass own;
+  own.unanswered = pass.unanswered;
   own.grads.resize(pass.grads.size());
   for (int i : edges_[s->part]) own.grads[i] = std::move(pass.grads[i]);
   for (size_t k = 0; k < pass.taken.size(); ++k)
@@ -564,6 +566,7 @@ int SegmentHook::Again(CallState* s, const std::vector<bool>& standing, bool cre
     Ref number(PyLong_FromSize_t(i));
     if (standing[i] && PyDict_SetItem(by_number.get(), number.get(), run->standing[i].get()) < 0) return -1;
   }
+  if (run->own && PyDict_SetItem(by_number.get(), Py_None, run->own.get()) < 0) return -1;
   Ref now(s->drawn ? Generators(t_.device) : nullptr);
   if (s->drawn && (!now || SetGenerators(s->drawn) < 0)) return -1;
   Ref before(stand ? PyObject_CallOneArg(stand, by_number.get()) : nullptr);
@@ -610,6 +613,25 @@ Ref SegmentHook::GradientsOf(const Rerun& run, const std::vector<Ref>& grads, co
   Ref all(args && kwargs ? PyObject_Call(f, args.get(), kwargs.get()) : nullptr);
   if (all && run.own && PyObject_SetAttrString(run.own.get(), "differentiated", Py_True) < 0) return {};
   return all;
+}
+
+// By which inputs the framework has come in this run without a gradient for them.
+int SegmentHook::NoteNone(const Rerun& run, const std::vector<Ref>& grads, const std::vector<Ref>& wanted, Pass* pass) {
+  static PyObject* f = ResolveCallee("framejit._gradients.passed");
+  Ref from(PyList_New(0)), to(PyList_New(0)), ends(PyList_New(0));
+  if (!f || !from || !to || !ends) return -1;
+  for (size_t i = 0; i < grads.size(); ++i)
+    if (grads[i] && PyList_Append(from.get(), run.results[i].get()) < 0) return -1;
+  for (const Ref& w : wanted)
+    if (PyList_Append(to.get(), w.get()) < 0) return -1;
+  for (const Ref& standing : run.standing)
+    if (standing && PyList_Append(ends.get(), standing.get()) < 0) return -1;
+  Ref told(PyObject_CallFunctionObjArgs(f, from.get(), to.get(), ends.get(), nullptr));
+  if (!told) return -1;
+  pass->unanswered.resize(t_.wanted.size());
+  for (size_t i = 0, at = 0; i < t_.wanted.size(); ++i)
+    if (t_.wanted[i]) pass->unanswered[i] = PyList_GET_ITEM(told.get(), at++) == Py_True && !pass->grads[i];
+  return 0;
 }
 
 // A stage of a pass (InStages): what these outputs give to the inputs and to the results that are left.
@@ -679,10 +701,13 @@ int SegmentHook::Replay(CallState* s, const std::vector<Ref>& grads, const std::
   Ref all = GradientsOf(run, grads, wanted, create);
   if (!all) return -1;
   Py_ssize_t at = 0;
+  bool none = false;
   for (size_t i = 0; i < t_.wanted.size(); ++i) {
     PyObject* grad = t_.wanted[i] ? PyTuple_GET_ITEM(all.get(), at++) : Py_None;
     if (grad != Py_None) pass->grads[i] = Ref::Borrow(grad);
+    none |= t_.wanted[i] && grad == Py_None;
   }
+  if (none && NoteNone(run, grads, wanted, pass) < 0) return -1;
   at = 0;
   for (size_t i = 0; i < stops.size(); ++i) {
     if (!stops[i]) continue;

@@ -51,7 +51,7 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
     // Where several nodes hand them on: what has arrived at outputs, and whether it is in `grads`.
     std::vector<Ref> given;
     std::vector<bool> taken;
-    std::vector<bool> unanswered;  // by input: Training::unanswered of an output at which something has arrived
+    std::vector<bool> unanswered;  // by input: the pass comes by it, with no gradient for it
     bool ends = false;             // Will it be forgotten when it ends (ForgetAtEnd)?
   };
 
@@ -129,6 +129,7 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   int Again(CallState* s, const std::vector<bool>& standing, bool create, Rerun* run);
   int BeginOwn(CallState* s, Rerun* run, std::vector<int>* results);
   Ref GradientsOf(const Rerun& run, const std::vector<Ref>& grads, const std::vector<Ref>& wanted, bool create);
+  int NoteNone(const Rerun& run, const std::vector<Ref>& grads, const std::vector<Ref>& wanted, Pass* pass);
   int Replay(CallState* s, const std::vector<Ref>& grads, const std::vector<bool>& stops,
              const std::vector<bool>& standing, Pass* pass);
   int NoteVersions(CallState* s, PyObject* const* made);

@@ -461,3 +461,136 @@ def test_one_kernel_in_python_comes_as_another_goes():
         theirs._destroy()
     assert compiled(x).tolist() == [4, 4, 4]
     assert framejit.cache_info(compiled)["outcomes"]["run"]["graph"] == 2
+
+
+kept, named = [], types.SimpleNamespace(tensor=None, count=0)
+
+
+def keeps_a_result(x):
+    y = x + 1
+    kept.append(y)
+    return y
+
+
+def keeps_a_view_by_name(x):
+    push = kept.append
+    push(x[1:])
+    return x + 1
+
+
+def keeps_by_a_choice(x):
+    named.tensor = x if x.shape[0] else 1
+    kept.append(named.tensor)
+    return x + 1
+
+
+def keeps_in_place(x):
+    global kept
+    kept += (x,)
+    return x + 1
+
+
+def keeps_what_holds_it(x):
+    kept.append({"x": x}["x"])
+    return x + 1
+
+
+KEEPING = {f.__name__: f for f in (keeps_a_result, keeps_a_view_by_name, keeps_by_a_choice, keeps_in_place, keeps_what_holds_it)}
+
+
+@pytest.mark.parametrize("name", KEEPING)
+@pytest.mark.parametrize("when", ["argument later", "view of it later", "result later", "input before"])
+def test_what_a_kernel_keeps_is_written_later(name, when):
+    op = operator(KEEPING[name])
+
+    def f(x):
+        t = x if when == "input before" else x * 2
+        if when == "input before":
+            t.add_(1)
+        y = op(t)
+        if when == "argument later":
+            t.add_(1)
+        elif when == "view of it later":
+            t[1:].mul_(3)
+        elif when == "result later":
+            y.mul_(5)
+        return t + y
+
+    def run(call):
+        seen = []
+        for k in range(3):
+            kept.clear()
+            x = torch.ones(3) * k
+            result = call(x)
+            x.add_(1)
+            seen.append((result.tolist(), x.tolist(), [t.tolist() for t in kept]))
+        return seen
+
+    compiled = framejit.compile(f)
+    assert run(compiled) == run(f)
+    assert framejit.cache_info(compiled)["outcomes"]["run"]["graph"] >= 2
+
+
+def test_what_a_kernel_with_a_gradient_keeps_is_written_later():
+    def kernel(x: torch.Tensor) -> torch.Tensor:
+        kept.append(x)
+        return x + 1
+
+    op = torch.library.custom_op("framejit_test_reach::keeps_with_gradient", kernel, mutates_args=())
+    op.register_fake(torch.empty_like)
+    op.register_autograd(lambda ctx, g: g)
+
+    def f(x):
+        t = x * 2
+        y = op(t)
+        t.add_(1)
+        return t * y.detach() + y
+
+    def run(call):
+        kept.clear()
+        x = torch.ones(3, requires_grad=True)
+        y = call(x)
+        y.sum().backward()
+        return y.tolist(), x.grad.tolist(), [t.tolist() for t in kept]
+
+    compiled = framejit.compile(f)
+    for _ in range(3):
+        assert run(compiled) == run(f)
+
+
+def logs_shapes(x):
+    kept.append((x.shape[0], "x", tuple(x.shape), x.dtype))
+    return x + 1
+
+
+def logs_values(x):
+    size = x.numel() * 2
+    kept.append(size)
+    kept.append(f"{x.sum().item():.2f} {float(x.sum())}")
+    return x + 1
+
+
+def counts_in_an_attribute(x):
+    named.count += x.shape[0]
+    return x + 1
+
+
+@pytest.mark.parametrize("kernel", [logs_shapes, logs_values, counts_in_an_attribute])
+def test_a_kernel_that_only_takes_notes_does_not_end_the_graph(kernel):
+    op = operator(kernel)
+
+    def f(x):
+        t = x * 2
+        y = op(t)
+        t.add_(1)
+        y.mul_(2)
+        return t + y
+
+    def run(call):
+        kept.clear()
+        named.count = 0
+        return [call(torch.ones(3) * k).tolist() for k in range(3)], list(kept), named.count
+
+    compiled = framejit.compile(f, fullgraph=True)
+    assert run(compiled) == run(f)
+    assert framejit.cache_info(compiled)["breaks"] == 0

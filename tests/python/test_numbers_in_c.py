@@ -180,3 +180,26 @@ def test_numbers_as_python_has_them(fresh, program, source):
         given = torch.ones(3) if torch else np.ones(3), *floats, draw.randint(0, 5), draw.randint(0, 4)
         assert repr(try_(lambda: compiled(*given))) == repr(try_(lambda: f(*given))), given[1:]  # noqa: B023
     assert compiled.cache_info()["captures"]
+
+
+NUMPYS = """
+(1.).__add__(s)
+(1.).__radd__(s)
+(2.).__mul__(s) - (2.).__truediv__(s)
+float.__sub__(3., s)
+(1.).__lt__(s), (1.5).__eq__(s)
+(1j).__add__(s * 1j)
+(1).__add__(s)
+(1.).__add__(np.float32(s))
+""".strip().splitlines()
+
+
+@pytest.mark.parametrize("program", NUMPYS, ids=range(len(NUMPYS)))
+def test_numbers_of_numpy_that_were_made_here(fresh, program):
+    space = dict(globals())
+    exec(f"def f(a):\n    s = np.sum(a)\n    return a * 2, ({program})\n", space)
+    f, compiled = space["f"], fresh.compile(space["f"])
+    for call in range(3):
+        a = np.arange(4.0) + call
+        assert repr(compiled(a)) == repr(f(a))
+    assert compiled.cache_info()["captures"]

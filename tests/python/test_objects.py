@@ -464,3 +464,60 @@ def test_patterns_and_branches_by_abstract_classes():
         assert kind == expected == "one number" and np.array_equal(y, z)
     told = framejit.explain(f)(x)
     assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+
+
+class Holder:
+    pass
+
+
+def stored(holder):
+    def f(x, t):
+        holder.given = t
+        return x * 2, holder.given
+
+    return f
+
+
+def found(t, how):
+    if how == "attribute":
+        holder = Holder()
+        holder.given = t
+        return holder
+    return {"dict": {"given": t}, "list": [t], "tuple": (t,)}.get(how, t)
+
+
+TUPLES = {
+    "argument": lambda x, t: (x * 2, t),
+    "read": lambda x, t: (x * t[0] + len(t), t),
+    "attribute": lambda x, o: (x * 2, o.given),
+    "dict": lambda x, d: (x * 2, d["given"]),
+    "list": lambda x, a: (x * 2, a[0]),
+    "tuple": lambda x, a: (x * 2, a[0]),
+    "in a list": lambda x, t: (x * 2, [t][0]),
+    "stored": stored(Holder()),
+}
+
+
+@pytest.mark.parametrize("changing", [False, True])
+@pytest.mark.parametrize("name", TUPLES)
+def test_a_tuple_from_outside_is_the_object_of_this_call(name, changing):
+    f = TUPLES[name]
+    compiled = framejit.compile(f)
+    for i in range(6):
+        t = tuple([i if changing else 3, 2.5, "a"])
+        y, given = compiled(torch.ones(2), found(t, name))
+        assert given is t and y.tolist() == f(torch.ones(2), found(t, name))[0].tolist()
+    info = framejit.cache_info(compiled)
+    assert info["breaks"] == 0 and info["outcomes"]["run"]["graph"] >= 3
+
+
+def test_a_tuple_from_outside_behind_a_break():
+    def f(x, t):
+        y = x * t[0]
+        print(end="")
+        return y + 1, t
+
+    compiled = framejit.compile(f)
+    for _ in range(4):
+        t = tuple([2, 2.5])
+        assert compiled(torch.ones(2), t)[1] is t

@@ -513,3 +513,79 @@ def test_a_pass_that_looks_for_some_gradients_runs_it_once(look, at):
     assert len(told) == len(told_in_eager) and told == pytest.approx(told_in_eager, rel=1e-4, abs=2e-3)
     torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-4)
     assert framejit.cache_info(compiled)["breaks"] == 0 and framejit.cache_info(compiled)["segments"] > 0
+
+
+def rounded(g):
+    return g if g is None else [round(v, 3) for v in g.tolist()]
+
+
+def told_where(f, leaves, double=False):
+    """What hooks of the inputs and the backward are told in a pass, in their order but for that of hooks."""
+
+    def run(call):
+        log.clear()
+        told = []
+        inputs = [torch.full((2,), i + 1.0, requires_grad=True) for i in range(leaves)]
+        for i, t in enumerate(inputs):
+            t.register_hook(lambda g, i=i: told.append((i, rounded(g))))
+            t.register_post_accumulate_grad_hook(lambda p, i=i: told.append((i, "added", rounded(p.grad))))
+        out = call(*inputs)
+        if double:
+            first = torch.autograd.grad(out.sum(), inputs, create_graph=True, allow_unused=True)
+            sum(g.sum() for g in first if g is not None).backward()
+        else:
+            out.sum().backward()
+        return sorted(told, key=str), [rounded(t.grad) for t in inputs], list(log)
+
+    return run
+
+
+def gives_nothing(ctx, grad):
+    log.append(rounded(grad))
+    return None, None
+
+
+def gives_the_first(ctx, grad):
+    log.append(rounded(grad))
+    return grad * 2, None
+
+
+HOOKED = {
+    "alone": lambda p: lambda x, y: p(x, y),
+    "of results": lambda p: lambda x, y: p(x * 2, y.exp()),
+    "beside another": lambda p: lambda x, y: p(x * 2, y) * x.exp(),
+    "beside a stop": lambda p: lambda x, y: p(x * 2, y.detach()) * x.exp(),
+    "beside what has its own": lambda p: lambda x, y, z: p(x, y).sin() + z,
+}
+
+
+@pytest.mark.parametrize("double", [False, True])
+@pytest.mark.parametrize("name", HOOKED)
+@pytest.mark.parametrize("backward", [gives_nothing, gives_the_first])
+def test_hooks_of_inputs_are_told_of_no_gradient(backward, name, double):
+    f = HOOKED[name](function(backward, nothing).apply)
+    compiled = framejit.compile(f)
+    run = told_where(f, f.__code__.co_argcount, double and name == "beside another")
+    for _ in range(3):
+        assert run(compiled) == run(f)
+    assert framejit.cache_info(compiled)["breaks"] == 0
+
+
+def normalized(ctx, grad):
+    """Not a number where the gradient is 0."""
+    (x,) = ctx.saved_tensors
+    log.append(rounded(grad))
+    return grad * x / grad.norm(), grad / grad.norm()
+
+
+def test_a_backward_is_not_called_with_a_gradient_that_went_elsewhere():
+    """Where the derivative is made of the program's own result, what comes back to it in a second pass goes by that result."""
+    product = function(normalized)
+
+    def f(x, y):
+        return product.apply(x * y, y).exp()
+
+    compiled, run = framejit.compile(f), told_where(f, 2, double=True)
+    for _ in range(3):
+        assert run(compiled) == run(f)
+    assert framejit.cache_info(compiled)["breaks"] == 0

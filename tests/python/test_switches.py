@@ -254,3 +254,23 @@ def test_memory_that_deterministic_algorithms_fill():
     finally:
         torch.use_deterministic_algorithms(False)
     assert before == 0 and framejit.cache_info(compiled)["breaks"] > 0
+
+
+def test_a_number_of_inference_beside_gradients(capfd):
+    """What the number is held in is no tensor of inference, which could not be kept for a pass."""
+
+    def f(x):
+        with torch.inference_mode():
+            total = (torch.ones(3) + x).sum().item()
+        return x * total
+
+    compiled = framejit.compile(f)
+    for i in range(4):
+        grads = []
+        for call in (compiled, f):
+            x = torch.arange(3.0).add(i).requires_grad_()
+            call(x).sum().backward()
+            grads.append(x.grad)
+        assert torch.equal(*grads)
+    assert "internal error" not in "".join(capfd.readouterr())
+    assert framejit.cache_info(compiled)["outcomes"]["run"].get("refused", 0) == 0

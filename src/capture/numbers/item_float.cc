@@ -33,11 +33,13 @@ std::nullptr_t Ask(PyObject* o) {
   return s ? s->Break(BreakId::kTensorItem, "a number that a tensor holds") : nullptr;
 }
 
-// A call that gradients do not see.
+// A call that gradients do not see, and whose result may be read where they are on again.
 PyObject* Made(Session& s, Callee callee, std::initializer_list<PyObject*> args) {
   const bool grad = std::exchange(s.modes.now.grad, false);
+  const bool inference = std::exchange(s.modes.now.inference, false);
   PyObject* r = s.CallFramework(callee, args.begin(), static_cast<Py_ssize_t>(args.size()), nullptr);
   s.modes.now.grad = grad;
+  s.modes.now.inference = inference;
   return r;
 }
 
