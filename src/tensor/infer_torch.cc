@@ -602,13 +602,13 @@ Ref GradientsOnStandIns(const TorchApi& t, const Call& call, const std::vector<T
     Ref list(PyList_New(0)), module(Import("framejit._gradients"));
     Ref keeping(list && module ? PyObject_CallMethod(module.get(), "keeping", "O", list.get()) : nullptr);
     Ref entered(keeping ? PyObject_CallMethod(keeping.get(), "__enter__", nullptr) : nullptr);
-    if (!entered) return {};
+    PyErr_Clear();  // there are places where torch takes no hooks
     made = Ref(step.Invoke(slots.data(), nullptr));
-    {
+    if (entered) {
       SavedError error;
       Ref left(PyObject_CallMethod(keeping.get(), "__exit__", "OOO", Py_None, Py_None, Py_None));
     }
-    if (made) *kept = WhatIsKept(list.get(), operands, made.get());
+    if (made && entered) *kept = WhatIsKept(list.get(), operands, made.get());
   }
   Ref all(!made                                                   ? nullptr
           : PyTuple_Check(made.get()) || PyList_Check(made.get()) ? PySequence_List(made.get())
