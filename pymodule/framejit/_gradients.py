@@ -33,6 +33,29 @@ def passed(results, inputs, ends):
     return [(edge.node, edge.output_nr) in seen for edge in to]
 
 
+def keeping(kept):
+    """While it is entered, what torch keeps for derivatives is put into the list."""
+    import torch
+
+    return torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t)
+
+
+def standing(moved):
+    """While it is entered, derivatives read of each pair (then, now) in `moved` the second one where the first was kept. The list may grow
+    until they run."""
+    import torch
+
+    def read(t):
+        for then, now in moved:
+            if t.untyped_storage()._cdata == then.untyped_storage()._cdata:
+                if now.stride() != then.stride():
+                    now = torch.empty_like(then).copy_(now)
+                return now.as_strided(t.size(), t.stride(), t.storage_offset() - then.storage_offset() + now.storage_offset())
+        return t
+
+    return torch.autograd.graph.saved_tensors_hooks(lambda t: t.detach(), read)
+
+
 @functools.cache
 def left_behind():
     """Types of the nodes of operations in place that leave the gradient that a tensor keeps (`retain_grad`) where it was: they view it as

@@ -200,12 +200,14 @@ void AttentionRule(At& t) {
   auto wide = [&](ValueId v) { return Expr{b, rules::Widen(b, v)}; };
   auto times = [&](ValueId x, ValueId y) { return Expr{b, b.Add(Op::kMatMul, {x, y})}; };
   auto swap = [&](ValueId v) { return b.Permute(v, {0, 1, 3, 2}); };
-  Expr q = wide(t.operands[0]), k = wide(t.operands[1]), v = wide(t.operands[2]), g = wide(t.g), y = wide(t.id);
+  const bool moved = std::any_of(t.operands.begin(), t.operands.end(), [&](ValueId o) { return t.Moves(o); });
+  // The framework keeps the weights, and query and key by a factor, in memory of their own.
+  Expr q = wide(t.Before(t.operands[0])), k = wide(t.Before(t.operands[1])), v = wide(t.operands[2]), g = wide(t.g);
   double scale = t.n.attrs.scalar.AsDouble();
   Expr scores = times(q, swap(k)) * scale;
   const Ints shape = b.type(scores).shape;
   bool masked = t.operands.size() > 3;
-  if (masked) scores = scores + Expr{b, b.Broadcast(wide(t.operands[3]), shape)};
+  if (masked) scores = scores + Expr{b, b.Broadcast(wide(t.Before(t.operands[3])), shape)};
   Expr nothing = scores.Number(-std::numeric_limits<double>::infinity());
   if (t.n.attrs.flag) scores = rules::Where({b, rules::TriangleMask(b, shape, 0)}, scores, nothing);
   Expr weights{b, rules::Softmax(b, scores, 3)};
@@ -214,8 +216,9 @@ void AttentionRule(At& t) {
     weights = rules::Where({b, b.Broadcast(blind, shape)}, weights.Number(0), weights);
   }
   if (t.needs(2)) t.Give(2, times(swap(weights), g));
-  Expr along{b, b.Broadcast(b.Reduce(Op::kSum, g * y, {3}, true), shape)};
-  Expr d = weights * (times(g, swap(v)) - along);
+  const Expr slope = times(g, swap(v)), shares = moved || t.Moves(t.id) ? weights * slope : g * wide(t.id);
+  Expr along{b, b.Broadcast(b.Reduce(Op::kSum, shares, {3}, true), shape)};
+  Expr d = weights * (slope - along);
   if (masked && t.needs(3)) {
     const Ints mask = t.type(3).shape;
     std::vector<int64_t> over;

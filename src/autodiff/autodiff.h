@@ -43,6 +43,7 @@ struct Joint {
   // the backward pass computes again. A negative number marks a call that draws random numbers there: its result is
   // kept. Empty: the program has no such region.
   std::vector<int> region;
+  std::vector<bool> moves;  // for each of the function's nodes: Moving
 };
 
 // Attention, as asked of the framework, and how it answers: the kernel by name, and the types and strides of what its
@@ -68,10 +69,17 @@ Graph KeepAttention(const Graph& g, const std::vector<bool>& wanted, const Atten
 // a gradient comes from there. `stops` (empty: none) says of each output whether what arrives there goes no further:
 // such gradients follow those of the inputs in Joint::grads, one for each output. `views` are values that have a place
 // behind the outputs in this list: views that are results, of which others are made. No gradient goes through nodes in
-// `barred`. Throws Undifferentiable.
+// `barred`. `moves`: what Moving says of g; empty: nothing is written. Throws Undifferentiable.
 Joint Differentiate(const Graph& g, const std::vector<bool>& wanted, const std::vector<bool>& tangents,
                     const std::vector<bool>& stops = {}, const std::vector<ValueId>& views = {},
-                    const std::vector<ValueId>& barred = {});
+                    const std::vector<ValueId>& barred = {}, std::vector<bool> moves = {});
+// For each value: is it, or does the framework make it again from, memory that the program may write between the
+// function and its gradients without telling the framework? `held`: the values that the framework has in memory of
+// their own, and the inputs that may be written so. `region`: as in Joint.
+std::vector<bool> Moving(const Graph& g, const std::vector<int>& region, const std::vector<ValueId>& held);
+// The rule of an identity in a derivative: it reads a value as it was when the function ran.
+inline constexpr char kBefore[] = "before";
+bool ReadsBefore(const Graph& g, ValueId v);
 
 // A derivative that the program itself asks for (torch.autograd.grad): appends the nodes that compute the gradients of
 // the inputs from the tangents of the outputs. kNoValue: no output depends on that input. `passed` says of each node
@@ -89,10 +97,10 @@ std::vector<bool> MadeOf(const Graph& g, const std::vector<ValueId>& values);
 // hints), where what is cheap is computed again and not kept. They are numbers of the original graph, in order.
 // `passing` says of each input whether the program may write to it before the gradients come, as it may to results. Of
 // those only what a derivative reads is kept, since the framework keeps that too and refuses the pass after a write;
-// they are no source for computing other values again. `held`: the values that the framework has in memory of their
-// own, and the inputs that the program may write without telling it. What a derivative reads of these inputs and of
-// results is read from them themselves, as the framework does, so that such a write is seen by both. Held values that
-// are made of them are not made again.
+// they are no source for computing other values again. `held`: as Moving has it. What a derivative reads of these
+// inputs and of results is read from them themselves, as the framework does, so that such a write is seen by both. What
+// is made again of them, and the framework has in memory of its own, is made from what they were: a number behind those
+// of the function's nodes (Joint::primal) stands for a copy.
 std::vector<ValueId> ChooseSaved(const Joint& j, const std::vector<bool>& passing = {},
                                  const std::vector<ValueId>& held = {});
 

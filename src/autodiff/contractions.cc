@@ -5,6 +5,7 @@
 #include "autodiff/tape.h"
 #include "graph/device.h"
 #include "graph/effects.h"
+#include "graph/kept.h"
 #include "graph/rewrite.h"
 #include "rules/convolution.h"
 
@@ -245,8 +246,14 @@ void ExternRule(At& t) {
   auto call = std::make_shared<Call>();
   call->callee = "framejit.vjp(" + c.callee + ")";
   std::vector<ValueId> operands = t.operands;
-  std::vector<Arg> which, grads, kwargs;
+  std::vector<Arg> which, grads, kwargs, now, made;
   std::vector<TensorType> types;
+  const KeptMemory kept = KeptMemory::From(t.n.attrs.axes, t.operands.size());
+  const auto add = [&](ValueId v) {  // None: the same as it was
+    if (v == kNoValue) return Arg::None();
+    operands.push_back(v);
+    return Arg::Tensor(static_cast<TraceId>(operands.size() - 1));
+  };
   const bool linear = c.callee.Has(kShapesAlone);
   for (size_t i = 0; i < operands.size(); ++i) {
     if (linear && IsFloat(t.type(i).dtype)) {
@@ -258,9 +265,17 @@ void ExternRule(At& t) {
     types.push_back(t.type(i));
   }
   std::vector<ValueId> arrived = t.n.attrs.result_types.size() > 1 ? t.tape.results[t.id] : std::vector<ValueId>{t.g};
-  for (ValueId g : arrived) {
-    grads.push_back(g == kNoValue ? Arg::None() : Arg::Tensor(static_cast<TraceId>(operands.size())));
-    if (g != kNoValue) operands.push_back(g);
+  for (ValueId g : arrived) grads.push_back(add(g));
+  // What the call made inside is made again of what the operands were, if the framework keeps that.
+  for (size_t i = 0; i < t.operands.size() && kept.others && !linear; ++i) {
+    const ValueId o = t.operands[i];
+    if (t.Moves(o)) operands[i] = t.b.Barrier(o, kBefore);
+    now.push_back(add(t.Moves(o) && kept.operands[i] ? o : kNoValue));
+  }
+  const bool moved = std::any_of(t.operands.begin(), t.operands.end(), [&](ValueId o) { return t.Moves(o); });
+  for (size_t i = 0; i < kept.results.size(); ++i) {
+    const ValueId o = kept.results.size() == 1 ? t.id : t.id + 1 + static_cast<ValueId>(i);
+    made.push_back(add(kept.results[i] && (moved || t.Moves(o)) ? o : kNoValue));
   }
   for (const auto& [name, value] : c.kwargs) {
     kwargs.push_back(Arg::Str(name));
@@ -271,6 +286,11 @@ void ExternRule(At& t) {
   call->args = {Arg::Seq(Arg::Kind::kTuple, which), Arg::Seq(Arg::Kind::kTuple, all),
                 Arg::Seq(Arg::Kind::kTuple, c.args), Arg::Seq(Arg::Kind::kDict, kwargs),
                 Arg::Seq(Arg::Kind::kTuple, grads)};
+  const auto given = [](const Arg& a) { return !a.is_none(); };
+  if (std::any_of(now.begin(), now.end(), given) || std::any_of(made.begin(), made.end(), given)) {
+    call->args.push_back(Arg::Seq(Arg::Kind::kTuple, now));
+    call->args.push_back(Arg::Seq(Arg::Kind::kTuple, made));
+  }
   std::function<bool(const Arg&)> opaque = [&](const Arg& a) {
     if (a.is(Arg::Kind::kObject)) return true;
     return std::any_of(a.items.begin(), a.items.end(), opaque);

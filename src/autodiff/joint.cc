@@ -46,6 +46,11 @@ void At::Give(int i, ValueId grad) {
   tape.Add(operands[i], grad);
 }
 
+rules::Expr At::Before(ValueId v) const {
+  const ValueId was = Moves(v) ? b.Barrier(v, kBefore) : v;
+  return {b, widen_ ? rules::Widen(b, was) : was};
+}
+
 rules::Expr At::Spread(ValueId v, const std::vector<int64_t>& axes, const Ints& shape) const {
   Ints ones = shape;
   for (int64_t a : axes) ones[a] = 1;
@@ -223,7 +228,7 @@ std::vector<std::vector<bool>> MadeOfOutputs(const Graph& g, const std::vector<b
 
 Joint Differentiate(const Graph& g, const std::vector<bool>& wanted, const std::vector<bool>& tangents,
                     const std::vector<bool>& stops, const std::vector<ValueId>& views,
-                    const std::vector<ValueId>& barred) {
+                    const std::vector<ValueId>& barred, std::vector<bool> moves) {
   Joint j;
   j.graph = g;
   j.graph.writes.clear();
@@ -231,7 +236,8 @@ Joint Differentiate(const Graph& g, const std::vector<bool>& wanted, const std::
   shape::Env env;
   for (const shape::SymbolInfo& s : g.symbols) env.NewSymbol(s);
   Builder b(j.graph, env);
-  Tape tape{b, Reached(g, wanted), std::vector<ValueId>(g.nodes.size(), kNoValue), {}};
+  Tape tape{b, Reached(g, wanted), std::vector<ValueId>(g.nodes.size(), kNoValue), {}, false, moves};
+  j.moves = std::move(moves);
   for (size_t i = 0; i < g.outputs.size(); ++i) {
     ValueId out = g.outputs[i], tangent = kNoValue;
     if (tangents[i] && tape.needs[out]) {

@@ -123,39 +123,41 @@ std::vector<bool> NeededFor(const Graph& g, const std::vector<ValueId>& roots) {
   return needed;
 }
 
+int RegionOf(const std::vector<int>& region, ValueId v) {
+  return v < region.size() ? std::abs(region[v]) : 0;
+}
 int RegionOf(const Joint& j, ValueId v) {
-  return v < j.region.size() ? std::abs(j.region[v]) : 0;
+  return RegionOf(j.region, v);
 }
 
 // Values of regions that others use, or the program: these are kept, what is inside is made again from them.
-std::vector<bool> Leaving(const Joint& j) {
-  const Graph& g = j.graph;
+std::vector<bool> Leaving(const Graph& g, ValueId primal, const std::vector<int>& region) {
   std::vector<bool> leaving(g.nodes.size());
-  if (j.region.empty()) return leaving;
-  for (ValueId v = 0; v < j.primal; ++v)
+  if (region.empty()) return leaving;
+  for (ValueId v = 0; v < primal; ++v)
     for (ValueId o : g.node(v).operands)
-      leaving[o] = leaving[o] || (RegionOf(j, o) && RegionOf(j, o) != RegionOf(j, v));
-  for (ValueId v : g.outputs) leaving[v] = RegionOf(j, v);
-  for (const Write& w : g.writes) leaving[w.value] = RegionOf(j, w.value);
+      leaving[o] = leaving[o] || (RegionOf(region, o) && RegionOf(region, o) != RegionOf(region, v));
+  for (ValueId v : g.outputs) leaving[v] = RegionOf(region, v);
+  for (const Write& w : g.writes) leaving[w.value] = RegionOf(region, w.value);
   return leaving;
 }
 
 // What a call made of its operands alone, and makes again. Places that were chosen are not chosen twice: they might be
 // others where values differ in their last bits.
-bool RepeatableCall(const Joint& j, ValueId v) {
-  const Node& n = j.graph.node(v);
-  if (n.op == Op::kResult) return RepeatableCall(j, n.operands[0]);
-  if (n.attrs.call->callee == kTangent || j.region[v] < 0) return false;
+bool RepeatableCall(const Graph& g, const std::vector<int>& region, ValueId v) {
+  const Node& n = g.node(v);
+  if (n.op == Op::kResult) return RepeatableCall(g, region, n.operands[0]);
+  if (n.attrs.call->callee == kTangent || region[v] < 0) return false;
   const auto real = [](const TensorType& t) { return IsFloat(t.dtype); };
   return n.attrs.result_types.size() > 1 ? std::all_of(n.attrs.result_types.begin(), n.attrs.result_types.end(), real)
                                          : real(n.type);
 }
 
-bool Recomputable(const Joint& j, ValueId v) {
-  const Node& n = j.graph.node(v);
-  if (RegionOf(j, v)) {
+bool Recomputable(const Graph& g, ValueId primal, const std::vector<int>& region, ValueId v) {
+  const Node& n = g.node(v);
+  if (RegionOf(region, v)) {
     if (n.op == Op::kArgMax || n.op == Op::kArgMin) return false;
-    return Info(n.op).kind != 'X' || RepeatableCall(j, v);
+    return Info(n.op).kind != 'X' || RepeatableCall(g, region, v);
   }
   switch (Info(n.op).kind) {
     case 'P':
@@ -163,7 +165,7 @@ bool Recomputable(const Joint& j, ValueId v) {
     case 'C': return n.op != Op::kInput;
     case 'I': return n.op == Op::kTake || n.op == Op::kGather;
     case 'R':
-    case 'M': return v >= j.primal;  // wanted by the gradients alone
+    case 'M': return v >= primal;  // wanted by the gradients alone
     default: return false;
   }
 }
@@ -187,19 +189,21 @@ std::vector<bool> Lasting(const Joint& j) {
 // Copies nodes of one graph into another.
 class Copier {
  public:
-  Copier(const Graph& from, Graph* to) : from_(from), to_(*to), map_(from.nodes.size(), kNoValue) {}
+  Copier(const Graph& from, Graph* to) : from_(from), to_(*to), map_(2 * from.nodes.size(), kNoValue) {}
   bool has(ValueId v) const { return map_[v] != kNoValue; }
   ValueId operator[](ValueId v) const { return map_[v]; }
-  void Copy(ValueId v) {
-    Node n = from_.node(v);
-    for (ValueId& o : n.operands) o = map_.at(o);
+  void Copy(ValueId v) { Copy(v, v, from_.node(v).operands); }
+  void Copy(ValueId node, ValueId as, const std::vector<ValueId>& operands) {
+    Node n = from_.node(node);
+    for (size_t i = 0; i < operands.size(); ++i) n.operands[i] = map_.at(operands[i]);
     n.derivative.reset();
+    if (n.op == Op::kExtern) n.attrs.axes.clear();         // what is known of its derivative
     if (n.op == Op::kExtern && n.attrs.call->mode.grad) {  // the framework must not track what is tracked here
       auto call = std::make_shared<Call>(*n.attrs.call);
       call->mode.grad = false;
       n.attrs.call = std::move(call);
     }
-    Append(v, std::move(n));
+    Append(as, std::move(n));
   }
   ValueId Append(ValueId v, Node n) {
     to_.nodes.push_back(std::move(n));
@@ -255,27 +259,28 @@ struct Written {
   std::vector<ValueId> memory;  // Memories
   std::vector<bool> seen;       // by memory: the program has it, as an input or a result
   std::vector<bool> through;    // is computed from such memory, and the framework does not have it in memory
-  std::vector<bool> fixed;      // is computed from such memory, and the framework has it as it was
+  // The framework reads it from memory that may be written, or makes it again from such.
+  bool Moves(ValueId v) const { return v < through.size() && (through[v] || seen[memory[v]]); }
 };
 
-Written WhatIsWritten(const Joint& j, const std::vector<ValueId>& held) {
-  const Graph& g = j.graph;
-  Written w{Memories(g), std::vector<bool>(g.nodes.size()), std::vector<bool>(g.nodes.size()),
-            std::vector<bool>(g.nodes.size())};
+Written WhatIsWritten(const Graph& g, ValueId primal, const std::vector<int>& region,
+                      const std::vector<ValueId>& held) {
+  Written w{Memories(g), std::vector<bool>(g.nodes.size()), std::vector<bool>(g.nodes.size())};
   if (held.empty()) return w;
   std::vector<bool> holds(g.nodes.size());
-  for (ValueId v : held) holds[v] = true;
+  for (ValueId v : held) holds[v] = holds[w.memory[v]] = true;
   for (ValueId v : g.inputs) w.seen[v] = holds[v];
   for (ValueId v : g.outputs) w.seen[w.memory[v]] = true;
   for (const Write& write : g.writes) w.seen[g.inputs[write.input]] = false;  // by the graph: that is known
-  for (ValueId v = 0; v < j.primal; ++v) {
-    if (g.node(v).op == Op::kInput || (w.memory[v] == v && !Recomputable(j, v))) continue;
+  const std::vector<bool> leaving = Leaving(g, primal, region);
+  std::vector<bool> leaves(g.nodes.size());
+  for (ValueId v = 0; v < primal; ++v)
+    if (leaving[v]) leaves[w.memory[v]] = true;
+  for (ValueId v = 0; v < primal; ++v) {
+    if (g.node(v).op == Op::kInput || (w.memory[v] == v && !Recomputable(g, primal, region, v))) continue;
+    const bool own = w.memory[v] == v && (RegionOf(region, v) ? leaves[v] : holds[v]);
     const auto& operands = g.node(v).operands;
-    const bool made =
-        std::any_of(operands.begin(), operands.end(), [&](ValueId o) { return w.seen[w.memory[o]] || w.through[o]; });
-    const bool own = holds[v] && w.memory[v] == v && !RegionOf(j, v);
-    w.fixed[v] = made && own;
-    w.through[v] = made && !own;
+    w.through[v] = !own && std::any_of(operands.begin(), operands.end(), [&](ValueId o) { return w.Moves(o); });
   }
   return w;
 }
@@ -288,7 +293,7 @@ std::vector<bool> OthersMayWrite(const Joint& j, const std::vector<bool>& passin
   for (ValueId v : g.outputs) own[v] = !passing.empty();
   for (size_t i = 0; i < passing.size(); ++i) own[g.inputs[i]] = passing[i];
   for (ValueId v = j.primal; v < g.nodes.size(); ++v)
-    for (ValueId o : g.node(v).operands) read[o] = read[o] || needed[v];
+    for (ValueId o : g.node(v).operands) read[o] = read[o] || (needed[v] && !ReadsBefore(g, v));
   for (ValueId v = static_cast<ValueId>(g.nodes.size()); v-- > 0;) {
     if (!read[v]) continue;
     own[v] = own[written.memory[v]] = false;
@@ -297,7 +302,21 @@ std::vector<bool> OthersMayWrite(const Joint& j, const std::vector<bool>& passin
   return own;
 }
 
+Node Identity(const Graph& g, ValueId v) {
+  Node n;
+  n.op = Op::kCast;
+  n.operands = {v};
+  n.type = g.node(v).type;
+  n.attrs.dtype = n.type.dtype;
+  return n;
+}
+
 }  // namespace
+
+bool ReadsBefore(const Graph& g, ValueId v) {
+  const Node& n = g.node(v);
+  return n.op == Op::kCast && n.derivative && n.derivative->rule == kBefore;
+}
 
 std::vector<bool> ReadOutputs(const Joint& j, const std::vector<std::vector<ValueId>>& kept) {
   const Graph& g = j.graph;
@@ -308,6 +327,7 @@ std::vector<bool> ReadOutputs(const Joint& j, const std::vector<std::vector<Valu
     const ValueId of = j.origin[v - j.primal];
     if (!needed[v] || of == kNoValue) continue;
     const Node& n = g.node(v);
+    if (ReadsBefore(g, v)) continue;
     const Node& made = g.node(of);
     if (made.op == Op::kExtern && made.attrs.call->callee.Has(kKeepsNoOperand)) continue;  // it is run again
     for (ValueId o : n.operands)
@@ -329,50 +349,90 @@ std::vector<bool> ReadOutputs(const Joint& j, const std::vector<std::vector<Valu
   return found;
 }
 
+std::vector<bool> Moving(const Graph& g, const std::vector<int>& region, const std::vector<ValueId>& held) {
+  const auto end = static_cast<ValueId>(g.nodes.size());
+  const Written written = WhatIsWritten(g, end, region, held);
+  std::vector<bool> moves(g.nodes.size());
+  for (ValueId v = 0; v < end; ++v) moves[v] = written.Moves(v);
+  return moves;
+}
+
+// What derivatives read as it is when they run, and may have been written since: the memory to begin with, which is
+// added to `saved`, and values beside it, which do not change.
+static std::vector<ValueId> ReadNow(const Graph& g, const Written& written, std::vector<ValueId> todo,
+                                    std::vector<ValueId>* saved) {
+  std::vector<ValueId> fixed;
+  std::vector<bool> done(g.nodes.size());
+  while (!todo.empty()) {
+    const ValueId v = todo.back();
+    todo.pop_back();
+    if (done[v]) continue;
+    done[v] = true;
+    if (!written.Moves(v)) {
+      fixed.push_back(v);
+    } else if (written.seen[written.memory[v]]) {
+      saved->push_back(written.memory[v]);
+    } else {
+      todo.insert(todo.end(), g.node(v).operands.begin(), g.node(v).operands.end());
+    }
+  }
+  return fixed;
+}
+
 std::vector<ValueId> ChooseSaved(const Joint& j, const std::vector<bool>& passing, const std::vector<ValueId>& held) {
   const Graph& g = j.graph;
   std::vector<ValueId> roots =
       j.grads;  // a result's gradient may lead to zeros, and is asked for by itself all the same
   roots.insert(roots.end(), j.arriving.begin(), j.arriving.end());
-  const Written written = WhatIsWritten(j, held);
+  const Written written = WhatIsWritten(g, j.primal, j.region, held);
   std::vector<bool> back = OfBackward(j), needed = NeededFor(g, roots);
   std::vector<bool> own = OthersMayWrite(j, passing, needed, written);
-  std::vector<ValueId> saved;
+  std::vector<ValueId> saved, read;
   const std::vector<int64_t> hints = Hints(g);
   const int source = 2 * static_cast<int>(g.nodes.size()), sink = source + 1;
   Flow flow(sink + 1);
-  const std::vector<bool> lasting = Lasting(j), leaving = Leaving(j);
+  const std::vector<bool> lasting = Lasting(j), leaving = Leaving(g, j.primal, j.region);
   for (ValueId v = 0; v < j.primal; ++v) {  // the framework keeps what goes into a region
     if (!RegionOf(j, v)) continue;
-    if (!Recomputable(j, v)) own[v] = false;
+    if (!Recomputable(g, j.primal, j.region, v)) own[v] = false;
     for (ValueId o : g.node(v).operands)
       if (RegionOf(j, o) != RegionOf(j, v)) own[o] = false;
   }
+  const auto drink = [&](ValueId v) { flow.Edge(2 * static_cast<int>(v) + 1, sink, kInfinite); };
   for (ValueId v = 0; v < g.nodes.size(); ++v) {
     const Node& n = g.node(v);
     if (!needed[v]) continue;
     for (ValueId o : n.operands) {
       if (back[o]) continue;
-      const bool itself = back[v] && written.seen[written.memory[o]];
-      if (itself) saved.push_back(written.memory[o]);
-      if (!itself) flow.Edge(2 * static_cast<int>(o) + 1, back[v] ? sink : 2 * static_cast<int>(v), kInfinite);
+      if (!back[v]) {
+        flow.Edge(2 * static_cast<int>(o) + 1, 2 * static_cast<int>(v), kInfinite);
+      } else if (ReadsBefore(g, v)) {
+        drink(o);
+      } else {
+        read.push_back(o);
+      }
     }
     if (back[v]) continue;
     int64_t bytes = n.type.numel().Eval(hints) * DTypeSize(n.type.dtype) + 1;
-    if (n.op == Op::kInput) bytes = bytes / 64 + 1;  // most are kept by somebody anyway
+    const bool copied = written.Moves(v);                       // as it was
+    if (n.op == Op::kInput && !copied) bytes = bytes / 64 + 1;  // most are kept by somebody anyway
     bool several = n.op == Op::kExtern && n.attrs.result_types.size() > 1;
-    const bool again = RegionOf(j, v) && !leaving[v] && Recomputable(j, v);
-    if (several || own[v] || again) bytes = kInfinite;
+    const bool again = RegionOf(j, v) && !leaving[v] && Recomputable(g, j.primal, j.region, v);
+    if (several || (own[v] && !copied) || again) bytes = kInfinite;
     flow.Edge(2 * static_cast<int>(v), 2 * static_cast<int>(v) + 1, bytes);
-    if (!Recomputable(j, v) || leaving[v] || (lasting[v] && !again) || written.fixed[v])
+    if (!Recomputable(g, j.primal, j.region, v) || leaving[v] || (lasting[v] && !again))
       flow.Edge(source, 2 * static_cast<int>(v), kInfinite);
   }
   for (ValueId v : roots)
-    if (v != kNoValue && !back[v]) flow.Edge(2 * static_cast<int>(v) + 1, sink, kInfinite);
+    if (v != kNoValue && !back[v]) read.push_back(v);
+  for (ValueId v : ReadNow(g, written, std::move(read), &saved)) drink(v);
   flow.Maximize(source, sink);
   std::vector<bool> reach = flow.ReachSink(sink);
-  for (ValueId v = 0; v < g.nodes.size(); ++v)
-    if (needed[v] && !back[v] && !reach[2 * v] && reach[2 * v + 1]) saved.push_back(WhatItShows(g, v));
+  for (ValueId v = 0; v < g.nodes.size(); ++v) {
+    if (!needed[v] || back[v] || reach[2 * v] || !reach[2 * v + 1]) continue;
+    const ValueId shown = WhatItShows(g, v);
+    saved.push_back(written.Moves(shown) ? j.primal + shown : shown);
+  }
   std::sort(saved.begin(), saved.end());
   saved.erase(std::unique(saved.begin(), saved.end()), saved.end());
   return saved;
@@ -381,7 +441,7 @@ std::vector<ValueId> ChooseSaved(const Joint& j, const std::vector<bool>& passin
 Graph ForwardGraph(const Joint& j, const std::vector<ValueId>& saved, std::vector<SavedValue>* where) {
   const Graph& g = j.graph;
   std::vector<ValueId> roots = g.outputs;
-  roots.insert(roots.end(), saved.begin(), saved.end());
+  for (ValueId v : saved) roots.push_back(v < j.primal ? v : v - j.primal);
   for (const Write& w : g.writes) roots.push_back(w.value);
   const std::vector<bool> stand_ins = StandIns(g);
   for (ValueId v = 0; v < j.primal; ++v)
@@ -405,6 +465,13 @@ Graph ForwardGraph(const Joint& j, const std::vector<ValueId>& saved, std::vecto
   where->clear();
   for (ValueId v : saved) {
     SavedValue s;
+    if (v >= j.primal) {  // in memory of its own
+      s.output = static_cast<int>(out.outputs.size());
+      out.nodes.push_back(Identity(out, copy[v - j.primal]));
+      out.outputs.push_back(static_cast<ValueId>(out.nodes.size() - 1));
+      where->push_back(s);
+      continue;
+    }
     auto input = std::find(g.inputs.begin(), g.inputs.end(), v);
     auto output = std::find(out.outputs.begin(), out.outputs.end(), copy[v]);
     if (input != g.inputs.end()) {
@@ -456,48 +523,64 @@ static shape::Ints OnesOf(const Graph& g, ValueId leaf, ValueId gradient) {
 
 Graph BackwardGraph(const Joint& j, const std::vector<ValueId>& saved, std::vector<GradSource>* grads) {
   const Graph& g = j.graph;
-  std::vector<bool> needed(g.nodes.size()), cut(g.nodes.size());
-  for (ValueId v : saved) cut[v] = true;
+  // Values have numbers as they are when the gradients are computed. What may have been written since has a second one
+  // as it was, behind all others.
+  const auto size = static_cast<ValueId>(g.nodes.size());
+  const auto moves = [&](ValueId v) { return v < j.moves.size() && j.moves[v]; };
+  const auto node_of = [&](ValueId v) { return v < size ? v : v - size; };
+  const auto operands_of = [&](ValueId v) {
+    const ValueId node = node_of(v);
+    const bool before = v >= size || (node < j.primal ? !moves(node) : ReadsBefore(g, node));
+    std::vector<ValueId> operands = g.node(node).operands;
+    for (ValueId& o : operands) o = before && moves(o) ? o + size : o;
+    return operands;
+  };
+  std::vector<bool> needed(2 * g.nodes.size()), cut(2 * g.nodes.size());
+  const auto number = [&](ValueId s) { return s < j.primal ? s : s - j.primal + (moves(s - j.primal) ? size : 0); };
+  for (ValueId s : saved) cut[number(s)] = true;
   for (ValueId v : j.grads)
     if (v != kNoValue) needed[v] = true;
-  for (ValueId v = static_cast<ValueId>(needed.size()); v-- > 0;)
-    if (needed[v] && !cut[v])
-      for (ValueId o : g.node(v).operands) needed[o] = true;
+  for (ValueId node = size; node-- > 0;)
+    for (ValueId v : {node + size, node})
+      if (needed[v] && !cut[v])
+        for (ValueId o : operands_of(v)) needed[o] = true;
   Graph out;
   out.name = g.name + " backward";
   out.symbols = g.symbols;  // all are known by now
   for (shape::SymbolInfo& s : out.symbols) s.kind = shape::SymbolKind::kInput;
   for (size_t i = 0; i < g.symbols.size(); ++i) out.symbol_sources.push_back({static_cast<int>(i), -1});
   Copier copy(g, &out);
-  auto input = [&](ValueId v) {
+  auto input = [&](ValueId v, ValueId name) {
     Node n;
     n.op = Op::kInput;
-    n.type = g.node(v).type;
-    n.strides = g.node(v).strides;
-    n.attrs.name = "saved %" + std::to_string(v);
+    n.type = g.node(node_of(v)).type;
+    if (v < size) n.strides = g.node(v).strides;
+    n.attrs.name = "saved %" + std::to_string(name);
     if (n.strides.empty()) n.strides = RowMajor(n.type.shape);
     out.inputs.push_back(copy.Append(v, std::move(n)));
   };
-  for (ValueId v : saved) input(v);
+  for (ValueId v : saved) input(number(v), v < j.primal ? v : v - j.primal);
   for (ValueId v : j.tangents)
-    if (v != kNoValue) input(v);
+    if (v != kNoValue) input(v, v);
   auto make = [&](ValueId v) {
     std::vector<ValueId> todo = {v};
     while (!todo.empty()) {
       const ValueId at = todo.back();
       const size_t before = todo.size();
-      for (ValueId o : g.node(at).operands)
+      const std::vector<ValueId> operands = operands_of(at);
+      for (ValueId o : operands)
         if (!copy.has(o) && !copy.has(at)) todo.push_back(o);
       if (todo.size() > before) continue;
       todo.pop_back();
       if (copy.has(at)) continue;
-      FRAMEJIT_CHECK(g.node(at).op != Op::kInput);
-      copy.Copy(at);
+      FRAMEJIT_CHECK(g.node(node_of(at)).op != Op::kInput);
+      copy.Copy(node_of(at), at, operands);
     }
   };
   // What is made again is made where it is first needed, so that one region after the other takes memory.
-  for (ValueId v = 0; v < g.nodes.size(); ++v)
-    if (needed[v] && !RegionOf(j, v)) make(v);
+  for (ValueId node = 0; node < size; ++node)
+    for (ValueId v : {node + size, node})
+      if (needed[v] && !RegionOf(j, node)) make(v);
   for (ValueId v : j.grads)
     if (v != kNoValue) make(v);
   std::vector<ValueId> made;  // by output of `out`
@@ -518,12 +601,7 @@ Graph BackwardGraph(const Joint& j, const std::vector<ValueId>& saved, std::vect
           made.push_back(v);
           ValueId result = copy[v];
           if (out.node(result).op == Op::kInput) {  // a saved value: results never share memory with inputs
-            Node n;
-            n.op = Op::kCast;
-            n.operands = {result};
-            n.type = out.node(result).type;
-            n.attrs.dtype = n.type.dtype;
-            out.nodes.push_back(std::move(n));
+            out.nodes.push_back(Identity(out, result));
             result = static_cast<ValueId>(out.nodes.size() - 1);
           }
           if (i < g.inputs.size() && g.inputs[i] < j.primal && out.node(result).strides.empty())

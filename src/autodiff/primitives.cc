@@ -49,10 +49,10 @@ bool Leaves(const Graph& g, ValueId v) {
   }
 }
 
-// 1 - y^2, as the framework has it, where x may be written, which it does not keep; else without the cancellation where
-// y is nearly 1: 4 e / (1 + e)^2.
+// 1 - y^2, as the framework has it, where y may be written, or x, which it does not keep; else without the cancellation
+// where y is nearly 1: 4 e / (1 + e)^2.
 void Tanh(At& t) {
-  if (Leaves(t.b.graph(), t.operands[0])) return t.Give(0, t.g * (t.y * t.y * -1 + 1));
+  if (Leaves(t.b.graph(), t.operands[0]) || Leaves(t.b.graph(), t.id)) return t.Give(0, t.g * (t.y * t.y * -1 + 1));
   Expr e = Apply(Op::kExp, Apply(Op::kAbs, t.in(0)) * -2), slope = e * 4 / Square(e + 1);
   t.b.SetDerivative(slope, {"tanh_slope", {t.operands[0], t.id}, {}, {}});
   t.Give(0, t.g * slope);
@@ -191,7 +191,8 @@ void Prod(At& t) {
   Expr odd_others = Apply(Op::kLt, none, over(Op::kSum, is_odd, axes) - is_odd);
   Expr sign{t.b, rules::SignOrZero(t.b, x)};
   Expr others = Where(odd, Where(odd_others, product * sign, finite), product / rest);
-  others = Where(Apply(Op::kEq, over(Op::kSum, Where(zero, one, none), all), none), product / rest, others);
+  const Expr known = t.Moves(t.operands[0]) ? Expr{t.b, t.Spread(t.id, axes, shape)} : product;
+  others = Where(Apply(Op::kEq, over(Op::kSum, Where(zero, one, none), all), none), known / rest, others);
   Expr nothing = Where(odd_others, nan, none), several = axes.size() == shape.size() ? none : nothing;
   Expr alone = Where(Apply(Op::kEq, zeros, one), Where(zero, product, nothing), several);
   t.Give(0, t.Spread(t.g, axes, shape) * Where(Apply(Op::kEq, zeros, none), others, alone));

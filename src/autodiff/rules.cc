@@ -5,6 +5,7 @@
 #include <numbers>
 
 #include "autodiff/tape.h"
+#include "graph/device.h"
 
 namespace framejit::autodiff {
 namespace {
@@ -57,8 +58,11 @@ void Softplus(At& t) {  // beta, threshold
   t.Give(0, Where(Apply(Op::kLt, scaled.Number(t.number(1)), scaled), t.g, t.g * SigmoidOf(scaled)));
 }
 
-void LogSigmoid(At& t) {
-  t.Give(0, t.g * SigmoidOf(-t.in(0)));
+void LogSigmoid(At& t) {  // on the CPU the framework keeps x and exp(-|x|)
+  Expr x = t.in(0);
+  if (!t.Moves(t.operands[0]) || !TraitsOf(t.type(0).device).host_code) return t.Give(0, t.g * SigmoidOf(-x));
+  Expr z = Apply(Op::kExp, -Apply(Op::kAbs, t.Before(t.operands[0]))), share = z / (z + 1);
+  t.Give(0, t.g * Where(Apply(Op::kLt, x, t.Zeros(x)), OneMinus(share), share));
 }
 
 void Gelu(At& t) {
@@ -108,7 +112,11 @@ void InverseSquare(At& t) {  // not by the square, which is 0 or infinite first
 // Of x ** n, where n - 1 is a number of which the framework asks another function than pow: that one's special values.
 void HalfPower(At& t) {
   const double n = t.number(0);
-  Expr x = t.in(0), raised = n == 1.5 ? Apply(Op::kSqrt, x) : Apply(Op::kPow, x, x.Number(n - 1));
+  Expr x = t.in(0);
+  Expr raised = n == 1.5   ? Apply(Op::kSqrt, x)
+                : n == 0.5 ? Apply(Op::kRsqrt, x)
+                : n == -1  ? Apply(Op::kReciprocal, x * x)
+                           : Apply(Op::kPow, x, x.Number(n - 1));
   t.Give(0, t.g * (raised * n));
 }
 
@@ -309,7 +317,8 @@ void ExtremeRule(At& t) {
   if (t.n.derivative && IsFloat(t.type(0).dtype)) hit = Apply(Op::kOr, hit, Apply(Op::kIsNan, x));
   Expr g = t.Spread(t.g, t.axes(), shape), hits = Where(hit, g.Number(1), g.Number(0));
   const bool filled = t.n.derivative && t.n.derivative->rule == "extreme";
-  t.Give(0, (filled ? Where(hit, g, t.Zeros(g)) : g * hits) / SumOver(t, hits, t.axes()));
+  const Expr count = SumOver(t, hits, t.axes());
+  t.Give(0, filled ? Where(hit, g / count, t.Zeros(g)) : g * hits / count);
 }
 
 Rule NamedRule(const std::string& name) {

@@ -17,7 +17,8 @@ struct Tape {
   std::vector<bool> needs;     // for each value of the original graph: does it depend on a wanted input?
   std::vector<ValueId> grads;  // for each value: the gradient that has arrived; kNoValue: none yet
   std::map<ValueId, std::vector<ValueId>> results;  // for a call with several results: their gradients
-  bool zeros = false;  // the program may differentiate the gradients, and zeros are as good to it as none
+  bool zeros = false;            // the program may differentiate the gradients, and zeros are as good to it as none
+  std::vector<bool> moves = {};  // Moving; empty: nothing is written
 
   void Add(ValueId v, ValueId grad);
 };
@@ -33,6 +34,9 @@ class At {
   const ValueId id;
   rules::Expr y, g;  // value and gradient; those of pointwise nodes in 16-bit floats are widened to f32
   rules::Expr in(int i) const { return {b, widen_ ? rules::Widen(b, operands[i]) : operands[i]}; }
+  // Of a value that the framework keeps in memory of its own, and does not read from what the program may write since.
+  rules::Expr Before(ValueId v) const;
+  bool Moves(ValueId v) const { return v < tape.moves.size() && tape.moves[v]; }
   const TensorType type(int i) const { return b.type(operands[i]); }
   bool needs(int i) const { return tape.needs[operands[i]]; }
   void Give(int i, ValueId grad);  // sends a gradient on to operand i, cast to its dtype

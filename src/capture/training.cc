@@ -270,6 +270,7 @@ struct Plan {
   std::vector<ValueId> saved;
   std::vector<std::vector<ValueId>> kept;  // by output and input: the framework keeps it for the derivative of these
   std::vector<int> region;
+  std::vector<bool> moves;  // as autodiff::Differentiate takes them
   CompileOptions options;
   bool interpret;
   std::vector<ValueId> views;      // as autodiff::Differentiate takes them
@@ -281,7 +282,7 @@ auto BackwardCompiler(const Plan& plan, const std::vector<bool>& wanted, const s
   return [plan, wanted, part](const std::vector<bool>& tangents, const std::vector<bool>& stops, bool around) {
     tensor::Training::Backward b;
     autodiff::Joint j = autodiff::Differentiate(*plan.graph, wanted, tangents, stops, plan.views,
-                                                around ? plan.reentrant : std::vector<ValueId>());
+                                                around ? plan.reentrant : std::vector<ValueId>(), plan.moves);
     j.region = plan.region;
     b.read = autodiff::ReadOutputs(j, plan.kept);
     std::vector<autodiff::GradSource> grads;
@@ -527,7 +528,7 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tens
                           const std::vector<std::pair<int, int>>& writes) {
   CheckProgram(s, trace);
   CheckViews(trace);
-  Plan plan{std::make_shared<Graph>(s.graph()), {}, {}, {}, options, interpret};
+  Plan plan{std::make_shared<Graph>(s.graph()), {}, {}, {}, {}, options, interpret};
   Graph& graph = *plan.graph;
   tensor::Training t;
   Trace replay = NoteWanted(trace, plans, graph.outputs.size(), &t);
@@ -579,16 +580,15 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tens
   plan.views = std::move(plan.kept.back());
   plan.kept.pop_back();
   KeepViews(graph, &plan.views, &t);
-  autodiff::Joint joint = autodiff::Differentiate(graph, t.wanted, t.differentiable, {}, plan.views);
+  held.insert(held.end(), graph.inputs.begin(), graph.inputs.end());
+  plan.moves = autodiff::Moving(graph, plan.region, held);
+  autodiff::Joint joint = autodiff::Differentiate(graph, t.wanted, t.differentiable, {}, plan.views, {}, plan.moves);
   joint.region = plan.region;
   if (s.lowering().differentiates()) CheckZeros(graph, t);
   t.versioned = autodiff::ReadOutputs(joint, plan.kept);
   std::vector<bool> passing;
-  for (size_t i = 0; i < trace.inputs.size(); ++i) {
-    const bool parameter = trace.tensors[trace.inputs[i]].meta.is_parameter;
-    passing.push_back(t.wanted[i] && !parameter);
-    if (!parameter) held.push_back(graph.inputs[i]);
-  }
+  for (size_t i = 0; i < trace.inputs.size(); ++i)
+    passing.push_back(t.wanted[i] && !trace.tensors[trace.inputs[i]].meta.is_parameter);
   plan.saved = autodiff::ChooseSaved(joint, passing, held);
   Graph ahead = autodiff::ForwardGraph(joint, plan.saved, &t.saved);
   for (const autodiff::SavedValue& v : t.saved)

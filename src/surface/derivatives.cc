@@ -1,5 +1,8 @@
 #include "surface/derivatives.h"
 
+#include <algorithm>
+#include <string_view>
+
 #include "graph/arguments.h"
 #include "graph/effects.h"
 
@@ -82,7 +85,22 @@ void Derivatives::NoteCall(const Call& call, bool view) {
 
 // Rows that are several operations to the framework, each of which keeps what it wants.
 static bool IsSeveral(Callee callee) {
-  return callee.last() == "softsign" || callee.last() == "tanhshrink";
+  static constexpr std::string_view kSeveral[] = {"__rdiv__",
+                                                  "__rtruediv__",
+                                                  "cosine_embedding_loss",
+                                                  "cross_entropy_loss",
+                                                  "hinge_embedding_loss",
+                                                  "kl_div",
+                                                  "l1_loss",
+                                                  "margin_ranking_loss",
+                                                  "poisson_nll_loss",
+                                                  "rms_norm",
+                                                  "softsign",
+                                                  "tanhshrink",
+                                                  "trapezoid",
+                                                  "trapz",
+                                                  "triplet_margin_loss"};
+  return std::find(std::begin(kSeveral), std::end(kSeveral), callee.last()) != std::end(kSeveral);
 }
 
 void Derivatives::NoteHeld(const Call& call, size_t nodes) {

@@ -127,12 +127,14 @@ std::vector<ValueId> Lowering::Impl::ExternValues(const std::shared_ptr<Call>& r
                                                   const ExternTypes& results, bool grad) {
   std::vector<TensorMeta> operands;
   for (TraceId t : ids) operands.push_back(meta(t));
-  const auto none = grad && without_gradient ? without_gradient(*request, operands) : std::vector<bool>();
+  const auto told = grad && without_gradient ? without_gradient(*request, operands) : std::vector<bool>();
   std::vector<ValueId> from, values;
   for (TraceId t : ids) from.push_back(objects.Materialised(t));
-  for (size_t i = 0; i < none.size(); ++i)
-    if (none[i]) from[i] = builder.Barrier(from[i]);
+  for (size_t i = 0; i < from.size() && i < told.size(); ++i)
+    if (told[i]) from[i] = builder.Barrier(from[i]);
   const ValueId node = builder.Extern(request, from, results.types, results.strides);
+  if (told.size() > from.size())  // KeptMemory
+    builder.graph().nodes[node].attrs.axes.assign(told.begin() + static_cast<std::ptrdiff_t>(from.size()), told.end());
   for (size_t i = 0; i < results.types.size(); ++i) values.push_back(results.ValueOf(node, i));
   return values;
 }

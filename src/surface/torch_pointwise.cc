@@ -410,6 +410,8 @@ Outs Power(Scope& s) {
   if (IsFloat(p.type) && !(asks && std::abs(n) == 0.5)) {
     const Op op = n == 0.5 ? Op::kSqrt : n == -1 ? Op::kReciprocal : s.torch() && n == -0.5 ? Op::kRsqrt : Op::kPow;
     if (!asks && s.torch() && std::abs(n - 0.5) == 1) return wide([&](ValueId x) { return rules::Power({s.b, x}, n); });
+    if (op != Op::kPow && s.torch())  // of the power the framework keeps x, of a root the result
+      return wide([&](ValueId x) { return rules::Ruled({s.b, s.b.Unary(op, x)}, "half_power", {x}, {n}); });
     if (op != Op::kPow) return wide([&](ValueId x) { return s.b.Unary(op, x); });
     if (s.torch() && n == -2)
       return wide([&](ValueId x) {

@@ -8,6 +8,7 @@
 
 #include "diag/diag.h"
 #include "graph/arguments.h"
+#include "graph/kept.h"
 #include "runtime/cuda/driver.h"
 #include "surface/rows.h"
 #include "tensor/import.h"
@@ -545,9 +546,35 @@ bool InferTorch(const TorchApi& t, Call& call, const std::vector<PyObject*>& con
 
 namespace {
 
+// kept: a list of tensors. result: of a call with these operands.
+KeptMemory WhatIsKept(PyObject* kept, const std::vector<Ref>& operands, PyObject* result) {
+  KeptMemory found;
+  std::vector<int64_t> from, made;
+  for (const Ref& r : operands) from.push_back(StorageId(r.get()));
+  const bool several = PyTuple_Check(result) || PyList_Check(result);
+  for (Py_ssize_t i = 0; i < (several ? PySequence_Fast_GET_SIZE(result) : 1); ++i) {
+    PyObject* o = several ? PySequence_Fast_GET_ITEM(result, i) : result;
+    if (Classify(o) != Class::kTorch) return {};
+    made.push_back(StorageId(o));
+  }
+  found.known = true;
+  found.operands.resize(from.size());
+  found.results.resize(made.size());
+  for (Py_ssize_t k = 0; k < PyList_GET_SIZE(kept); ++k) {
+    const int64_t storage = StorageId(PyList_GET_ITEM(kept, k));
+    bool other = true;
+    for (size_t i = 0; i < from.size(); ++i)
+      if (from[i] == storage) found.operands[i] = true, other = false;
+    for (size_t i = 0; i < made.size(); ++i)
+      if (made[i] == storage) found.results[i] = true, other = false;
+    found.others |= other;
+  }
+  return found;
+}
+
 // Null: that cannot be asked.
 Ref GradientsOnStandIns(const TorchApi& t, const Call& call, const std::vector<TensorMeta>& metas, Way way,
-                        const std::vector<PyObject*>& constants) {
+                        const std::vector<PyObject*>& constants, KeptMemory* kept) {
   std::vector<Ref> operands;
   std::vector<PyObject*> slots;
   Ref wanted(PyList_New(0)), outputs(PyList_New(0)), grads(PyList_New(0));
@@ -572,7 +599,16 @@ Ref GradientsOnStandIns(const TorchApi& t, const Call& call, const std::vector<T
   {
     std::optional<Observing> observing;
     if (way == Way::kReal && !observing.emplace(t, true).on()) return {};
+    Ref list(PyList_New(0)), module(Import("framejit._gradients"));
+    Ref keeping(list && module ? PyObject_CallMethod(module.get(), "keeping", "O", list.get()) : nullptr);
+    Ref entered(keeping ? PyObject_CallMethod(keeping.get(), "__enter__", nullptr) : nullptr);
+    PyErr_Clear();  // there are places where torch takes no hooks
     made = Ref(step.Invoke(slots.data(), nullptr));
+    if (entered) {
+      SavedError error;
+      Ref left(PyObject_CallMethod(keeping.get(), "__exit__", "OOO", Py_None, Py_None, Py_None));
+    }
+    if (made && entered) *kept = WhatIsKept(list.get(), operands, made.get());
   }
   Ref all(!made                                                   ? nullptr
           : PyTuple_Check(made.get()) || PyList_Check(made.get()) ? PySequence_List(made.get())
@@ -597,13 +633,14 @@ Ref GradientsOnStandIns(const TorchApi& t, const Call& call, const std::vector<T
 std::vector<bool> WithoutGradient(const Call& call, const std::vector<TensorMeta>& operands,
                                   const std::vector<PyObject*>& constants) {
   std::vector<bool> none(operands.size());
+  KeptMemory kept;
   const TorchApi* t = Torch();
   if (!t || !call.callee.name().starts_with("torch.")) return none;
   SavedError saved;
   Listening listening(*t);
   Inference in{operands};
   const Way way = SmallAndPlain(call, in, kMaxStandIn) ? Way::kReal : Way::kMeta;
-  Ref grads = GradientsOnStandIns(*t, call, operands, way, constants);
+  Ref grads = GradientsOnStandIns(*t, call, operands, way, constants, &kept);
   PyErr_Clear();
   if (!grads || !PyTuple_Check(grads.get())) return none;
   Py_ssize_t at = 0;
@@ -615,6 +652,7 @@ std::vector<bool> WithoutGradient(const Call& call, const std::vector<TensorMeta
     if (sparse.get() == Py_True) throw surface::Decline(call.callee + " has a sparse gradient");
   }
   PyErr_Clear();
+  kept.AddTo(&none);
   return none;
 }
 

@@ -80,9 +80,17 @@ PyObject* WithMemory(PyObject* grads) {
   return made.release();
 }
 
+// Of what was kept of `then`, now[i] is read, if that is a tensor.
+bool NoteMoved(PyObject* moved, PyObject* then, PyObject* now, size_t i) {
+  PyObject* other = static_cast<Py_ssize_t>(i) < PyTuple_GET_SIZE(now) ? PyTuple_GET_ITEM(now, i) : Py_None;
+  if (other == Py_None) return true;
+  Ref was(PyObject_CallMethod(then, "detach", nullptr)), pair(was ? PyTuple_Pack(2, was.get(), other) : nullptr);
+  return pair && PyList_Append(moved, pair.get()) == 0;
+}
+
 // inside: of another derivative, which asks for the derivative of this one.
 PyObject* Differentiate(PyObject* callable, PyObject* const* args, Py_ssize_t n, bool inside) {
-  if (n != 5) return PyErr_Format(PyExc_TypeError, "framejit: vjp takes 5 arguments");
+  if (n != 5 && n != 7) return PyErr_Format(PyExc_TypeError, "framejit: vjp takes 5 or 7 arguments");
   PyObject *which = args[0], *operands = args[1], *grads = args[4];
   ModeSwitch mode;
   ModeState on = ReadMode();
@@ -103,16 +111,30 @@ PyObject* Differentiate(PyObject* callable, PyObject* const* args, Py_ssize_t n,
     held.push_back(std::move(leaf));
   }
   Ref a(Substitute(args[2], stand_ins)), k(Substitute(args[3], stand_ins));
-  Ref value;
+  Ref value, moved(PyList_New(0)), standing;
+  if (n == 7) {
+    Ref module(Import("framejit._gradients"));
+    standing = Ref(module ? PyObject_CallMethod(module.get(), "standing", "O", moved.get()) : nullptr);
+    Ref entered(standing ? PyObject_CallMethod(standing.get(), "__enter__", nullptr) : nullptr);
+    if (!entered) return nullptr;
+    for (size_t i = 0; i < held.size(); ++i)
+      if (!NoteMoved(moved.get(), held[i].get(), args[5], i)) return nullptr;
+  }
   if (a && k && IsVjp(callable)) {
     value = Ref(Differentiate(PyCFunction_GET_SELF(callable), reinterpret_cast<PyTupleObject*>(a.get())->ob_item,
                               PyTuple_GET_SIZE(a.get()), true));
   } else if (a && k) {
     value = Ref(PyObject_Call(callable, a.get(), k.get()));
   }
+  if (standing) {
+    SavedError error;
+    Ref left(PyObject_CallMethod(standing.get(), "__exit__", "OOO", Py_None, Py_None, Py_None));
+  }
   if (!value) return nullptr;
   std::vector<PyObject*> flat;
   Flatten(value.get(), &flat);
+  for (size_t i = 0; n == 7 && i < flat.size(); ++i)
+    if (!NoteMoved(moved.get(), flat[i], args[6], i)) return nullptr;
   for (size_t i = 0; i < flat.size() && static_cast<Py_ssize_t>(i) < PyTuple_GET_SIZE(grads); ++i) {
     PyObject* g = PyTuple_GET_ITEM(grads, i);
     Ref tracked(PyObject_GetAttrString(flat[i], "requires_grad"));

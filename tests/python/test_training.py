@@ -577,6 +577,44 @@ def test_what_a_backward_pass_reads_again_is_what_eager_keeps(fresh, program, wr
     assert compiled.cache_info()["segments"] == 1 and not compiled.cache_info()["outcomes"].get("graph break")
 
 
+# Of operations between whose passes parameters and other operands are written: what eager keeps of them is an operand, a result, or in
+# between. x, w: 4x4, positive.
+KEPT = """
+x*w x/w x.sin()*w.exp() (x*w).sin()*w x*(w+1)**2 x.exp2() x**.5 x**-1 x**-.5 1/x x**w F.logsigmoid(x) x.tanh() F.softsign(x) F.gelu(x*w) F.glu(x)
+x.norm() x.norm(dim=1) x.norm(3) x.norm(dim=1,keepdim=True)*2 x.prod() x.prod(1) x.max() x.median() x.cumprod(1) x.logcumsumexp(1) x.amax(1)
+torch.dist(x,w) torch.cdist(x,w) F.pdist(x) F.pairwise_distance(x,w) F.cosine_similarity(x,w) F.cross_entropy(x,torch.arange(4)) F.cross_entropy(x,w.softmax(-1))
+F.l1_loss(x,w) F.mse_loss(x,w) F.kl_div(x,w,reduction='sum',log_target=True) F.poisson_nll_loss(x,w) F.hinge_embedding_loss(x,w) F.triplet_margin_loss(x,w,x+w)
+F.layer_norm(x,(4,),w[0],w[1]) F.layer_norm(x,(4,))**2 F.rms_norm(x,(4,),w[0]) F.batch_norm(x,None,None,w[0],w[1],True) F.group_norm(x,2,w[0])
+F.linear(F.linear(x,w).relu(),w) F.linear(F.layer_norm(x,(4,),w[0]),w) F.linear(x,w*(w[:,:1]/w.norm(dim=1,keepdim=True))) x@w.softmax(0) torch.trapezoid(x,w)
+F.scaled_dot_product_attention(x[None],w[None],x[None],w) torch.linalg.inv(x+3*torch.eye(4)) torch.linalg.solve(x+3*torch.eye(4),w)
+torch.linalg.multi_dot([x,w,x]) x.scatter_reduce(0,torch.zeros(4,4,dtype=torch.long),w,'prod') F.embedding(torch.tensor([1,2,1]),w).sin()*x[:3]
+""".split()
+
+
+WIDER = ("x.prod()", "x.prod(1)")  # a known gap: the derivative reads what the result was rounded from
+
+
+@pytest.mark.parametrize("parameters", [False, True])
+@pytest.mark.parametrize("program", KEPT)
+def test_what_a_derivative_keeps_is_what_eager_keeps(fresh, program, parameters):
+    name = f"<kept {program}>"
+    for text in ("{}", "({}).sin()", "(lambda x, w: {})(x * 1.1, w * 0.9)"):
+        space = {"torch": torch, "F": F}
+        exec(compile(f"def f(x, w):\n    return {text.format(program)}\n", name, "exec"), space)
+        for written in "xw" if program in WIDER else "xwy":
+            seen = []
+            compiled = fresh.compile(space["f"])
+            for f in (space["f"], compiled):
+                makers = (torch.Generator().manual_seed(seed) for seed in (0, 1))
+                x, w = (torch.rand(4, 4, generator=g) * 0.8 + 0.2 for g in makers)
+                x, w = (torch.nn.Parameter(t) if parameters else t.requires_grad_() for t in (x, w))
+                y = f(x, w)
+                {"x": x, "w": w, "y": y}[written].data.mul_(3)
+                seen.append(torch.autograd.grad((y * torch.arange(1.0, 1 + y.numel()).view(y.shape)).sum(), (x, w), allow_unused=True))
+            torch.testing.assert_close(seen[1], seen[0], rtol=1e-3, atol=1e-4, equal_nan=True, msg=lambda m: f"{text} {written}: {m}")
+            assert compiled.cache_info()["segments"] == 1, (text, written)
+
+
 def in_place(z, x):
     z.add_(x)
 

@@ -35,8 +35,6 @@ F.interpolate(x[None,None],scale_factor=2.,mode='bilinear') F.adaptive_avg_pool1
 """.split()
 # We refuse, torch does not: our derivatives need what torch's do without.
 STRICTER = {
-    "F.l1_loss(x,w) x",
-    "F.l1_loss(x,w) w",
     "x.kron(w) x",
     "x.kron(w) w",
 }
@@ -85,25 +83,17 @@ def test_written_before_the_backward_pass(fresh, operation):
 # The same of torch's own operators, results (y) and operands (x) written in turn. Where we refuse and torch does not, our derivative
 # needs the operand, and torch's the result or something in between.
 EVERY_LENIENT = set("""
-linalg.norm.subgradients_at_zero:x0 linalg.norm.subgradients_at_zero:y0 linalg.norm:x0 linalg.norm:y0 nn.functional.batch_norm:x1 norm:x0
-norm:y0 torch.ops.aten._safe_softmax.default:y0
+linalg.norm.subgradients_at_zero:x0 linalg.norm.subgradients_at_zero:y0 linalg.norm:x0 linalg.norm:y0 norm:x0 norm:y0
 """.split())
 EVERY_STRICTER = set("""
-  __rdiv__:x0 _unsafe_masked_index:x0 _unsafe_masked_index_put_accumulate:x0 _unsafe_masked_index_put_accumulate:x1 addbmm:x0
-addmv:x0 addr:x0 cholesky:x0 cumulative_trapezoid:x0 cumulative_trapezoid:x1 einsum:x0 frexp:x0 gradient:x0 kron:x0 kron:x1 kthvalue:x0 ldexp:x0
-linalg.cholesky:x0 linalg.cholesky_ex:x0 linalg.cond:x0 linalg.eigh:x0 linalg.eigvalsh:x0 linalg.inv:x0 linalg.inv_ex:x0 linalg.lu:x0
-linalg.lu_factor:x0 linalg.lu_factor_ex:x0 linalg.lu_solve:x1 linalg.matrix_power:x0 linalg.qr:x0 linalg.solve:x1 linalg.solve_ex:x1
-linalg.solve_triangular:x0 linalg.solve_triangular:x1 linalg.svd:x0 linalg.svdvals:x0 linalg.tensorinv:x0 linalg.tensorsolve:x0
-linalg.tensorsolve:x1 lu:x0 lu_solve:x0 lu_unpack:x0 masked.median:x0 max_pool2d_with_indices_backward:x0 median:x0 mode:x0 msort:x0 nanmedian:x0
-nanquantile:x0 native_group_norm:x2 nn.functional.conv_transpose3d:x2 nn.functional.cosine_embedding_loss:x2 nn.functional.cross_entropy:x0
-nn.functional.hinge_embedding_loss:x0 nn.functional.hinge_embedding_loss:x1 nn.functional.instance_norm:x1 nn.functional.kl_div:x0 nn.functional.kl_div:x1
-nn.functional.l1_loss:x0 nn.functional.l1_loss:x1 nn.functional.margin_ranking_loss:x0 nn.functional.pad.circular:x0
-nn.functional.pairwise_distance:x0 nn.functional.pairwise_distance:x1 nn.functional.scaled_dot_product_attention:x0
-nn.functional.scaled_dot_product_attention:x1 nn.functional.scaled_dot_product_attention:y0 nn.functional.triplet_margin_loss:x0
-nn.functional.triplet_margin_loss:x1 nn.functional.triplet_margin_loss:x2 nn.functional.triplet_margin_with_distance_loss:x0
-nn.functional.triplet_margin_with_distance_loss:x1 nn.functional.triplet_margin_with_distance_loss:x2 norm.nuc:x0 norm.nuc:y0 qr:x0 quantile:x0
-  special.ndtr:x0 special.ndtri:x0 svd:x0 tensordot:x1 torch.ops.aten._safe_softmax.default:x0 trapezoid:x0 trapezoid:x1
-trapz:x0 trapz:x1
+_unsafe_masked_index:x0 _unsafe_masked_index_put_accumulate:x0 _unsafe_masked_index_put_accumulate:x1 addbmm:x0 addmv:x0 addr:x0 cholesky:x0 einsum:x0
+frexp:x0 gradient:x0 kron:x0 kron:x1 kthvalue:x0 ldexp:x0 linalg.cholesky:x0 linalg.cholesky_ex:x0 linalg.eigh:x0 linalg.inv:x0 linalg.inv_ex:x0
+linalg.lu:x0 linalg.lu_factor:x0 linalg.lu_factor_ex:x0 linalg.lu_solve:x1 linalg.matrix_power:x0 linalg.qr:x0 linalg.solve_triangular:x0
+linalg.solve_triangular:x1 linalg.svd:x0 linalg.tensorinv:x0 linalg.tensorsolve:x0 linalg.tensorsolve:x1 lu:x0 lu_solve:x0 lu_unpack:x0
+masked.median:x0 max_pool2d_with_indices_backward:x0 median:x0 mode:x0 nanmedian:x0 native_group_norm:x2 nn.functional.conv_transpose3d:x2
+nn.functional.instance_norm:x1 nn.functional.kl_div:x0 nn.functional.kl_div:x1 nn.functional.pad.circular:x0
+nn.functional.scaled_dot_product_attention:x0 nn.functional.scaled_dot_product_attention:x1 nn.functional.scaled_dot_product_attention:y0 norm.nuc:x0
+norm.nuc:y0 qr:x0 special.ndtri:x0 svd:x0 torch.ops.aten._safe_softmax.default:x0 trapz:x0 trapz:x1
 """.split())
 
 
