@@ -149,6 +149,7 @@ int Translator::MakeExit(const State& s, const std::vector<bool>& stored, const 
   if (s.frames.size() > 1 && s.effects) throw NotInline{s.frames[0].pc};
   const Frame& f = s.frames[0];
   ExitState e{.next = f.pc, .usual = usual, .why = why};
+  e.returns = f.code->At(f.pc).op == Op::kReturnValue || f.code->At(f.pc).op == Op::kReturnConst;
   codegen::ScalarExit cells;
   const auto give = [&](Val v, std::vector<Slot>& slots, int slot, int position) {
     Slot to{.slot = slot};
@@ -173,6 +174,8 @@ int Translator::MakeExit(const State& s, const std::vector<bool>& stored, const 
   }
   for (size_t i = 0; i < f.stack.size(); ++i)
     give(f.stack[i], e.stack, static_cast<int>(i), f.nlocals() + static_cast<int>(i));
+  for (const Slot& s : e.stack)
+    for (Slot& local : e.locals) local.result |= local.slot == s.twin;
   cells.cells.emplace_back(0, Op(ScalarOp::kAdd, ScalarType::kInt, Count(rounds_), Count(others_)));
   code.exits.push_back(std::move(cells));
   out_.exits.push_back(std::move(e));

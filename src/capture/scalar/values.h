@@ -144,6 +144,18 @@ class Builder {
     return Emit(
         {.op = ScalarOp::kCall, .type = t, .imm = reinterpret_cast<int64_t>(f), .id = -2, .args = std::move(args)});
   }
+  // pow(v, 2), for which `f` is asked where that may not be v * v.
+  int Square(const void* f, int v) {
+    const int id = Emit({.op = ScalarOp::kSquare,
+                         .type = ScalarType::kF64,
+                         .a = v,
+                         .exit = Exit(),
+                         .imm = reinterpret_cast<int64_t>(f),
+                         .id = -2});
+    NoteStays(ScalarOp::kMul, id, v, v);
+    IsFinite(id);
+    return id;
+  }
   void ExitIf(int condition) { Emit({.op = ScalarOp::kExitIf, .a = condition, .exit = Exit()}); }
   // NumPy tells of it where an operation makes an infinity or a not-a-number of operands that are none. That is looked
   // at before the code writes an element or the block ends: until then nothing is done that Python cannot do again.
