@@ -33,6 +33,7 @@ constexpr int64_t kInnerWork = 40'000;
 // is asked again after more visits.
 constexpr int kSmallCode = 64;
 constexpr int64_t kWorkForBlock = 750;
+constexpr int64_t kSoon = 2;  // so many times what it gains now would be enough
 constexpr int kPatience = 8, kPatienceWithLarge = 2, kMostPatience = 1 << 24;
 constexpr int64_t kWorkOfRound = 16;  // in code
 constexpr int64_t kWorkOfEntry = 32;  // into code
@@ -78,6 +79,7 @@ struct CodeLoops::Head {
   bool off = false;
   int visits = 0;
   int again = 0;                                       // if not 0, nothing is compiled before so many visits
+  bool soon = false;                                   // then it is worth it, by what it gained until now
   int64_t last = 0, work = 0, round = 0;               // when it was last come to; that frames ran in it; in one round
   int64_t last_coded = 0, coded = 0, coded_round = 0;  // likewise, of what ran as code
   int64_t runs = 0, rounds = 0, ended = 0;             // of the runs, those that went on to the loop's end
@@ -201,8 +203,9 @@ int64_t CodeLoops::Gain(const Head& head, FjFrame* frame) {
 bool CodeLoops::Wanted(const Head& head, FjFrame* frame) const {
   if (head.versions.size() >= kVersions || head.visits < std::max(kVisits, head.again)) return false;
   const bool inner = std::any_of(heads_.begin(), heads_.end(), [&](auto& p) {
-    return p.get() != &head && !p->off && p->candidate && p->loop.start <= head.loop.start &&
-           p->loop.end >= head.loop.end && (p->versions.empty() || p->versions.back()->t.why.empty());
+    return p.get() != &head && !p->off && (p->visits >= p->again || p->soon) && p->candidate &&
+           p->loop.start <= head.loop.start && p->loop.end >= head.loop.end &&
+           (p->versions.empty() || p->versions.back()->t.why.empty());
   });
   return !inner || head.work > kInnerWork || Expected(head, frame) > kInnerWork;
 }
@@ -212,8 +215,9 @@ void CodeLoops::Compile(Compiled& compiled, Head& head, FjFrame* frame) {
   auto made = std::make_unique<Version>();
   scalar::Hopes hopes{.natural = head.versions.size() + 1 < kVersions, .sizes = !head.differ};
   hopes.brief = !HasLongRows(frame);
+  hopes.whole = head.function;
   hopes.longs = head.longs;
-  hopes.together = head.together || !hopes.natural;
+  hopes.together = !head.function && (head.together || !hopes.natural);
   hopes.rounds = RoundsLeft(head, frame);
   hopes.finite = hopes.natural && !head.undone && hopes.rounds >= kWorthUndo;
   made->t = scalar::Translate(frame, head.loop, head.loop.start, hopes);
@@ -250,6 +254,7 @@ void CodeLoops::Compile(Compiled& compiled, Head& head, FjFrame* frame) {
   const int blocks = made->t.blocks;
   if (blocks > kSmallCode && !head.together && !head.function && Gain(head, frame) < kWorkForBlock * blocks) {
     head.again = kPatienceWithLarge * head.visits;
+    head.soon = kSoon * Gain(head, frame) >= kWorkForBlock * blocks;
     diag::Log(diag::Channel::loop_, "no scalar code yet: " + std::to_string(blocks) + " blocks for " +
                                         std::to_string(Gain(head, frame)) + " instructions  [" + name + "]");
     return;

@@ -302,6 +302,20 @@ std::optional<Val> Translator::NewFilled(const State& s, const std::string& name
   return Compute(s, Deferred({.kind = Node::kNumber, .dtype = t, .sizes = sizes, .value = value}).node);
 }
 
+// np.arange of one int of Python.
+Val Translator::CountedUp(const State& s, const Val& stop) {
+  const int n = Value(stop), none = Int(0);
+  const int size = Op(ScalarOp::kSelect, ScalarType::kInt, Compare(ScalarOp::kGt, n, none), n, none);
+  const Part p = NewArray(DType::kInt64, {size}, static_cast<int>(s.frames.size()));
+  ForAll({size}, [&](const std::vector<int>& at, int place) {
+    const int offset = Op(ScalarOp::kMul, ScalarType::kInt, place, Int(DTypeSize(DType::kInt64)));
+    StoreElement(p.base, offset, {at[0]}, DType::kInt64, kMadeArrays);
+  });
+  Val v = View(p);
+  v.whole = true;
+  return v;
+}
+
 // The numbers in lists of lists of one length, row by row.
 static void Flatten(const Val& v, size_t axis, std::vector<int64_t>& sizes, std::vector<Val>& numbers) {
   const bool list = v.is == Is::kLiteral || v.is == Is::kTuple;

@@ -50,9 +50,10 @@ int64_t FloatPower(double a, double b, double* out) {
   *out = ::pow(a, b);
   return std::isfinite(*out) && std::fabs(*out) >= DBL_MIN;
 }
-double SquarePower(double a) {  // -1: the code is left
+double SquarePower(double a) {    // -1: the code is left
+  const volatile double two = 2;  // of a constant, compilers make a product
   double v = 0;
-  return a == 0 || FloatPower(a, 2, &v) ? v : -1;
+  return a == 0 || FloatPower(a, two, &v) ? v : -1;
 }
 int64_t SinglePower(float a, float b, float* out) {
   if (!std::isfinite(a) || !std::isfinite(b) || a == 0) return 0;
@@ -339,6 +340,7 @@ std::string Val::key() const {
   if (is == Is::kNumpy) s += std::to_string(static_cast<int>(dtype));
   if (object >= 0) s += '#' + std::to_string(object);
   if (unit) s += '1';
+  if (given) s += 'g';
   if (few) s += '<' + (constant ? std::to_string(*constant) : "");
   if (brief) s += '.';
   if (natural) s += 'n';

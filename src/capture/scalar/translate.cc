@@ -281,6 +281,7 @@ void Translator::StepFlow(State& s, const Instr& i) {
     case Op::kReturnValue:
     case Op::kReturnConst: {
       if (s.frames.size() == 1) {
+        if (i.op == Op::kReturnValue) WantNotGiven(s.top().stack.back());
         Leave(s, "", true);
         ended_ = true;
         return;
@@ -492,7 +493,8 @@ void Translator::Call(State& s, const Instr& i) {
     stack.resize(base);
     s.top().pc += i.length;
     ended_ = true;
-    for (Val& a : args) a.few = false;  // one of them, which is no constant then
+    const bool given = std::any_of(args.begin(), args.end(), [](const Val& a) { return a.given; });
+    for (Val& a : args) a.few = false, a.given = given;  // one of them, which is no constant then
     return Extreme(s, args, 1, args[0], name == "builtins.max" ? Py_GT : Py_LT);
   }
   if (name.starts_with("math.") || o == reinterpret_cast<PyObject*>(&PyFloat_Type) ||
@@ -582,7 +584,8 @@ Translation Translate(FjFrame* frame, const Loop& loop, int from, const Hopes& h
       bool changed = kinds.size() != known;
       changed |= merge(translator);
       if (changed && ++tries < kMostTries) continue;
-      if (made.loops || std::none_of(made.exits.begin(), made.exits.end(), [](auto& e) { return e.others; }))
+      if (made.loops || hopes.whole ||
+          std::none_of(made.exits.begin(), made.exits.end(), [](auto& e) { return e.others; }))
         return made;
       Hopes less = hopes;
       less.together = true;

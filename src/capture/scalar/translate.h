@@ -96,6 +96,9 @@ struct Hopes {
   // Innermost loops over numbers that are come to again and again have at most kServed rounds, but for these: their
   // first instructions, the outermost loop's code alone.
   bool brief = false;
+  // It is the code of a function: no loop in it goes round with other kinds, and no number that the function was called
+  // with gets another name or is its result, since that is one object.
+  bool whole = false;
   std::set<int> longs;
   // NumPy will tell of nothing that so many rounds store in most of an array: if it would, the run is undone.
   bool finite = false;

@@ -61,6 +61,7 @@ struct Val {
   bool whole = false;    // views of what the code made: all of it, the array itself
   uint8_t born = 0;      // and how many frames there were up to the outermost one that held it
   int same = 0;          // views: those of one number are one object
+  bool given = false;    // numbers of Hopes::whole: it is the very object that the function was called with
   bool held = false;     // floats: the program may have this very object under another name
   std::vector<Val> items;
   // The number of a scalar: its value, or else the variable that holds it.
