@@ -53,6 +53,7 @@
 #include "codegen/codegen.h"
 #include "codegen/late_checks.h"
 #include "codegen/machine.h"
+#include "codegen/math_power.h"
 #include "codegen/modulo.h"
 #include "codegen/scalar_ranges.h"
 #include "codegen/selects.h"
@@ -226,24 +227,13 @@ class Emitter {
     return both;
   }
 
-  // pow is wrong by less than 0.54 units in the last place, so it gives the float nearest to the square, which is the
-  // product, unless the square lies near the middle between two floats. How far it is from the product is exact.
   Value* Square(const ScalarInst& i) {
     Value *x = values_[i.a], *product = b_.CreateFMul(x, x);
-    llvm::Type* type = b_.getDoubleTy();
-    const auto number = [&](double v) { return llvm::ConstantFP::get(type, v); };
-    Value* lost = b_.CreateUnaryIntrinsic(
-        llvm::Intrinsic::fabs, b_.CreateIntrinsic(llvm::Intrinsic::fma, {type}, {x, x, b_.CreateFNeg(product)}));
-    Value* exponent = b_.CreateAnd(b_.CreateBitCast(product, b_.getInt64Ty()), b_.getInt64(0x7ff0'0000'0000'0000));
-    constexpr double kNearest = 0.45 * 0x1p-52, kLeast = 0x1p-900, kMost = 0x1p1000;
-    Value* most_lost = b_.CreateFMul(b_.CreateBitCast(exponent, type), number(kNearest));
-    Value* normal = b_.CreateAnd(b_.CreateFCmpOGE(product, number(kLeast)), b_.CreateFCmpOLE(product, number(kMost)));
-    return Either(b_.CreateAnd(normal, b_.CreateFCmpOLE(lost, most_lost)), product, [&] {
-      auto* call = b_.CreateCall(llvm::FunctionType::get(type, {type}, false),
-                                 b_.CreateIntToPtr(b_.getInt64(i.imm), b_.getPtrTy()), {x});
+    return Either(IsPowOfTwo(b_, x, product), product, [&] {
+      Value* address = b_.CreateIntToPtr(b_.getInt64(i.imm), b_.getPtrTy());
+      auto* call = b_.CreateCall(llvm::FunctionType::get(x->getType(), {x->getType()}, false), address, {x});
       call->setDoesNotAccessMemory();
-      call->setDoesNotThrow();
-      ExitIf(b_.CreateFCmpOLT(call, number(0)), i.exit);
+      ExitIf(b_.CreateFCmpOLT(call, llvm::ConstantFP::get(x->getType(), 0)), i.exit);
       return call;
     });
   }

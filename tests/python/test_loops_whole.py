@@ -55,7 +55,9 @@ def test_a_function_is_one_code():
         (rng().random((90, 80)), 0.0),  # more than such code makes
         (image[0], 1.0),
     ):
-        assert observed(compiled, edges, args, __file__) == observed(edges, edges, args, __file__)
+        assert observed(compiled, edges, args, __file__) == observed(
+            edges, edges, args, __file__
+        )
     assert compiled.cache_info()["scalar_runs"] > before
 
 
@@ -79,8 +81,18 @@ def filled(n, value, dtype):
 def test_full(dtype):
     compiled = called_often(filled, 40, 61, dtype)
     assert is_whole(compiled)
-    for args in ((40, 61, dtype), (45, 300, dtype), (45, -1, dtype), (0, 7, dtype), (40, 2.5, dtype), (-1, 3, dtype), (3, True, dtype)):
-        assert observed(compiled, filled, args, __file__) == observed(filled, filled, args, __file__)
+    for args in (
+        (40, 61, dtype),
+        (45, 300, dtype),
+        (45, -1, dtype),
+        (0, 7, dtype),
+        (40, 2.5, dtype),
+        (-1, 3, dtype),
+        (3, True, dtype),
+    ):
+        assert observed(compiled, filled, args, __file__) == observed(
+            filled, filled, args, __file__
+        )
 
 
 # --- which object a result is --------------------------------------------------------------------------------------------------
@@ -154,14 +166,26 @@ def test_squares_are_powers():
     """pow of the C library is no product: one square in a thousand differs in its last place."""
     x = rng().standard_normal(40_000) * 10.0 ** rng().integers(-60, 60, 40_000)
     compiled = framejit.compile(squares)
-    for values in (x, x, np.r_[x[:9], 0.0, -0.0, 1e-150, 3.0], np.r_[x[:9], 1e200], np.r_[1.0, np.inf, 2.0], np.r_[np.nan, 1.0], np.r_[2.0, 1e-170]):
+    for values in (
+        x,
+        x,
+        np.r_[x[:9], 0.0, -0.0, 1e-150, 3.0],
+        np.r_[x[:9], 1e200],
+        np.r_[1.0, np.inf, 2.0],
+        np.r_[np.nan, 1.0],
+        np.r_[2.0, 1e-170],
+    ):
         args = values, np.zeros(len(values))
-        assert observed(compiled, squares, args, __file__) == observed(squares, squares, args, __file__)
+        assert observed(compiled, squares, args, __file__) == observed(
+            squares, squares, args, __file__
+        )
     assert compiled.cache_info()["scalar_runs"]
     compiled = framejit.compile(square_of)
     for v in (0.1, 0.1, -7.3, 1e160, math.inf, math.nan, 1e-200, 0.0):
         args = v, 40
-        assert observed(compiled, square_of, args, __file__) == observed(square_of, square_of, args, __file__)
+        assert observed(compiled, square_of, args, __file__) == observed(
+            square_of, square_of, args, __file__
+        )
 
 
 # --- which loop becomes code ---------------------------------------------------------------------------------------------------
@@ -171,5 +195,7 @@ def test_inner_loops_wait_for_an_outer_one_that_will_soon_be_worth_it():
     compiled = framejit.compile(function, options={"leave": False})
     for _ in range(8):
         assert observed(compiled, function, args) == observed(function, function, args)
-    notes = [note for note in compiled.cache_info()["notes"] if "is machine code" in note]
+    notes = [
+        note for note in compiled.cache_info()["notes"] if "is machine code" in note
+    ]
     assert len(notes) == 1, notes
