@@ -95,4 +95,15 @@ Value* Log10OfVectors(Arithmetic m, llvm::IRBuilder<>& b, Value* x, Value** ok) 
   return m.Add(y, m.Fma(low, m.C(kLog10Of2), rest));
 }
 
+Value* IsPowOfTwo(llvm::IRBuilder<>& b, Value* x, Value* product) {
+  llvm::Type* type = x->getType();
+  const auto number = [&](double v) { return llvm::ConstantFP::get(type, v); };
+  Value* lost = b.CreateIntrinsic(llvm::Intrinsic::fma, {type}, {x, x, b.CreateFNeg(product)});  // exact
+  lost = b.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, lost);
+  Value* exponent = b.CreateAnd(b.CreateBitCast(product, b.getInt64Ty()), b.getInt64(0x7ff0'0000'0000'0000));
+  Value* most_lost = b.CreateFMul(b.CreateBitCast(exponent, type), number(0.45 * 0x1p-52));
+  Value* normal = b.CreateAnd(b.CreateFCmpOGE(product, number(0x1p-900)), b.CreateFCmpOLE(product, number(0x1p1000)));
+  return b.CreateAnd(normal, b.CreateFCmpOLE(lost, most_lost));
+}
+
 }  // namespace framejit::codegen

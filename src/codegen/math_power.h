@@ -13,4 +13,8 @@ llvm::Value* PowOfVectors(Arithmetic m, llvm::IRBuilder<>& b, llvm::Value* x, ll
 // positive normal numbers.
 llvm::Value* Log10OfVectors(Arithmetic m, llvm::IRBuilder<>& b, llvm::Value* x, llvm::Value** ok);
 
+// Is x * x, which is `product`, surely what the C library's pow(x, 2) gives, a normal number? pow is wrong by less than
+// 0.54 units in the last place: so it is, unless the square lies near the middle between two floats.
+llvm::Value* IsPowOfTwo(llvm::IRBuilder<>& b, llvm::Value* x, llvm::Value* product);
+
 }  // namespace framejit::codegen

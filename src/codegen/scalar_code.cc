@@ -53,6 +53,7 @@
 #include "codegen/codegen.h"
 #include "codegen/late_checks.h"
 #include "codegen/machine.h"
+#include "codegen/math_power.h"
 #include "codegen/modulo.h"
 #include "codegen/scalar_ranges.h"
 #include "codegen/selects.h"
@@ -224,6 +225,17 @@ class Emitter {
     both->addIncoming(usual, here);
     both->addIncoming(v, from);
     return both;
+  }
+
+  Value* Square(const ScalarInst& i) {
+    Value *x = values_[i.a], *product = b_.CreateFMul(x, x);
+    return Either(IsPowOfTwo(b_, x, product), product, [&] {
+      Value* address = b_.CreateIntToPtr(b_.getInt64(i.imm), b_.getPtrTy());
+      auto* call = b_.CreateCall(llvm::FunctionType::get(x->getType(), {x->getType()}, false), address, {x});
+      call->setDoesNotAccessMemory();
+      ExitIf(b_.CreateFCmpOLT(call, llvm::ConstantFP::get(x->getType(), 0)), i.exit);
+      return call;
+    });
   }
 
   // x86 answers with the least of all ints where the number has no place among them.
@@ -477,6 +489,7 @@ class Emitter {
       case ScalarOp::kNext: return b_.CreateNSWAdd(values_[i.a], b_.getInt64(1));
       case ScalarOp::kFinite: return Finite(values_[i.a]);
       case ScalarOp::kF64ToInt: return Truncated(i);
+      case ScalarOp::kSquare: return Square(i);
       case ScalarOp::kWrap: return Wrap(i);
       case ScalarOp::kAt: return b_.CreateGEP(b_.getInt8Ty(), values_[i.a], values_[i.b]);
       case ScalarOp::kLoad: return Load(i);

@@ -33,8 +33,9 @@ enum class ScalarOp : uint8_t {
   kNeg,
   kAbs,
   kSqrt,
-  kFma,    // a * b + c of floats, rounded once
-  kFloor,  // kAdd, kSub, kMul of ints wrap; kDiv of floats
+  kFma,     // a * b + c of floats, rounded once
+  kSquare,  // pow(a, 2) of a double. The function at imm is called where that may not be a * a; it answers -1: exit
+  kFloor,   // kAdd, kSub, kMul of ints wrap; kDiv of floats
   kAddOver,
   kSubOver,
   kMulOver,

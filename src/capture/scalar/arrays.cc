@@ -135,7 +135,10 @@ void Translator::IndexAxis(const Part& p, int axis, const Val& index, bool withi
     start = step == 1 ? from : if_any(from, 0);
   }
   if (start < 0) return;
-  const int bytes = Op(ScalarOp::kMul, ScalarType::kInt, start, p.strides[axis]);
+  // Of an array without elements there is no item: its last stride may be 0 for all that (NewArray).
+  const bool unit = last && p.unit && index.is != Is::kSlice;
+  const int stride = unit ? Int(DTypeSize(p.dtype)) : p.strides[axis];
+  const int bytes = Op(ScalarOp::kMul, ScalarType::kInt, start, stride);
   out.offset = out.offset < 0 ? bytes : Op(ScalarOp::kAdd, ScalarType::kInt, out.offset, bytes);
 }
 

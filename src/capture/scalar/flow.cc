@@ -16,7 +16,7 @@ State Translator::Entry() {
   f.pc = from_;
   const int n = fj_nlocalsplus(frame_);
   f.locals.resize(n, Unknown());
-  stored_.resize(n), changed_.resize(n, -1), touched_.resize(n);
+  stored_.resize(n), changed_.resize(n, -1), touched_.resize(n), given_.resize(n);
   Scan(*f.code);
   const std::vector<bool> live = LiveAt(*f.code, loop_.start, n);
   PyObject** slots = fj_localsplus(frame_);
@@ -32,6 +32,8 @@ State Translator::Entry() {
         merged != merged_.end() && merged->second.is == Is::kEither && live[i] &&
         (v.is == Is::kFloat || (v.is == Is::kNumpy && v.dtype == DType::kFloat64)))
       v = Either(NewNumpy(DType::kFloat64, -1), New(Is::kBool, -1));
+    given_[i] = hopes_.whole && ((v.scalar() && v.is != Is::kBool) || v.is == Is::kEither || v.is == Is::kComplex ||
+                                 v.is == Is::kTuple);
     f.locals[i] = Receive(v, out_.locals, i, i);
     out_.locals.back().live = live[i];
     // Nobody asks what was in it: an exit leaves it as it is, or writes what the code has put there.
@@ -149,6 +151,7 @@ int Translator::MakeExit(const State& s, const std::vector<bool>& stored, const 
   if (s.frames.size() > 1 && s.effects) throw NotInline{s.frames[0].pc};
   const Frame& f = s.frames[0];
   ExitState e{.next = f.pc, .usual = usual, .why = why};
+  e.returns = f.code->At(f.pc).op == Op::kReturnValue || f.code->At(f.pc).op == Op::kReturnConst;
   codegen::ScalarExit cells;
   const auto give = [&](Val v, std::vector<Slot>& slots, int slot, int position) {
     Slot to{.slot = slot};
@@ -173,6 +176,8 @@ int Translator::MakeExit(const State& s, const std::vector<bool>& stored, const 
   }
   for (size_t i = 0; i < f.stack.size(); ++i)
     give(f.stack[i], e.stack, static_cast<int>(i), f.nlocals() + static_cast<int>(i));
+  for (const Slot& s : e.stack)
+    for (Slot& local : e.locals) local.result |= local.slot == s.twin;
   cells.cells.emplace_back(0, Op(ScalarOp::kAdd, ScalarType::kInt, Count(rounds_), Count(others_)));
   code.exits.push_back(std::move(cells));
   out_.exits.push_back(std::move(e));
@@ -260,6 +265,11 @@ void Translator::GoTo(State s, bool round) {
   ServeAfterMany(s);
   if (!UnrollsNow(s)) ForgetConstants(s);
   if (s.frames.size() == 1 && heads_.contains(outer.pc)) MergeKinds(outer, round);
+  for (Frame& f : s.frames)
+    for (Val& v : f.stack) {
+      if (v.is == Is::kTupleIter || v.is == Is::kZip) continue;  // their items are what was given
+      v.iterator() || v.is == Is::kRange ? Give(v, false) : WantNotGiven(v);
+    }
   for (Frame& f : s.frames)  // all states behind this block are alike
     for (Val& v : f.stack) s.frames.size() == 1 ? Copied(v) : Hold(v);
   Settle();
@@ -284,7 +294,7 @@ void Translator::GoTo(State s, bool round) {
   NumberViews(s);
   const std::string key = (round ? "r" : "") + s.key();
   if (!round && OthersCome(s)) {
-    Leave(s, "", false);
+    Leave(s, hopes_.whole ? "a loop goes round with other kinds" : "", false);
     out_.exits.back().others = true;
     return;
   }
@@ -302,15 +312,16 @@ void Translator::GoTo(State s, bool round) {
 // is in a chunk is nothing else.
 bool Translator::OthersCome(const State& s) {
   const Frame& f = s.frames[0];
-  if (s.frames.size() > 1 || f.pc != loop_.start || Innermost(*f.code, f.pc) || hopes_.together) return false;
+  const bool head = hopes_.whole ? heads_.contains(f.pc) : f.pc == loop_.start;
+  if (s.frames.size() > 1 || !head || Innermost(*f.code, f.pc) || hopes_.together) return false;
   State plain = s;
-  if (loop_.iterates) {
+  if (f.code->At(f.pc).op == Op::kForIter) {
     Val& it = plain.top().stack.back();
     if (it.few || it.is == Is::kTupleIter) return false;
     if (it.is == Is::kChunk) it = Val(it.items[0]);
     if (it.is == Is::kRangeIter && it.items.size() == 4) it.items.pop_back(), it.brief = false;
   }
-  if (!entered_) entered_ = plain;
+  const State& entered = entered_.try_emplace(f.pc, plain).first->second;
   const auto number = [](const Val& v) { return v.scalar() || v.is == Is::kEither || v.is == Is::kNull; };
   bool others = false;
   const auto compare = [&](const std::vector<Val>& then, const std::vector<Val>& now) {
@@ -321,7 +332,7 @@ bool Translator::OthersCome(const State& s) {
     }
     return true;
   };
-  const Frame &then = entered_->frames[0], &now = plain.frames[0];
+  const Frame &then = entered.frames[0], &now = plain.frames[0];
   return compare(then.locals, now.locals) && compare(then.stack, now.stack) && others;
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <limits>
 
 #include "capture/now.h"
 #include "capture/policy/policy.h"
@@ -33,6 +34,7 @@ constexpr int64_t kInnerWork = 40'000;
 // is asked again after more visits.
 constexpr int kSmallCode = 64;
 constexpr int64_t kWorkForBlock = 750;
+constexpr int64_t kSoon = 2;  // so many times what it gains now would be enough
 constexpr int kPatience = 8, kPatienceWithLarge = 2, kMostPatience = 1 << 24;
 constexpr int64_t kWorkOfRound = 16;  // in code
 constexpr int64_t kWorkOfEntry = 32;  // into code
@@ -42,6 +44,12 @@ constexpr int64_t kRuns = 64, kRounds = 3;
 constexpr int64_t kWorthIt = 16;    // rounds, where it usually ends after few
 constexpr int64_t kMostOthers = 4;  // so often may kinds change until a loop ends
 constexpr int64_t kWorthUndo = 8;   // rounds: then a copy of what is written costs less than buffers
+// Where all loops of a function are code and its calls have no more rounds than this, much of their time goes by around
+// the loops. After so many calls for each block of the loops all of the function becomes one code.
+constexpr int64_t kShortCall = 1 << 14;
+constexpr int64_t kCallsForBlock = 64;
+// Bytes of arrays that it makes: those that it returns are copied.
+constexpr int64_t kShortArray = 1 << 15, kAnyArray = std::numeric_limits<int64_t>::max();
 
 }  // namespace
 
@@ -65,12 +73,14 @@ struct CodeLoops::Version {
 struct CodeLoops::Head {
   scalar::Loop loop;
   int unit = 0;            // of its first instruction
+  bool function = false;   // all of it, and no loop
   bool candidate = false;  // a capture wants it, or it was translated
   bool whole = false;      // nothing of it was left to Python when that was asked
   bool declined = false;   // to a capture, which does not know all that the frame will hold
   bool off = false;
   int visits = 0;
   int again = 0;                                       // if not 0, nothing is compiled before so many visits
+  bool soon = false;                                   // then it is worth it, by what it gained until now
   int64_t last = 0, work = 0, round = 0;               // when it was last come to; that frames ran in it; in one round
   int64_t last_coded = 0, coded = 0, coded_round = 0;  // likewise, of what ran as code
   int64_t runs = 0, rounds = 0, ended = 0;             // of the runs, those that went on to the loop's end
@@ -96,6 +106,11 @@ CodeLoops::CodeLoops(PyCodeObject* code) {
     heads_.back()->unit = decoded->At(loop.start).unit;
     starts_[loop.start] = true;
   }
+  const int first = decoded->first_resume() + 1;
+  if (heads_.empty() || decoded->first_resume() < 0 || starts_[first]) return;
+  whole_ = std::make_unique<Head>();
+  whole_->loop = {.start = first, .end = decoded->size(), .enter = first};
+  whole_->function = true;
 }
 CodeLoops::~CodeLoops() = default;
 
@@ -189,8 +204,9 @@ int64_t CodeLoops::Gain(const Head& head, FjFrame* frame) {
 bool CodeLoops::Wanted(const Head& head, FjFrame* frame) const {
   if (head.versions.size() >= kVersions || head.visits < std::max(kVisits, head.again)) return false;
   const bool inner = std::any_of(heads_.begin(), heads_.end(), [&](auto& p) {
-    return p.get() != &head && !p->off && p->visits >= p->again && p->candidate && p->loop.start <= head.loop.start &&
-           p->loop.end >= head.loop.end && (p->versions.empty() || p->versions.back()->t.why.empty());
+    return p.get() != &head && !p->off && (p->visits >= p->again || p->soon) && p->candidate &&
+           p->loop.start <= head.loop.start && p->loop.end >= head.loop.end &&
+           (p->versions.empty() || p->versions.back()->t.why.empty());
   });
   return !inner || head.work > kInnerWork || Expected(head, frame) > kInnerWork;
 }
@@ -200,8 +216,9 @@ void CodeLoops::Compile(Compiled& compiled, Head& head, FjFrame* frame) {
   auto made = std::make_unique<Version>();
   scalar::Hopes hopes{.natural = head.versions.size() + 1 < kVersions, .sizes = !head.differ};
   hopes.brief = !HasLongRows(frame);
+  hopes.whole = head.function;
   hopes.longs = head.longs;
-  hopes.together = head.together || !hopes.natural;
+  hopes.together = !head.function && (head.together || !hopes.natural);
   hopes.rounds = RoundsLeft(head, frame);
   hopes.finite = hopes.natural && !head.undone && hopes.rounds >= kWorthUndo;
   made->t = scalar::Translate(frame, head.loop, head.loop.start, hopes);
@@ -223,6 +240,7 @@ void CodeLoops::Compile(Compiled& compiled, Head& head, FjFrame* frame) {
     made->t = scalar::Translate(frame, head.loop, head.loop.start, hopes);
   }
   const std::string name = PyUnicode_AsUTF8(fj_code(frame)->co_qualname);
+  if (head.function && !made->t.why.empty()) made->t.loops = false;
   if (!made->t.loops) {
     if (head.versions.empty()) {
       head.off = true;
@@ -239,8 +257,9 @@ void CodeLoops::Compile(Compiled& compiled, Head& head, FjFrame* frame) {
     if (scalar::ReadFrame(made->t, frame, cells.data(), found.data())) scalar::MakeAlike(made->t, cells.data());
   }
   const int blocks = made->t.blocks;
-  if (blocks > kSmallCode && !head.together && Gain(head, frame) < kWorkForBlock * blocks) {
+  if (blocks > kSmallCode && !head.together && !head.function && Gain(head, frame) < kWorkForBlock * blocks) {
     head.again = kPatienceWithLarge * head.visits;
+    head.soon = kSoon * Gain(head, frame) >= kWorkForBlock * blocks;
     diag::Log(diag::Channel::loop_, "no scalar code yet: " + std::to_string(blocks) + " blocks for " +
                                         std::to_string(Gain(head, frame)) + " instructions  [" + name + "]");
     return;
@@ -256,8 +275,10 @@ void CodeLoops::Compile(Compiled& compiled, Head& head, FjFrame* frame) {
   }
   compiled.seconds += Now() - start;
   ++compiled.scalar_loops;
-  const std::string note = "the loop at line " + std::to_string(PyCode_Addr2Line(fj_code(frame), 2 * head.unit)) +
-                           " of " + name + " is machine code";
+  const std::string note = head.function
+                               ? name + " is machine code as a whole"
+                               : "the loop at line " + std::to_string(PyCode_Addr2Line(fj_code(frame), 2 * head.unit)) +
+                                     " of " + name + " is machine code";
   if (std::find(compiled.notes.begin(), compiled.notes.end(), note) == compiled.notes.end())
     compiled.notes.push_back(note);
   if (diag::Enabled(diag::Channel::loop_))
@@ -269,13 +290,113 @@ void CodeLoops::Compile(Compiled& compiled, Head& head, FjFrame* frame) {
   made->t.code = {};
   for (ObjectSpec& spec : made->t.objects)  // what is found in the frame again is not kept alive
     if (!spec.fixed && (spec.array || spec.list || !spec.used)) spec.object = Ref();
-  if (head.versions.empty()) made_.emplace_back(head.loop.start, head.loop.end);
+  if (head.versions.empty() && !head.function) made_.emplace_back(head.loop.start, head.loop.end);
   head.versions.push_back(std::move(made));
+}
+
+// Runs the version if the frame holds what it takes for granted. Nothing: the frame is as it was; *version is that of
+// the one before if it is no more.
+std::optional<frame::Action> CodeLoops::Run(Compiled& compiled, Head& head, size_t* version, FjFrame* frame,
+                                            bool* ran) {
+  const auto drop = [&] { head.versions.erase(head.versions.begin() + static_cast<ptrdiff_t>((*version)--)); };
+  const Translation& t = head.versions[*version]->t;
+  if (t.undoes && RoundsLeft(head, frame) < std::max(kWorthUndo, t.undo_rounds)) return {};
+  if (!scalar::NamesHold(t)) return {};
+  absl::InlinedVector<int64_t, 64> cells(t.cells);
+  absl::InlinedVector<PyObject*, 16> objects(t.objects.size());
+  if (!scalar::ReadFrame(t, frame, cells.data(), objects.data())) return {};
+  if (!scalar::IsAlike(t, cells.data())) {
+    head.differ = true;
+    return {};
+  }
+  scalar::Undo undo;
+  if (t.undoes && !undo.Keep(t, objects.data())) return {};
+  uint32_t bits;
+  cells[scalar::kBreakerCell] = reinterpret_cast<int64_t>(fj_breaker(PyThreadState_Get(), &bits));
+  std::optional<scalar::MadeOfRun> made;
+  if (t.makes)
+    cells[scalar::kMadeCell] = reinterpret_cast<int64_t>(made.emplace(head.function ? kShortArray : kAnyArray).get());
+  scalar::DotsAhead ahead;
+  if (t.ahead) cells[scalar::kAheadCell] = reinterpret_cast<int64_t>(&ahead);
+  const int64_t exit = head.versions[*version]->code.fn(cells.data(), 0);
+  if (t.exits[exit].undo) {
+    undo.PutBack();
+    head.undone = true;
+    drop();
+    return {};
+  }
+  ++compiled.scalar_runs;
+  *ran = true;
+  head.rounds += cells[0];
+  work_ += kWorkOfRound * cells[0] + kWorkOfEntry;
+  coded_ += kWorkOfRound * cells[0];
+  const ExitState& e = t.exits[exit];
+  head.runs += !e.others;
+  head.others += e.others;
+  head.ended += e.usual;
+  if (head.runs >= kRuns && head.rounds < kRounds * head.runs)
+    (2 * head.ended > head.runs && head.loop.iterates ? head.seldom : head.off) = true;
+  if (head.function && head.runs >= kRuns && 2 * head.ended < head.runs) head.off = true;
+  if (!scalar::WriteFrame(frame, e, cells.data(), objects.data(), made ? made->get() : nullptr))
+    return frame::Action::kRaise;
+  if (e.breaker && !ServeBreaker(frame)) return frame::Action::kRaise;
+  if (e.many >= 0) {
+    head.longs.insert(e.many);
+    drop();
+    if (head.function) head.visits = head.again;  // it is made anew at once
+    return frame::Action::kStep;
+  }
+  if (e.others && head.others > kMostOthers * (head.ended + kVersions) && !head.together) {
+    head.together = true;
+    head.versions.clear();
+    return frame::Action::kAgain;
+  }
+  return e.usual || e.breaker || e.others ? frame::Action::kAgain : frame::Action::kStep;
+}
+
+// Is it time to make code of the whole function, for calls that no version of that is there for? Nothing is captured of
+// it then that would be worth more.
+bool CodeLoops::WantsWhole(Compiled& compiled, FjFrame* frame) {
+  Head& head = *whole_;
+  const auto later = [&] { return head.again = std::min(kPatience * head.visits, kMostPatience), false; };
+  if (head.versions.size() >= kVersions || head.visits < std::max<int64_t>(head.again, kCallsForBlock)) return false;
+  int64_t blocks = 0;
+  for (auto& p : heads_) {
+    const bool inside = std::any_of(heads_.begin(), heads_.end(), [&](auto& q) {
+      return q.get() != p.get() && q->visits && q->loop.start <= p->loop.start && q->loop.end >= p->loop.end;
+    });
+    if (!p->visits || inside) continue;
+    const Translation* t = p->versions.empty() ? nullptr : &p->versions.back()->t;
+    if (p->off || !t || !t->why.empty() || t->undoes) return later();
+    blocks += t->blocks;
+  }
+  if (!blocks || coded_ > kWorkOfRound * kShortCall * calls_) return later();
+  head.again = static_cast<int>(std::min<int64_t>(kCallsForBlock * blocks, kMostPatience));
+  if (head.visits < head.again) return false;
+  for (auto& [place, what] : StateOf(compiled, CodeOf(frame)).places)
+    if (place.first == head.loop.start && !what.segments.empty()) return head.off = true, false;
+  return true;
+}
+
+std::optional<frame::Action> CodeLoops::Whole(Compiled& compiled, FjFrame* frame, bool* ran) {
+  Head& head = *whole_;
+  ++calls_;
+  if (head.off) return {};
+  for (size_t i = 0; i < head.versions.size(); ++i)
+    if (auto action = Run(compiled, head, &i, frame, ran)) return action;
+  ++head.visits;
+  if (!WantsWhole(compiled, frame)) return {};
+  head.visits = 0;
+  Compile(compiled, head, frame);
+  size_t last = head.versions.size() - 1;
+  return head.off || head.versions.empty() ? std::nullopt : Run(compiled, head, &last, frame, ran);
 }
 
 std::optional<frame::Action> CodeLoops::At(Compiled& compiled, FjFrame* frame, bool* ran) {
   const int at = fj_next(frame);
   ++work_;
+  if (whole_ && at == whole_->loop.start && fj_stack_depth(frame) == 0)
+    if (auto action = Whole(compiled, frame, ran)) return action;
   Head* head = at < static_cast<int>(starts_.size()) && starts_[at] ? Find(at) : nullptr;
   // No segments are made in such loops, but where something in them is not understood.
   const auto waits = [&]() -> std::optional<frame::Action> {
@@ -308,56 +429,7 @@ std::optional<frame::Action> CodeLoops::At(Compiled& compiled, FjFrame* frame, b
       tried = true;
       if (i == head->versions.size()) return waits();
     }
-    const Translation& t = head->versions[i]->t;
-    if (t.undoes && RoundsLeft(*head, frame) < std::max(kWorthUndo, t.undo_rounds)) continue;
-    if (!scalar::NamesHold(t)) continue;
-    absl::InlinedVector<int64_t, 64> cells(t.cells);
-    absl::InlinedVector<PyObject*, 16> objects(t.objects.size());
-    if (!scalar::ReadFrame(t, frame, cells.data(), objects.data())) continue;
-    if (!scalar::IsAlike(t, cells.data())) {
-      head->differ = true;
-      continue;
-    }
-    scalar::Undo undo;
-    if (t.undoes && !undo.Keep(t, objects.data())) continue;
-    uint32_t bits;
-    cells[scalar::kBreakerCell] = reinterpret_cast<int64_t>(fj_breaker(PyThreadState_Get(), &bits));
-    std::optional<scalar::MadeOfRun> made;
-    if (t.makes) cells[scalar::kMadeCell] = reinterpret_cast<int64_t>(made.emplace().get());
-    scalar::DotsAhead ahead;
-    if (t.ahead) cells[scalar::kAheadCell] = reinterpret_cast<int64_t>(&ahead);
-    const int64_t exit = head->versions[i]->code.fn(cells.data(), 0);
-    if (t.exits[exit].undo) {
-      undo.PutBack();
-      head->undone = true;
-      head->versions.erase(head->versions.begin() + static_cast<ptrdiff_t>(i--));
-      continue;
-    }
-    ++compiled.scalar_runs;
-    *ran = true;
-    head->rounds += cells[0];
-    work_ += kWorkOfRound * cells[0] + kWorkOfEntry;
-    coded_ += kWorkOfRound * cells[0];
-    const ExitState& e = t.exits[exit];
-    head->runs += !e.others;
-    head->others += e.others;
-    head->ended += e.usual;
-    if (head->runs >= kRuns && head->rounds < kRounds * head->runs)
-      (2 * head->ended > head->runs && head->loop.iterates ? head->seldom : head->off) = true;
-    if (!scalar::WriteFrame(frame, e, cells.data(), objects.data(), made ? made->get() : nullptr))
-      return frame::Action::kRaise;
-    if (e.breaker && !ServeBreaker(frame)) return frame::Action::kRaise;
-    if (e.many >= 0) {
-      head->longs.insert(e.many);
-      head->versions.erase(head->versions.begin() + static_cast<ptrdiff_t>(i));
-      return frame::Action::kStep;
-    }
-    if (e.others && head->others > kMostOthers * (head->ended + kVersions) && !head->together) {
-      head->together = true;
-      head->versions.clear();
-      return frame::Action::kAgain;
-    }
-    return e.usual || e.breaker || e.others ? frame::Action::kAgain : frame::Action::kStep;
+    if (auto action = Run(compiled, *head, &i, frame, ran)) return action;
   }
 }
 

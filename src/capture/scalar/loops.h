@@ -47,9 +47,14 @@ class CodeLoops {
   static int64_t Gain(const Head& head, FjFrame* frame);
   bool Wanted(const Head& head, FjFrame* frame) const;
   void Compile(Compiled& compiled, Head& head, FjFrame* frame);
+  std::optional<frame::Action> Run(Compiled& compiled, Head& head, size_t* version, FjFrame* frame, bool* ran);
+  bool WantsWhole(Compiled& compiled, FjFrame* frame);
+  std::optional<frame::Action> Whole(Compiled& compiled, FjFrame* frame, bool* ran);
 
   std::vector<std::unique_ptr<Head>> heads_;
-  std::vector<bool> starts_;  // Does a loop start at this instruction?
+  std::unique_ptr<Head> whole_;  // The function from its first instruction on; null where a loop begins there.
+  int64_t calls_ = 0;            // that began there
+  std::vector<bool> starts_;     // Does a loop start at this instruction?
   std::vector<std::pair<int, int>> made_;
   int64_t work_ = 0;   // The number of instructions that frames ran.
   int64_t coded_ = 0;  // Of these, what ran as code.

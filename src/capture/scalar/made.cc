@@ -38,6 +38,7 @@ char* Made::New(Made* made, int64_t type, int64_t rank, int64_t size0, int64_t s
   for (int i = 0; i < rank; ++i)
     if (sizes[i] < 0 || __builtin_mul_overflow(count, sizes[i], &count) || count > kMostElements) return nullptr;
   const int64_t bytes = count * DTypeSize(static_cast<DType>(type));
+  if (bytes > made->most_bytes_) return nullptr;
   std::vector<std::unique_ptr<char, Free>>& all = made->all_;
   char* found = nullptr;
   // What the program cannot reach goes at once then, and the new one ends where it ends: code that is wrong about
@@ -93,13 +94,14 @@ namespace {
 thread_local std::vector<std::unique_ptr<Made>> free_of_thread;
 }
 
-MadeOfRun::MadeOfRun() {
+MadeOfRun::MadeOfRun(int64_t most_bytes) {
   if (free_of_thread.empty()) {
     made_ = std::make_unique<Made>();
-    return;
+  } else {
+    made_ = std::move(free_of_thread.back());
+    free_of_thread.pop_back();
   }
-  made_ = std::move(free_of_thread.back());
-  free_of_thread.pop_back();
+  made_->Allow(most_bytes);
 }
 
 MadeOfRun::~MadeOfRun() {
@@ -259,15 +261,25 @@ std::optional<DType> Translator::TypeNamed(const Val& v) {
   return std::nullopt;
 }
 
-// Answers np.zeros, np.ones, np.empty, and those like an array.
+// Answers np.zeros, np.ones, np.empty and np.full, and those like an array.
 std::optional<Val> Translator::NewFilled(const State& s, const std::string& name, const std::vector<Val>& args,
                                          const Val* dtype) {
-  static constexpr std::pair<const char*, int> kNew[] = {{"numpy.zeros", 0}, {"numpy.ones", 1}, {"numpy.empty", 0}};
+  static constexpr std::pair<const char*, int> kNew[] = {
+      {"numpy.zeros", 0}, {"numpy.ones", 1}, {"numpy.empty", 0}, {"numpy.full", 0}};
   const bool like = name.ends_with("_like");
   const std::string made = like ? name.substr(0, name.size() - 5) : name;
   const auto* row = std::find_if(std::begin(kNew), std::end(kNew), [&](const auto& r) { return made == r.first; });
-  if (row == std::end(kNew) || args.empty() || args.size() > 2 || (args.size() == 2 && dtype)) return std::nullopt;
-  DType t = DType::kFloat64;
+  const bool full = made == "numpy.full";
+  const size_t before = full ? 2 : 1;  // arguments before the type
+  if (row == std::end(kNew) || args.size() < before || args.size() + (dtype != nullptr) > before + 1)
+    return std::nullopt;
+  const Val number = full ? args[1] : IntConstant(*this, row->second);
+  if (full && !number.scalar()) return std::nullopt;
+  DType t = !full                     ? DType::kFloat64
+            : number.is == Is::kNumpy ? number.dtype
+            : number.is == Is::kBool  ? DType::kBool
+            : number.is == Is::kInt   ? DType::kInt64
+                                      : DType::kFloat64;
   std::vector<int> sizes;
   if (like) {
     if (!IsArray(args[0])) return std::nullopt;
@@ -281,14 +293,27 @@ std::optional<Val> Translator::NewFilled(const State& s, const std::string& name
       ExitIf(Compare(ScalarOp::kLt, sizes.back(), Int(0)));
     }
   }
-  if (dtype || args.size() == 2) {
-    const std::optional<DType> named = TypeNamed(dtype ? *dtype : args[1]);
+  if (dtype || args.size() > before) {
+    const std::optional<DType> named = TypeNamed(dtype ? *dtype : args[before]);
     if (!named) return std::nullopt;
     t = *named;
   }
-  const Val number = IntConstant(*this, row->second);
   const Element value = IsComplex(t) ? NumberAs(number, t) : Element{Stored(*this, number, t)};
   return Compute(s, Deferred({.kind = Node::kNumber, .dtype = t, .sizes = sizes, .value = value}).node);
+}
+
+// np.arange of one int of Python.
+Val Translator::CountedUp(const State& s, const Val& stop) {
+  const int n = Value(stop), none = Int(0);
+  const int size = Op(ScalarOp::kSelect, ScalarType::kInt, Compare(ScalarOp::kGt, n, none), n, none);
+  const Part p = NewArray(DType::kInt64, {size}, static_cast<int>(s.frames.size()));
+  ForAll({size}, [&](const std::vector<int>& at, int place) {
+    const int offset = Op(ScalarOp::kMul, ScalarType::kInt, place, Int(DTypeSize(DType::kInt64)));
+    StoreElement(p.base, offset, {at[0]}, DType::kInt64, kMadeArrays);
+  });
+  Val v = View(p);
+  v.whole = true;
+  return v;
 }
 
 // The numbers in lists of lists of one length, row by row.

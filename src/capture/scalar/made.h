@@ -29,6 +29,7 @@ class Made {
   // As an array of Python of its own, the same one as long as the frame is being written. Borrowed; null with an
   // exception set.
   PyObject* ArrayAt(char* memory);
+  void Allow(int64_t most_bytes) { most_bytes_ = most_bytes; }
   void Forget();  // Lets go of these arrays and of large memory.
 
  private:
@@ -39,13 +40,14 @@ class Made {
 
   std::vector<std::unique_ptr<char, Free>> all_;
   uint64_t now_ = 1;
+  int64_t most_bytes_ = 0;
   size_t next_ = 0;
 };
 
 // The memory for one run, which goes back to the thread afterwards.
 class MadeOfRun {
  public:
-  MadeOfRun();
+  explicit MadeOfRun(int64_t most_bytes);  // of one array
   ~MadeOfRun();
   Made* get() const { return made_.get(); }
 

@@ -224,6 +224,7 @@ class Writer {
   bool Frame(FjFrame* frame, const ExitState& e) {
     PyObject** slots = fj_localsplus(frame);
     PyObject** base = slots + fj_nlocalsplus(frame);
+    const bool results = e.returns && !fj_profiled(PyThreadState_Get());
     std::vector<std::pair<int, Ref>> locals;
     std::vector<Ref> stack;
     const auto made = [&](const Slot& s) {
@@ -235,7 +236,7 @@ class Writer {
       return Borrow(there && PyCell_Check(there) ? PyCell_GET(there) : there);
     };
     for (const Slot& s : e.locals) {
-      if (!cells_[s.changed]) continue;
+      if (!cells_[s.changed] || (results && !s.result)) continue;
       locals.emplace_back(s.slot, made(s));
       if (!locals.back().second && s.val.is != Is::kNull) return false;
     }

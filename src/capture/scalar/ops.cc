@@ -50,6 +50,11 @@ int64_t FloatPower(double a, double b, double* out) {
   *out = ::pow(a, b);
   return std::isfinite(*out) && std::fabs(*out) >= DBL_MIN;
 }
+double SquarePower(double a) {    // -1: the code is left
+  const volatile double two = 2;  // of a constant, compilers make a product
+  double v = 0;
+  return a == 0 || FloatPower(a, two, &v) ? v : -1;
+}
 int64_t SinglePower(float a, float b, float* out) {
   if (!std::isfinite(a) || !std::isfinite(b) || a == 0) return 0;
   *out = ::powf(a, b);
@@ -234,6 +239,10 @@ std::optional<int64_t> Known(int op, std::optional<int64_t> x, std::optional<int
   return over ? std::nullopt : std::optional(r);
 }
 
+bool IsSquare(int op, const Val& y) {
+  return op == NB_POWER && y.is == Is::kInt && y.constant == 2;
+}
+
 Val PythonBinary(Builder& b, int op, const Val& x, const Val& y) {
   if (x.is == Is::kBool && y.is == Is::kBool && IsBits(op)) return New(Is::kBool, Bits(b, op, b.Value(x), b.Value(y)));
   if (x.integral() && y.integral()) {
@@ -248,6 +257,7 @@ Val PythonBinary(Builder& b, int op, const Val& x, const Val& y) {
     if (!y.constant) ExitOutside(b, w, -kExactF64, kExactF64);
     return New(Is::kFloat, b.Op(ScalarOp::kDiv, ScalarType::kF64, Double(b, x), Double(b, y)));
   }
+  if (IsSquare(op, y)) return New(Is::kFloat, b.Square(reinterpret_cast<void*>(SquarePower), Double(b, x)));
   return New(Is::kFloat, Floats(b, op, ScalarType::kF64, Double(b, x), Double(b, y), false));
 }
 
@@ -281,6 +291,8 @@ Val NumpyBinary(Builder& b, int op, const Val& x, const Val& y) {
     if (t != DType::kInt64) ExitUnlessFits(b, r, t);
     return NewNumpy(t, r);
   }
+  if (t == DType::kFloat64 && IsSquare(op, y))
+    return NewNumpy(t, b.Square(reinterpret_cast<void*>(SquarePower), Double(b, x)));
   if (t != DType::kFloat32) return NewNumpy(t, Floats(b, op, ScalarType::kF64, Double(b, x), Double(b, y), true));
   return NewNumpy(t, Floats(b, op, ScalarType::kF32, SingleOf(b, x), SingleOf(b, y), true));
 }
@@ -328,6 +340,7 @@ std::string Val::key() const {
   if (is == Is::kNumpy) s += std::to_string(static_cast<int>(dtype));
   if (object >= 0) s += '#' + std::to_string(object);
   if (unit) s += '1';
+  if (given) s += 'g';
   if (few) s += '<' + (constant ? std::to_string(*constant) : "");
   if (brief) s += '.';
   if (natural) s += 'n';

@@ -494,6 +494,7 @@ std::optional<Val> Translator::CallNumpy(const State& s, const std::string& name
     if (std::optional<Val> v = CallOfArray(s, name, args[0])) return v;
     if (std::optional<Val> v = Reduce(name.substr(strlen("numpy.")), args[0])) return v;
   }
+  if (name == "numpy.arange" && args.size() == 1 && args[0].is == Is::kInt) return CountedUp(s, args[0]);
   if (name == "numpy.array" && args.size() == 1) return NewOfNumbers(s, args[0], nullptr);
   if (std::optional<Val> v = NewFilled(s, name, args, nullptr)) return v;
   if (name == "numpy.dot" && args.size() == 2 && IsArray(args[0]) && IsArray(args[1]) && rank(args[0]) == 1 &&

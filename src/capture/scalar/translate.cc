@@ -281,6 +281,7 @@ void Translator::StepFlow(State& s, const Instr& i) {
     case Op::kReturnValue:
     case Op::kReturnConst: {
       if (s.frames.size() == 1) {
+        if (i.op == Op::kReturnValue) WantNotGiven(s.top().stack.back());
         Leave(s, "", true);
         ended_ = true;
         return;
@@ -492,7 +493,8 @@ void Translator::Call(State& s, const Instr& i) {
     stack.resize(base);
     s.top().pc += i.length;
     ended_ = true;
-    for (Val& a : args) a.few = false;  // one of them, which is no constant then
+    const bool given = std::any_of(args.begin(), args.end(), [](const Val& a) { return a.given; });
+    for (Val& a : args) a.few = false, a.given = given;  // one of them, which is no constant then
     return Extreme(s, args, 1, args[0], name == "builtins.max" ? Py_GT : Py_LT);
   }
   if (name.starts_with("math.") || o == reinterpret_cast<PyObject*>(&PyFloat_Type) ||
@@ -531,19 +533,25 @@ void Translator::CallNamed(State& s, const Instr& i) {
   const size_t base = stack.size() - i.arg - 2;
   const Val& callee = bytecode::kNullAfterCallable || stack[base].is != Is::kNull ? stack[base] : stack[base + 1];
   const Val& self = bytecode::kNullAfterCallable ? stack[base + 1] : stack[base];
-  if (i.arg != 2 || PyTuple_GET_SIZE(names) != 1 || callee.is != Is::kObject || self.is != Is::kNull)
+  if (i.arg < 2 || i.arg > 3 || PyTuple_GET_SIZE(names) != 1 || callee.is != Is::kObject || self.is != Is::kNull)
     throw Unsupported{"a call with names"};
   PyObject* o = Use(callee.object).object.get();
   const auto named = [&](const char* name) {
     return PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), name) == 0;
   };
   const std::string name(tensor::CalleeOf(o).name());
-  const Val last = Pop(s), x = Pop(s);
+  const Val last = Pop(s);
+  const std::vector<Val> args(stack.end() - (i.arg - 1), stack.end());
+  const Val x = args[0];
   std::optional<Val> result;
-  if (named("axis"))
+  if (named("dtype") && name != "numpy.array")
+    result = NewFilled(s, name, args, &last);
+  else if (args.size() > 1)
+    throw Unsupported{"a call with names"};
+  else if (named("axis"))
     result = OverAxes(name, x, last);
   else if (named("dtype"))
-    result = name == "numpy.array" ? NewOfNumbers(s, x, &last) : NewFilled(s, name, {x}, &last);
+    result = NewOfNumbers(s, x, &last);
   else if (named("start") && o == reinterpret_cast<PyObject*>(&PyEnum_Type))
     result = CallIterator(&PyEnum_Type, {x, last});
   if (!result) throw Unsupported{"a call with names"};
@@ -576,7 +584,8 @@ Translation Translate(FjFrame* frame, const Loop& loop, int from, const Hopes& h
       bool changed = kinds.size() != known;
       changed |= merge(translator);
       if (changed && ++tries < kMostTries) continue;
-      if (made.loops || std::none_of(made.exits.begin(), made.exits.end(), [](auto& e) { return e.others; }))
+      if (made.loops || hopes.whole ||
+          std::none_of(made.exits.begin(), made.exits.end(), [](auto& e) { return e.others; }))
         return made;
       Hopes less = hopes;
       less.together = true;

@@ -29,6 +29,7 @@ struct Slot {
   std::vector<int> cells;  // The cells of the numbers in it, in order.
   bool live = true;        // Asked at the entry: what is dead may be anything.
   int changed = -1;        // at an exit, of locals: the cell that tells whether it was written to
+  bool result = false;     // likewise, where the function ends: something on the stack may be its object
   int twin = -1;           // likewise, of what may be copied: the first local that holds the same object
 };
 
@@ -38,6 +39,7 @@ struct ExitState {
   bool breaker = false;  // signals and other threads wait, where the loop goes round
   bool others = false;   // the loop goes on with other kinds of numbers, for which there is or will be other code
   int many = -1;         // the loop of Hopes::longs that has begun
+  bool returns = false;  // the function ends there: of its locals nobody asks but where a result is one of them
   bool undo = false;     // Nothing of the run is to remain: what it wrote is put back, and the frame stays as it was.
   std::vector<Slot> locals, stack;
   std::string why;  // Why the instruction is left to Python, if it is not understood.
@@ -97,6 +99,9 @@ struct Hopes {
   // Innermost loops over numbers that are come to again and again have at most kServed rounds, but for these: their
   // first instructions, the outermost loop's code alone.
   bool brief = false;
+  // It is the code of a function: no loop in it goes round with other kinds, and no number that the function was called
+  // with gets another name or is its result, since that is one object.
+  bool whole = false;
   std::set<int> longs;
   // NumPy will tell of nothing that so many rounds store in most of an array: if it would, the run is undone.
   bool finite = false;

@@ -454,7 +454,17 @@ class Translator final : public Builder {
     const Val& v = s.top().locals[i];
     if (v.is == Is::kNull) throw Unsupported{"a name that is not bound"};
     if (v.is == Is::kFrame) throw Unsupported{"a local of an unknown kind"};
-    return v;
+    Val copy = v;
+    if (s.frames.size() == 1 && given_[i]) Give(copy, true);
+    return copy;
+  }
+  static void Give(Val& v, bool given) {
+    v.given = given;
+    for (Val& item : v.items) Give(item, given);
+  }
+  static void WantNotGiven(const Val& v) {
+    if (v.given) throw Unsupported{"a number that the function was called with is kept"};
+    for (const Val& item : v.items) WantNotGiven(item);
   }
 
   void Store(State& s, int i, Val v) {
@@ -464,6 +474,7 @@ class Translator final : public Builder {
         out_.objects[old.object].object.get() != Py_None)
       throw Unsupported{"an object is dropped"};
     if (v.iterator() || v.is == Is::kFrame) throw Unsupported{"an iterator is kept"};
+    if (s.frames.size() == 1) WantNotGiven(v);
     if (v.is == Is::kLiteral) throw Unsupported{"a list is kept"};
     if (old.is == Is::kDeferred) Lose(s, old.node, v);
     if (v.is == Is::kDeferred && s.frames.size() > 1 && Weight(v.node) > kMostWeight) v = Compute(s, v.node);
@@ -630,6 +641,7 @@ class Translator final : public Builder {
   std::optional<Val> ArrayMethod(const State& s, const std::string& name, const Val& of, const std::vector<Val>& args);
   std::optional<DType> TypeNamed(const Val& v);
   Val NewOfNumbers(const State& s, const Val& of, const Val* dtype);
+  Val CountedUp(const State& s, const Val& stop);
   std::optional<Val> NewFilled(const State& s, const std::string& name, const std::vector<Val>& args, const Val* dtype);
 
   FjFrame* frame_;
@@ -646,7 +658,7 @@ class Translator final : public Builder {
   Translation out_;
   std::map<std::pair<int, int>, int> cells_;  // (position, part): the flag that it was written is part -1
   std::map<std::tuple<int, int, int, ScalarType>, int> homes_;
-  std::optional<State> entered_;  // the state at the loop's first instruction with which the code is entered
+  std::map<int, State> entered_;  // by the first instruction of a loop: the state with which it was come to first
   std::map<std::string, int> versions_;
   std::map<PyCodeObject*, std::set<int>> targets_;
   struct Work {
@@ -659,6 +671,7 @@ class Translator final : public Builder {
   std::map<int, std::vector<int>> leads_to_;
   std::map<int, int> chunks_;  // of loops over so many at once: the block that begins a round, and that which counts
   std::vector<bool> touched_;  // The locals that the loop names.
+  std::vector<bool> given_;    // those that hold numbers at the entry (Hopes::whole)
   std::vector<int> changed_;   // those that it writes: the variable that tells whether it did
   std::vector<bool> stored_;   // The locals that this block has stored.
   int rounds_ = -1, others_ = -1;       // variables: rounds of loops over numbers, and of all others

@@ -61,6 +61,7 @@ struct Val {
   bool whole = false;    // views of what the code made: all of it, the array itself
   uint8_t born = 0;      // and how many frames there were up to the outermost one that held it
   int same = 0;          // views: those of one number are one object
+  bool given = false;    // numbers of Hopes::whole: it is the very object that the function was called with
   bool held = false;     // floats: the program may have this very object under another name
   std::vector<Val> items;
   // The number of a scalar: its value, or else the variable that holds it.
@@ -143,6 +144,18 @@ class Builder {
   int Call(const void* f, ScalarType t, std::vector<int> args) {
     return Emit(
         {.op = ScalarOp::kCall, .type = t, .imm = reinterpret_cast<int64_t>(f), .id = -2, .args = std::move(args)});
+  }
+  // pow(v, 2), for which `f` is asked where that may not be v * v.
+  int Square(const void* f, int v) {
+    const int id = Emit({.op = ScalarOp::kSquare,
+                         .type = ScalarType::kF64,
+                         .a = v,
+                         .exit = Exit(),
+                         .imm = reinterpret_cast<int64_t>(f),
+                         .id = -2});
+    NoteStays(ScalarOp::kMul, id, v, v);
+    IsFinite(id);
+    return id;
   }
   void ExitIf(int condition) { Emit({.op = ScalarOp::kExitIf, .a = condition, .exit = Exit()}); }
   // NumPy tells of it where an operation makes an infinity or a not-a-number of operands that are none. That is looked

@@ -1,0 +1,201 @@
+"""Functions all of whose loops are code, and which are called often: they become one code from their first instruction on."""
+
+import math
+
+import framejit
+import numpy as np
+import pytest
+from test_loops_compiled import observed, rng, scalar_loops  # noqa: F401 (a fixture for this file, too)
+from textbook_loops import PROGRAMS
+
+CALLS = 4000  # more than such a small function is called before that
+
+
+def called_often(program, *args, calls=CALLS):
+    compiled = framejit.compile(program, options={"leave": False})
+    for _ in range(calls):
+        compiled(*args)
+    return compiled
+
+
+def is_whole(compiled):
+    return any("as a whole" in note for note in compiled.cache_info()["notes"])
+
+
+def edges(image, low):
+    n, m = image.shape
+    out = np.zeros((n, m))
+    order = np.arange(n)
+    for i in range(1, n - 1):
+        for j in range(1, m - 1):
+            d = image[order[i + 1], j] - image[i - 1, j]
+            e = image[i, j + 1] - image[i, j - 1]
+            out[i, j] = math.sqrt(d * d + e * e) + low
+    total = 0.0
+    for i in range(n):
+        total += out[i, m // 2]
+    return out, total
+
+
+def test_a_function_is_one_code():
+    image = rng().random((24, 22))
+    compiled = called_often(edges, image, -0.5)
+    assert is_whole(compiled)
+    before = compiled.cache_info()["scalar_runs"]
+    for args in (
+        (image, -0.5),
+        (rng().random((17, 32)), 2.0),
+        (image[::-1, ::2], 1.5),
+        (image * 1e300, 0.0),
+        (image * np.nan, 0.0),
+        (np.zeros((0, 4)), 1.0),
+        (np.zeros((3, 0)), 1.0),
+        (image.astype(np.float32), 1.0),
+        (image, 3),
+        (rng().random((90, 80)), 0.0),  # more than such code makes
+        (image[0], 1.0),
+    ):
+        assert observed(compiled, edges, args, __file__) == observed(
+            edges, edges, args, __file__
+        )
+    assert compiled.cache_info()["scalar_runs"] > before
+
+
+def test_each_call_is_one_run():
+    image = rng().random((24, 22))
+    compiled = called_often(edges, image, -0.5)
+    before = compiled.cache_info()["scalar_runs"]
+    for _ in range(10):
+        compiled(image, -0.5)
+    assert compiled.cache_info()["scalar_runs"] == before + 10
+
+
+def filled(n, value, dtype):
+    out = np.full(n, value, dtype=dtype)
+    for i in range(1, n):
+        out[i] = out[i - 1]
+    return out, np.full((2, n), value), np.full_like(out, value)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.float32, np.float64])
+def test_full(dtype):
+    compiled = called_often(filled, 40, 61, dtype)
+    assert is_whole(compiled)
+    for args in (
+        (40, 61, dtype),
+        (45, 300, dtype),
+        (45, -1, dtype),
+        (0, 7, dtype),
+        (40, 2.5, dtype),
+        (-1, 3, dtype),
+        (3, True, dtype),
+    ):
+        assert observed(compiled, filled, args, __file__) == observed(
+            filled, filled, args, __file__
+        )
+
+
+# --- which object a result is --------------------------------------------------------------------------------------------------
+def counted(x):
+    s = 0
+    for i in range(len(x)):
+        s += i
+    return s
+
+
+def gives(x, marker):
+    for i in range(len(x)):
+        x[i] = i
+    return marker
+
+
+def keeps(x, marker):
+    keep = marker
+    for i in range(len(x)):
+        x[i] = i
+    return keep, x
+
+
+def chooses(x, marker):
+    for i in range(len(x)):
+        x[i] = i
+    return marker if len(x) > 3 else 1.5
+
+
+def most(x, marker):
+    t = 0.0
+    for i in range(len(x)):
+        t = max(t, x[i])
+    return max(marker, t)
+
+
+@pytest.mark.parametrize("program", [gives, keeps, chooses, most])
+def test_numbers_that_are_given_stay_the_objects_they_are(program):
+    x = np.zeros(50)
+    assert is_whole(called_often(counted, x))  # the same without such a number
+    for marker in (np.float64(3000.5), 2999.5, 10**9):
+        compiled = called_often(program, x, marker)
+        result = compiled(x, marker)
+        assert (result[0] if program is keeps else result) is marker
+        assert program is not keeps or result[1] is x
+
+
+# --- kinds ---------------------------------------------------------------------------------------------------------------------
+def test_kinds_that_change_in_an_outer_loop():
+    function, make = PROGRAMS["smith_waterman"]
+    args = make()
+    compiled = called_often(function, *args, calls=200)
+    assert observed(compiled, function, args) == observed(function, function, args)
+
+
+# --- squares -------------------------------------------------------------------------------------------------------------------
+def squares(x, y):
+    for i in range(len(x)):
+        y[i] = x[i] ** 2
+    return y
+
+
+def square_of(v, n):
+    s = 0.0
+    for i in range(n):
+        s = (v + i) ** 2
+    return s
+
+
+def test_squares_are_powers():
+    """pow of the C library is no product: one square in a thousand differs in its last place."""
+    x = rng().standard_normal(40_000) * 10.0 ** rng().integers(-60, 60, 40_000)
+    compiled = framejit.compile(squares)
+    for values in (
+        x,
+        x,
+        np.r_[x[:9], 0.0, -0.0, 1e-150, 3.0],
+        np.r_[x[:9], 1e200],
+        np.r_[1.0, np.inf, 2.0],
+        np.r_[np.nan, 1.0],
+        np.r_[2.0, 1e-170],
+    ):
+        args = values, np.zeros(len(values))
+        assert observed(compiled, squares, args, __file__) == observed(
+            squares, squares, args, __file__
+        )
+    assert compiled.cache_info()["scalar_runs"]
+    compiled = framejit.compile(square_of)
+    for v in (0.1, 0.1, -7.3, 1e160, math.inf, math.nan, 1e-200, 0.0):
+        args = v, 40
+        assert observed(compiled, square_of, args, __file__) == observed(
+            square_of, square_of, args, __file__
+        )
+
+
+# --- which loop becomes code ---------------------------------------------------------------------------------------------------
+def test_inner_loops_wait_for_an_outer_one_that_will_soon_be_worth_it():
+    function, make = PROGRAMS["fifteen"]
+    args = make()
+    compiled = framejit.compile(function, options={"leave": False})
+    for _ in range(8):
+        assert observed(compiled, function, args) == observed(function, function, args)
+    notes = [
+        note for note in compiled.cache_info()["notes"] if "is machine code" in note
+    ]
+    assert len(notes) == 1, notes
