@@ -173,6 +173,15 @@ def type_of(x):
     return type(x)
 
 
+def calling(function):
+    """`function` where C code calls it."""
+
+    def call(*args):
+        return function(*args)
+
+    return call
+
+
 def put(x, key, values):
     """x with values stored at an index."""
     y = x.clone()

@@ -79,6 +79,13 @@ PyObject* TypeInPython() {
   return function;
 }
 
+// A function of torch, likewise, which takes stand-ins for arrays for something else.
+PyObject* TorchInPython(PyObject* function) {
+  static PyObject* const calling = FromModule("framejit._functions", "calling");
+  const bool torch = PyCFunction_Check(function) && tensor::CalleeOf(function).name().starts_with("torch.");
+  return torch && calling ? PyObject_CallOneArg(calling, function) : nullptr;
+}
+
 // Answers torch.Tensor.__new__(type, tensor).
 bool TakesTensor(PyTypeObject* type, PyObject* const* args, Py_ssize_t nargs, Py_ssize_t total) {
   auto* base = reinterpret_cast<PyTypeObject*>(tensor::TorchLoaded() ? PlainTensorClass(false) : nullptr);
@@ -531,6 +538,9 @@ PyObject* CaptureSemantics::CallPureType(PyTypeObject* type, PyObject* const* ar
   if (type == &PyMap_Type && total && args[0] == reinterpret_cast<PyObject*>(&PyType_Type)) {
     v.data()[0] = TypeInPython();
     if (!v.data()[0] || !s_.SourceOf(v.data()[0])) return nullptr;
+  } else if (PyObject* called = type == &PyMap_Type && total ? TorchInPython(args[0]) : nullptr) {
+    v.data()[0] = s_.MarkFresh(called);
+    s_.Keep(called);
   }
   for (Py_ssize_t i = 0; i < total; ++i) {
     const std::optional<bool> known = GoneOver(s_, type, &v.data()[i]);

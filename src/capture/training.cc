@@ -233,6 +233,27 @@ Trace NoteWanted(const Trace& trace, const std::vector<tensor::OutputPlan>& plan
   return replay;
 }
 
+// Inputs that want gradients and are written become results: outputs of the graph. Throws Undifferentiable where
+// another result is the same value, as gradients of what is made of it would not come by the input.
+void NoteOverwritten(Graph* g, const Trace& trace, const std::vector<std::pair<int, int>>& deferred,
+                     tensor::Training* t) {
+  for (auto& [input, output] : deferred)
+    if (trace.tensors[trace.inputs[input]].meta.requires_grad)
+      throw Undifferentiable("an input with gradients is written beside a guess");
+  std::vector<Write> others;
+  for (const Write& w : g->writes) {
+    if (!trace.tensors[trace.inputs[w.input]].meta.requires_grad) {
+      others.push_back(w);
+      continue;
+    }
+    if (g->node(w.value).op == Op::kInput || std::count(g->outputs.begin(), g->outputs.end(), w.value))
+      throw Undifferentiable("an input with gradients becomes what another tensor is");
+    t->overwritten.emplace_back(w.input, static_cast<int>(g->outputs.size()));
+    g->outputs.push_back(w.value);
+  }
+  g->writes = std::move(others);
+}
+
 // The form in which a kernel of the framework runs attention, of every length if sizes are symbols.
 std::optional<autodiff::AttentionForm> FormOf(const Session& s, const std::vector<int64_t>& hints,
                                               const autodiff::AttentionRequest& request) {
@@ -530,8 +551,15 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tens
   Plan plan{std::make_shared<Graph>(s.graph()), {}, {}, {}, options, interpret};
   Graph& graph = *plan.graph;
   tensor::Training t;
+  NoteOverwritten(&graph, trace, writes, &t);
   Trace replay = NoteWanted(trace, plans, graph.outputs.size(), &t);
   std::set<int> written;
+  for (auto& [input, output] : t.overwritten) {
+    replay.outputs[output] = trace.inputs[input];
+    t.differentiable[output] = true;
+    written.insert(input);
+  }
+  const std::set<int> overwritten = written;
   for (const Write& w : graph.writes) written.insert(w.input);
   for (auto& [input, output] : writes) written.insert(input);
   for (auto& [now, input] : s.pending().rebound)  // that has other memory behind this run, or no gradients
@@ -579,6 +607,9 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tens
   plan.views = std::move(plan.kept.back());
   plan.kept.pop_back();
   KeepViews(graph, &plan.views, &t);
+  for (const tensor::Training::View& v : t.views)
+    if (v.base < 0 && overwritten.contains(~v.base))
+      throw Undifferentiable("others are made of a view of an input that is written with gradients");
   autodiff::Joint joint = autodiff::Differentiate(graph, t.wanted, t.differentiable, {}, plan.views);
   joint.region = plan.region;
   if (s.lowering().differentiates()) CheckZeros(graph, t);
@@ -592,7 +623,8 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tens
   plan.saved = autodiff::ChooseSaved(joint, passing, held);
   Graph ahead = autodiff::ForwardGraph(joint, plan.saved, &t.saved);
   for (const autodiff::SavedValue& v : t.saved)
-    if (written.contains(v.input)) throw Undifferentiable("an input that the gradients need is written");
+    if (written.contains(v.input) && !overwritten.contains(v.input))
+      throw Undifferentiable("an input that the gradients need is written");
   t.quietly = [](PyObject* (*f)(void*), void* ctx) {
     SuspendScope off;
     return f(ctx);
@@ -608,9 +640,14 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tens
   for (int i : written) {
     for (size_t k = 0; k < t.differentiable.size(); ++k)
       t.before[i] = t.before[i] || (t.differentiable[k] && t.needed[k][i]);
-    if (t.before[i] && t.wanted[i]) throw Undifferentiable("an input that gets gradients is written");
+    if (overwritten.contains(i)) t.before[i] = true;  // it is what the results are made of
+    if (t.before[i] && t.wanted[i] && !overwritten.contains(i))
+      throw Undifferentiable("an input that gets gradients is written");
   }
   LetOthersStand(&replay, t.made_of, &t.stands);
+  for (auto& [input, output] : t.overwritten)
+    if (!t.stands[output] && std::any_of(t.made_of.begin(), t.made_of.end(), [&](auto& of) { return of[output]; }))
+      throw Undifferentiable("an input is written with gradients, and it is not known from where on it is what it is");
   CheckStanding(trace, plans, t);
   t.replay = tensor::MakeTraceRunner(replay, constants);
   for (PyObject* o : constants) t.constants.push_back(Borrow(o));

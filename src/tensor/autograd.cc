@@ -55,6 +55,8 @@ PyObject* SegmentHook::Link(PyObject* head, int part, PyObject* link, PyObject* 
 
 // [states of the generators or None, for each input a copy or None]; null: a replay needs neither.
 PyObject* SegmentHook::Before(PyObject* const* inputs) {
+  std::optional<ModeSwitch> mode;
+  if (!t_.overwritten.empty()) mode.emplace().Set({true, false});  // such a copy leads gradients to what the input was
   const bool copies = std::find(t_.before.begin(), t_.before.end(), true) != t_.before.end();
   if (!t_.draws && !copies) return nullptr;
   Ref states(t_.draws ? Generators(t_.device) : Py_NewRef(Py_None));
@@ -74,8 +76,17 @@ PyObject* SegmentHook::Before(PyObject* const* inputs) {
   return all.release();
 }
 
-int SegmentHook::Attach(PyObject* const* inputs, PyObject** made, const int64_t* symbols, PyObject* before,
+int SegmentHook::Attach(PyObject* const* given, PyObject** made, const int64_t* symbols, PyObject* before,
                         MakeResult result_of) {
+  std::vector<PyObject*> as_before;
+  if (!t_.overwritten.empty()) as_before.assign(given, given + t_.wanted.size());
+  PyObject* const* const inputs = as_before.empty() ? given : as_before.data();
+  for (const auto& [input, output] : t_.overwritten) {
+    if (!before) return PyErr_SetString(PyExc_RuntimeError, "framejit: an input could not be copied"), -1;
+    as_before[input] = PyList_GET_ITEM(before, 1 + input);
+    if (!Ref(PyObject_CallMethod(given[input], "detach_", nullptr))) return -1;
+    Py_SETREF(made[output], Py_NewRef(given[input]));
+  }
   PyObject* apply = ApplyNode();
   auto* s = apply ? NewState(shared_from_this(), 0, nullptr) : nullptr;
   if (!s) return -1;
