@@ -1518,3 +1518,39 @@ def test_arrays_that_map_makes_tensors_of(fresh, make):
         for mine, theirs in zip(compiled(*call(k)), f(*call(k)), strict=True):
             assert mine.dtype == theirs.dtype
             torch.testing.assert_close(mine, theirs, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("kind", [dict, functools.partial(collections.defaultdict, list)])
+def test_dicts_that_take_over_others(fresh, kind):
+    """dict.update of dicts that come from outside, and by keywords; numbers that change cost no versions."""
+
+    def run(compile):
+        logs, state = kind(a=1), {"w": torch.ones(2), 3: "three"}
+
+        def f(x, news, k):
+            logs.update(news or {})
+            logs.update(state, k=k)
+            logs.update(last=x * 2)
+            logs.update()
+            return x + logs["w"] + logs.get("loss", 0), logs["k"]
+
+        f = compile(f)
+        out = []
+        for k in range(12):
+            state["w"] = state["w"] + 1
+            news = {"loss": 0.5 * k + 0.25, "t": torch.full((2,), k)} if k else None
+            out.append((*f(torch.ones(2) * k, news, k), list(logs), list(logs.values()), logs["w"] is state["w"], news is None or logs["t"] is news["t"]))
+        return out
+
+    def explained(f):
+        compiled = fresh.compile(f)
+
+        def call(*args):
+            told = fresh.explain(compiled)(*args)
+            assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+            assert fresh.cache_info(compiled)["segments"] <= 6
+            return told.result
+
+        return call
+
+    same(run(explained), run(lambda f: f))
