@@ -387,7 +387,9 @@ class SegmentBuilder {
     std::vector<bool> written(s_.input_sources().size());
     for (auto& w : s_.graph().writes) {
       written[w.input] = !s_.trace().calls.empty();
-      if (!s_.lowering().WritesInputWithGradients() || !s_.meta(s_.trace().inputs[w.input]).requires_grad) continue;
+      if (!s_.lowering().WritesInputWithGradients() || !s_.lowering().undifferentiable().empty() ||
+          !s_.meta(s_.trace().inputs[w.input]).requires_grad)
+        continue;
       for (const guard::Kind kind : {guard::Kind::kMade, guard::Kind::kNoHooks})  // Lowering::MayOverwrite
         s_.guards().Add(guard::Row{kind, s_.input_sources()[w.input]});
     }
