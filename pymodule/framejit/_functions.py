@@ -168,11 +168,6 @@ def tensor_of(value):
     return torch.from_numpy(array)
 
 
-def type_of(x):
-    """`type` where C code calls it."""
-    return type(x)
-
-
 def calling(function):
     """`function` where C code calls it."""
 

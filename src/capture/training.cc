@@ -254,6 +254,37 @@ void NoteOverwritten(Graph* g, const Trace& trace, const std::vector<std::pair<i
   g->writes = std::move(others);
 }
 
+// Likewise of the replay. written: gets these inputs.
+void AddOverwritten(const Trace& trace, Trace* replay, tensor::Training* t, std::set<int>* written) {
+  for (auto& [input, output] : t->overwritten) {
+    replay->outputs[output] = trace.inputs[input];
+    t->differentiable[output] = true;
+    written->insert(input);
+  }
+}
+
+// Which inputs must be kept as they were before the run. Throws Undifferentiable where that does not do.
+void NoteBefore(const std::set<int>& written, tensor::Training* t) {
+  std::map<int, int> overwritten(t->overwritten.begin(), t->overwritten.end());
+  for (const autodiff::SavedValue& v : t->saved)
+    if (written.contains(v.input) && !overwritten.contains(v.input))
+      throw Undifferentiable("an input that the gradients need is written");
+  t->before.resize(t->wanted.size());
+  for (int i : written) {
+    t->before[i] = overwritten.contains(i);  // it is what the results are made of
+    if (t->before[i]) continue;
+    for (size_t k = 0; k < t->differentiable.size(); ++k)
+      t->before[i] = t->before[i] || (t->differentiable[k] && t->needed[k][i]);
+    if (t->before[i] && t->wanted[i]) throw Undifferentiable("an input that gets gradients is written");
+  }
+  for (const tensor::Training::View& v : t->views)
+    if (v.base < 0 && overwritten.contains(~v.base))
+      throw Undifferentiable("others are made of a view of an input that is written with gradients");
+  for (auto& [input, output] : overwritten)
+    if (!t->stands[output] && std::any_of(t->made_of.begin(), t->made_of.end(), [&](auto& of) { return of[output]; }))
+      throw Undifferentiable("an input is written with gradients, and it is not known from where on it is what it is");
+}
+
 // The form in which a kernel of the framework runs attention, of every length if sizes are symbols.
 std::optional<autodiff::AttentionForm> FormOf(const Session& s, const std::vector<int64_t>& hints,
                                               const autodiff::AttentionRequest& request) {
@@ -554,12 +585,7 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tens
   NoteOverwritten(&graph, trace, writes, &t);
   Trace replay = NoteWanted(trace, plans, graph.outputs.size(), &t);
   std::set<int> written;
-  for (auto& [input, output] : t.overwritten) {
-    replay.outputs[output] = trace.inputs[input];
-    t.differentiable[output] = true;
-    written.insert(input);
-  }
-  const std::set<int> overwritten = written;
+  AddOverwritten(trace, &replay, &t, &written);
   for (const Write& w : graph.writes) written.insert(w.input);
   for (auto& [input, output] : writes) written.insert(input);
   for (auto& [now, input] : s.pending().rebound)  // that has other memory behind this run, or no gradients
@@ -607,9 +633,6 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tens
   plan.views = std::move(plan.kept.back());
   plan.kept.pop_back();
   KeepViews(graph, &plan.views, &t);
-  for (const tensor::Training::View& v : t.views)
-    if (v.base < 0 && overwritten.contains(~v.base))
-      throw Undifferentiable("others are made of a view of an input that is written with gradients");
   autodiff::Joint joint = autodiff::Differentiate(graph, t.wanted, t.differentiable, {}, plan.views);
   joint.region = plan.region;
   if (s.lowering().differentiates()) CheckZeros(graph, t);
@@ -622,9 +645,6 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tens
   }
   plan.saved = autodiff::ChooseSaved(joint, passing, held);
   Graph ahead = autodiff::ForwardGraph(joint, plan.saved, &t.saved);
-  for (const autodiff::SavedValue& v : t.saved)
-    if (written.contains(v.input) && !overwritten.contains(v.input))
-      throw Undifferentiable("an input that the gradients need is written");
   t.quietly = [](PyObject* (*f)(void*), void* ctx) {
     SuspendScope off;
     return f(ctx);
@@ -636,18 +656,8 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tens
   for (const tensor::Training::View& v : t.views) replay.outputs.push_back(trace.outputs[v.plan]);
   NoteOrder(replay, &t);
   KeepEdges(joint, trace, &t);
-  t.before.resize(t.wanted.size());
-  for (int i : written) {
-    for (size_t k = 0; k < t.differentiable.size(); ++k)
-      t.before[i] = t.before[i] || (t.differentiable[k] && t.needed[k][i]);
-    if (overwritten.contains(i)) t.before[i] = true;  // it is what the results are made of
-    if (t.before[i] && t.wanted[i] && !overwritten.contains(i))
-      throw Undifferentiable("an input that gets gradients is written");
-  }
   LetOthersStand(&replay, t.made_of, &t.stands);
-  for (auto& [input, output] : t.overwritten)
-    if (!t.stands[output] && std::any_of(t.made_of.begin(), t.made_of.end(), [&](auto& of) { return of[output]; }))
-      throw Undifferentiable("an input is written with gradients, and it is not known from where on it is what it is");
+  NoteBefore(written, &t);
   CheckStanding(trace, plans, t);
   t.replay = tensor::MakeTraceRunner(replay, constants);
   for (PyObject* o : constants) t.constants.push_back(Borrow(o));

@@ -33,6 +33,20 @@ bool ViewsNothing(PyObject** made) {
   return plain;
 }
 
+// Inputs that were overwritten are from now on the outputs that they became; as_before: all inputs, with those as they
+// were. It is false with an exception set.
+bool BecomeResults(const Training& t, PyObject* const* given, PyObject* before, PyObject** made,
+                   std::vector<PyObject*>* as_before) {
+  if (!before) return PyErr_SetString(PyExc_RuntimeError, "framejit: an input could not be copied"), false;
+  as_before->assign(given, given + t.wanted.size());
+  for (const auto& [input, output] : t.overwritten) {
+    (*as_before)[input] = PyList_GET_ITEM(before, 1 + input);
+    if (!Ref(PyObject_CallMethod(given[input], "detach_", nullptr))) return false;
+    Py_SETREF(made[output], Py_NewRef(given[input]));
+  }
+  return true;
+}
+
 }  // namespace
 
 // Nodes for the later parts of the backward pass hang on each other by scalars that nobody sees. They lie where the
@@ -79,14 +93,8 @@ PyObject* SegmentHook::Before(PyObject* const* inputs) {
 int SegmentHook::Attach(PyObject* const* given, PyObject** made, const int64_t* symbols, PyObject* before,
                         MakeResult result_of) {
   std::vector<PyObject*> as_before;
-  if (!t_.overwritten.empty()) as_before.assign(given, given + t_.wanted.size());
+  if (!t_.overwritten.empty() && !BecomeResults(t_, given, before, made, &as_before)) return -1;
   PyObject* const* const inputs = as_before.empty() ? given : as_before.data();
-  for (const auto& [input, output] : t_.overwritten) {
-    if (!before) return PyErr_SetString(PyExc_RuntimeError, "framejit: an input could not be copied"), -1;
-    as_before[input] = PyList_GET_ITEM(before, 1 + input);
-    if (!Ref(PyObject_CallMethod(given[input], "detach_", nullptr))) return -1;
-    Py_SETREF(made[output], Py_NewRef(given[input]));
-  }
   PyObject* apply = ApplyNode();
   auto* s = apply ? NewState(shared_from_this(), 0, nullptr) : nullptr;
   if (!s) return -1;
