@@ -7,6 +7,7 @@
 #include "capture/arg_vector.h"
 #include "capture/builtins.h"
 #include "capture/callees.h"
+#include "capture/containers.h"
 #include "capture/identity.h"
 #include "capture/modes.h"
 #include "capture/numbers/number_slots.h"
@@ -222,9 +223,14 @@ bool CCall::AnsweredByDict() {
     if (sem_.SetItem(args_[0], args_[1], args_[2]) < 0) return Done(nullptr);
     return Done(Py_NewRef(Py_None));
   }
-  if (PyDict_CheckExact(args_[0]) && s_.IsOutside(args_[0]) && owner_ == &PyDict_Type && !strcmp(name_, "update") &&
-      nargs_ == 2 && !kwnames_ && PyDict_CheckExact(args_[1]) && !s_.IsOutside(args_[1]))
-    return Done(sem_.UpdateDict(args_[0], args_[1]));
+  if (IsPlainDict(args_[0]) && s_.IsOutside(args_[0]) && owner_ == &PyDict_Type && !strcmp(name_, "update") &&
+      (nargs_ == 1 || (nargs_ == 2 && PyDict_CheckExact(args_[1]) && !s_.pending().Has(args_[1])))) {
+    Ref with(nargs_ == 2 ? Spread(s_, args_[1]) : PyDict_New());
+    Ref all(with ? PyDict_Copy(with.get()) : nullptr);
+    for (Py_ssize_t i = nargs_; all && i < total_; ++i)
+      if (PyDict_SetItem(all.get(), PyTuple_GET_ITEM(kwnames_, i - nargs_), args_[i]) < 0) return Done(nullptr);
+    return Done(all ? sem_.UpdateDict(args_[0], all.get()) : nullptr);
+  }
   if (PyDict_CheckExact(args_[0]) && s_.IsOutside(args_[0]) && !strcmp(name_, "clear") && nargs_ == 1 && !kwnames_) {
     Ref keys = KeysThere(s_, args_[0]);
     if (!keys) return Done(nullptr);

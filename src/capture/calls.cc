@@ -73,10 +73,13 @@ bool NotForC(Session& s, PyObject* o) {
   return EffectOfMethod(owner, name) != Effect::kPure && !(self && s.IsPrivate(self));
 }
 
-// `type` as a function that is captured: C code that called it itself would see stand-ins. It is kept for ever.
-PyObject* TypeInPython() {
-  static PyObject* const function = FromModule("framejit._functions", "type_of");
-  return function;
+// `type`, or a function of torch, as a function that is captured: C code that called it itself would see stand-ins. A
+// new reference; null: it is neither, or an error.
+PyObject* InPython(PyObject* function) {
+  static PyObject* const calling = FromModule("framejit._functions", "calling");
+  const bool torch = PyCFunction_Check(function) && tensor::CalleeOf(function).name().starts_with("torch.");
+  const bool wanted = torch || function == reinterpret_cast<PyObject*>(&PyType_Type);
+  return wanted && calling ? PyObject_CallOneArg(calling, function) : nullptr;
 }
 
 // Answers torch.Tensor.__new__(type, tensor).
@@ -529,9 +532,9 @@ PyObject* CaptureSemantics::CallPureType(PyTypeObject* type, PyObject* const* ar
   if ((type == &PyFloat_Type || type == &PyLong_Type || type == &PyBool_Type) && total == 1 && UsesContext(args[0]))
     return PyObject_CallOneArg(o, args[0]);  // of the number alone
   Vector v(nullptr, args, total);
-  if (type == &PyMap_Type && total && args[0] == reinterpret_cast<PyObject*>(&PyType_Type)) {
-    v.data()[0] = TypeInPython();
-    if (!v.data()[0] || !s_.SourceOf(v.data()[0])) return nullptr;
+  if (PyObject* called = type == &PyMap_Type && total ? InPython(args[0]) : nullptr) {
+    v.data()[0] = s_.MarkFresh(called);
+    s_.Keep(called);
   }
   for (Py_ssize_t i = 0; i < total; ++i) {
     const std::optional<bool> known = GoneOver(s_, type, &v.data()[i]);

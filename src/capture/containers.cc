@@ -27,7 +27,7 @@ int SetIn(PyObject* dict, PyObject* key, PyObject* value) {
 }
 
 bool IsPlainDict(PyObject* o) {
-  return PyDict_CheckExact(o) || PyODict_CheckExact(o);
+  return PyDict_CheckExact(o) || PyODict_CheckExact(o) || OfType(Py_TYPE(o), CType::kDefaultDict);
 }
 
 PyObject* Counted(Session& s, PyObject* o) {

@@ -10,7 +10,7 @@ namespace framejit::capture {
 Ref KeysOf(PyObject* dict);
 // dict[key] = value, of an OrderedDict in its own order. Null deletes the item.
 int SetIn(PyObject* dict, PyObject* key, PyObject* value);
-bool IsPlainDict(PyObject* o);  // a dict or an OrderedDict, and no subclass's
+bool IsPlainDict(PyObject* o);  // a dict, OrderedDict or defaultdict, and no subclass's
 // What the program sees of a container that is asked how many items it has. Null after a Break.
 PyObject* Counted(Session& s, PyObject* o);
 

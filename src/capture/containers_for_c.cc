@@ -44,7 +44,9 @@ PyObject* NewLike(PyObject* o) {
   if (PyTuple_CheckExact(o)) return PyTuple_New(PyTuple_GET_SIZE(o));
   if (PyList_CheckExact(o)) return PyList_New(PyList_GET_SIZE(o));
   if (PyODict_Check(o) && !PyDict_CheckExact(o)) return PyODict_New();  // Its items are in the same order.
-  return PyDict_Check(o) ? PyDict_New() : nullptr;
+  if (!OfType(Py_TYPE(o), CType::kDefaultDict)) return PyDict_Check(o) ? PyDict_New() : nullptr;
+  Ref make(PyObject_GetAttrString(o, "default_factory"));
+  return make ? PyObject_CallOneArg(reinterpret_cast<PyObject*>(Py_TYPE(o)), make.get()) : nullptr;
 }
 
 // The lists and tuples that an iterator made here has still to go through.

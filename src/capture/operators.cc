@@ -300,8 +300,7 @@ int CaptureSemantics::SetItem(PyObject* o, PyObject* key, PyObject* value) {
                                                                                          PyUnicode_InternFromString(
                                                                                              "__delitem__");
     PyObject* d = _PyType_Lookup(Py_TYPE(o), value ? setitem_name : delitem_name);
-    const bool stays = IsPlainDict(o) || (OfType(Py_TYPE(o), CType::kDefaultDict) && !s_.Find(o)->contents_noted);
-    if (stays && ComparesAsItIs(key) && (value || s_.GuardsKey(o, key))) {
+    if (IsPlainDict(o) && ComparesAsItIs(key) && (value || s_.GuardsKey(o, key))) {
       if (!value) {
         bool found;
         Ref old(s_.ReadDictItem(o, s_.SourceOf(o), key, &found));
@@ -310,7 +309,7 @@ int CaptureSemantics::SetItem(PyObject* o, PyObject* key, PyObject* value) {
       }
       return s_.WriteDictItem(o, key, value);
     }
-    if (PyDict_CheckExact(o) && value && IsTensor(key) && s_.GuardsKey(o, key)) {
+    if (IsPlainDict(o) && !PyODict_Check(o) && value && IsTensor(key) && s_.GuardsKey(o, key)) {
       Ref tensor = s_.AsKey(key);
       return tensor ? s_.WriteDictItem(o, tensor.get(), value) : -1;
     }

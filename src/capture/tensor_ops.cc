@@ -423,6 +423,7 @@ PyObject* TensorAttr(Session& s, PyObject* proxy, PyObject* name) {
     }
     return s.CallFramework(callee, &proxy, 1, nullptr);
   }
+  if (PyFunction_Check(descr)) s.SourceOf(descr);  // the class's own: none that was made here
   if (PyFunction_Check(descr) || dt == &PyMethodDescr_Type || dt == &PyWrapperDescr_Type)
     return PyMethod_New(descr, proxy);
   return s.Break(BreakId::kTensorProtocol, std::string("tensor.") + text);

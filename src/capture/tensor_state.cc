@@ -73,13 +73,6 @@ bool IsLeafInput(Session& s, int input) {
   return true;
 }
 
-bool IsView(PyObject* tensor) {
-  SuspendScope off;
-  Ref base(PyObject_GetAttrString(tensor, "_base"));
-  PyErr_Clear();
-  return !base || base.get() != Py_None;
-}
-
 bool SameShape(Session& s, const TensorMeta& a, const TensorMeta& b) {
   bool same = a.dtype == b.dtype && a.device == b.device && a.sizes.size() == b.sizes.size();
   for (size_t i = 0; same && i < a.sizes.size(); ++i) same = s.env().Eq(a.sizes[i], b.sizes[i]);
@@ -154,7 +147,7 @@ PyObject* Stop(Session& s, PyObject* tensor, const char* method, bool leaf) {
   if (Waits(s, tensor)) return nullptr;
   if (input >= 0) {
     PyObject* real = s.input_tensors()[input];
-    if (IsView(real) || (leaf && s.meta(id).requires_grad && !IsLeafInput(s, input))) return nullptr;
+    if (tensor::IsView(real) || (leaf && s.meta(id).requires_grad && !IsLeafInput(s, input))) return nullptr;
     if (!s.meta(id).requires_grad) return Py_NewRef(tensor);
     Alone(s, input);
   } else if (leaf || s.trace().tensors[id].base != id || s.lowering().IsLeaf(id)) {

@@ -95,7 +95,7 @@ class Runner : public GraphRunner {
       written_.push_back(w.input);
       bumps_.push_back(WritesTo(trace, w.input));
     }
-    for (const auto& [input, output] : check_.writes) counted_.push_back(WritesTo(trace, input) > 0);
+    for (const auto& [input, output] : check_.writes) counted_.push_back(WritesTo(trace, input));
     inference_ = torch_ && !trace.calls.empty() && trace.calls[0].mode.inference;
     for (const Node& n : g.nodes) {
       if (n.op != Op::kExtern || !n.attrs.call || n.attrs.call->callee == kTangent) continue;  // stand-ins never run
@@ -175,8 +175,11 @@ class Runner : public GraphRunner {
       Ref value(output(check_.outputs[k]));
       end = value ? check_.accept(k, value.get()) : EndOfCall();
     }
-    for (size_t w = 0; ok() && w < check_.writes.size(); ++w)
-      if (!Overwrite(inputs[check_.writes[w].first], made[check_.writes[w].second], counted_[w])) end = RunEnd::kRaised;
+    for (size_t w = 0; ok() && w < check_.writes.size(); ++w) {
+      const auto [input, output] = check_.writes[w];
+      if (!Overwrite(inputs[input], made[output], counted_[w] > 0)) end = RunEnd::kRaised;
+      for (int n = 1; ok() && !array_input_[input] && n < counted_[w]; ++n) BumpVersion(inputs[input]);
+    }
     if (!check_.outputs.empty()) std::fill(shared.begin(), shared.end(), Ref());  // views of what has no node yet
     std::fill_n(outputs, plans_.size(), nullptr);
     const auto early = [&](int n) { return outputs[n] = output(n); };
@@ -459,7 +462,7 @@ class Runner : public GraphRunner {
   std::vector<int> written_;
   std::map<int, int> versions_;  // graph outputs that the program has written: how often
   std::vector<int> bumps_;       // by those: how often the program writes it
-  std::vector<bool> counted_;    // by check_.writes: does its version tell of them?
+  std::vector<int> counted_;     // by check_.writes: how many of them its version tells of
   enum class Made : uint8_t { kTensor, kArray, kScalar };
   std::vector<Made> output_;
   std::vector<bool> array_input_;

@@ -398,6 +398,14 @@ bool HasHistory(PyObject* o) {
   return !ReadMeta(o, &m) || m.has_grad_fn;
 }
 
+bool IsView(PyObject* tensor) {
+  SavedError saved;
+  const OverridesOff off;
+  Ref base(PyObject_GetAttrString(tensor, "_base"));
+  PyErr_Clear();
+  return base.get() != Py_None;
+}
+
 bool RequiresGrad(PyObject* o) {
   const TorchApi* t = bound_torch;
   if (!t || !PyType_IsSubtype(Py_TYPE(o), t->tensor)) return false;

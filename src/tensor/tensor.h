@@ -66,6 +66,7 @@ struct Meta {
   char* low = nullptr;        // The lowest address that is touched.
 };
 bool ReadMeta(PyObject* o, Meta* out, const char** why = nullptr);
+bool IsView(PyObject* tensor);   // of torch's; true also where that cannot be known
 bool HasHistory(PyObject* o);    // Has an operation with gradients made it? True also where that cannot be known.
 bool RequiresGrad(PyObject* o);  // false for what is no torch tensor
 // Only what a guard compares (has_grad_fn is not filled); false if not a plain tensor. Hot: called per input per call.

@@ -1416,3 +1416,141 @@ def test_elements_of_numpy_arrays_in_training(fresh):
         got.backward(), want.backward()
         torch.testing.assert_close((got, xs[0].grad), (want, xs[1].grad))
     assert fresh.cache_info(compiled)["notes"] == []
+
+
+def test_a_step_ends_one_graph_at_backward(fresh):
+    """The call is one break, wherever it is met; plumbing of torch that it runs is none."""
+
+    def run(compile, momentum):
+        torch.manual_seed(0)
+        m = nn.Linear(4, 2)
+        optimizer = torch.optim.SGD(m.parameters(), 0.1, momentum=momentum)
+
+        def step(x):
+            optimizer.zero_grad()
+            loss = m(x).square().sum()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        compiled = compile(step)
+        return compiled, [compiled(torch.ones(3, 4) / (k + 1)).item() for k in range(5)], [p.detach().clone() for p in m.parameters()]
+
+    def explained(step):
+        def call(x):
+            told = fresh.explain(compiled)(x)
+            assert (told.graph_count, told.graph_break_count) == (2, 1), str(told)
+            return told.result
+
+        compiled = fresh.compile(step)
+        return call
+
+    for momentum in (0, 0.9):
+        torch.testing.assert_close(run(explained, momentum)[1:], run(lambda f: f, momentum)[1:], rtol=1e-6, atol=1e-7)
+
+
+def test_methods_of_results_are_those_of_the_class(fresh):
+    def f(x):
+        y = x + 1
+        return y.backward, y.__len__, y
+
+    method, length, y = fresh.compile(f)(torch.ones(2))
+    assert method.__func__ is torch.Tensor.backward and method.__self__ is y
+    assert length() == 2
+    told = fresh.explain(f)(torch.ones(2))
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+
+
+def test_defaultdicts_that_are_written_and_read_as_a_whole(fresh):
+    def run(compile):
+        counts, states, key = collections.defaultdict(float, a=1.0), collections.defaultdict(dict), torch.ones(3)
+
+        def f(x, name):
+            counts[name] += 0.5
+            counts["b"] = 2.0
+            y = x * sum(counts.values()) + len(counts)
+            counts["c"] += 1
+            state = states[key]
+            if "step" not in state:
+                state["step"], state["mean"] = 0, torch.zeros_like(x)
+            state["step"] += 1
+            state["mean"].mul_(0.5).add_(x)
+            return y + state["mean"], dict(counts), counts.copy(), list(counts.items()), "zz" in counts, repr(counts)
+
+        f = compile(f)
+        out = []
+        for k, name in enumerate(("a", "n", "n", "a")):
+            *whole, copied, items, there, text = f(torch.ones(3) * k, name)
+            assert type(copied) is collections.defaultdict and copied.default_factory is float and copied is not counts
+            state = states[key]
+            out.append((*whole, dict(copied), items, there, text, list(counts.items()), state["step"], state["mean"].clone()))
+        return out
+
+    def explained(f):
+        compiled = fresh.compile(f)
+
+        def call(*args):
+            told = fresh.explain(compiled)(*args)
+            assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+            return told.result
+
+        return call
+
+    same(run(explained), run(lambda f: f))
+
+
+@pytest.mark.parametrize("make", ["tensor", "as_tensor", "from_numpy"])
+def test_arrays_that_map_makes_tensors_of(fresh, make):
+    make = getattr(torch, make)
+
+    def f(arrays, x):
+        a, b = map(make, arrays)
+        (c,) = map(make, (x * 2,))
+        return a * 2, b + 1, c
+
+    def call(k):
+        return [np.full((3, 2), k, np.float32), np.arange(3) + k], np.ones(2) * k
+
+    told = fresh.explain(f)(*call(0))
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+    compiled = fresh.compile(f)
+    for k in range(3):
+        for mine, theirs in zip(compiled(*call(k)), f(*call(k)), strict=True):
+            assert mine.dtype == theirs.dtype
+            torch.testing.assert_close(mine, theirs, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("kind", [dict, functools.partial(collections.defaultdict, list)])
+def test_dicts_that_take_over_others(fresh, kind):
+    """dict.update of dicts that come from outside, and by keywords; numbers that change cost no versions."""
+
+    def run(compile):
+        logs, state = kind(a=1), {"w": torch.ones(2), 3: "three"}
+
+        def f(x, news, k):
+            logs.update(news or {})
+            logs.update(state, k=k)
+            logs.update(last=x * 2)
+            logs.update()
+            return x + logs["w"] + logs.get("loss", 0), logs["k"]
+
+        f = compile(f)
+        out = []
+        for k in range(12):
+            state["w"] = state["w"] + 1
+            news = {"loss": 0.5 * k + 0.25, "t": torch.full((2,), k)} if k else None
+            out.append((*f(torch.ones(2) * k, news, k), list(logs), list(logs.values()), logs["w"] is state["w"], news is None or logs["t"] is news["t"]))
+        return out
+
+    def explained(f):
+        compiled = fresh.compile(f)
+
+        def call(*args):
+            told = fresh.explain(compiled)(*args)
+            assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+            assert fresh.cache_info(compiled)["segments"] <= 6
+            return told.result
+
+        return call
+
+    same(run(explained), run(lambda f: f))

@@ -68,7 +68,7 @@ class Policy : public frame::FramePolicy {
     if (!active || ending) return false;
     if (active->fullgraph && active->AwaitsImports()) return false;  // this call imports, the next one is compiled
     if (!tensor::CaptureObstacle().empty()) {  // for all of this frame: what it is called under does not end in it
-      RememberObstacle(*active, frame);
+      if (active->fullgraph || !StateOf(*active, CodeOf(frame)).skip) RememberObstacle(*active, frame);
       return active->fullgraph;
     }
     const bool root = active->root_code.get() == reinterpret_cast<PyObject*>(fj_code(frame));
