@@ -271,27 +271,6 @@ class Folder {
     }
   }
 
-  // A part of what was put together that lies in one of the pieces is (a part of) that piece.
-  ValueId FoldPartOfCat(Node& n) {
-    const Node& cat = In(n, 0);
-    if (n.attrs.axes != cat.attrs.axes || n.attrs.axes.size() != 1 || !n.strides.empty()) return kNoValue;
-    const shape::Int start = n.attrs.syms[0], count = n.attrs.syms[1];
-    if (n.attrs.syms[2] != shape::Int(1)) return kNoValue;
-    shape::Int before = 0;
-    for (ValueId o : cat.operands) {
-      const shape::Int size = r_.node(o).type.shape[n.attrs.axes[0]], first = start - before;
-      before = before + size;
-      if (first == shape::Int(0) && count == size) return Use(n, o);
-      if (!first.is_const() || !count.is_const() || !size.is_const()) continue;
-      if (first.value() < 0 || first.value() + count.value() > size.value()) continue;
-      n.operands[0] = o;
-      n.attrs.syms[0] = first;
-      changed_ = true;
-      break;
-    }
-    return kNoValue;
-  }
-
   ValueId FoldView(Node& n) {
     const Node& in = In(n, 0);
     std::vector<int64_t>& axes = n.attrs.axes;
@@ -299,7 +278,6 @@ class Folder {
       CatInParts(n);
       return n.operands.size() == 1 ? Use(n, n.operands[0]) : kNoValue;
     }
-    if (n.op == Op::kSlice && in.op == Op::kCat) return FoldPartOfCat(n);
     if (n.op == Op::kPad) {
       bool nothing =
           std::all_of(n.attrs.syms.begin(), n.attrs.syms.end(), [](shape::Int i) { return i == shape::Int(0); });

@@ -12,6 +12,7 @@
 #include "runtime/cuda/driver.h"
 #include "surface/rows.h"
 #include "tensor/import.h"
+#include "tensor/run_context.h"
 #include "tensor/infer.h"
 #include "tensor/overrides.h"
 #include "tensor/told_once.h"
@@ -574,11 +575,11 @@ KeptMemory WhatIsKept(PyObject* kept, const std::vector<Ref>& operands, PyObject
 
 bool AreAlike(PyObject* a, PyObject* b) {
   std::vector<PyObject*> first, second;
-  Flatten(a, &first);
-  Flatten(b, &second);
+  if (!FlattenResults(a, &first) || !FlattenResults(b, &second)) return false;
   return std::equal(first.begin(), first.end(), second.begin(), second.end(), [](PyObject* x, PyObject* y) {
-    Meta mx, my;
-    return ReadMeta(x, &mx) && ReadMeta(y, &my) && mx.dtype == my.dtype && mx.sizes == my.sizes;
+    Meta m, n;
+    return ReadMeta(x, &m) && ReadMeta(y, &n) && m.dtype == n.dtype &&
+           std::equal(m.sizes, m.sizes + m.rank, n.sizes, n.sizes + n.rank);
   });
 }
 
