@@ -12,9 +12,9 @@
 #include "runtime/cuda/driver.h"
 #include "surface/rows.h"
 #include "tensor/import.h"
-#include "tensor/run_context.h"
 #include "tensor/infer.h"
 #include "tensor/overrides.h"
+#include "tensor/run_context.h"
 #include "tensor/told_once.h"
 #include "tensor/undo.h"
 
@@ -583,6 +583,20 @@ bool AreAlike(PyObject* a, PyObject* b) {
   });
 }
 
+// Has it results like `made` where nobody wants gradients, as in what runs forward? Some calls do not, but for the one
+// that all want.
+bool GivesTheSame(CallStep& step, const std::vector<Ref>& operands, PyObject* made) {
+  std::vector<Ref> detached;
+  std::vector<PyObject*> slots;
+  for (const Ref& r : operands) {
+    detached.emplace_back(PyObject_CallMethod(r.get(), "detach", nullptr));
+    slots.push_back(detached.back().get());
+    if (!slots.back()) return PyErr_Clear(), false;
+  }
+  Ref without(step.Invoke(slots.data(), nullptr));
+  return without ? AreAlike(made, without.get()) : (PyErr_Clear(), false);
+}
+
 // Null: that cannot be asked.
 Ref GradientsOnStandIns(const TorchApi& t, const Call& call, const std::vector<TensorMeta>& metas, Way way,
                         const std::vector<PyObject*>& constants, KeptMemory* kept) {
@@ -620,12 +634,7 @@ Ref GradientsOnStandIns(const TorchApi& t, const Call& call, const std::vector<T
       Ref left(PyObject_CallMethod(keeping.get(), "__exit__", "OOO", Py_None, Py_None, Py_None));
     }
     if (made && entered) *kept = WhatIsKept(list.get(), operands, made.get());
-    // What runs forward wants no gradients, and some calls then have other results beside the one that all want.
-    modes.Set({false, false});
-    Ref without(made ? step.Invoke(slots.data(), nullptr) : nullptr);
-    if (!without || !AreAlike(made.get(), without.get())) *kept = {};
-    PyErr_Clear();
-    modes.Set({true, false});
+    if (made && !GivesTheSame(step, operands, made.get())) *kept = {};
   }
   Ref all(!made                                                   ? nullptr
           : PyTuple_Check(made.get()) || PyList_Check(made.get()) ? PySequence_List(made.get())
