@@ -8,6 +8,7 @@ import math
 import random
 import re
 import signal
+import warnings
 
 import framejit
 import numpy as np
@@ -25,12 +26,16 @@ DTYPES = [
     "bool",
 ]
 
+OFTEN = 6  # One program of so many is called until all of it is one code, but
+MOST_CALLS = 6000  # not more often than that.
+
 
 class Writer:
     """The source of one function program(a, b, m, k, f, l, n), with arguments for it."""
 
     def __init__(self, seed):
         self.r = random.Random(seed)
+        self.often = seed % OFTEN == 0
         self.lines, self.names, self.fresh, self.depth = (
             [],
             ["k", "f"],
@@ -284,14 +289,16 @@ class Writer:
         self.depth -= 1
 
     def source(self):
-        self.put(1, "w = a[1:]")
+        self.put(1, "w = a" if self.often else "w = a[1:]")
         for _ in range(self.r.randint(0, 2)):
             self.statement(1, False)
         self.loop(1)
         if self.r.random() < 0.3:
             self.loop(1)
+        # Functions that give back the very numbers they were called with do not become code as a whole.
+        results = "k + 1, f + 1, w" if self.often else "k, f, w"
         return "\n".join(
-            ["def program(a, b, m, k, f, l, n):", *self.lines, "    return k, f, w", ""]
+            ["def program(a, b, m, k, f, l, n):", *self.lines, f"    return {results}", ""]
         )
 
     def arguments(self):
@@ -329,7 +336,7 @@ def one(seed, observe):
     `observe(function, plain, args, file)` tells all of a call."""
     writer = Writer(seed)
     text = PREAMBLE + writer.source()
-    calls = [writer.arguments() for _ in range(2)]
+    calls = [writer.arguments() for _ in range(4 if writer.often else 2)]
     file = f"<loops {seed}>"
     linecache.cache[file] = (len(text), None, text.splitlines(True), file)
 
@@ -381,9 +388,29 @@ def pairs(expected, got):
         yield f"expected {str(expected)[:300]}\ngot      {str(got)[:300]}"
 
 
+def is_whole(compiled):
+    return any("as a whole" in note for note in compiled.cache_info()["notes"])
+
+
+def until_whole(compiled, args):
+    """Calls it until all of the function is one code. Many never are."""
+    for done in range(MOST_CALLS):
+        if done % 64 == 63 and (is_whole(compiled) or not compiled.cache_info()["scalar_runs"]):
+            return
+        own = [a.copy() if isinstance(a, (np.ndarray, list)) else a for a in args]
+        with warnings.catch_warnings(), contextlib.suppress(Exception):
+            warnings.simplefilter("ignore")
+            compiled(*own)
+
+
 def compare(program, calls, observe, file):
-    compiled = framejit.compile(program)
-    for args in [calls[0]] * 3 + [calls[1]] * 2 + [calls[0]]:
+    """`calls` are two sets of arguments, or more if the function is to be called often."""
+    compiled = framejit.compile(program, options={"leave": False} if calls[2:] else None)
+    for args in [calls[0]] * 3 + [calls[1]] * 2 + [calls[0]] + [None] * bool(calls[2:]) + calls[2:] * 2:
+        if args is None:
+            with contextlib.suppress(TooLong), limited(30):
+                until_whole(compiled, calls[0])
+            continue
         try:
             with limited(1):
                 expected = observe(program, program, args, file)

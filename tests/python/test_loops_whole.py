@@ -5,7 +5,7 @@ import math
 import framejit
 import numpy as np
 import pytest
-from test_loops_compiled import observed, rng, scalar_loops  # noqa: F401 (a fixture for this file, too)
+from test_loops_compiled import described, observed, rng, scalar_loops  # noqa: F401 (a fixture for this file, too)
 from textbook_loops import PROGRAMS
 
 CALLS = 4000  # more than such a small function is called before that
@@ -199,3 +199,92 @@ def test_inner_loops_wait_for_an_outer_one_that_will_soon_be_worth_it():
         note for note in compiled.cache_info()["notes"] if "is machine code" in note
     ]
     assert len(notes) == 1, notes
+
+
+# --- several loops over parts of one array -------------------------------------------------------------------------------------
+def shifted(a, b, n):
+    out = np.zeros(n)
+    for i in range(n):
+        out[i] = a[i]
+        b[i] = out[i] * 0.5
+        out[i] += a[i]
+    a, b = b, a
+    for i in range(n):
+        a[i], b[i] = b[i], a[i] + 1
+    total = 0.0
+    for i in range(n):
+        total += a[i] * b[n - 1 - i]
+    return out, a, total
+
+
+def products(a, b, n):
+    """Products of columns, with stores into both matrices between them and between the loops."""
+    s = 0.0
+    for k in range(n):
+        row, column = a[k], b[:, k]
+        for j in range(n):
+            s += np.dot(a[:, 0], b[:, j])
+            column[j] = s * 1e-2
+            row[n - 1 - j] += 1e-3
+    for k in range(n):
+        for j in range(n):
+            s += a[:, j] @ b[:, k]
+            a[j, k], b[k, j] = b[j, k], a[k, j]
+    return s
+
+
+def leaves(a, b, n):
+    """Products, and exits in the middle of a row of them."""
+    s = 0.0
+    for k in range(n):
+        for j in range(n):
+            s += np.dot(a[k:, k], b[k:, j])
+            b[k, j] = 1.0 / (s * s * 1e-3 - 1.0)
+            if b[k, j] > 0:
+                s = b[k, j] * 0.5
+                break
+    for j in range(n):
+        s += np.dot(a[:, 1], b[:, j])
+        a[j if abs(s) < 9 else j + n, 0] = s
+    return s
+
+
+def vectors(n):
+    """Pairs of vectors in one array, by their slices of it."""
+    ends = slice(0, n), slice(1, n + 1), slice(n - 1, None, -1), slice(0, 2 * n, 2), slice(2 * n - 1, n - 1, -1)
+    return [(one, other) for one in ends for other in ends]
+
+
+def matrices(n):
+    ends = np.s_[:n, :n], np.s_[1 : n + 1, :n], np.s_[:n, 1 : n + 1], np.s_[n - 1 :: -1, :n], np.s_[:n, n - 1 :: -1], np.s_[: 2 * n : 2, : 2 * n : 2]
+    return [(one, other) for one in ends for other in ends]
+
+
+def outcome(function, base, one, other, n, turned):
+    base = base.copy()
+    a, b = base[one], base[other]
+    try:
+        result = function(a, b.T if turned else b, n)
+    except (IndexError, ZeroDivisionError) as error:
+        result = type(error), str(error)
+    return described(result), described(base)
+
+
+@pytest.mark.parametrize(
+    ("program", "n", "places"), [(shifted, 40, vectors), (products, 12, matrices), (leaves, 12, matrices)], ids=["shifted", "products", "leaves"]
+)
+def test_parts_of_one_array_in_several_loops(program, n, places):
+    base = rng().standard_normal((3 * n,) * (2 if places is matrices else 1)) * 3
+    separate = [base[place].copy() * 0.01 for place in places(n)[1]]
+    compiled = framejit.compile(program, options={"leave": False})
+    for _ in range(CALLS):
+        compiled(*(x.copy() for x in separate), n)
+        if is_whole(compiled):
+            break
+    assert is_whole(compiled)
+    before = compiled.cache_info()["scalar_runs"]
+    for _ in range(2):
+        for one, other in places(n):
+            for turned in (False, True):
+                assert outcome(compiled, base, one, other, n, turned) == outcome(program, base, one, other, n, turned), (one, other, turned)
+    assert compiled.cache_info()["scalar_runs"] > before
