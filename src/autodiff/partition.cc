@@ -11,6 +11,7 @@
 #include "graph/device.h"
 #include "graph/effects.h"
 #include "graph/hints.h"
+#include "graph/kept.h"
 #include "graph/raises.h"
 #include "graph/views.h"
 
@@ -197,7 +198,10 @@ class Copier {
     Node n = from_.node(node);
     for (size_t i = 0; i < operands.size(); ++i) n.operands[i] = map_.at(operands[i]);
     n.derivative.reset();
-    if (n.op == Op::kExtern) n.attrs.axes.clear();         // what is known of its derivative
+    if (n.op == Op::kExtern) {  // what its derivative asks for
+      n.attrs.axes.clear();
+      n.attrs.name.clear();
+    }
     if (n.op == Op::kExtern && n.attrs.call->mode.grad) {  // the framework must not track what is tracked here
       auto call = std::make_shared<Call>(*n.attrs.call);
       call->mode.grad = false;
@@ -247,6 +251,8 @@ std::vector<ValueId> Memories(const Graph& g) {
     if (n.op == Op::kCast && n.derivative && n.derivative->rule == "stop") view = layout[of];
     if (n.op == Op::kPermute || n.op == Op::kBroadcast || n.op == Op::kSlice || n.op == Op::kReshape)
       view = ViewLayout(n, g.node(of).type, layout[of]);
+    if ((n.op == Op::kExtern || n.op == Op::kResult) && g.node(n.op == Op::kExtern ? v : of).attrs.name == kViews)
+      view = layout[v];  // a call that returns views
     if (!view) continue;
     memory[v] = memory[of];
     layout[v] = std::move(*view);

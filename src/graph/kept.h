@@ -5,6 +5,9 @@
 
 namespace framejit {
 
+// The name of a call's node whose results are views of its one operand.
+inline constexpr char kViews[] = "views";
+
 struct KeptMemory {
   bool known = false;
   bool others = false;                  // what the call made inside

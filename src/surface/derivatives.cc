@@ -104,7 +104,8 @@ static bool IsSeveral(Callee callee) {
 }
 
 void Derivatives::NoteHeld(const Call& call, size_t nodes) {
-  for (TraceId t : call.results) held_.push_back(objects_[t].value);
+  for (TraceId t : call.results)
+    if (objects_[t].root == t) held_.push_back(objects_[t].value);  // no view
   if (call.results.empty() && !call.args.empty() && call.args[0].is(Arg::Kind::kTensor))
     held_.push_back(objects_[call.args[0].t].value);
   const bool all = call.callee.Has(kKeepsNoOperand) || IsSeveral(call.callee);

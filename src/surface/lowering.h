@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "graph/arguments.h"
+#include "graph/kept.h"
 #include "shape/typical.h"
 #include "surface/derivatives.h"
 #include "surface/numpy_transforms.h"
@@ -102,6 +103,12 @@ struct Lowering::Impl {
   struct ExternTypes {
     std::vector<TensorType> types;
     std::vector<shape::Ints> strides;
+    bool views = false;  // of the one operand
+    ValueId Make(Builder& b, const std::shared_ptr<Call>& request, std::vector<ValueId> operands) const {
+      const ValueId node = b.Extern(request, std::move(operands), types, strides);
+      if (views) b.graph().nodes[node].attrs.name = kViews;
+      return node;
+    }
     ValueId ValueOf(ValueId node, size_t i) const {
       return types.size() == 1 ? node : static_cast<ValueId>(node + 1 + i);
     }

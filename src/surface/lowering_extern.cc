@@ -132,7 +132,7 @@ std::vector<ValueId> Lowering::Impl::ExternValues(const std::shared_ptr<Call>& r
   for (TraceId t : ids) from.push_back(objects.Materialised(t));
   for (size_t i = 0; i < from.size() && i < told.size(); ++i)
     if (told[i]) from[i] = builder.Barrier(from[i]);
-  const ValueId node = builder.Extern(request, from, results.types, results.strides);
+  const ValueId node = results.Make(builder, request, from);
   if (told.size() > from.size())  // KeptMemory
     builder.graph().nodes[node].attrs.axes.assign(told.begin() + static_cast<std::ptrdiff_t>(from.size()), told.end());
   for (size_t i = 0; i < results.types.size(); ++i) values.push_back(results.ValueOf(node, i));
@@ -162,7 +162,7 @@ void Lowering::Impl::FollowView(TraceId id, TraceId from, const std::shared_ptr<
   const bool contiguous = IsContiguous(env(), meta(o.parent));
   o.view.forward = [request, results, i, contiguous](Builder& b, ValueId parent) {
     if (contiguous) parent = RowByRow(b.graph(), parent);
-    return results.ValueOf(b.Extern(request, {parent}, results.types, results.strides), i);
+    return results.ValueOf(results.Make(b, request, {parent}), i);
   };
 }
 
@@ -202,8 +202,11 @@ void Lowering::Impl::Extern(Call& call, bool model) {
     results.types.push_back({m.dtype, m.sizes, m.device});
     results.strides.push_back(m.strides);
   }
-  const bool nothing = !inferred.aliases.empty() && std::all_of(inferred.aliases.begin(), inferred.aliases.end(),
-                                                                [](const Inferred::Alias& a) { return a.same; });
+  const auto all = [&](auto&& is) {
+    return !inferred.aliases.empty() && std::all_of(inferred.aliases.begin(), inferred.aliases.end(), is);
+  };
+  const bool nothing = all([](const Inferred::Alias& a) { return a.same; });
+  results.views = all([](const Inferred::Alias& a) { return a.operand >= 0; });
   std::vector<ValueId> values;
   if (nothing) {  // it returns what it was given
     values.assign(results.types.size(), kNoValue);

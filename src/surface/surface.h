@@ -36,7 +36,7 @@ struct Decline : std::runtime_error {
 };
 
 // Says for each operand of a call without a row whether it wants a gradient and the framework gives it none, not even
-// zeros.
+// zeros. What the call's derivative keeps may follow, as numbers of KeptMemory.
 using WithoutGradientFn = std::function<std::vector<bool>(const Call& call, const std::vector<TensorMeta>& operands)>;
 
 // Turns a growing Trace into a growing Graph.

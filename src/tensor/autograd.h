@@ -127,13 +127,14 @@ PyTypeObject* DataParallelType();
 // The bytes of the buckets of gradients of such a module. The last number holds for all buckets that follow.
 std::vector<int64_t> BucketBytes(PyObject* module);
 
-// For each operand of a call whose results want gradients: does the framework give it none, not even zeros? The sizes
-// must be numbers.
+// For each operand of a call whose results want gradients: does the framework give it none, not even zeros? Then what
+// it keeps for the derivative, as numbers of KeptMemory, if that is known. The sizes must be numbers.
 std::vector<bool> WithoutGradient(const Call& call, const std::vector<TensorMeta>& operands,
                                   const std::vector<PyObject*>& constants);
 
 // A callable (which, operands, args, kwargs, grads) -> gradients of operands[i] for i in `which`: the framework's own
-// derivative of the callee, whose float results (in order) receive grads (None: nothing). New reference.
+// derivative of the callee, whose float results (in order) receive grads (None: nothing). Two arguments may follow: for
+// each operand and for each result None, or the tensor that is read where the framework kept this one. New reference.
 PyObject* MakeVjp(const std::string& callee);
 
 // (grad, x, weight, bias or None, stride 2x, padding 2x, dilation 2x): runtime/depthwise.h on torch's tensors.

@@ -111,14 +111,15 @@ PyObject* Differentiate(PyObject* callable, PyObject* const* args, Py_ssize_t n,
     held.push_back(std::move(leaf));
   }
   Ref a(Substitute(args[2], stand_ins)), k(Substitute(args[3], stand_ins));
-  Ref value, moved(PyList_New(0)), standing;
+  Ref value, standing, moved(PyList_New(0));
+  if (!moved) return nullptr;
+  for (size_t i = 0; n == 7 && i < held.size(); ++i)
+    if (!NoteMoved(moved.get(), held[i].get(), args[5], i)) return nullptr;
   if (n == 7) {
     Ref module(Import("framejit._gradients"));
     standing = Ref(module ? PyObject_CallMethod(module.get(), "standing", "O", moved.get()) : nullptr);
     Ref entered(standing ? PyObject_CallMethod(standing.get(), "__enter__", nullptr) : nullptr);
     if (!entered) return nullptr;
-    for (size_t i = 0; i < held.size(); ++i)
-      if (!NoteMoved(moved.get(), held[i].get(), args[5], i)) return nullptr;
   }
   if (a && k && IsVjp(callable)) {
     value = Ref(Differentiate(PyCFunction_GET_SELF(callable), reinterpret_cast<PyTupleObject*>(a.get())->ob_item,
