@@ -42,7 +42,9 @@ def call(function, *args, own=None):
     if error is not None and error.number == own:
         function = _answering(function, error.result)
     run = differentiated()
-    return function.apply(*args) if run is None else _sparing(function, run, args)
+    if run is None or not isinstance(function, type):  # a call that is made again (framejit._wrappers.Again) has no backward of its own
+        return function.apply(*args)
+    return _sparing(function, run, args)
 
 
 _state = _local()

@@ -170,22 +170,24 @@ def _decides(nested):
     return nested._offsets if nested._lengths is None else nested._lengths
 
 
-def _renewed(nested):
+def _renewed(nested, decides=None):
+    """decides: what gives the ragged dimension its size instead."""
     names, metadata = nested.__tensor_flatten__()
-    return type(nested).__tensor_unflatten__({name: getattr(nested, name) for name in names}, metadata, None, None)
+    inner = {name: getattr(nested, name) for name in names}
+    if decides is not None:
+        inner["_offsets" if nested._lengths is None else "_lengths"] = decides
+    return type(nested).__tensor_unflatten__(inner, metadata, None, None)
 
 
 class Sizes:
     """While it is on, tensors give ragged dimensions the sizes that others gave them in the first pass: torch has compared the real ones."""
 
-    def __init__(self, pairs):
+    def __init__(self):
         module = sys.modules.get("torch.nested._internal.nested_tensor")
         self.registry = module and module._tensor_symint_registry
-        self.pairs, self.before = list(pairs), []
+        self.before, self.aliases = [], []
 
     def __enter__(self):
-        for tensor, size in self.pairs:
-            self.give(tensor, size)
         return self
 
     def __exit__(self, *_):
@@ -196,17 +198,22 @@ class Sizes:
                 self.registry[tensor] = size
 
     def give(self, tensor, size):
+        """The tensor, with this size; where it has got another one, as one tensor in the place of two has, it is an alias."""
+        if any(t is tensor and self.registry[t] is not size for t, _ in self.before):
+            self.aliases.append((tensor.detach(), tensor))
+            tensor = self.aliases[-1][0]
         self.before.append((tensor, self.registry.get(tensor)))
         self.registry[tensor] = size
+        return tensor
 
     def alike(self, result, gradient):
         """The gradient of a result, with the result's sizes."""
         if not isinstance(result, _classes()) or not isinstance(gradient, _classes()):
             return gradient
-        self.give(_decides(gradient), size_by(_decides(result)))
-        return _renewed(gradient)
+        return _renewed(gradient, self.give(_decides(gradient), size_by(_decides(result))))
 
-
-def renewed(t):
-    """A nested tensor with the sizes that are torch's again."""
-    return _renewed(t) if isinstance(t, _classes()) else t
+    def renewed(self, t):
+        """Afterwards: a nested tensor with the sizes that are torch's again."""
+        if not isinstance(t, _classes()):
+            return t
+        return _renewed(t, next((of for alias, of in self.aliases if alias is _decides(t)), None))

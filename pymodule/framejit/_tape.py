@@ -94,6 +94,7 @@ class Tape:
         self.leaves, self.results = [], []  # what gradients go to, and come from: stand-ins, or wrappers around them
         self.kept, self.versions, self.forms = [], [], None  # by torch for derivatives, in its order; how each is made of the plain tensors that a run keeps
         self.now = threading.local()
+        self.symbolic = False  # a wrapper makes its sizes of the tensors in it
         self.symbols, self.values = [], ()  # numbers of torch's that stand for symbols of the capture, by weak references; what a run keeps of them
         self.ragged = []  # which of the plain tensors that a run keeps give a ragged dimension its size, and the size
         self.nodes = []  # that made what is kept
@@ -106,6 +107,7 @@ class Tape:
 
     def open(self, wrapper):
         """Of one whose class makes its sizes of the tensors in it: what may change from batch to batch is a symbol from the beginning."""
+        self.symbolic = True
         for name in wrapper.__tensor_flatten__()[0]:
             tensor = getattr(wrapper, name)
             may_change = getattr(tensor, "_dynamo_propagated_dynamic_indices", None) or getattr(tensor, "_dynamo_dynamic_indices", None)
@@ -236,6 +238,7 @@ class Tape:
             def backward_pass(kept, numbers, gradients):
                 return pull(tape, given, wanted, kept, numbers, gradients)
 
+            backward_pass.__code__ = backward_pass.__code__.replace()  # each has versions of its own
             self.passes[key] = compile(backward_pass)
         with torch._C._EnableTorchFunction():  # a class may have turned that off around the whole backward pass
             return self.passes[key](kept, numbers, tuple(gradients[i] for i in given))
@@ -244,14 +247,16 @@ class Tape:
 def pull(tape, given, wanted, kept, numbers, gradients):
     """The gradients of leaves, None for those that are not wanted or do not matter."""
     before = getattr(tape.now, "kept", None), getattr(tape.now, "numbers", None)
-    tape.now.kept, tape.now.numbers = kept, numbers
+    tape.now.kept, tape.now.numbers = list(kept), numbers
     try:
         leaves = [leaf for leaf, want in zip(tape.leaves, wanted) if want]
-        with _jagged.Sizes((kept[i], size) for i, size in tape.ragged) as sizes:
+        with _jagged.Sizes() as sizes:
+            for i, size in tape.ragged:
+                tape.now.kept[i] = sizes.give(kept[i], size)
             gradients = [sizes.alike(tape.results[i], g) for i, g in zip(given, gradients)]
             with torch.autograd.set_multithreading_enabled(False), _AsGiven(tape.now):
                 found = torch.autograd.grad([tape.results[i] for i in given], leaves, gradients, retain_graph=True, allow_unused=True)
-        found = map(_jagged.renewed, found)
+        found = map(sizes.renewed, found)
         return tuple(next(found) if want else None for want in wanted)
     finally:
         tape.now.kept, tape.now.numbers = before

@@ -72,6 +72,9 @@ class Number:
     def _wrap(self, value):
         return Number(value, self.tape)
 
+    def _text(self):  # where torch tells of it
+        return str(self.value)
+
     def neg(self):
         return Number(symbolic("sub", 0, self.value), self.tape)
 
@@ -87,6 +90,7 @@ class Number:
     guard_int = int_ = constant_int = _number
     guard_float = lambda self, *_: float(self._number())
     guard_bool = bool_ = constant_bool = statically_known_true = expect_true = expect_size = guard_size_oblivious = guard_or_true = guard_or_false = _truth
+    str = _graph_repr = _text
     wrap_int = wrap_bool = wrap_float = _wrap
     sym_and = and_ = lambda self, other: Number(self._truth() and other._truth())
     sym_or = or_ = lambda self, other: Number(self._truth() or other._truth())

@@ -237,8 +237,12 @@ PyObject* CaptureSemantics::Call(PyObject* callable, PyObject* const* args_in, s
   if (PyFunction_Check(callable) && IsHigherOrder(callable))
     if (PyObject* r = CallHigherOrder(args, nargs, kwnames); r || s_.broken() || PyErr_Occurred()) return r;
   if (PyFunction_Check(callable) && (IsPull(callable) || IsMethodOfC(callable))) {
-    if (TapeOf(s_)) return TapeOf(s_)->Call(callable, args, nargs, kwnames);
-    return Tape::Ask(s_), s_.Break(BreakId::kSubclass, "what only torch itself does with wrappers");
+    const bool symbolic = IsPull(callable) && nargs && HasSymbols(args[0]);
+    if (Tape* tape = TapeOf(s_)) {
+      tape->symbolic |= symbolic;
+      return tape->Call(callable, args, nargs, kwnames);
+    }
+    return Tape::Ask(s_, symbolic), s_.Break(BreakId::kSubclass, "what only torch itself does with wrappers");
   }
   if (PyFunction_Check(callable))
     return IsFunctionApply(callable) ? CallCustom(args, nargs, kwnames) : CallPython(callable, args, nargs, kwnames);

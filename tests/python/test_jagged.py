@@ -83,6 +83,50 @@ def test_a_model_in_training_is_one_graph():
     assert info["breaks"] == 0 and info["recompiles"] <= 1
 
 
+def test_the_backward_pass_is_compiled_for_all_batches():
+    """What changes becomes a symbol, one after the other."""
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.LayerNorm(16), torch.nn.Linear(16, 8))
+    compiled = framejit.compile(lambda x: net(x).values())
+    for lengths in LENGTHS + ((1, 1), (9, 2), (3, 1, 1, 1), (7, 6)):
+        x = batch(*lengths).requires_grad_()
+        y = compiled(x)
+        (backward,) = y.grad_fn.tape.passes.values() or [None]
+        before = backward and len(backward.graphs)
+        got, expected = (torch.autograd.grad(out.sin().sum(), [*net.parameters(), x]) for out in (y, net(x).values()))
+        same(got, expected)
+    assert len(backward.graphs) == before <= 4  # the last batches need none
+    assert not framejit.cache_info(backward)["breaks"] and not compiled.cache_info()["breaks"]
+
+
+@pytest.mark.parametrize("results", (lambda x, y: x.values() * y.values(), lambda x, y: (x * 2, y * 3)), ids=("plain", "nested"))
+def test_one_batch_in_the_place_of_two(results):
+    """Of a graph whose backward pass knows two ragged sizes."""
+    compiled = framejit.compile(results)
+    given = [[batch(*n).requires_grad_() for n in lengths] for lengths in (((3, 5), (5, 3)), ((2, 4), (3, 3)))]
+    given += [[x, x] for x in (batch(4, 3).requires_grad_(), batch(1, 4).requires_grad_())]
+    for x, y in given:
+        found = []
+        for f in (compiled, results):
+            out = [t.values() if t.is_nested else t for t in parts(f(x, y))]
+            found.append(torch.autograd.grad(sum(t.sin().sum() for t in out), [x, y]))
+        same(*found)
+        assert [t._size for t in found[0]] == [x._size, y._size]
+    assert not compiled.cache_info()["breaks"] and compiled.graphs
+
+
+def test_many_graphs_have_backward_passes_of_their_own():
+    """Each is compiled, however many there are."""
+    x = batch(3, 5).requires_grad_()
+    functions = lambda x: (x * 2).values(), lambda x: x.sin().values(), lambda x: x.cos().values(), lambda x: x.exp().values()
+    with framejit.config.patch(max_entries=2):
+        for f in functions:
+            y = framejit.compile(f)(x)
+            same(torch.autograd.grad(y.sum(), [x]), torch.autograd.grad(f(x).sum(), [x]))
+            (backward,) = y.grad_fn.tape.passes.values()
+            assert len(backward.graphs) == 1
+
+
 FUNCTIONS = {
     "linear": lambda x: F.linear(x, torch.ones(4, 8)),
     "normalized": lambda x: F.layer_norm(x, (8,)).relu().sigmoid(),

@@ -57,6 +57,13 @@ bool IsPull(PyObject* function) {
   return pull && function == pull;
 }
 
+bool HasSymbols(PyObject* tape) {
+  SuspendScope off;
+  Ref symbolic(PyObject_GetAttrString(tape, "symbolic"));
+  PyErr_Clear();
+  return symbolic.get() == Py_True;
+}
+
 PyObject* Tape::Leave() {
   static PyObject* const leave = FromModule("framejit._tape", "leave");
   return leave;

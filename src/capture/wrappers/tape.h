@@ -133,6 +133,7 @@ bool MadeInC(PyTypeObject* type);
 bool IsMethodOfC(PyObject* function);
 // Is it framejit._tape.pull, which torch calls as a whole?
 bool IsPull(PyObject* function);
+bool HasSymbols(PyObject* tape);  // Are there symbols for sizes in what this framejit._tape.Tape noted?
 
 }  // namespace framejit::capture
 
