@@ -42,6 +42,16 @@ bool Stores(DType from, DType to) {
 
 }  // namespace
 
+void Translator::Give(Val& v, bool given) {
+  v.given = given;
+  for (Val& item : v.items) Give(item, given);
+}
+
+void Translator::WantNotGiven(const Val& v) {
+  if (v.given) throw Unsupported{"a number that the function was called with is kept"};
+  for (const Val& item : v.items) WantNotGiven(item);
+}
+
 // --- loops
 //
 // Emits `body` for every number below `count`. If this is the innermost loop, what its rounds read and write does not

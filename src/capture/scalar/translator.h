@@ -458,14 +458,8 @@ class Translator final : public Builder {
     if (s.frames.size() == 1 && given_[i]) Give(copy, true);
     return copy;
   }
-  static void Give(Val& v, bool given) {
-    v.given = given;
-    for (Val& item : v.items) Give(item, given);
-  }
-  static void WantNotGiven(const Val& v) {
-    if (v.given) throw Unsupported{"a number that the function was called with is kept"};
-    for (const Val& item : v.items) WantNotGiven(item);
-  }
+  static void Give(Val& v, bool given);
+  static void WantNotGiven(const Val& v);
 
   void Store(State& s, int i, Val v) {
     Val& old = s.top().locals[i];
