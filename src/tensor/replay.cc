@@ -1,0 +1,263 @@
+// Where a backward pass cannot be compiled, the program is run again and differentiated by the framework.
+#include "tensor/call_step.h"
+#include "tensor/outside_batches.h"
+#include "tensor/segment_node.h"
+#include "tensor/torch_api.h"
+
+namespace framejit::tensor {
+namespace {
+
+// While this lives, modules hold what they held for the forward pass, as far as backwards of the user's read it.
+class AsInForward {
+ public:
+  explicit AsInForward(const std::vector<Training::Late>& late) {
+    for (const Training::Late& l : late) {
+      Ref now = Ref::Borrow(l.Now());
+      if (now.get() == l.value.get()) continue;
+      Put(l, l.value.get());
+      changed_.emplace_back(&l, std::move(now));
+    }
+  }
+  ~AsInForward() {
+    SavedError error;
+    for (auto& [late, now] : changed_) Put(*late, now.get());
+  }
+  AsInForward(const AsInForward&) = delete;
+
+ private:
+  static void Put(const Training::Late& l, PyObject* value) {
+    const int failed =
+        value ? PyDict_SetItem(l.dict.get(), l.key.get(), value) : PyDict_DelItem(l.dict.get(), l.key.get());
+    if (failed) PyErr_Clear();
+  }
+  std::vector<std::pair<const Training::Late*, Ref>> changed_;
+};
+
+}  // namespace
+
+// What a derivative is made of is the program's own result, also where the derivative is differentiated: what the run
+// begins with comes from a node that has edges to such results. results: which.
+int SegmentHook::BeginOwn(CallState* s, Rerun* run, std::vector<int>* results) {
+  static PyObject* type = ResolveCallee("framejit._gradients.Own");
+  Ref tracked(PyList_New(0)), own(PyList_New(0));
+  std::vector<Ref*> begins;
+  for (size_t i = 0; i < t_.kept.size(); ++i) {
+    const int k = static_cast<int>(i);
+    Ref result = t_.kept[i] && AsMade(s, k) ? Unwritten(s, k) : Ref();
+    if (!result) continue;
+    if (PyList_Append(own.get(), result.get()) < 0) return -1;
+    results->push_back(static_cast<int>(i));
+  }
+  if (results->empty()) return 0;
+  for (size_t i = 0; i < t_.wanted.size(); ++i)
+    if (t_.wanted[i]) begins.push_back(&run->inputs[i]);
+  for (Ref& standing : run->standing)
+    if (standing) begins.push_back(&standing);
+  for (Ref* begin : begins)
+    if (PyList_Append(tracked.get(), begin->get()) < 0) return -1;
+  run->own = Ref(type ? PyObject_CallNoArgs(type) : nullptr);
+  Ref aliases(run->own ? PyObject_CallMethod(run->own.get(), "begin", "OO", tracked.get(), own.get()) : nullptr);
+  if (!aliases) return -1;
+  for (size_t k = 0; k < begins.size(); ++k) {
+    *begins[k] = Ref(PySequence_GetItem(aliases.get(), k));
+    if (!*begins[k]) return -1;
+  }
+  return 0;
+}
+
+// standing, by result: what others owe to it goes to that result itself. Its value is what this run makes.
+int SegmentHook::Again(CallState* s, const std::vector<bool>& standing, bool create, Rerun* run) {
+  static PyObject* stand = ResolveCallee("framejit._gradients.stand");
+  // What the inputs were made of is not this segment's: their gradients are those of aliases, which end here, and call
+  // no hooks.
+  auto alias = [](PyObject* o) { return Ref(PyObject_CallMethod(o, "view_as", "O", o)); };
+  std::vector<PyObject*> inputs, results(num_results());
+  for (size_t i = 0; i < t_.wanted.size(); ++i) {
+    Ref input = Ref::Borrow(PyTuple_GET_ITEM(s->inputs, i));
+    if (t_.copied[i] && !t_.wanted[i]) {
+      input = Ref(PyObject_CallMethod(input.get(), "clone", nullptr));
+    } else if (t_.wanted[i]) {
+      Ref wants(PyObject_GetAttrString(input.get(), "requires_grad"));  // it may have been turned off meanwhile
+      Ref plain(wants && wants.get() != Py_True ? PyObject_CallMethod(input.get(), "detach", nullptr) : nullptr);
+      input = plain ? Ref(PyObject_CallMethod(plain.get(), "requires_grad_", nullptr)) : alias(input.get());
+    }
+    if (!input) return -1;
+    run->inputs.push_back(std::move(input));
+  }
+  run->standing.resize(standing.size());
+  Rerun as_made;  // for results that are gone or have another node by now
+  for (size_t i = 0; i < standing.size(); ++i) {
+    if (!standing[i]) continue;
+    const Ref own = AsMade(s, static_cast<int>(i));
+    if (!own && as_made.results.empty() && Again(s, {}, false, &as_made) < 0) return -1;
+    if (!own && create && HasHooks(s, static_cast<int>(i)) && !Hang(s, i, as_made.results[i].get())) return -1;
+    run->standing[i] = alias(own ? own.get() : as_made.results[i].get());
+    if (!run->standing[i]) return -1;
+  }
+  std::vector<int> own_results;
+  if (create && BeginOwn(s, run, &own_results) < 0) return -1;
+  std::vector<Ref> copies;  // of inputs that want gradients and are written
+  for (size_t i = 0; i < run->inputs.size(); ++i) {
+    PyObject* const input = run->inputs[i].get();
+    if (t_.copied[i] && t_.wanted[i]) copies.emplace_back(PyObject_CallMethod(input, "clone", nullptr));
+    inputs.push_back(t_.copied[i] && t_.wanted[i] ? copies.back().get() : input);
+    if (!inputs.back()) return -1;
+  }
+  Ref by_number(PyDict_New());
+  for (size_t i = 0; i < standing.size(); ++i) {
+    Ref number(PyLong_FromSize_t(i));
+    if (standing[i] && PyDict_SetItem(by_number.get(), number.get(), run->standing[i].get()) < 0) return -1;
+  }
+  if (run->own && PyDict_SetItem(by_number.get(), Py_None, run->own.get()) < 0) return -1;
+  Ref now(s->drawn ? Generators(t_.device) : nullptr);
+  if (s->drawn && (!now || SetGenerators(s->drawn) < 0)) return -1;
+  Ref before(stand ? PyObject_CallOneArg(stand, by_number.get()) : nullptr);
+  int failed = 0;
+  bool ran = false;
+  {
+    AsInForward modules(t_.late);
+    OutsideBatches outside(bool(s->drawn));
+    ran = before && t_.replay->Run(inputs.data(), s->symbols->data(), results.data(), &failed) == RunEnd::kOk;
+  }
+  {
+    SavedError error;
+    if (now && SetGenerators(now.get()) < 0) PyErr_Clear();
+    Ref gone(before ? PyObject_CallOneArg(stand, before.get()) : nullptr);
+  }
+  if (!ran) return -1;
+  for (PyObject* o : results) run->results.emplace_back(o);
+  Ref made(run->own ? PyList_New(0) : nullptr);
+  for (int i : own_results)
+    if (!made || PyList_Append(made.get(), results[i]) < 0) return -1;
+  Ref held(made ? PyObject_CallMethod(run->own.get(), "hold", "O", made.get()) : nullptr);
+  return made && !held ? -1 : 0;
+}
+
+// Gives a tuple, or null with an exception.
+Ref SegmentHook::GradientsOf(const Rerun& run, const std::vector<Ref>& grads, const std::vector<Ref>& wanted,
+                             bool create) {
+  static PyObject* f = ResolveCallee("torch.autograd.grad");
+  Ref outs(PyList_New(0)), of(PyList_New(0)), tangents(PyList_New(0));
+  if (!f || !outs || !of || !tangents) return {};
+  for (size_t i = 0; i < grads.size(); ++i)
+    if (grads[i] &&
+        (PyList_Append(outs.get(), run.results[i].get()) < 0 || PyList_Append(tangents.get(), grads[i].get()) < 0))
+      return {};
+  for (const Ref& w : wanted)
+    if (PyList_Append(of.get(), w.get()) < 0) return {};
+  if (PyList_GET_SIZE(outs.get()) == 0 || wanted.empty()) {
+    Ref none(PyTuple_New(wanted.size()));
+    for (size_t i = 0; none && i < wanted.size(); ++i) PyTuple_SET_ITEM(none.get(), i, Py_NewRef(Py_None));
+    return none;
+  }
+  Ref args(PyTuple_Pack(3, outs.get(), of.get(), tangents.get()));
+  Ref kwargs(Py_BuildValue("{s:O,s:O}", "create_graph", create ? Py_True : Py_False, "allow_unused", Py_True));
+  Ref all(args && kwargs ? PyObject_Call(f, args.get(), kwargs.get()) : nullptr);
+  if (all && run.own && PyObject_SetAttrString(run.own.get(), "differentiated", Py_True) < 0) return {};
+  return all;
+}
+
+// By which inputs the framework has come in this run without a gradient for them.
+int SegmentHook::NoteNone(const Rerun& run, const std::vector<Ref>& grads, const std::vector<Ref>& wanted, Pass* pass) {
+  static PyObject* f = ResolveCallee("framejit._gradients.passed");
+  Ref from(PyList_New(0)), to(PyList_New(0)), ends(PyList_New(0));
+  if (!f || !from || !to || !ends) return -1;
+  for (size_t i = 0; i < grads.size(); ++i)
+    if (grads[i] && PyList_Append(from.get(), run.results[i].get()) < 0) return -1;
+  for (const Ref& w : wanted)
+    if (PyList_Append(to.get(), w.get()) < 0) return -1;
+  for (const Ref& standing : run.standing)
+    if (standing && PyList_Append(ends.get(), standing.get()) < 0) return -1;
+  Ref told(PyObject_CallFunctionObjArgs(f, from.get(), to.get(), ends.get(), nullptr));
+  if (!told) return -1;
+  pass->unanswered.resize(t_.wanted.size());
+  for (size_t i = 0, at = 0; i < t_.wanted.size(); ++i)
+    if (t_.wanted[i]) pass->unanswered[i] = PyList_GET_ITEM(told.get(), at++) == Py_True && !pass->grads[i];
+  return 0;
+}
+
+// A stage of a pass (InStages): what these outputs give to the inputs and to the results that are left.
+int SegmentHook::StageAgain(CallState* s, const std::vector<bool>& left, const std::vector<Ref>& grads, Pass* part) {
+  if (t_.draws && !s->drawn) return PyErr_SetString(PyExc_RuntimeError, kDrawsAgain), -1;
+  std::vector<bool> arrived(grads.size());
+  for (size_t i = 0; i < grads.size(); ++i) arrived[i] = bool(grads[i]);
+  if (const int written = Written(s, &arrived)) {
+    if (written > 0) PyErr_SetString(PyExc_RuntimeError, kModified);
+    return -1;
+  }
+  ModeSwitch mode;
+  ModeState on = ReadMode();
+  on.grad = true;
+  mode.Set(on);
+  Rerun run;
+  if (Again(s, left, false, &run) < 0) return -1;
+  const size_t inputs = t_.wanted.size();
+  std::vector<size_t> of;
+  std::vector<Ref> wanted;
+  for (size_t i = 0; i < inputs; ++i)
+    if (t_.wanted[i]) of.push_back(i), wanted.push_back(run.inputs[i]);
+  for (size_t i = 0; i < left.size(); ++i)
+    if (left[i]) of.push_back(inputs + i), wanted.push_back(run.standing[i]);
+  Ref all = GradientsOf(run, grads, wanted, false);
+  if (!all) return -1;
+  part->grads.clear();
+  part->grads.resize(inputs + num_results());
+  for (size_t k = 0; k < of.size(); ++k)
+    if (PyObject* own = PyTuple_GET_ITEM(all.get(), k); own != Py_None) part->grads[of[k]] = Ref::Borrow(own);
+  return 0;
+}
+
+// The framework runs the program again, with its own records, and differentiates those.
+int SegmentHook::Replay(CallState* s, const std::vector<Ref>& grads, const std::vector<bool>& stops,
+                        const std::vector<bool>& standing, Pass* pass) {
+  const size_t n = grads.size();
+  *pass = {};
+  pass->grads.resize(t_.wanted.size());
+  if (t_.draws && !s->drawn) {
+    PyErr_SetString(PyExc_RuntimeError, kDrawsAgain);
+    return -1;
+  }
+  std::vector<bool> arrived(n);
+  for (size_t i = 0; i < n; ++i) arrived[i] = bool(grads[i]);
+  if (std::find(arrived.begin(), arrived.end(), true) == arrived.end()) return 0;
+  if (const int written = Written(s, &arrived)) {
+    if (written > 0) PyErr_SetString(PyExc_RuntimeError, kModified);
+    return -1;
+  }
+  if (const int around = LookAtReentrant(s, arrived)) {
+    if (around > 0) PyErr_SetString(PyExc_RuntimeError, kReentrantAgain);
+    return -1;
+  }
+  ModeSwitch mode;
+  ModeState on = ReadMode();
+  const bool create = on.grad;
+  on.grad = true;
+  mode.Set(on);
+  Rerun run;
+  if (Again(s, standing, create, &run) < 0) return -1;
+  std::vector<Ref> wanted, kept;
+  for (size_t i = 0; i < t_.wanted.size(); ++i)
+    if (t_.wanted[i]) wanted.push_back(run.inputs[i]);
+  for (size_t i = 0; i < stops.size(); ++i)
+    if (stops[i] && !(kept.emplace_back(Hang(s, i, run.results[i].get())))) return -1;
+  Ref all = GradientsOf(run, grads, wanted, create);
+  if (!all) return -1;
+  Py_ssize_t at = 0;
+  bool none = false;
+  for (size_t i = 0; i < t_.wanted.size(); ++i) {
+    PyObject* grad = t_.wanted[i] ? PyTuple_GET_ITEM(all.get(), at++) : Py_None;
+    if (grad != Py_None) pass->grads[i] = Ref::Borrow(grad);
+    none |= t_.wanted[i] && grad == Py_None;
+  }
+  if (none && NoteNone(run, grads, wanted, pass) < 0) return -1;
+  at = 0;
+  for (size_t i = 0; i < stops.size(); ++i) {
+    if (!stops[i]) continue;
+    PyObject* gradients = kept[at++].get();
+    const Py_ssize_t times = PyList_GET_SIZE(gradients);
+    if (times && Retain(s, i, PyList_GET_ITEM(gradients, times - 1), grads[i].get()) < 0) return -1;
+  }
+  return 0;
+}
+
+}  // namespace framejit::tensor
