@@ -59,7 +59,26 @@ def _as_written(cls, made):
     slots = cls.__dict__.get("__slots__", ())
     names = {"__dict__", "__weakref__", *((slots,) if isinstance(slots, str) else slots)}
     namespace = {name: value for name, value in cls.__dict__.items() if name not in names}
-    return types.new_class(cls.__name__, tuple(_as_written(base, made) for base in cls.__bases__), {}, lambda own: own.update(namespace))
+    cell = types.CellType()
+    namespace = {name: _in_class(value, cell) for name, value in namespace.items()}
+    cell.cell_contents = types.new_class(cls.__name__, tuple(_as_written(base, made) for base in cls.__bases__), {}, lambda own: own.update(namespace))
+    return cell.cell_contents
+
+
+def _in_class(value, cell):
+    """What stands in a class, for the class in `cell`, which `super()` and `__class__` name there."""
+    if isinstance(value, (staticmethod, classmethod)):
+        return type(value)(_in_class(value.__func__, cell))
+    if type(value) is property:
+        return property(*(_in_class(f, cell) for f in (value.fget, value.fset, value.fdel)), value.__doc__)
+    if not isinstance(value, types.FunctionType) or "__class__" not in value.__code__.co_freevars:
+        return value
+    cells = tuple(cell if name == "__class__" else c for name, c in zip(value.__code__.co_freevars, value.__closure__, strict=True))
+    made = types.FunctionType(value.__code__, value.__globals__, value.__name__, value.__defaults__, cells)
+    for name in ("__kwdefaults__", "__doc__", "__qualname__", "__module__", "__annotations__"):
+        setattr(made, name, getattr(value, name))
+    made.__dict__.update(value.__dict__)
+    return made
 
 
 @functools.cache

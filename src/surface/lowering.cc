@@ -493,8 +493,58 @@ void Lowering::Apply(Call& call) {
 }
 
 void Lowering::Lend(TraceId t) {
-  const TraceId root = impl_->objects[t].root;
-  if (impl_->trace.tensors[root].input < 0) impl_->lent.insert(root);
+  impl_->Lend(t);
+}
+
+void Lowering::Impl::Lend(TraceId t) {
+  const TraceId root = objects[t].root;
+  if (trace.tensors[root].input >= 0) return;
+  ValueId v = objects.Value(root);
+  if (lent.insert(root).second) {
+    const Graph& g = builder.graph();
+    ValueId made = v;
+    while (g.nodes[made].op == Op::kCast && g.nodes[g.nodes[made].operands[0]].type == g.nodes[made].type)
+      made = g.nodes[made].operands[0];
+    // The result of a custom function is what its kernel has made, and a barrier.
+    const auto& d = g.nodes[v].derivative;
+    const bool custom = d && std::string_view(d->rule).starts_with("custom");
+    if (Info(g.nodes[made].op).kind != 'X' || (lent_values.contains(made) && !custom)) v = made = InOwnMemory(root);
+    lent_values.insert(made);
+  }
+  objects.Renew(t, v);
+}
+
+// A copy of it that no other value is merged with.
+ValueId Lowering::Impl::InOwnMemory(TraceId root) {
+  const ValueId from = objects.Materialised(root);
+  auto copy = std::make_shared<Call>();
+  copy->callee = "torch.clone";
+  copy->args = {Arg::Tensor(0)};
+  copy->mode.grad = false;
+  copy->result = Arg::Tensor(0);
+  const ValueId v = builder.Extern(copy, {from}, {builder.type(from)}, {meta(root).strides});
+  builder.graph().nodes[v].derivative = std::make_shared<const Derivative>(Derivative{"leaf", {from}, {}, {}});
+  return v;
+}
+
+// Could this be the same value as one that was lent, once identities are folded?
+bool Lowering::Impl::MayLieInLent(ValueId v) {
+  const Graph& g = builder.graph();
+  const auto constant = [&](ValueId o) {
+    while (g.nodes[o].op == Op::kCast || (Info(g.nodes[o].op).kind == 'V' && g.nodes[o].operands.size() == 1))
+      o = g.nodes[o].operands[0];
+    return g.nodes[o].op == Op::kConstant;
+  };
+  while (!lent_values.contains(v)) {
+    const Node& n = g.nodes[v];
+    if (n.op != Op::kCast && Info(n.op).kind == 'P' && n.operands.size() == 1) return false;
+    std::set<ValueId> of;
+    for (ValueId o : n.operands)
+      if (!constant(o)) of.insert(o);
+    if (of.size() != 1 || (Info(n.op).kind != 'P' && Info(n.op).kind != 'V' && Info(n.op).kind != 'R')) return false;
+    v = *of.begin();
+  }
+  return true;
 }
 
 TraceId Lowering::AddInput(TensorMeta m, std::string name, bool writable) {
@@ -545,6 +595,8 @@ std::vector<Lowering::Made> Lowering::Finish(const std::vector<TraceId>& outputs
     Made m{Made::kReplay, 0, {}};
     if (input < 0) {
       auto [it, fresh] = graph_output.emplace(root, static_cast<int>(g.outputs.size()));
+      if (fresh && !s.lent.contains(root) && s.MayLieInLent(s.objects.Value(root)))
+        s.objects.Renew(root, s.InOwnMemory(root));
       if (fresh) g.outputs.push_back(s.objects.WithLayout(s.objects.Value(root), s.meta(root).strides));
       m.index = it->second;
     } else {

@@ -26,6 +26,7 @@ struct Lowering::Impl {
   Derivatives derivatives{trace, objects};
   std::set<TraceId> read_only;                    // The inputs that must not be written.
   std::set<TraceId> lent;                         // What is made here, and an operator of the program's may have kept.
+  std::set<ValueId> lent_values;                  // those of them, in whose memory nothing else may lie
   std::set<TraceId> overwritable;                 // Lowering::MayOverwrite
   std::set<ValueId> replaced;                     // masked_update.h
   std::map<TraceId, TraceId> casts;               // from a leaf to the cast that autocast made of it
@@ -91,6 +92,9 @@ struct Lowering::Impl {
   void RefuseShared(const Call& call, TraceId target, bool apart);
   void RefuseShared(const Call& call, const Overwrite& written);
   void LookAtShared(const std::vector<TraceId>& outputs);
+  void Lend(TraceId t);
+  bool MayLieInLent(ValueId v);
+  ValueId InOwnMemory(TraceId root);
 
   void Apply(Call& call);
   void Cast(Call& call);

@@ -85,6 +85,12 @@ void Objects::Write(TraceId t, ValueId v) {
   versions_[root] = next;
 }
 
+void Objects::Renew(TraceId t, ValueId of_root) {
+  const Object& o = all_[t];
+  if (t != o.root) Renew(o.parent, of_root);
+  Set(t, t == o.root ? of_root : o.view.forward(builder_, all_[o.parent].value), versions_[o.root]);
+}
+
 namespace {
 
 // An identity that no builder folds away.

@@ -55,6 +55,7 @@ class Objects {
   ValueId Value(TraceId t);
   Operand Read(TraceId t);
   void Write(TraceId t, ValueId value);
+  void Renew(TraceId t, ValueId of_root);  // Its root has this node of the same value from now on, of which it is made.
   // The value, or a copy of it, as a node that promises these strides when it is materialised.
   ValueId WithLayout(ValueId v, const shape::Ints& strides);
   // An operand of a framework kernel: kernels choose their output's layout by their operands' order of dimensions.

@@ -727,6 +727,31 @@ def test_a_class_that_is_set_of_a_compiled_module(fresh, torch, net, bases):
         torch.testing.assert_close(twin(x), expected)
 
 
+def test_super_in_a_class_that_is_set_of_a_compiled_module(fresh, torch, net):
+    """Its methods name the class by a cell, and copies have another class."""
+    x = torch.randn(3, 4)
+    before = net.eval()(x)
+    compiled = fresh.compile(net)
+
+    class Set(type(compiled)):
+        def forward(self, x, *, factor=3):
+            assert isinstance(self, __class__)
+            return super().forward(x) * factor + self.shift
+
+        @property
+        def shift(self):
+            return len(super().__repr__()) * 0 + 1.0
+
+        @classmethod
+        def name(cls):
+            return cls.__name__ + __class__.__name__
+
+    compiled.__class__ = Set
+    for twin in (compiled, copy.deepcopy(compiled), copy.copy(compiled), copy.deepcopy(copy.copy(compiled))):
+        torch.testing.assert_close(twin(x), before * 3 + 1)
+        assert twin.name() == "SetSet"
+
+
 def test_parametrizations_of_a_compiled_module(fresh, torch):
     """The property that stands for the weight is that module's own, not one of all compiled modules."""
     torch.manual_seed(0)

@@ -531,6 +531,66 @@ def test_what_a_kernel_keeps_is_written_later(name, when):
     assert framejit.cache_info(compiled)["outcomes"]["run"]["graph"] >= 2
 
 
+def stays(x):
+    y = x + 1
+    kept.extend((x, y))
+    return y
+
+
+stays_op = None
+SHARING = {
+    "given once": lambda x, op: (op(x * 1), x.sum()),
+    "a copy of an input": lambda x, op: (op(x.clone()), x * 2),
+    "what is one with an input": lambda x, op: (op(torch.cat([x])), x * 2),
+    "two equal ones": lambda x, op: ((h := x + 1), (i := x + 1), op(h), op(i))[:2],
+    "a constant": lambda x, op: ((h := torch.full((3,), 2.0)), op(h))[:1],
+    "the second of two copies": lambda x, op: ((h := x + 1), (i := h.clone()), op(i))[:2],
+    "a copy of it later": lambda x, op: ((h := x + 1), op(h), h.clone())[2:],
+    "a result and its copy": lambda x, op: ((y := op(x)).clone(), y),
+    "a copy of a result": lambda x, op: (op(x) * 1,),
+    "a product": lambda x, op: ((h := torch.stack([x, x]) @ torch.ones(3, 3)), op(h[1]), h.clone())[::2],
+    "views of one": lambda x, op: ((h := x + 1), op(h[1:]), op(h[:2]), op(h.view(3, 1)))[:1],
+    "a view, and it": lambda x, op: ((h := (x + 1)[1:]), op(h))[:1],
+}
+
+
+@pytest.mark.parametrize("name", SHARING)
+@pytest.mark.parametrize("wants", [False, True], ids=["", "with gradients"])
+def test_what_a_kernel_keeps_shares_memory_as_in_eager(name, wants):
+    global stays_op
+    if stays_op is None:
+        stays_op = torch.library.custom_op("framejit_test_reach::stays", lambda x: stays(x), mutates_args=(), schema="(Tensor x) -> Tensor")
+        stays_op.register_fake(torch.empty_like)
+        stays_op.register_autograd(lambda ctx, g: g)
+
+    def f(x):
+        return SHARING[name](x, stays_op)
+
+    def run(call):
+        """What is kept behind each of the writes of the caller's."""
+        seen = []
+        for k in range(3):
+            kept.clear()
+            x = (torch.ones(3) * k).requires_grad_(wants)
+            results = call(x)
+            if wants:
+                sum((r * r).sum() for r in results if r.requires_grad).backward() if any(r.requires_grad for r in results) else None
+                seen.append(x.grad is not None and x.grad.tolist())
+            with torch.no_grad():
+                for i, r in enumerate(results):
+                    r.detach().mul_(10 + i)
+                x.add_(5)
+                seen.append([t.tolist() for t in (*results, *kept)])
+                for i, t in enumerate(kept):
+                    t.detach().add_(1 + i)
+            seen.append([t.tolist() for t in (x, *results, *kept)])
+        return seen
+
+    compiled = framejit.compile(f)
+    assert run(compiled) == run(f)
+    assert framejit.cache_info(compiled)["outcomes"]["run"]["graph"] >= 2 and framejit.cache_info(compiled)["breaks"] == 0
+
+
 def test_what_a_kernel_with_a_gradient_keeps_is_written_later():
     def kernel(x: torch.Tensor) -> torch.Tensor:
         kept.append(x)
