@@ -200,7 +200,6 @@ PyObject* Session::TensorInput(PyObject* o, const Source* s, tensor::Class c) {
   TraceId id = lowering_->AddInput(meta, name, torch || !(m.key_set & tensor::kReadOnly));
   if (m.requires_grad && torch) {
     SuspendScope off;
-    if (tensor::HasHistory(o) && !tensor::IsView(o) && !tensor::HasHooks(o)) lowering_->MayOverwrite(id);
   }
   guard::Row row{guard::Kind::kTensor, s};
   row.tensor = std::make_shared<guard::TensorExpect>(meta, m.key_set, tensor::IsQuiet(c));

@@ -2,6 +2,8 @@
 
 import math
 
+import sys
+
 import framejit
 import numpy as np
 import pytest
@@ -189,6 +191,7 @@ def test_squares_are_powers():
 
 
 # --- which loop becomes code ---------------------------------------------------------------------------------------------------
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="the thresholds count instructions, which other versions have others of")
 def test_inner_loops_wait_for_an_outer_one_that_will_soon_be_worth_it():
     function, make = PROGRAMS["fifteen"]
     args = make()
