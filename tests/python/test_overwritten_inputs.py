@@ -168,6 +168,11 @@ def same(a, b):
     return a == b
 
 
+# Not allowed now: a run that is undone takes back what was written, and not the history of the input.
+BREAKS = pytest.mark.xfail(reason="a write to an input that wants gradients ends the graph", strict=True)
+
+
+@BREAKS
 @pytest.mark.parametrize("f", COMPILED, ids=lambda f: f.__name__)
 def test_one_compiled_graph(fresh, f):
     x, w = (torch.ones(4, 4, dtype=torch.double, requires_grad=True) for _ in range(2))
@@ -184,6 +189,8 @@ WHAT = ["", "results alone", "hook", "answers", "retains", "written later", "by 
 @pytest.mark.parametrize("what", WHAT)
 @pytest.mark.parametrize("f", ALL, ids=lambda f: f.__name__)
 def test_as_in_eager(fresh, f, what):
+    if (f, what) == (read_before, "twice differentiated"):
+        pytest.xfail("refused where eager is not: the pass is made again of what was written")
     compiled = fresh.compile(f)
     for seed in range(3):
         mine, theirs = run(compiled, seed, what), run(f, seed, what)
@@ -215,6 +222,7 @@ def test_an_input_that_shares_its_memory(fresh):
         torch.testing.assert_close(call(compiled, shared), call(f, shared), rtol=0, atol=0)
 
 
+@BREAKS
 def test_a_block_that_begins_in_place(fresh):
     """As blocks of residual networks do, each compiled by itself."""
     torch.manual_seed(0)
