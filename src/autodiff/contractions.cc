@@ -273,8 +273,7 @@ void ExternRule(At& t) {
     now.push_back(add(t.Moves(o) && kept.operands[i] ? o : kNoValue));
   }
   const bool moved = std::any_of(t.operands.begin(), t.operands.end(), [&](ValueId o) { return t.Moves(o); });
-  // A result is compared with what was made inside (an extreme of singular values), and is made again with that.
-  for (size_t i = 0; i < kept.results.size() && !kept.others; ++i) {
+  for (size_t i = 0; i < kept.results.size(); ++i) {
     const ValueId o = kept.results.size() == 1 ? t.id : t.id + 1 + static_cast<ValueId>(i);
     made.push_back(add(kept.results[i] && (moved || t.Moves(o)) ? o : kNoValue));
   }

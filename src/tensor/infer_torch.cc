@@ -547,16 +547,29 @@ bool InferTorch(const TorchApi& t, Call& call, const std::vector<PyObject*>& con
 
 namespace {
 
+// Is it an extreme of what the call made inside? Its derivative compares the two, so that both are made again.
+bool IsExtremeOfOthers(PyObject* result) {
+  Ref node(PyObject_GetAttrString(result, "grad_fn"));
+  Ref name(node && node.get() != Py_None ? PyObject_CallMethod(node.get(), "name", nullptr) : nullptr);
+  const char* text = name ? PyUnicode_AsUTF8(name.get()) : nullptr;
+  PyErr_Clear();
+  if (!text) return false;
+  const std::string_view begins = std::string_view(text).substr(0, 4);
+  return begins == "Amax" || begins == "Amin";
+}
+
 // kept: a list of tensors. result: of a call with these operands.
 KeptMemory WhatIsKept(PyObject* kept, const std::vector<Ref>& operands, PyObject* result) {
   KeptMemory found;
   std::vector<int64_t> from, made;
+  bool extremes = false;
   for (const Ref& r : operands) from.push_back(StorageId(r.get()));
   const bool several = PyTuple_Check(result) || PyList_Check(result);
   for (Py_ssize_t i = 0; i < (several ? PySequence_Fast_GET_SIZE(result) : 1); ++i) {
     PyObject* o = several ? PySequence_Fast_GET_ITEM(result, i) : result;
     if (Classify(o) != Class::kTorch) return {};
     made.push_back(StorageId(o));
+    extremes |= IsExtremeOfOthers(o);
   }
   found.known = true;
   found.operands.resize(from.size());
@@ -570,6 +583,7 @@ KeptMemory WhatIsKept(PyObject* kept, const std::vector<Ref>& operands, PyObject
       if (made[i] == storage) found.results[i] = true, other = false;
     found.others |= other;
   }
+  if (extremes && found.others) found.results.assign(made.size(), false);
   return found;
 }
 
