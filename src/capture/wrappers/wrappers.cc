@@ -108,8 +108,8 @@ bool OfTorch(PyTypeObject* type) {
 }
 
 bool IsRagged(PyObject* o) {
-  static PyObject* const type = tensor::ResolveCallee("torch.SymInt");
-  return Wrappers::seen && type && reinterpret_cast<PyObject*>(Py_TYPE(o)) == type;
+  static tensor::Named type("torch.SymInt");
+  return Wrappers::seen && reinterpret_cast<PyObject*>(Py_TYPE(o)) == type.Get();
 }
 
 bool NoteWrapper(Session& s, PyObject* o, const Source* source) {
