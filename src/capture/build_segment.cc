@@ -385,14 +385,7 @@ class SegmentBuilder {
     if (uses_torch_) s_.guards().Add(guard::Row{guard::Kind::kTorchState});
     if (s_.libraries.numpy || s_.modes.numpy.entered()) s_.guards().Add(guard::Row{guard::Kind::kNumpyState});
     std::vector<bool> written(s_.input_sources().size());
-    for (auto& w : s_.graph().writes) {
-      written[w.input] = !s_.trace().calls.empty();
-      if (!s_.lowering().WritesInputWithGradients() || !s_.lowering().undifferentiable().empty() ||
-          !s_.meta(s_.trace().inputs[w.input]).requires_grad)
-        continue;
-      for (const guard::Kind kind : {guard::Kind::kMade, guard::Kind::kNoHooks})  // Lowering::MayOverwrite
-        s_.guards().Add(guard::Row{kind, s_.input_sources()[w.input]});
-    }
+    for (auto& w : s_.graph().writes) written[w.input] = !s_.trace().calls.empty();
     for (TraceId id : s_.pending().stopped)  // what a view of it has of gradients changes with it
       if (const int input = s_.trace().tensors[s_.pending().Original(id)].input; input >= 0) written[input] = true;
     const bool writes = std::find(written.begin(), written.end(), true) != written.end();
@@ -588,7 +581,6 @@ class SegmentBuilder {
         PlanTraining(s_, *trace_, plan_, views_, s_.constants(), options, interpret, check.writes));
     auto forward = std::make_shared<const Graph>(std::move(plan->forward));
     tensor::Training& t = plan->training;
-    check.writes.insert(check.writes.end(), t.overwritten.begin(), t.overwritten.end());
     Job job;
     if (later) {  // the backward pass that is the likely one, too
       auto backward = std::make_shared<std::optional<tensor::Training::Backward>>();

@@ -73,15 +73,6 @@ bool NotForC(Session& s, PyObject* o) {
   return EffectOfMethod(owner, name) != Effect::kPure && !(self && s.IsPrivate(self));
 }
 
-// `type`, or a function of torch, as a function that is captured: C code that called it itself would see stand-ins. A
-// new reference; null: it is neither, or an error.
-PyObject* InPython(PyObject* function) {
-  static PyObject* const calling = FromModule("framejit._functions", "calling");
-  const bool torch = PyCFunction_Check(function) && tensor::CalleeOf(function).name().starts_with("torch.");
-  const bool wanted = torch || function == reinterpret_cast<PyObject*>(&PyType_Type);
-  return wanted && calling ? PyObject_CallOneArg(calling, function) : nullptr;
-}
-
 // Answers torch.Tensor.__new__(type, tensor).
 bool TakesTensor(PyTypeObject* type, PyObject* const* args, Py_ssize_t nargs, Py_ssize_t total) {
   auto* base = reinterpret_cast<PyTypeObject*>(tensor::TorchLoaded() ? PlainTensorClass(false) : nullptr);

@@ -198,9 +198,6 @@ PyObject* Session::TensorInput(PyObject* o, const Source* s, tensor::Class c) {
   }
   meta.strides = StridesBySizes(env_, meta.sizes, std::span(m.strides, m.rank));
   TraceId id = lowering_->AddInput(meta, name, torch || !(m.key_set & tensor::kReadOnly));
-  if (m.requires_grad && torch) {
-    SuspendScope off;
-  }
   guard::Row row{guard::Kind::kTensor, s};
   row.tensor = std::make_shared<guard::TensorExpect>(meta, m.key_set, tensor::IsQuiet(c));
   row.here = true;

@@ -380,4 +380,11 @@ PyObject* Special(CaptureSemantics& c, Session& s, const char* n, PyObject* cons
   return nullptr;
 }
 
+PyObject* InPython(PyObject* function) {
+  static PyObject* const calling = FromModule("framejit._functions", "calling");
+  const bool torch = PyCFunction_Check(function) && tensor::CalleeOf(function).name().starts_with("torch.");
+  const bool wanted = torch || function == reinterpret_cast<PyObject*>(&PyType_Type);
+  return wanted && calling ? PyObject_CallOneArg(calling, function) : nullptr;
+}
+
 }  // namespace framejit::capture

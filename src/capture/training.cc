@@ -233,56 +233,16 @@ Trace NoteWanted(const Trace& trace, const std::vector<tensor::OutputPlan>& plan
   return replay;
 }
 
-// Inputs that want gradients and are written become results: outputs of the graph. Throws Undifferentiable where
-// another result is the same value, as gradients of what is made of it would not come by the input.
-void NoteOverwritten(Graph* g, const Trace& trace, const std::vector<std::pair<int, int>>& deferred,
-                     tensor::Training* t) {
-  for (auto& [input, output] : deferred)
-    if (trace.tensors[trace.inputs[input]].meta.requires_grad)
-      throw Undifferentiable("an input with gradients is written beside a guess");
-  std::vector<Write> others;
-  for (const Write& w : g->writes) {
-    if (!trace.tensors[trace.inputs[w.input]].meta.requires_grad) {
-      others.push_back(w);
-      continue;
-    }
-    if (g->node(w.value).op == Op::kInput || std::count(g->outputs.begin(), g->outputs.end(), w.value))
-      throw Undifferentiable("an input with gradients becomes what another tensor is");
-    t->overwritten.emplace_back(w.input, static_cast<int>(g->outputs.size()));
-    g->outputs.push_back(w.value);
-  }
-  g->writes = std::move(others);
-}
-
-// Likewise of the replay. written: gets these inputs.
-void AddOverwritten(const Trace& trace, Trace* replay, tensor::Training* t, std::set<int>* written) {
-  for (auto& [input, output] : t->overwritten) {
-    replay->outputs[output] = trace.inputs[input];
-    t->differentiable[output] = true;
-    written->insert(input);
-  }
-}
-
 // Which inputs must be kept as they were before the run. Throws Undifferentiable where that does not do.
 void NoteBefore(const std::set<int>& written, tensor::Training* t) {
-  std::map<int, int> overwritten(t->overwritten.begin(), t->overwritten.end());
   for (const autodiff::SavedValue& v : t->saved)
-    if (written.contains(v.input) && !overwritten.contains(v.input))
-      throw Undifferentiable("an input that the gradients need is written");
+    if (written.contains(v.input)) throw Undifferentiable("an input that the gradients need is written");
   t->before.resize(t->wanted.size());
   for (int i : written) {
-    t->before[i] = overwritten.contains(i);  // it is what the results are made of
-    if (t->before[i]) continue;
     for (size_t k = 0; k < t->differentiable.size(); ++k)
       t->before[i] = t->before[i] || (t->differentiable[k] && t->needed[k][i]);
     if (t->before[i] && t->wanted[i]) throw Undifferentiable("an input that gets gradients is written");
   }
-  for (const tensor::Training::View& v : t->views)
-    if (v.base < 0 && overwritten.contains(~v.base))
-      throw Undifferentiable("others are made of a view of an input that is written with gradients");
-  for (auto& [input, output] : overwritten)
-    if (!t->stands[output] && std::any_of(t->made_of.begin(), t->made_of.end(), [&](auto& of) { return of[output]; }))
-      throw Undifferentiable("an input is written with gradients, and it is not known from where on it is what it is");
 }
 
 // The form in which a kernel of the framework runs attention, of every length if sizes are symbols.
@@ -583,10 +543,8 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tens
   Plan plan{std::make_shared<Graph>(s.graph()), {}, {}, {}, {}, options, interpret};
   Graph& graph = *plan.graph;
   tensor::Training t;
-  NoteOverwritten(&graph, trace, writes, &t);
   Trace replay = NoteWanted(trace, plans, graph.outputs.size(), &t);
   std::set<int> written;
-  AddOverwritten(trace, &replay, &t, &written);
   for (const Write& w : graph.writes) written.insert(w.input);
   for (auto& [input, output] : writes) written.insert(input);
   for (auto& [now, input] : s.pending().rebound)  // that has other memory behind this run, or no gradients

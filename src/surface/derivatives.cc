@@ -125,8 +125,7 @@ void Derivatives::NoteWrite(TraceId t, bool grad) {
   input_written_ |= grad && trace_.tensors[root].input >= 0;
   if (!undifferentiable_.empty()) return;
   if (tracked && !grad) undifferentiable_ = "a tensor that requires gradients is written without them";
-  const bool overwrites = meta(root).requires_grad && domain == root;  // Lowering::MayOverwrite
-  if (grad && trace_.tensors[root].input >= 0 && !overwrites) undifferentiable_ = "an input is written with gradients";
+  if (grad && trace_.tensors[root].input >= 0) undifferentiable_ = "an input is written with gradients";
   for (size_t i = 0; i < objects_.size(); ++i) {
     if (objects_[i].root != root || i == t) continue;
     if (objects_[i].domain != domain && meta(i).requires_grad)

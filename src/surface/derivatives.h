@@ -20,7 +20,7 @@ class Derivatives {
   // Why the graph's derivative is not the program's; empty: it is.
   const std::string& undifferentiable() const { return undifferentiable_; }
   void Leave(const std::string& why) { undifferentiable_ = undifferentiable_.empty() ? why : undifferentiable_; }
-  bool input_written() const { return input_written_; }  // with gradients
+  bool input_written() const { return input_written_; }  // an input that wants gradients
   // May the framework keep a root's memory for a derivative? And for the derivatives of which values does it surely?
   bool MayKeep(TraceId root) const { return kept_.contains(root); }
   std::vector<ValueId> KeptFor(TraceId root) const;

@@ -445,9 +445,6 @@ const std::string& Lowering::undifferentiable() const {
 const std::string& Lowering::graph_unusable() const {
   return impl_->objects.unusable();
 }
-void Lowering::MayOverwrite(TraceId input) {
-  impl_->overwritable.insert(input);
-}
 bool Lowering::WritesInputWithGradients() const {
   return impl_->derivatives.input_written();
 }

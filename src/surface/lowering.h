@@ -27,7 +27,6 @@ struct Lowering::Impl {
   std::set<TraceId> read_only;                    // The inputs that must not be written.
   std::set<TraceId> lent;                         // What is made here, and an operator of the program's may have kept.
   std::set<ValueId> lent_values;                  // those of them, in whose memory nothing else may lie
-  std::set<TraceId> overwritable;                 // Lowering::MayOverwrite
   std::set<ValueId> replaced;                     // masked_update.h
   std::map<TraceId, TraceId> casts;               // from a leaf to the cast that autocast made of it
   std::vector<std::pair<size_t, size_t>> hidden;  // ranges of tensors that were made inside of custom functions
@@ -62,8 +61,7 @@ struct Lowering::Impl {
     derivatives.CheckWritable(root.id);
     if (const auto sample = OpenSample(trace); sample && (root.input >= 0 || root.id < *sample))
       throw Decline("write, in framejit.vmap, to an array that all samples share");
-    if (mode.grad && root.input >= 0 && root.meta.requires_grad && objects[t].domain == root.id &&
-        !overwritable.contains(root.id))
+    if (mode.grad && root.input >= 0 && root.meta.requires_grad && objects[t].domain == root.id)
       throw Decline("in-place write to an input that requires grad");
     if (root.meta.read_only || (root.meta.is_inference && !mode.inference))
       throw Decline("write to a tensor that must not be written");

@@ -56,9 +56,6 @@ class Lowering {
   const std::string& graph_unusable() const;
   // Why the graph must not be differentiated, though its values are right. Empty: it may be.
   const std::string& undifferentiable() const;
-  // This input wants gradients and may be written with them: an operation made it, it is no view, and nobody waits for
-  // what is given to it.
-  void MayOverwrite(TraceId input);
   bool WritesInputWithGradients() const;  // does a write make an input have gradients?
   // The truth of a tensor of one element, where it is the same in every run: a draw from [0, 1) is never below 0.
   std::optional<bool> KnownTruth(TraceId t);

@@ -648,7 +648,7 @@ Ref GradientsOnStandIns(const TorchApi& t, const Call& call, const std::vector<T
       Ref left(PyObject_CallMethod(keeping.get(), "__exit__", "OOO", Py_None, Py_None, Py_None));
     }
     if (made && entered) *kept = WhatIsKept(list.get(), operands, made.get());
-    if (made && !GivesTheSame(step, operands, made.get())) *kept = {};
+    if (kept->known && !GivesTheSame(step, operands, made.get())) *kept = {};
   }
   Ref all(!made                                                   ? nullptr
           : PyTuple_Check(made.get()) || PyList_Check(made.get()) ? PySequence_List(made.get())

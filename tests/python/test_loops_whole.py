@@ -1,7 +1,6 @@
 """Functions all of whose loops are code, and which are called often: they become one code from their first instruction on."""
 
 import math
-
 import sys
 
 import framejit

@@ -1461,6 +1461,23 @@ def test_methods_of_results_are_those_of_the_class(fresh):
     assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
 
 
+def one_graph(fresh, segments=None):
+    """Compiles functions each of whose calls must be one graph, of at most so many segments in all."""
+
+    def compile(f):
+        compiled = fresh.compile(f)
+
+        def call(*args):
+            told = fresh.explain(compiled)(*args)
+            assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+            assert segments is None or fresh.cache_info(compiled)["segments"] <= segments
+            return told.result
+
+        return call
+
+    return compile
+
+
 def test_defaultdicts_that_are_written_and_read_as_a_whole(fresh):
     def run(compile):
         counts, states, key = collections.defaultdict(float, a=1.0), collections.defaultdict(dict), torch.ones(3)
@@ -1486,17 +1503,7 @@ def test_defaultdicts_that_are_written_and_read_as_a_whole(fresh):
             out.append((*whole, dict(copied), items, there, text, list(counts.items()), state["step"], state["mean"].clone()))
         return out
 
-    def explained(f):
-        compiled = fresh.compile(f)
-
-        def call(*args):
-            told = fresh.explain(compiled)(*args)
-            assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
-            return told.result
-
-        return call
-
-    same(run(explained), run(lambda f: f))
+    same(run(one_graph(fresh)), run(lambda f: f))
 
 
 @pytest.mark.parametrize("make", ["tensor", "as_tensor", "from_numpy"])
@@ -1542,15 +1549,4 @@ def test_dicts_that_take_over_others(fresh, kind):
             out.append((*f(torch.ones(2) * k, news, k), list(logs), list(logs.values()), logs["w"] is state["w"], news is None or logs["t"] is news["t"]))
         return out
 
-    def explained(f):
-        compiled = fresh.compile(f)
-
-        def call(*args):
-            told = fresh.explain(compiled)(*args)
-            assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
-            assert fresh.cache_info(compiled)["segments"] <= 6
-            return told.result
-
-        return call
-
-    same(run(explained), run(lambda f: f))
+    same(run(one_graph(fresh, segments=6)), run(lambda f: f))
