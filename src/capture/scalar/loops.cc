@@ -316,8 +316,8 @@ std::optional<frame::Action> CodeLoops::Run(Compiled& compiled, Head& head, size
   std::optional<scalar::MadeOfRun> made;
   if (t.makes)
     cells[scalar::kMadeCell] = reinterpret_cast<int64_t>(made.emplace(head.function ? kShortArray : kAnyArray).get());
-  scalar::DotsAhead ahead;
-  if (t.ahead) cells[scalar::kAheadCell] = reinterpret_cast<int64_t>(&ahead);
+  std::optional<scalar::DotsAhead> ahead;
+  if (t.ahead) cells[scalar::kAheadCell] = reinterpret_cast<int64_t>(&ahead.emplace());
   const int64_t exit = head.versions[*version]->code.fn(cells.data(), 0);
   if (t.exits[exit].undo) {
     undo.PutBack();
