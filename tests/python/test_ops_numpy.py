@@ -78,7 +78,6 @@ def test_scipy(fresh, source):
         check(fresh, source, "a", [NUMPY[name]], captured=False)
 
 
-@pytest.mark.xfail(run=False, reason="crashes at times: exception state of a frame that broke inside after a caught exception")
 def test_caught_exception_in_numpy(fresh):
     for name in ["f", "t", "i", "v"]:
         check(fresh, "np.array_split(a, 2)", "a", [NUMPY[name]], captured=False)
