@@ -223,8 +223,9 @@ Outs Einsum(Scope& s) {
   return out;
 }
 
-// As torch sees the operand of a convolution in one dimension: a picture of one row.
-TensorMeta AsPicture(TensorMeta m) {
+// As torch sees the operand of a convolution in one dimension: a picture of one row; the input is made contiguous first.
+TensorMeta AsPicture(TensorMeta m, shape::Env* dense = nullptr) {
+  if (dense && !IsContiguous(*dense, m)) m.strides = RowMajor(m.sizes);
   m.strides.insert(m.strides.begin() + 2, m.sizes[2] * m.strides[2]);
   m.sizes.insert(m.sizes.begin() + 2, Int(1));
   return m;
@@ -298,11 +299,13 @@ Outs ConvOf(Scope& s, int n, bool transposed) {
   if (!batched) {
     sizes.erase(sizes.begin());
     out.value = s.b.Reshape(out.value, sizes);
-  } else if (LikesChannelsLast(s.env, *x.meta) || LikesChannelsLast(s.env, *w.meta)) {
+  } else if (cuda && x.meta->dtype == DType::kFloat64) {
+    // cuDNN has no kernels of doubles with the channels last.
+  } else if (n > 1 && (LikesChannelsLast(s.env, *x.meta) || LikesChannelsLast(s.env, *w.meta))) {
     if ((x.meta->dtype != DType::kFloat32 && !cuda) || n != 2 || transposed) Scope::Skip();
     out.strides = ChannelsLast(sizes);
   } else if (cuda && n == 1 &&
-             (LikesChannelsLast(s.env, AsPicture(*x.meta)) || LikesChannelsLast(s.env, AsPicture(*w.meta)))) {
+             (LikesChannelsLast(s.env, AsPicture(*x.meta, &s.env)) || LikesChannelsLast(s.env, AsPicture(*w.meta)))) {
     if (transposed) Scope::Skip();
     out.strides = {sizes[1] * sizes[2], 1, sizes[1]};
   }

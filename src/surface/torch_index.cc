@@ -39,12 +39,12 @@ struct Indexing {
 // A list of ints is the index tensor of its numbers.
 bool IsIntList(const Arg& a) {
   return a.is(Kind::kList) && !a.items.empty() && a.items.size() <= 64 &&
-         std::all_of(a.items.begin(), a.items.end(), [](const Arg& i) { return i.is(Kind::kInt) && i.i.is_const(); });
+         std::all_of(a.items.begin(), a.items.end(), [](const Arg& i) { return i.is(Kind::kInt); });
 }
 
 Operand Integers(Scope& s, const Arg& list, TensorMeta* meta) {
   std::vector<ValueId> parts;
-  for (const Arg& i : list.items) parts.push_back(s.b.Constant(Scalar(i.i.value()), DType::kInt64, {Int(1)}));
+  for (const Arg& i : list.items) parts.push_back(s.b.SymConstant(i.i, DType::kInt64, {Int(1)}));
   Attrs attrs;
   attrs.axes = {0};
   Operand out;

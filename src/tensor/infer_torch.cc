@@ -346,9 +346,11 @@ bool SmallAndPlain(const Call& call, const Inference& in, int64_t most) {
     numel += n;
     if (!(m.device == in.metas[0].device) || m.device.kind == DeviceKind::kMeta) return false;
   }
-  bool device = false;
-  EachArg(call, [&](const Arg& a) { device |= a.is(Arg::Kind::kDevice); });
-  return !in.metas.empty() && !device && numel <= most;
+  // On a GPU a list of indices that is too large for the stand-in would end the process's context.
+  const bool lists = in.metas.size() && in.metas[0].device.kind == DeviceKind::kCuda && call.callee.last() == "__getitem__";
+  bool refused = false;
+  EachArg(call, [&](const Arg& a) { refused |= a.is(Arg::Kind::kDevice) || (lists && a.is(Arg::Kind::kList)); });
+  return !in.metas.empty() && !refused && numel <= most;
 }
 
 // Not every operator whose integers decide a size is tagged (torch._pad_packed_sequence is not): what ones for them

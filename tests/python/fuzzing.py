@@ -46,7 +46,7 @@ def rounded(seed):
                 return made
             what = zlib.crc32(repr((seed, str(func), made.shape, float(made.double().sum()))).encode())
             signs = torch.randint(0, 2, made.shape, generator=torch.Generator().manual_seed(what)) * 2 - 1
-            return made * (1 + torch.finfo(made.dtype).eps * signs.to(made.dtype))
+            return made * (1 + torch.finfo(made.dtype).eps * signs.to(made))
 
     return Rounded()
 

@@ -233,6 +233,29 @@ def test_layouts_of_single_elements():
     check(lambda x: conv(x), tensor(2, 1, 16), reference=False)
 
 
+def test_layouts_of_convolutions():
+    """cuDNN keeps the channels last where a picture or the weights have them so, but not of doubles; lines are made dense first."""
+    for dtype in (torch.float32, torch.float64, torch.float16):
+        for last_x, last_w in ((0, 1), (1, 0), (1, 1)):
+            x, w = tensor(2, 8, 6, 6, dtype=dtype), tensor(8, 8, 3, 3, dtype=dtype)
+            x, w = (t.contiguous(memory_format=torch.channels_last) if last else t for t, last in ((x, last_x), (w, last_w)))
+            check(lambda x, w: F.conv2d(x, w, padding=1), x, w, reference=False)
+        line, taps = tensor(2, 6, 8, dtype=dtype), tensor(8, 3, 8, dtype=dtype)
+        check(lambda x, w: F.conv1d(x.transpose(1, 2), w), line, tensor(8, 8, 3, dtype=dtype), reference=False)
+        check(lambda x, w: F.conv1d(x, w.transpose(1, 2)), tensor(2, 8, 6, dtype=dtype), taps, reference=False)
+
+
+def test_lists_of_numbers_as_indices():
+    """Numbers that change are symbols; which the stand-ins of a call have is not asked of a GPU, where it would end the context."""
+    f = lambda x, k: x[k] * 2  # noqa: E731
+    for k in (([0, 2, 3], [1, 3, 3], [0, 0, 2]), ([0, 0, 3], [1, 1, 3], [0, 0, 2]), ([[0, 0], [4, 2]], [1, 0])):
+        x = tensor(5, 5, 5, dtype=torch.float64).requires_grad_()
+        compiled = framejit.compile(f)
+        expected, got = f(x, k), compiled(x, k)
+        torch.testing.assert_close(got, expected)
+        torch.testing.assert_close(*(torch.autograd.grad(y.sum(), x)[0] for y in (got, expected)))
+
+
 def test_pivots_are_not_made_up():
     lu, pivots = torch.linalg.lu_factor(tensor(3, 3))
     compiled = framejit.compile(torch.lu_unpack)

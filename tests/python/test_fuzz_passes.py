@@ -49,7 +49,8 @@ def built(seed):
     """A function of x and w, and the number of its results; a line that fails is as if it were `x * 1`."""
     rng = random.Random(seed)
     lines, values = program(rng)
-    space = {"torch": torch, "F": torch.nn.functional, "Three": Three, "x": torch.ones(3, 3, dtype=torch.float64), "w": torch.ones(3, 3, dtype=torch.float64)}
+    ones = torch.ones(3, 3, dtype=torch.float64, device=fuzzing.DEVICE)
+    space = {"torch": torch, "F": torch.nn.functional, "Three": Three, "x": ones, "w": ones.clone()}
     kept = []
     for line in lines:
         try:
@@ -83,7 +84,7 @@ def sequence(f, seed):
     """[what was seen], up to what torch refuses."""
     rng = random.Random(f"sequence {seed}")
     generator = torch.Generator().manual_seed(seed)
-    x, w = (torch.randn(3, 3, generator=generator, dtype=torch.float64).requires_grad_() for _ in range(2))
+    x, w = (torch.randn(3, 3, generator=generator, dtype=torch.float64).to(fuzzing.DEVICE).requires_grad_() for _ in range(2))
     results = f(x, w)
     seen = [("results", [r.detach().clone() for r in results], [(r.requires_grad, r.is_leaf) for r in results])]
     hooked, kept, wrote = [], [], False

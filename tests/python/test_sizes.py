@@ -513,3 +513,18 @@ def test_sizes_beside_the_greatest_ints(most):
         got, expected = compiled(x), f(x)
         assert torch.equal(got[0], expected[0]) and got[1] == expected[1]
     assert 1 <= len(compiled.graphs) <= 2 and not compiled.cache_info()["breaks"]
+
+
+def test_lists_of_changing_numbers_are_indices_of_our_own_code(fresh):
+    """Not of a call of the framework for each: of a few versions; what is out of range is told as in eager."""
+    x = torch.arange(125.0).reshape(5, 5, 5)
+    f = lambda x, k: x[k] * 2  # noqa: E731
+    compiled = fresh.compile(f)
+    for i in range(6):
+        k = [0, 2 + i % 3, -3]
+        assert torch.equal(compiled(x, k), f(x, k))
+    info = fresh.cache_info(compiled)
+    assert info["breaks"] == 0 and info["segments"] <= 3, info
+    assert "extern" not in str(compiled.graphs[-1])
+    with pytest.raises(IndexError):
+        compiled(x, [0, 7, -3])
