@@ -716,7 +716,8 @@ def test_what_is_empty_and_new_is_resized():
         other = x.new()
         held = [other]
         other.resize_(2, 2).zero_()
-        return state, held[0] + 1, x[:, :3] + state
+        noise = x.new().resize_as_(x.t()).fill_(0.5)
+        return state, held[0] + 1, x[:, :3] + state, noise, noise * x.t()
 
     x = torch.randn(4, 4)
     one_graph(f, x)
