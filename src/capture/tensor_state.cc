@@ -246,7 +246,8 @@ PyObject* Resized(Session& s, PyObject* const* args, Py_ssize_t nargs, bool as_o
   for (const TraceTensor& t : s.trace().tensors)
     if (t.id != id && t.base == id) return nullptr;
   static const Callee empty("torch.Tensor.new_empty");
-  Ref shape(as_other && IsTensor(args[1]) ? TensorAttr(s, args[1], Interned("shape")) : nullptr);
+  const bool torchs = as_other && IsTensor(args[1]) && s.meta(IdOf(args[1])).framework == Framework::kTorch;
+  Ref shape(torchs ? TensorAttr(s, args[1], Interned("shape")) : nullptr);
   if (as_other && !shape) return nullptr;
   PyObject* like[] = {tensor, shape.get()};
   Ref made(s.CallFramework(empty, as_other ? like : args, nargs, nullptr));
