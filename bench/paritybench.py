@@ -1,8 +1,10 @@
 """The modules of GitHub projects that a checkout of pytorch-jit-paritybench holds, one by one: generated/test_*.py has, for each project,
 its classes and TESTCASES of (class, arguments of its constructor, arguments of a call, does torch.jit.script take it)."""
 
+import functools
 import importlib.abc
 import importlib.machinery
+import importlib.util
 import pathlib
 import re
 import sys
@@ -57,8 +59,21 @@ def prepare(path):
     """Imports what every file of the corpus does, so that forks have it."""
     path = pathlib.Path(path).resolve()
     sys.path[:0] = [str(path), str(path / "generated")]
+    for name in ("scipy", "torchvision"):
+        if importlib.util.find_spec(name):
+            importlib.import_module(name)
     sys.meta_path.append(Absent(path))
     importlib.import_module("_paritybench_helpers")
+
+
+@functools.cache
+def load(path, project):
+    """The module of a project's file. The process may be used for no other one."""
+    module = types.ModuleType(f"test_{project}")
+    sys.modules[module.__name__] = module
+    file = pathlib.Path(path).resolve() / "generated" / f"test_{project}.py"
+    exec(compile(file.read_text(), str(file), "exec"), module.__dict__)
+    return module
 
 
 def build(path, name):
@@ -66,11 +81,7 @@ def build(path, name):
     import torch
 
     project, class_name, number = name.split(":")
-    module = types.ModuleType(f"test_{project}")
-    sys.modules[module.__name__] = module
-    file = pathlib.Path(path).resolve() / "generated" / f"test_{project}.py"
-    exec(compile(file.read_text(), str(file), "exec"), module.__dict__)
-    made, init, call, _ = module.TESTCASES[int(number)]
+    made, init, call, _ = load(path, project).TESTCASES[int(number)]
     assert made.__name__ == class_name
     torch.manual_seed(0)
     args, kwargs = init()

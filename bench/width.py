@@ -21,8 +21,10 @@ eager cannot run from a generic tiny config is named as not built. At the end th
 
 import argparse
 import collections
+import contextlib
 import copy
 import functools
+import itertools
 import json
 import os
 import select
@@ -582,6 +584,10 @@ class Child:
         os.waitpid(self.process, 0)
         os.close(self.reader)
 
+    def rows(self, ended):
+        if ended:
+            yield self.row()
+
     def row(self):
         late = time.time() >= self.end
         if late:
@@ -601,21 +607,71 @@ class Child:
         return row
 
 
-def rows_of(models, jobs, seconds, within):
-    """The rows of (suite, name), as they come; so many at a time."""
-    waiting, running, end = collections.deque(models), {}, time.time() + within
-    while (waiting or running) and time.time() < end:
-        while waiting and len(running) < jobs:
-            child = Child(*waiting.popleft(), seconds)
+class Project(Child):
+    """The modules of one project of paritybench in a process that loads its file once and has a child for each."""
+
+    def __init__(self, names, seconds):
+        self.names, self.seconds, self.given = names, seconds, 0
+        super().__init__("paritybench", names[0], float("inf"))
+
+    def work(self):
+        os.setpgid(0, 0)
+        from bench import paritybench as corpus
+
+        rows, quiet = row_pipe, os.open(os.devnull, os.O_WRONLY)
+        os.dup2(quiet, 1)
+        os.dup2(quiet, 2)
+        signal.alarm(int(self.seconds) + 1)  # what takes longer ends this process
+        try:
+            corpus.load(corpus_path, self.names[0].split(":")[0])
+        except BaseException:  # each child tells
+            pass
+        signal.alarm(0)
+        for row in rows_of((Child(self.suite, name, self.seconds) for name in self.names), 1, float("inf")):
+            os.write(rows, json.dumps(row).encode() + b"\n")
+        os._exit(0)
+
+    def stop(self):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process, signal.SIGKILL)
+        super().stop()
+
+    def rows(self, ended):
+        lines = self.text.split(b"\n")
+        found, self.text = [json.loads(line) for line in lines[:-1]], lines[-1]
+        self.given += len(found)
+        yield from found
+        if ended:
+            self.stop()
+            for name in self.names[self.given :]:
+                yield {"suite": self.suite + " train" * training, "model": name, "status": "not built", "note": "late"}
+
+
+def rows_of(children, jobs, within):
+    """The rows of these, as they come; so many at a time."""
+    waiting, running, end = iter(children), {}, time.time() + within
+    while time.time() < end:
+        for child in itertools.islice(waiting, jobs - len(running)):
             running[child.reader] = child
+        if not running:
+            return
         until = min(end, *(child.end for child in running.values()))
-        ready = select.select(list(running), [], [], max(0.0, until - time.time()))[0]
+        ready = select.select(list(running), [], [], max(0.0, until - time.time()) if until < float("inf") else None)[0]
         for reader, child in list(running.items()):
-            if reader in ready and child.read() or time.time() >= child.end:
+            ended = reader in ready and child.read() or time.time() >= child.end
+            if ended:
                 del running[reader]
-                yield child.row()
+            yield from child.rows(ended)
     for child in running.values():
         child.stop()
+
+
+def children_of(suite, found, seconds):
+    """What makes the rows: a name, and what begins the process."""
+    if suite != "paritybench":
+        return [(name, functools.partial(Child, suite, name, seconds)) for name in found]
+    projects = itertools.groupby(found, lambda name: name.split(":")[0])
+    return [(project, functools.partial(Project, list(names), seconds)) for project, names in projects]
 
 
 def ranked(rows):
@@ -653,12 +709,12 @@ def main():
     parser.add_argument("names", nargs="*")
     parser.add_argument("--from-path", metavar="DIR", default="", help="the checkout of paritybench")
     parser.add_argument("--json", metavar="FILE", help="append the rows to this file")
-    parser.add_argument("--limit", type=int, help="only so many models of a suite")
+    parser.add_argument("--limit", type=int, help="only so many models (projects) of a suite")
     parser.add_argument("--jobs", type=int, default=1, help="so many models at a time (default 1)")
     parser.add_argument("--seconds", type=float, default=60, help="for one model (default 60)")
     parser.add_argument("--within", type=float, default=float("inf"), help="end after so many seconds, with the rows there are")
     parser.add_argument("--train", action="store_true", help="training steps instead of calls")
-    parser.add_argument("--every", type=int, default=1, help="only every Nth model")
+    parser.add_argument("--every", type=int, default=1, help="only every Nth model (of paritybench: project)")
     parser.add_argument("--from", type=int, default=0, dest="first", help="beginning with this one")
     parser.add_argument("--peer", nargs="?", const="broken", choices=["broken", "all"], help="torch.compile's graphs and breaks beside ours")
     parser.add_argument("--time", action="store_true", help="the time of a call after 20 calls, of eager's")
@@ -683,11 +739,11 @@ def main():
         import torch._dynamo.backends.registry  # noqa: F401 (likewise)
         import torch._inductor.config  # noqa: F401
     torch.set_num_threads(1)
-    models = [(suite, name) for suite in suites for name in (args.names or names(suite))[args.first :: args.every][: args.limit]]
+    children = [pair for suite in suites for pair in children_of(suite, args.names or names(suite), args.seconds)[args.first :: args.every][: args.limit]]
     if args.within < float("inf"):
-        models.sort(key=lambda model: zlib.crc32(" ".join(model).encode()))
+        children.sort(key=lambda pair: zlib.crc32(pair[0].encode()))
     counts, rows = collections.defaultdict(collections.Counter), []
-    for row in rows_of(models, args.jobs, args.seconds, args.within):
+    for row in rows_of((begin() for _, begin in children), args.jobs, args.within):
         rows.append(row)
         show(row, counts[row["suite"]])
         if args.json:

@@ -1,13 +1,26 @@
 // Turns Python arguments into framejit::Arg and back.
 #include <cstring>
+#include <string_view>
 
 #include "capture/arg_reader.h"
 #include "capture/proxy.h"
+#include "tensor/torch_api.h"
 
 namespace framejit::capture {
 namespace {
 
 constexpr Py_ssize_t kLongestRange = 1024;
+
+// Is it a numpy.float32 that is a number beside torch's tensors, as Python's floats become tensors of its type? Zeros,
+// whose signs no guard tells apart, are not, and neither is what is no number.
+bool IsFloat32(PyObject* o) {
+  constexpr int8_t kFloat = 6;  // c10::ScalarType
+  if (std::string_view(Py_TYPE(o)->tp_name) != "numpy.float32" || tensor::Classify(o) != tensor::Class::kNumpyScalar)
+    return false;
+  const tensor::TorchApi* t = tensor::Torch();
+  const double value = PyFloat_AsDouble(o);
+  return t && t->default_dtype && t->default_dtype() == kFloat && value != 0 && value == value;
+}
 
 bool SetText(Arg* out, Arg::Kind kind, const char* text) {
   *out = Arg::Str(text);
@@ -35,7 +48,8 @@ std::optional<bool> ArgReader::Number(PyObject* o, Arg* out) {
     return *out = Arg::Int(shape::Int(static_cast<int64_t>(v))), true;
   }
   if (s_.IsNumpyNumber(o) && !PyFloat_Check(o)) {
-    numpy_integer_ = true;  // elements of their own dtype are int64 and bool in torch, too
+    numpy_integer_ = true;  // elements of their own dtype are int64, float32 and bool in torch, too
+    if (IsFloat32(o)) return *out = Arg::Float(PyFloat_AsDouble(o)), true;
     if (OfType(o, CType::kNumpyBool)) return *out = Arg::Bool(PyObject_IsTrue(o) == 1), true;
     Ref number(PyNumber_Index(o));
     return number && Read(number.get(), out);
@@ -143,7 +157,7 @@ bool ArgReader::Read(PyObject* o, Arg* out) {
 
 bool Session::IsNumpyNumber(PyObject* o) const {
   if (!libraries.torch || IsPrimitive(o)) return false;
-  return PyFloat_Check(o) || OfType(o, CType::kNumpyInt64) || OfType(o, CType::kNumpyBool);
+  return PyFloat_Check(o) || OfType(o, CType::kNumpyInt64) || OfType(o, CType::kNumpyBool) || IsFloat32(o);
 }
 
 bool Session::ToArg(PyObject* o, Arg* out) {

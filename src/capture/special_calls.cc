@@ -252,6 +252,32 @@ PyObject* CaptureSemantics::CallPartial(PyObject* partial, PyObject* const* args
   return CallEx(fn.get(), tuple.get(), kw.get());
 }
 
+static bool AreTensors(PyObject* o) {
+  if (!PyTuple_CheckExact(o) && !PyList_CheckExact(o)) return tensor::Classify(o) != tensor::Class::kNone;
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i)
+    if (!AreTensors(PySequence_Fast_GET_ITEM(o, i))) return false;
+  return true;
+}
+
+// Is what was found at `at` still found there when all that waits is done? Only stores are looked at that replace
+// tensors, and tuples and lists of these: what they let go of is on the way to nothing else.
+static bool StaysThere(Session& s, const Source* at) {
+  const PendingEffects& pending = s.pending();
+  if (!pending.MayDrop()) return true;
+  if (!pending.calls().empty() || !pending.cells().empty() || !pending.lists().empty()) return false;
+  return std::all_of(pending.stores().begin(), pending.stores().end(), [&](const PendingStore& st) {
+    PyObject* dict = st.dict.get();
+    const Source* source = PyDict_Check(dict) ? s.SourceOf(dict) : nullptr;
+    PyObject* old = source ? PyDict_GetItemWithError(dict, st.key.get()) : nullptr;
+    if (!old) return PyErr_Clear(), source != nullptr;
+    if (IsPrimitive(old)) return true;
+    const Source* replaced = s.guards().Child(SourceKind::kDictItem, source, 0, st.key.get());
+    const Source* way = at;
+    while (way && way != replaced) way = way->base;
+    return !way && AreTensors(old);
+  });
+}
+
 // Answers what a weak reference refers to.
 PyObject* CaptureSemantics::Referent(PyObject* reference) {
   const Source* referent = s_.guards().Child(SourceKind::kReferent, s_.SourceOf(reference));
@@ -262,7 +288,7 @@ PyObject* CaptureSemantics::Referent(PyObject* reference) {
   }
   // It may die in this very graph, unless something that the graph does not change holds it.
   const Source* holder = s_.IsOutside(o) ? s_.SourceOf(o) : nullptr;
-  if (!holder || holder->kind == SourceKind::kSlot || s_.pending().MayDrop())
+  if (!holder || holder->kind == SourceKind::kSlot || !StaysThere(s_, holder))
     return s_.Break(BreakId::kUnknownCall, "a weak reference");
   return s_.FromOutside(o, referent);
 }

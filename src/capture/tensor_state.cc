@@ -235,6 +235,27 @@ PyObject* SeenOtherwise(Session& s, Callee callee, PyObject* const* args, Py_ssi
   return Py_NewRef(tensor);
 }
 
+// x.new().resize_(2, 3) and .resize_as_(y): what is empty and was made here becomes memory that nobody has written to.
+PyObject* Resized(Session& s, PyObject* const* args, Py_ssize_t nargs, bool as_other) {
+  PyObject* tensor = args[0];
+  const TraceId id = IdOf(tensor);
+  const TensorMeta& m = s.meta(id);
+  if (InputOf(s, tensor) >= 0 || s.trace().tensors[id].base != id || m.sizes != shape::Ints{shape::Int(0)} ||
+      m.requires_grad || m.is_inference || s.modes.now.inference || s.lowering().IsLeaf(id) || Waits(s, tensor))
+    return nullptr;
+  for (const TraceTensor& t : s.trace().tensors)
+    if (t.id != id && t.base == id) return nullptr;
+  static const Callee empty("torch.Tensor.new_empty");
+  const bool torchs = as_other && IsTensor(args[1]) && s.meta(IdOf(args[1])).framework == Framework::kTorch;
+  Ref shape(torchs ? TensorAttr(s, args[1], Interned("shape")) : nullptr);
+  if (as_other && !shape) return nullptr;
+  PyObject* like[] = {tensor, shape.get()};
+  Ref made(s.CallFramework(empty, as_other ? like : args, nargs, nullptr));
+  if (!made || !IsTensor(made.get())) return nullptr;
+  s.Rebind(tensor, IdOf(made.get()));
+  return Py_NewRef(tensor);
+}
+
 }  // namespace
 
 std::optional<bool> SetOfTensor(Session& s, PyObject* tensor, std::string_view name, PyObject* value) {
@@ -262,6 +283,8 @@ PyObject* SetByCall(Session& s, Callee callee, PyObject* const* args, Py_ssize_t
   for (const char* view : {"squeeze_", "swapaxes_", "swapdims_", "t_", "transpose_", "unsqueeze_"})
     if (name == view && MayWait(s, args[0])) return SeenOtherwise(s, callee, args, nargs, kwnames);
   if (kwnames) return nullptr;
+  const bool as_other = nargs == 2 && name == "resize_as_";
+  if ((as_other || (nargs >= 2 && name == "resize_")) && MayWait(s, args[0])) return Resized(s, args, nargs, as_other);
   if (nargs == 1 && name == "detach_" && MayWait(s, args[0])) return Stop(s, args[0], "detach_", false);
   if (nargs == 1 && name == "retain_grad" && MayWait(s, args[0])) return RetainGrad(s, args[0]);
   if (nargs == 2 && name == "requires_grad_" && args[1] == Py_False && s.meta(IdOf(args[0])).requires_grad &&

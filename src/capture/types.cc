@@ -32,6 +32,7 @@ constexpr Row kRows[] = {
     {"numpy.dtype", {F::kPureMethods | F::kMadeFreely, CType::kNumpyDType}},
     {"numpy.generic", {F::kPureMethods}},
     {"numpy.float64", {F::kPureMethods}},
+    {"numpy.float32", {F::kPureMethods}},
     {"numpy.int64", {F::kPureMethods, CType::kNumpyInt64}},
     {"numpy.bool", {F::kPureMethods, CType::kNumpyBool}},
     {"numpy.random.mtrand.RandomState", {F::kDraws}},

@@ -8,6 +8,7 @@ import logging
 import subprocess
 import sys
 import warnings
+import weakref
 import zlib
 
 import pytest
@@ -611,3 +612,122 @@ def test_copies_of_defaultdicts():
         kept["a"].append(k)
         (x, got), (y, expected) = compiled(torch.ones(2)), f(torch.ones(2))
         assert got == expected and type(got) is type(expected) and got["a"] is not kept["a"] and torch.equal(x, y)
+
+
+class KeepsState(torch.nn.Module):
+    """The state of the last call is let go of while the graph asks weak references to weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.cells = torch.nn.LSTM(4, 8, 2, batch_first=True)
+        self.begin(9)
+
+    def begin(self, batch):
+        self.state = torch.zeros(2, batch, 8), torch.zeros(2, batch, 8)
+
+    def forward(self, x):
+        self.begin(len(x))
+        y, self.state = self.cells(x, self.state)
+        return y
+
+
+def one_graph(f, *args):
+    told = framejit.explain(f)(*args)
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_a_recurrent_module_that_keeps_its_state(grad):
+    torch.manual_seed(0)
+    model, x = KeepsState(), torch.randn(3, 5, 4)
+    plain = copy.deepcopy(model)
+    with torch.set_grad_enabled(grad):
+        one_graph(model, x)
+        compiled = framejit.compile(model)
+        for _ in range(3):
+            torch.testing.assert_close(compiled(x), plain(x))
+            torch.testing.assert_close(model.state, plain.state)
+        model.cells.weight_hh_l0 = torch.nn.Parameter(torch.zeros_like(model.cells.weight_hh_l0))
+        plain.cells.weight_hh_l0 = torch.nn.Parameter(torch.zeros_like(model.cells.weight_hh_l0))
+        torch.testing.assert_close(compiled(x), plain(x))
+
+
+def test_what_a_weak_reference_names_may_be_let_go_of():
+    class Holder:
+        pass
+
+    holder = Holder()
+    holder.kept = torch.ones(3)
+    reference = weakref.ref(holder.kept)
+
+    def f(x):
+        kept = holder.kept
+        holder.kept = x + 1
+        return x + (reference() is kept) + (reference() is None)
+
+    compiled = framejit.compile(f)
+    for _ in range(3):
+        x = torch.randn(3)
+        torch.testing.assert_close(compiled(x), x + (reference() is not None) + (reference() is None))
+
+
+def test_single_floats_of_numpy_are_numbers_beside_tensors():
+    class Scale:
+        by = np.float32(0.1)
+
+    scale = Scale()
+
+    def f(x):
+        y = x.masked_fill(x > 1, float(np.finfo(np.float32).min)) + x * float(np.finfo(np.float32).eps)
+        y = y * scale.by + scale.by * x - x / scale.by + x.double() * (scale.by * 2)
+        return y, x.half() * scale.by, torch.tensor(scale.by), torch.tensor([scale.by, 1]), torch.full((2,), scale.by)
+
+    x = torch.randn(4, 4)
+    f(x)  # NumPy makes its table of float32
+    compiled = framejit.compile(f)
+    one_graph(f, x)
+    for by in (0.1, 2.5, -0.0, 0.0, float("nan"), float("inf")):
+        scale.by = np.float32(by)
+        for got, wanted in zip(compiled(x), f(x), strict=True):
+            assert got.dtype == wanted.dtype
+            torch.testing.assert_close(got, wanted, equal_nan=True)
+    torch.set_default_dtype(torch.float64)
+    try:
+        scale.by = np.float32(0.1)
+        for got, wanted in zip(compiled(x), f(x), strict=True):
+            assert got.dtype == wanted.dtype
+            torch.testing.assert_close(got, wanted)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_zeros_of_numpy_have_their_signs():
+    def f(x, zero):
+        return x * zero
+
+    compiled, x = framejit.compile(f), torch.ones(3)
+    for zero in (np.float32(0.0), np.float32(-0.0), np.float32(0.0)):
+        assert torch.equal(torch.signbit(compiled(x, zero)), torch.signbit(f(x, zero)))
+
+
+def test_what_is_empty_and_new_is_resized():
+    def f(x):
+        state = x.data.new().resize_((x.size(0), 3)).fill_(2)
+        other = x.new()
+        held = [other]
+        other.resize_(2, 2).zero_()
+        noise = x.new().resize_as_(x.t()).fill_(0.5)
+        return state, held[0] + 1, x[:, :3] + state, noise, noise * x.t()
+
+    x = torch.randn(4, 4)
+    one_graph(f, x)
+    for n in (4, 5, 6):
+        x = torch.randn(n, 4)
+        torch.testing.assert_close(framejit.compile(f)(x), f(x))
+
+    def seen(x):  # a view of what was there before stays empty
+        state = x.new()
+        view = state.view(0)
+        return state.resize_(2).fill_(1), view
+
+    assert framejit.compile(seen)(x)[1].shape == seen(x)[1].shape
