@@ -109,7 +109,18 @@ def compile_module(module, settings):
         module = original_of(module)
     for twin in _twins.get(module, ()):
         if type(twin)._framejit_settings == settings:
+            if _made(type(twin)).__mro__[2] is not type(module):
+                follow(twin)
             return twin
+    made = _class_of(module, settings)
+    twin = _share(module, made)
+    _twins.setdefault(module, []).append(twin)
+    _forget_with(twin, made.__call__)
+    return twin
+
+
+def _class_of(module, settings):
+    """The class of its twin."""
     cls = type(module)
     namespace = {
         "__slots__": (),
@@ -120,11 +131,19 @@ def compile_module(module, settings):
         "_framejit_settings": settings,
         "_framejit_original": weakref.ref(module),
     }
-    made = _metaclass(type(cls))(cls.__name__, (_Twin, cls), namespace)
-    twin = _share(module, made)
-    _twins.setdefault(module, []).append(twin)
+    return _metaclass(type(cls))(cls.__name__, (_Twin, cls), namespace)
+
+
+def follow(twin):
+    """The program has set `__class__` of the original after it was compiled: its twin gets such a class, too. Returns what the call is
+    now, or None where the program has set the class of the twin itself, which stays as it is."""
+    before = _made(type(twin)) if isinstance(twin, _Twin) else None
+    if type(twin) is not before:
+        return None
+    made = _class_of(before._framejit_original(), before._framejit_settings)
+    object.__setattr__(twin, "__class__", made)
     _forget_with(twin, made.__call__)
-    return twin
+    return made.__call__
 
 
 _ends = set()

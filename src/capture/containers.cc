@@ -175,6 +175,7 @@ bool Session::NoteLength(PyObject* o) {
   Origin* g = Find(o);
   if (!g || g->kind != Origin::kOutside) return true;
   if (!Reads(o)) return false;
+  if (g->real) o = g->real;  // a copy that C code got, which later writes may have changed
   guard::Row row{guard::Kind::kLength, g->source};
   if (PyList_Check(o) || PyTuple_Check(o))
     row.number = PySequence_Fast_GET_SIZE(o);
@@ -186,7 +187,7 @@ bool Session::NoteLength(PyObject* o) {
     row.number = PySequence_Size(o);
   else
     return true;
-  if (PyDict_Check(o) && pending_.Has(o))
+  if (PyDict_Check(o) && pending_.Has(o) && !g->real)
     return Break(BreakId::kSideEffect, "a dict with pending stores is read as a whole"), false;
   row.here = true;
   guards_->Add(std::move(row));

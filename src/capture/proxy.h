@@ -25,11 +25,13 @@ struct TensorProxy {
 struct SymInt {
   PyObject_HEAD Session* session;
   shape::Int expr;  // It needs no destructor.
+  const guard::Source* source;  // Where this very object was found; null: it was computed.
 };
 
 struct SymFloat {
   PyObject_HEAD Session* session;
   uint32_t symbol;
+  const guard::Source* source;  // As SymInt's.
 };
 
 struct Lazy {
@@ -77,8 +79,8 @@ inline TensorProxy* AsTensor(PyObject* o) {
 }
 
 PyObject* NewTensorProxy(Session* s, TraceId id);
-PyObject* NewSymInt(Session* s, shape::Int e);
-PyObject* NewSymFloat(Session* s, uint32_t symbol);
+PyObject* NewSymInt(Session* s, shape::Int e, const guard::Source* source = nullptr);
+PyObject* NewSymFloat(Session* s, uint32_t symbol, const guard::Source* source = nullptr);
 // Of numbers of which one is a symbol; null without an exception: on the numbers themselves, which are guarded then.
 PyObject* OnFloats(char kind, PyObject* a, PyObject* b, binaryfunc f);  // As FloatBinary, or `f` of the numbers.
 PyObject* FloatBinary(char kind, PyObject* a, PyObject* b);             // The kinds are FloatOp's.

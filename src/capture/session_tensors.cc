@@ -101,18 +101,18 @@ PyObject* Session::SymbolOf(PyObject* number, const Source* s) {
   const auto& dynamic = options_.dynamic_ints;
   if ((dynamic.empty() && !counts && !given) || !(is_float || PyLong_CheckExact(number))) return nullptr;
   if (is_float && std::isnan(PyFloat_AS_DOUBLE(number))) return nullptr;  // it matters which object it is
-  if (auto known = numbers_->Float(s)) return NewSymFloat(this, *known);
-  if (auto known = numbers_->Int(s)) return SymIntObject(*known);
+  if (auto known = numbers_->Float(s)) return NewSymFloat(this, *known, s);
+  if (auto known = numbers_->Int(s)) return NewSymInt(this, *known, s);
   const bool changed = counts || std::find(dynamic.begin(), dynamic.end(), s->str()) != dynamic.end();
   if (!changed && !given) return nullptr;
   const std::string name = s->str(fj_code(root_)->co_localsplusnames);
-  if (is_float) return NewSymFloat(this, numbers_->NewFloat(s, number, name));
+  if (is_float) return NewSymFloat(this, numbers_->NewFloat(s, number, name), s);
   int overflow;
   int64_t value = PyLong_AsLongLongAndOverflow(number, &overflow);
   // 0 means too much to programs to be any number, and so does 1 as long as there was no other one.
   if (overflow || value < 1 + !changed) return nullptr;
   guessed_symbols |= !changed && options_.dynamic != 1;
-  return SymIntObject(numbers_->NewInt(s, value, name));
+  return NewSymInt(this, numbers_->NewInt(s, value, name), s);
 }
 
 PyObject* Session::SymFloatObject(FloatOp op) {

@@ -291,13 +291,26 @@ void Lowering::Impl::RefuseShared(const Call& call, TraceId target, bool apart) 
 // `y[k] += 1` ends with.
 void Lowering::Impl::RefuseShared(const Call& call, const Overwrite& written) {
   CheckWritable(written.id, call.mode);
-  if (call.callee.framework() != Framework::kTorch || !written.region) return;
+  if (!written.region) return;
+  if (call.callee.framework() != Framework::kTorch) {
+    if (const Arg& from = call.args.back(); from.is(Arg::Kind::kTensor) && !written.by_index)
+      RefuseSpoiled(from.t, *written.region);
+    return;
+  }
   for (size_t i = 1; i < call.args.size(); ++i)
     EachTensor(call.args[i], [&](TraceId t) {
       if (objects[t].root != objects[written.id].root || objects.Disjoint(objects.Whole(t), *written.region)) return;
       if (written.by_index || !objects.Same(objects.Whole(t), *written.region))
         throw Decline("what is stored shares memory with where it is stored");
     });
+}
+
+void Lowering::Impl::RefuseSpoiled(TraceId from, const Region& to) {
+  if (to.sizes.size() != 1 || objects[from].root != objects[to.of].root) return;
+  const Region read = objects.Whole(from);
+  if (read.sizes.empty() || read.sizes.back() == shape::Int(1)) return;
+  if (env().Prove(shape::Cmp::kEq, read.strides.back(), to.strides[0]).value_or(false)) return;
+  if (!objects.Disjoint(read, to)) throw Decline("what is copied is overwritten while NumPy reads it");
 }
 
 // A tensor of its own is a value of its own where gradients tell one from the other: the sum of a single number.

@@ -89,6 +89,9 @@ struct Lowering::Impl {
   // apart: nor may an operand be the target itself.
   void RefuseShared(const Call& call, TraceId target, bool apart);
   void RefuseShared(const Call& call, const Overwrite& written);
+  // NumPy copies along one axis without a look at what it overwrites, and reads what it has just written where the
+  // strides of the two differ.
+  void RefuseSpoiled(TraceId from, const Region& to);
   void LookAtShared(const std::vector<TraceId>& outputs);
   void Lend(TraceId t);
   bool MayLieInLent(ValueId v);

@@ -252,6 +252,8 @@ void Lowering::Impl::Written(Call& call, const Arg* out) {
   });
   if (!cpu) throw Decline(call.callee + " of arrays of another library");
   CheckWritable(target.t, call.mode);
+  if (call.callee.last() == "copyto" && call.args.size() == 2 && call.args[1].is(Arg::Kind::kTensor))
+    RefuseSpoiled(call.args[1].t, objects.Whole(target.t));
   if (const auto plain = [&](size_t i) { return call.args[i].is(Arg::Kind::kTensor); };
       call.callee.name() == "numpy.ndarray.__setitem__" && call.args.size() == 3 && plain(1) && plain(2)) {
     const ValueId base = objects.Value(target.t), mask = objects.Value(call.args[1].t);

@@ -166,6 +166,7 @@ Outs ReshapeAs(Scope& s) {
 
 Outs NumpyReshape(Scope& s) {
   if (s.has(2) && s.arg(2).s != "C") Scope::Skip();
+  if (s.tensor(0).meta->is_scalar) Scope::Skip();  // NumPy makes an array of it, and shows that or gives a number back
   return ReshapeRow(s);
 }
 
@@ -173,6 +174,7 @@ Outs Ravel(Scope& s) {
   Operand x = s.tensor(0);
   const std::string& order = !s.torch() && s.has(1) ? s.arg(1).s : "C";
   if (order != "C" && !((order == "K" || order == "A") && IsRowMajor(*x.meta))) Scope::Skip();
+  if (!s.torch() && x.meta->is_scalar) Scope::Skip();
   // A copy of what does not lie row by row, also where a view could show it: reshape is the one that looks.
   if (!IsContiguous(s.env, *x.meta)) return s.b.Reshape(x.value, {shape::Product(x.meta->sizes)});
   return Reshaped(s, x, {Int(-1)}, true);

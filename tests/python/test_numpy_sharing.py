@@ -108,3 +108,55 @@ def test_layouts_flags_and_sharing(fresh, call, program, name):
         assert same(got, expected)
         if (call, name) not in OWNS:
             assert facts(got) == facts(expected)
+
+
+COPIES = """
+a[2:80] = a[:156:2]
+a[0:156:2] = a[1:79]
+a[80:2:-1] = a[156:0:-2]
+a[156:0:-2] = a[80:2:-1]
+np.copyto(a[2:80], a[:156:2])
+a[1:6] = a[0:10:2]
+a[5:10] = a[4::-1]
+a[2:80] = a[:78]
+a[:78] = a[2:80]
+a[80:2:-1] = a[78:0:-1]
+a[100:150] = a[0:100:2]
+a[2:80] = a[5:6]
+a[2:80] = a[:156:2] * 1
+a[2:80] += a[:156:2]
+"""
+
+
+@pytest.mark.parametrize("copy", COPIES.strip().splitlines())
+@pytest.mark.parametrize("rounds", [0, 1, 40])
+def test_copies_between_parts_that_meet(copy, rounds):
+    """Along one axis NumPy looks at no overlap: where the strides differ, it reads what it has written."""
+    import framejit
+
+    body = "\n".join(["    " * bool(rounds) + line for line in (copy, "a[i % 7] += 1" if rounds else "a[0] += 1")])
+    loop = f"    for i in range({rounds}):\n" if rounds else ""
+    text = "def f(a):\n" + loop + "\n".join("    " + line for line in body.splitlines()) + "\n    return a + 1\n"
+    space = {"np": np}
+    exec(text, space)
+    compiled = framejit.compile(space["f"])
+    for start in range(4):
+        mine, its = np.arange(start, 200.0 + start), np.arange(start, 200.0 + start)
+        np.testing.assert_array_equal(compiled(mine), space["f"](its))
+        np.testing.assert_array_equal(mine, its)
+
+
+def test_a_number_of_numpy_is_reshaped_as_numpy_does():
+    import framejit
+
+    def f(a):
+        x = a.sum()
+        return np.reshape(x, ()), x.reshape(()), np.reshape(x, (1, 1)), np.ravel(x), x.ravel(), x.flatten(), np.array(x).reshape(())
+
+    compiled = framejit.compile(f)
+    for scale in (1, 2, 3):
+        mine, its = compiled(np.arange(2000.0) * scale), f(np.arange(2000.0) * scale)
+        for one, other in zip(mine, its, strict=True):
+            assert type(one) is type(other) and one == other and one.shape == other.shape
+            assert one.flags.owndata == other.flags.owndata and type(one.base) is type(other.base)
+    assert framejit.cache_info(compiled)["captures"] >= 1  # reshape of a number is a break

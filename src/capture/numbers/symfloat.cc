@@ -179,9 +179,9 @@ PyObject* FloatFunction(std::string_view name, PyObject* a) {
   return s->SymFloatObject(op);
 }
 
-PyObject* NewSymFloat(Session* s, uint32_t symbol) {
+PyObject* NewSymFloat(Session* s, uint32_t symbol, const guard::Source* source) {
   auto* p = PyObject_New(SymFloat, &SymFloatType);
-  if (p) p->session = s, p->symbol = symbol;
+  if (p) p->session = s, p->symbol = symbol, p->source = source;
   return reinterpret_cast<PyObject*>(p);
 }
 

@@ -101,6 +101,9 @@ PyObject* Negative(PyObject* a) {
   const shape::Int e = shape::Int(0) - As(a)->expr;
   return s->env().Fits(e, -__int128{s->env().Hint(As(a)->expr)}) ? s->SymIntObject(e) : Converted<PyNumber_Negative>(a);
 }
+PyObject* Positive(PyObject* a) {
+  return Py_NewRef(a);
+}
 int Bool(PyObject* a) {
   Session* s = LiveNumber(a);
   return s ? !s->env().Eq(As(a)->expr, shape::Int(0)) : -1;
@@ -132,7 +135,7 @@ PyNumberMethods number = {
     .nb_divmod = Other<PyNumber_Divmod>,
     .nb_power = Power,
     .nb_negative = Negative,
-    .nb_positive = Concrete,
+    .nb_positive = Positive,
     .nb_absolute = Converted<PyNumber_Absolute>,
     .nb_bool = Bool,
     .nb_invert = Converted<PyNumber_Invert>,
@@ -157,6 +160,7 @@ PyTypeObject SymIntType = NumberType("int", sizeof(SymInt), &number, Compare);
 PyObject* Extreme(PyObject* const* args, Py_ssize_t n, bool least) {
   Session* s = nullptr;
   std::optional<shape::Int> best;
+  PyObject* which = nullptr;  // Of which it is the number, where that is known.
   for (Py_ssize_t i = 0; i < n; ++i) {
     if (IsSymInt(args[i]) && !(s = LiveNumber(args[i]))) return nullptr;
     if (!IsSymInt(args[i]) && !PyLong_CheckExact(args[i])) return nullptr;
@@ -165,24 +169,25 @@ PyObject* Extreme(PyObject* const* args, Py_ssize_t n, bool least) {
     const std::optional<shape::Int> x = ExprOf(args[i]);
     if (!x) return nullptr;
     if (!best) {
-      best = x;
+      best = x, which = args[i];
       continue;
     }
     shape::Env& env = s->env();
     const auto mine = env.Bounds(*best), its = env.Bounds(*x);
     if (best->is_const() || x->is_const() || mine.hi <= its.lo || its.hi <= mine.lo) {
-      if (least ? env.Lt(*x, *best) : env.Lt(*best, *x)) best = x;
+      if (least ? env.Lt(*x, *best) : env.Lt(*best, *x)) best = x, which = args[i];
       continue;
     }
     if (MostSteps('+', *best, *x) > kMostSteps) return nullptr;
-    best = least ? shape::Min(*best, *x) : shape::Max(*best, *x);
+    best = least ? shape::Min(*best, *x) : shape::Max(*best, *x), which = nullptr;
   }
+  if (which) return Py_NewRef(which);
   return best ? s->SymIntObject(*best) : nullptr;
 }
 
-PyObject* NewSymInt(Session* s, shape::Int e) {
+PyObject* NewSymInt(Session* s, shape::Int e, const guard::Source* source) {
   auto* p = PyObject_New(SymInt, &SymIntType);
-  if (p) p->session = s, new (&p->expr) shape::Int(e);
+  if (p) p->session = s, p->source = source, new (&p->expr) shape::Int(e);
   return reinterpret_cast<PyObject*>(p);
 }
 

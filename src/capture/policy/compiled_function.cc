@@ -28,6 +28,8 @@ struct CompiledFunction {
   PyObject* options;
   PyObject* dict;
   PyObject* weakrefs;
+  PyObject* original;     // Of a compiled module's call: a weak reference to the module as the user made it.
+  PyTypeObject* written;  // The class that it had, of which the compiled module's class is made.
   std::shared_ptr<Compiled>* compiled;
   CodeState* state;
 };
@@ -245,9 +247,24 @@ bool Unasked(Compiled& compiled, PyObject* const* args, Py_ssize_t given) {
   return result;
 }
 
+// The program has set `__class__` of a module that was compiled (torch's parametrizations do): the compiled one becomes
+// one of that class, too. None: it stays as it is. Null: an error.
+[[gnu::cold, gnu::noinline]] Ref CallOfOtherClass(PyObject* twin) {
+  SuspendScope off;
+  Ref module(tensor::Import("framejit._module"));
+  return Ref(module ? PyObject_CallMethod(module.get(), "follow", "O", twin) : nullptr);
+}
+
 [[gnu::hot]] PyObject* CallCompiled(PyObject* o, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
   const Py_ssize_t given = PyVectorcall_NARGS(nargsf) + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
   Compiled& compiled = **Self(o)->compiled;
+  if (PyObject* of = Self(o)->original; of && PyVectorcall_NARGS(nargsf)) {
+    PyObject* module = PyWeakref_GET_OBJECT(of);
+    if (module != Py_None && Py_TYPE(module) != Self(o)->written) [[unlikely]] {
+      Ref call = CallOfOtherClass(args[0]);
+      if (call.get() != Py_None) return call ? PyObject_Vectorcall(call.get(), args, nargsf, kwnames) : nullptr;
+    }
+  }
   // Nothing is captured, and the call is Python's: it costs as little as it can.
   if (!frame::HookIsGone() || diag::EventsOn() || !Unasked(compiled, args, given))
     return CallAsked(o, args, nargsf, kwnames, given);
@@ -263,6 +280,7 @@ void Dealloc(PyObject* o) {
   Py_CLEAR(self->function);
   Py_CLEAR(self->options);
   Py_CLEAR(self->dict);
+  Py_CLEAR(self->original);
   delete self->compiled;
   PyObject_GC_Del(o);
 }
@@ -445,6 +463,9 @@ PyObject* NewCompiledFunction(PyObject* function, PyObject* options, PyObject* i
   self->function = Py_NewRef(function);
   self->options = Py_NewRef(options);
   self->dict = self->weakrefs = nullptr;
+  self->original = identity ? PyWeakref_NewRef(identity, nullptr) : nullptr;
+  if (!self->original) PyErr_Clear();
+  self->written = identity ? Py_TYPE(identity) : nullptr;  // It lives as long as the class that is made of it.
   self->compiled = new std::shared_ptr<Compiled>(MakeCompiled(key));
   Compiled& c = **self->compiled;
   if (PyObject* b = PyDict_GetItemString(options, "backend"); b && PyUnicode_Check(b)) c.backend = PyUnicode_AsUTF8(b);

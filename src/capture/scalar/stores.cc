@@ -158,6 +158,34 @@ int Translator::AddressOf(const Part& p) {
   return p.offset < 0 ? BaseOf(p) : Op(ScalarOp::kAt, ScalarType::kPtr, BaseOf(p), p.offset);
 }
 
+// Along one axis NumPy copies without a look at what it overwrites: it begins at the end where that is right for equal
+// strides. Where they differ and the two parts meet, it reads what it has just written, which is left to it.
+void Translator::WantNotSpoiled(const Part& to, const Node& from) {
+  if (from.kind != Node::kPart || to.rank() != 1 || from.sizes.size() != 1 || from.ones & 1) return;
+  const auto stride = [&](const Part& p) { return p.unit ? Int(DTypeSize(p.dtype)) : p.strides[0]; };
+  const int mine = stride(to), its = stride(from.part);
+  if ((to.unit && from.part.unit) || mine == its) return;
+  int spoiled = Compare(ScalarOp::kNe, mine, its);
+  if (to.object == from.part.object && to.base == from.part.base) {  // else they may lie anywhere
+    const auto select = [&](ScalarOp op, int a, int b) {
+      return Op(ScalarOp::kSelect, ScalarType::kInt, Compare(op, a, b), a, b);
+    };
+    const auto ends = [&](const Part& p, int step) {
+      const int first = p.offset < 0 ? Int(0) : p.offset;
+      const int steps = Op(ScalarOp::kSub, ScalarType::kInt, to.sizes[0], Int(1));
+      const int last =
+          Op(ScalarOp::kAdd, ScalarType::kInt, first, Op(ScalarOp::kMul, ScalarType::kInt, steps, step));
+      return std::pair(select(ScalarOp::kLt, first, last), select(ScalarOp::kGt, first, last));
+    };
+    const auto [low, high] = ends(to, mine);
+    const auto [its_low, its_high] = ends(from.part, its);
+    const int meet = Op(ScalarOp::kAnd, ScalarType::kBool, Compare(ScalarOp::kLe, low, its_high),
+                        Compare(ScalarOp::kLe, its_low, high));
+    spoiled = Op(ScalarOp::kAnd, ScalarType::kBool, spoiled, meet);
+  }
+  ExitIf(spoiled);
+}
+
 void Translator::Assign(State& s, const Part& to, const Val& value) {
   const DType t = to.dtype;
   const auto number = [&] {
@@ -183,6 +211,7 @@ void Translator::Assign(State& s, const Part& to, const Val& value) {
   const bool whole = to.share * static_cast<double>(hopes_.rounds) >= kMostly;
   const bool undo = hopes_.finite && to.object >= 0 && whole && SpecialAs(node, t) && !Fresh(to);
   const bool alone = nodes_[node].kind == Node::kNumber || ((hopes_.apart || to.base >= 0) && !Reads(node, to, undo));
+  if (!alone) WantNotSpoiled(to, nodes_[node]);
   const bool direct = alone && (Fresh(to) || !SpecialAs(node, t) || undo);
   if (direct && undo) {
     out_.objects[to.object].mostly = true;

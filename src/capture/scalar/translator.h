@@ -619,6 +619,7 @@ class Translator final : public Builder {
   double ShareOf(const Part& p, const std::vector<Val>& indices) const;
   int UndoExit();
   int AddressOf(const Part& p);
+  void WantNotSpoiled(const Part& to, const Node& from);
   void Assign(State& s, const Part& to, const Val& value);
   void ArrayBinary(State& s, const Instr& i, const Val& left, const Val& y);
   Vector VectorOf(int node, DType t);

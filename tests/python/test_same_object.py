@@ -1,0 +1,139 @@
+"""What comes back is the very object that went in where eager gives that, also where a number became a symbol, and a compiled module is of
+the class that its original has now."""
+
+import copy
+
+import framejit
+import numpy as np
+import pytest
+
+FLOATS = (1.5, 2.5, 3.5, 4.5, 5.25)
+INTS = (1001, 2002, 3003, 40004, 50005)
+ROUTES = {
+    "an argument": "def f(a, x, o, d):\n    return a * x, x, [x, {'k': x}]\n",
+    "plus": "def f(a, x, o, d):\n    return a * x, +x, [x, {'k': +x}]\n",
+    "an attribute": "def f(a, x, o, d):\n    return a * o.x, o.x, [o.x, {'k': o.x}]\n",
+    "an item": "def f(a, x, o, d):\n    v = d['x'][0]\n    return a * v, v, [v, {'k': v}]\n",
+    "stored": "def f(a, x, o, d):\n    o.y = x\n    d['y'] = x\n    return a * x, o.y, [x, {'k': d['y']}]\n",
+    "a default": "def f(a, x, o, d, v=None):\n    return a * v, v, [v, {'k': v}]\n",
+    "the larger": "def f(a, x, o, d):\n    v = max(x, 1)\n    return a * v, v, [x, {'k': v}]\n",
+    "a closure": "def f(a, x, o, d):\n    def g():\n        return x\n    return a * g(), g(), [x, {'k': g()}]\n",
+}
+
+
+class Holder:
+    pass
+
+
+@pytest.mark.parametrize("numbers", [FLOATS, INTS], ids=["floats", "integers"])
+@pytest.mark.parametrize("route", ROUTES)
+def test_a_number_that_became_a_symbol_is_the_one_that_was_given(route, numbers):
+    space = {}
+    exec(ROUTES[route], space)
+    f = space["f"]
+    g = framejit.compile(f)
+    a = np.arange(2000.0)
+    for x in numbers:
+        o = Holder()
+        o.x, d = x, {"x": [x]}
+        if route == "a default":
+            f.__defaults__ = (x,)
+        product, again, (item, held) = g(a, x, o, d)
+        np.testing.assert_array_equal(product, a * x)
+        assert again is x and item is x and held["k"] is x
+    info = framejit.cache_info(g)
+    assert info["breaks"] == 0 and info["captures"] <= 3, info
+
+
+def test_what_is_computed_of_a_symbol_is_another_object():
+    @framejit.compile
+    def f(a, n, x):
+        return a * n * x, n + 1 - 1, x + 0.0
+
+    for n, x in zip(INTS, FLOATS, strict=True):
+        _, m, y = f(np.arange(2000.0), n, x)
+        assert m == n and m is not n and y == x and y is not x
+    assert framejit.cache_info(f)["captures"] <= 3
+
+
+def test_a_module_whose_class_is_set_after_it_was_compiled():
+    torch = pytest.importorskip("torch")
+
+    class A(torch.nn.Module):
+        def forward(self, x):
+            return x * 2
+
+    class B(A):
+        def forward(self, x):
+            return super().forward(x) + 1
+
+        def more(self):
+            return type(self).__name__
+
+    m = A()
+    g = framejit.compile(m)
+    x = torch.ones(3)
+    for _ in range(3):
+        assert torch.equal(g(x), x * 2)
+    m.__class__ = B
+    for _ in range(3):
+        assert torch.equal(g(x), x * 3)
+    assert isinstance(g, B) and g.more() == "B" and framejit.compile(m) is g
+    assert framejit.cache_info(type(g).__call__)["captures"] == 1 and framejit.cache_info(type(g).__call__)["breaks"] == 0
+    assert torch.equal(copy.deepcopy(g)(x), x * 3)
+    m.__class__ = A
+    assert torch.equal(g(x), x * 2) and type(framejit.compile(m)).__mro__[2] is A
+
+
+def test_a_module_that_is_compiled_again_after_its_class_was_set():
+    torch = pytest.importorskip("torch")
+
+    class A(torch.nn.Module):
+        def forward(self, x):
+            return x * 2
+
+    class B(torch.nn.Module):
+        def forward(self, x):
+            return x * 5
+
+    m = A()
+    g = framejit.compile(m)
+    m.__class__ = B
+    assert framejit.compile(m) is g and isinstance(g, B) and not isinstance(g, A)
+    assert torch.equal(g(torch.ones(3)), torch.full((3,), 5.0))
+
+
+def test_a_parametrization_that_comes_after_compiling():
+    torch = pytest.importorskip("torch")
+    parametrize = torch.nn.utils.parametrize
+
+    class Twice(torch.nn.Module):
+        def forward(self, w):
+            return w * 2
+
+    m = torch.nn.Linear(4, 4)
+    g = framejit.compile(m)
+    x = torch.ones(2, 4)
+    g(x), g(x)
+    parametrize.register_parametrization(m, "weight", Twice())
+    for _ in range(3):
+        torch.testing.assert_close(g(x), m(x))
+    g(x).sum().backward()
+    assert m.parametrizations.weight.original.grad is not None
+    parametrize.remove_parametrizations(m, "weight")
+    torch.testing.assert_close(g(x), m(x))
+
+
+def test_a_dict_that_is_listed_written_and_counted():
+    torch = pytest.importorskip("torch")
+
+    def f(t, d):
+        before = list(d)
+        d.pop("a", None)
+        d.setdefault("w", t)
+        return before, len(d), t.sum() * 2
+
+    g = framejit.compile(f)
+    for d in ({"a": 1, "t": torch.ones(2)}, {"a": 2, "t": torch.ones(2)}, {"t": torch.ones(2)}, {"b": 3, "t": torch.ones(2)}):
+        mine, its = dict(d), dict(d)
+        assert str(g(torch.ones(2), mine)) == str(f(torch.ones(2), its)) and list(mine) == list(its)
