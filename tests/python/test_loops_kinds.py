@@ -245,3 +245,142 @@ def bins(x, n, wanted):
 def test_floats_to_ints():
     x = np.linspace(-2, 3, 200)
     check(bins, (x, 30, 30), (x, 30, 31), (x * 1e19, 30, 30), (-x * 1e18, 30, 30), (x, 30, -3), (np.where(x > 2, np.nan, x), 30, 30), (np.where(x > 2, np.inf, x), 30, 30))
+
+
+# --- an int of Python or of NumPy ----------------------------------------------------------------------------------------------
+def last_links(links, wanted, n):
+    """`j` is an int of Python at first, and one of NumPy once it was read; `best` is now this, now that, in the rounds of an inner loop."""
+    best, steps = 0, np.zeros(n, np.int64)
+    for i in range(n):
+        j = i
+        while links[j] >= 0:
+            j = links[j]
+            steps[i] += 1
+        best = max(best, j, wanted[i])
+    return best, j, steps
+
+
+def test_ints_that_are_pythons_first():
+    links = np.arange(-1, 59)
+    links[::7] = -1
+    wanted = np.arange(60) % 9 - 4
+    compiled = check(last_links, (links, wanted, 60), (links, -abs(wanted), 1), (links[:8], wanted, 8), (links, wanted.astype(np.int32), 60), (links, wanted.tolist(), 60), (links, wanted * 1.5, 60), (links, wanted, 61))
+    assert [type(v) for v in compiled(links, -abs(wanted), 1)[:2]] == [int, int]
+    assert [type(v) for v in compiled(links, wanted, 60)[:2]] == [int, np.int64]
+
+
+def computed(operate, start, a, with_what):
+    """Each operator on an int that is of either kind: of NumPy behind the first element above 3."""
+    v, seen = start, []
+    for i in range(len(a)):
+        for _ in range(2):
+            if a[i] > 3:
+                v = a[i]
+        seen.append(operate(v, with_what))
+    return v, seen
+
+
+def plus(v, w):
+    return v + w
+
+
+def minus(v, w):
+    return w - v
+
+
+def times(v, w):
+    return v * w
+
+
+def floor(v, w):
+    return v // w
+
+
+def rest(v, w):
+    return w % v
+
+
+def over(v, w):
+    return v / w
+
+
+def bits(v, w):
+    return (v & w) | (v ^ 5)
+
+
+def left(v, w):
+    return v << w
+
+
+def right(v, w):
+    return v >> w
+
+
+def power(v, w):
+    return v**w
+
+
+def less(v, w):
+    return 1 if v < w else 0
+
+
+def equal(v, w):
+    return v == w
+
+
+def signs(v, w):
+    return (-v, abs(v), ~v, +v, not v)
+
+
+def indexed(v, w):
+    return (10, 20, 30, 40, 50)[v % 5], w
+
+
+def counted(v, w):
+    s = 0
+    for k in range(v % 7):
+        s += k
+    return s
+
+
+@pytest.mark.parametrize("operate", [plus, minus, times, floor, rest, over, bits, left, right, power, less, equal, signs, indexed, counted])
+def test_operators_on_ints_of_either_kind(operate):
+    a = np.array([1, 2, 3] * 9 + [4, 1, 2, 9, 3, 2**53 + 1, 1, 2**62])
+    for w in (3, 0, 2.5, np.int64(-7), np.int32(7), np.uint64(7), *([] if operate in (power, left) else [2**62])):
+        check(computed, *[(operate, start, a, w) for start in (2, np.int64(5), 2**70)], (operate, -1, a[:9], w), loops=0, runs=0)
+
+
+def stored_ints(x, y, z, start):
+    v = start
+    for i in range(len(x)):
+        for k in range(2):
+            if x[i] > 3:
+                v = x[i]
+        y[i] = v
+        z[i, v % 2] = v - 1
+    return v
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.int64, np.float32, np.float64, np.bool_, np.complex128])
+def test_ints_of_either_kind_are_stored(dtype):
+    x = np.array([1, 2, 3] * 9 + [4, 1, 2, 9, 3, 200, 300, 2**40, 2**53 + 1])
+    for start in (2, 300):
+        check(stored_ints, *[(x[:n], np.zeros(n, dtype), np.zeros((n, 2), dtype), start) for n in (36, 20, 34)])
+
+
+def highest(x, low, high):
+    """max and min of a constant and an element: a number of either kind, whose kind is asked at the end."""
+    most, s = 0, 0
+    for i in range(x.shape[0]):
+        for j in range(x.shape[1]):
+            v = max(low, min(x[i, j], high))
+            s += v * 2
+            most = max(most, v)
+    return most, s, v
+
+
+@pytest.mark.parametrize("limits", [(0, 50), (-5, 5), (0.5, 1.5), (0, 2.5), (0, np.int64(40)), (np.float64(-0.0), 0.0), (float("nan"), 1.0)])
+@pytest.mark.parametrize("dtype", [np.int64, np.int32, np.uint8, np.float64, np.float32])
+def test_extremes_of_numbers_of_either_kind(limits, dtype):
+    x = (np.arange(80).reshape(10, 8) * 7 % 61 - (0 if dtype == np.uint8 else 9)).astype(dtype)
+    check(highest, (x, *limits), (x[:1] * 0, *limits), (x[::-1], *limits))

@@ -141,12 +141,46 @@ def test_numbers_that_are_given_stay_the_objects_they_are(program):
         assert program is not keeps or result[1] is x
 
 
+def counts_down(n, x):
+    left, taken = n, 0
+    for i in range(len(x)):
+        x[i] += taken
+        if x[i] > 3:
+            left -= 1
+            taken = n
+    return left, (n, left), taken
+
+
+def test_ints_that_are_given_may_have_other_names():
+    x = np.arange(50.0)
+    compiled = called_often(counts_down, 1000, x)
+    assert is_whole(compiled)
+    for n in (10**9, -7, 3, 2**62, 2**70, True, 2.5, np.int64(1000)):
+        for y in (x, x * 0, x[:3], x * np.nan):
+            assert observed(compiled, counts_down, (n, y), __file__) == observed(
+                counts_down, counts_down, (n, y), __file__
+            )
+    n = 10**9
+    left, pair, taken = compiled(n, x * 0)
+    assert left is n and pair[0] is n and pair[1] is n and taken == 0
+    left, pair, taken = compiled(n, x + 9)
+    assert left == n - 50 and pair[0] is n and taken is n
+
+
 # --- kinds ---------------------------------------------------------------------------------------------------------------------
 def test_kinds_that_change_in_an_outer_loop():
     function, make = PROGRAMS["smith_waterman"]
     args = make()
-    compiled = called_often(function, *args, calls=200)
-    assert observed(compiled, function, args) == observed(function, function, args)
+    compiled = called_often(function, *args)
+    assert is_whole(compiled)
+    for args in (
+        args,
+        (args[0] * 0, args[1] * 0 + 1),  # the result is an int of Python
+        (args[0][:1], args[1]),
+        (args[0].astype(np.int32), args[1]),
+        (args[0][:0], args[1]),
+    ):
+        assert observed(compiled, function, args) == observed(function, function, args)
 
 
 # --- squares -------------------------------------------------------------------------------------------------------------------

@@ -28,12 +28,12 @@ State Translator::Entry() {
     Val v = Describe(slots[i] && IsLazy(slots[i]) && !PyCell_Check(o ? o : Py_None) ? slots[i] : o, out_.objects);
     if (v.is == Is::kInt && v.small && changed_[i] < 0 && o && PyLong_CheckExact(o))
       v.natural = PyLong_AsLongLong(o) >= 0;
-    if (const auto merged = merged_.find({from_, i});
-        merged != merged_.end() && merged->second.is == Is::kEither && live[i] &&
-        (v.is == Is::kFloat || (v.is == Is::kNumpy && v.dtype == DType::kFloat64)))
-      v = Either(NewNumpy(DType::kFloat64, -1), New(Is::kBool, -1));
+    if (const auto merged = merged_.find({from_, i}); merged != merged_.end() && merged->second.is == Is::kEither &&
+                                                      live[i] && EitherType(v) == EitherType(merged->second))
+      v = merged->second;
     given_[i] = hopes_.whole && ((v.scalar() && v.is != Is::kBool) || v.is == Is::kEither || v.is == Is::kComplex ||
                                  v.is == Is::kTuple);
+    given_[i] = given_[i] || named_given_.contains(i);
     f.locals[i] = Receive(v, out_.locals, i, i);
     out_.locals.back().live = live[i];
     // Nobody asks what was in it: an exit leaves it as it is, or writes what the code has put there.
@@ -268,7 +268,7 @@ void Translator::GoTo(State s, bool round) {
   for (Frame& f : s.frames)
     for (Val& v : f.stack) {
       if (v.is == Is::kTupleIter || v.is == Is::kZip) continue;  // their items are what was given
-      v.iterator() || v.is == Is::kRange ? Give(v, false) : WantNotGiven(v);
+      if (v.iterator() || v.is == Is::kRange) Give(v, false);
     }
   for (Frame& f : s.frames)  // all states behind this block are alike
     for (Val& v : f.stack) s.frames.size() == 1 ? Copied(v) : Hold(v);
@@ -348,26 +348,24 @@ void Translator::MergeKinds(Frame& f, bool round) {
     Val& v = f.locals[i];
     if (changed_[i] < 0) continue;
     const bool unbound = v.is == Is::kNull && !at->second[i];
+    const std::optional<DType> either = EitherType(v);
     Val kind = v.is == Is::kNumpy ? NewNumpy(v.dtype, -1) : New(v.is, -1);
-    const bool either = v.is == Is::kEither || v.is == Is::kFloat || (v.is == Is::kNumpy && v.dtype == DType::kFloat64);
+    if (v.is == Is::kEither) kind = Either(NewNumpy(*either, -1), New(Is::kBool, -1));
     KindsSeen& seen = kinds_seen_[{f.pc, i}];
     seen.unbound |= unbound;
-    const bool kept = v.number().value < 0 && v.number().home == Home(0, i, 0, ScalarType::kF64);
-    seen.mixes |= round && !kept && (v.is == Is::kEither || v.is == Is::kFloat) && Innermost(*f.code, f.pc);
+    const bool kept = either && v.number().value < 0 && v.number().home == Home(0, i, 0, v.number().type());
+    seen.mixes |= round && !kept && either && v.is != Is::kNumpy && Innermost(*f.code, f.pc);
     if (!unbound && !v.scalar() && !either) seen.other = true;
     if (!unbound && std::none_of(seen.kinds.begin(), seen.kinds.end(), [&](auto& k) { return k.key() == kind.key(); }))
-      seen.kinds.push_back(kind), seen.either &= either;
+      seen.kinds.push_back(kind), seen.either &= either && either == EitherType(seen.kinds[0]);
     const auto merged = merged_.find({f.pc, i});
     if (merged == merged_.end()) continue;
-    const bool numpy = v.is == Is::kNumpy;
     if (unbound) {
-      v = merged->second.is == Is::kEither ? NewNumpy(DType::kFloat64, -1) : merged->second;
+      v = merged->second.number();
       v.value = Emit({.op = ScalarOp::kConst, .type = v.type(), .id = -2});
     }
-    if (merged->second.is != Is::kEither || !(either || unbound) || v.is == Is::kEither) continue;
-    v.is = Is::kNumpy;
-    v.dtype = DType::kFloat64;
-    v = Either(std::move(v), New(Is::kBool, Flag(numpy)));
+    if (merged->second.is == Is::kEither && EitherType(v) == EitherType(merged->second))
+      v = AsEither(*this, std::move(v));
   }
 }
 
@@ -375,11 +373,9 @@ MergedKinds Translator::Mixed() const {
   MergedKinds mixed;
   for (const auto& [place, seen] : kinds_seen_) {
     if (seen.other || seen.kinds.empty()) continue;
-    if (seen.kinds.size() > 1 && seen.either && !seen.mixes)
-      mixed[place] = Either(NewNumpy(DType::kFloat64, -1), New(Is::kBool, -1));
-    if (seen.kinds.size() == 1 && (seen.unbound || seen.kinds[0].is == Is::kEither))
-      mixed[place] =
-          seen.kinds[0].is == Is::kEither ? Either(NewNumpy(DType::kFloat64, -1), New(Is::kBool, -1)) : seen.kinds[0];
+    if (seen.kinds.size() > 1 && seen.either && (!seen.mixes || hopes_.mixes))
+      mixed[place] = Either(NewNumpy(*EitherType(seen.kinds[0]), -1), New(Is::kBool, -1));
+    if (seen.kinds.size() == 1 && (seen.unbound || seen.kinds[0].is == Is::kEither)) mixed[place] = seen.kinds[0];
   }
   return mixed;
 }
@@ -403,7 +399,7 @@ bool Translator::Distinguish(const State& s) {
     const std::function<void(Val&)> decide = [&](Val& v) {
       if (v.is == Is::kEither && OneObject(v.items[0], one.items[0])) {
         Val number = v.items[0];
-        if (!numpy) number.is = Is::kFloat, number.dtype = DType{};
+        if (!numpy) number.is = number.dtype == DType::kInt64 ? Is::kInt : Is::kFloat, number.dtype = DType{};
         v = std::move(number);
       }
       for (Val& item : v.items) decide(item);

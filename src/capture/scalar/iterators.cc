@@ -419,10 +419,7 @@ static void ForgetKinds(Builder& b, Frame& f, const std::vector<bool>& live) {
   for (int i = 0; i < f.nlocals(); ++i) {
     Val& v = f.locals[i];
     if (live[i] || (v.is != Is::kFloat && (v.is != Is::kNumpy || v.dtype != DType::kFloat64))) continue;
-    Val number = v;
-    number.is = Is::kNumpy;
-    number.dtype = DType::kFloat64;
-    v = Either(std::move(number), New(Is::kBool, b.Flag(v.is == Is::kNumpy)));
+    v = AsEither(b, std::move(v));
   }
 }
 

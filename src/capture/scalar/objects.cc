@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <span>
 
 #include "capture/scalar/iterators.h"
 #include "diag/diag.h"
@@ -77,9 +78,16 @@ class Reader {
       case Is::kNumpy: return Numpy(v.dtype, o, cells[(*leaf)++]);
       case Is::kEither: {
         const int number = cells[(*leaf)++], numpy = cells[(*leaf)++];
-        const bool python = o && PyFloat_CheckExact(o);
+        const DType t = v.items[0].dtype;
+        const bool python = o && (t == DType::kInt64 ? PyLong_CheckExact(o) : PyFloat_CheckExact(o));
         Put<int64_t>(numpy, !python);
-        return python ? (Put(number, PyFloat_AS_DOUBLE(o)), true) : Numpy(DType::kFloat64, o, number);
+        if (!python) return Numpy(t, o, number);
+        int overflow = 0;
+        if (t == DType::kInt64)
+          Put<int64_t>(number, PyLong_AsLongLongAndOverflow(o, &overflow));
+        else
+          Put(number, PyFloat_AS_DOUBLE(o));
+        return !overflow;
       }
       case Is::kTuple:
         if (!o || !PyTuple_CheckExact(o) || PyTuple_GET_SIZE(o) != static_cast<Py_ssize_t>(v.items.size()))
@@ -224,6 +232,7 @@ class Writer {
   bool Frame(FjFrame* frame, const ExitState& e) {
     PyObject** slots = fj_localsplus(frame);
     PyObject** base = slots + fj_nlocalsplus(frame);
+    given_ = {slots, base};
     const bool results = e.returns && !fj_profiled(PyThreadState_Get());
     std::vector<std::pair<int, Ref>> locals;
     std::vector<Ref> stack;
@@ -272,14 +281,16 @@ class Writer {
       case Is::kFrame: return nullptr;
       case Is::kObject: return Py_XNewRef(objects_[v.object]);
       case Is::kBool: return PyBool_FromLong(cells_[cells[(*leaf)++]] != 0);
-      case Is::kInt: return PyLong_FromLongLong(cells_[cells[(*leaf)++]]);
+      case Is::kInt: return Int(v, cells_[cells[(*leaf)++]]);
       case Is::kFloat: return PyFloat_FromDouble(Get<double>(cells[(*leaf)++]));
       case Is::kNumpy: return Numpy(v.dtype, cells[(*leaf)++]);
       case Is::kEither: {
         const int number = cells[*leaf];
         const bool numpy = cells_[cells[*leaf + 1]] != 0;
         *leaf += 2;
-        return numpy ? Numpy(DType::kFloat64, number) : PyFloat_FromDouble(Get<double>(number));
+        const DType t = v.items[0].dtype;
+        if (numpy) return Numpy(t, number);
+        return t == DType::kInt64 ? PyLong_FromLongLong(cells_[number]) : PyFloat_FromDouble(Get<double>(number));
       }
       case Is::kTuple: {
         Ref tuple(PyTuple_New(v.items.size()));
@@ -313,6 +324,15 @@ class Writer {
       }
       default: return Iterator(v, cells, leaf);
     }
+  }
+
+  // One that may be what the function was called with is that very object, if it is as large.
+  PyObject* Int(const Val& v, int64_t number) {
+    int overflow;
+    for (PyObject* o : v.given ? given_ : std::span<PyObject* const>())
+      if (o && PyLong_CheckExact(o) && PyLong_AsLongLongAndOverflow(o, &overflow) == number && !overflow)
+        return Py_NewRef(o);
+    return PyLong_FromLongLong(number);
   }
 
   PyObject* Iterator(const Val& v, const std::vector<int>& cells, size_t* leaf) {
@@ -412,7 +432,8 @@ class Writer {
   const int64_t* cells_;
   PyObject* const* objects_;
   Made* made_;
-  std::map<int, Ref> views_;  // by Val::same
+  std::map<int, Ref> views_;           // by Val::same
+  std::span<PyObject* const> given_;  // what locals held before the run
 };
 
 }  // namespace

@@ -338,6 +338,7 @@ ScalarType Val::type() const {
 std::string Val::key() const {
   std::string s(1, static_cast<char>('a' + static_cast<int>(is)));
   if (is == Is::kNumpy) s += std::to_string(static_cast<int>(dtype));
+  if (is == Is::kEither) s += items[0].key();
   if (object >= 0) s += '#' + std::to_string(object);
   if (unit) s += '1';
   if (given) s += 'g';
@@ -374,6 +375,21 @@ Val Either(Val number, Val numpy) {
   v.is = Is::kEither;
   v.items = {std::move(number), std::move(numpy)};
   return v;
+}
+std::optional<DType> EitherType(const Val& v) {
+  if (v.is == Is::kEither) return v.items[0].dtype;
+  if (v.is == Is::kFloat) return DType::kFloat64;
+  if (v.is == Is::kInt) return v.few ? std::nullopt : std::optional(DType::kInt64);
+  const bool numpy = v.is == Is::kNumpy && (v.dtype == DType::kFloat64 || v.dtype == DType::kInt64);
+  return numpy ? std::optional(v.dtype) : std::nullopt;
+}
+Val AsEither(Builder& b, Val v) {
+  if (v.is == Is::kEither) return v;
+  const bool numpy = v.is == Is::kNumpy;
+  v.dtype = *EitherType(v);
+  v.is = Is::kNumpy;
+  v.constant.reset();
+  return Either(std::move(v), New(Is::kBool, b.Flag(numpy)));
 }
 Val IntConstant(Builder& b, int64_t c) {
   Val v = New(Is::kInt, b.Int(c));
@@ -472,8 +488,8 @@ int Truth(Builder& b, const Val& x) {
 }
 
 int AsIndex(Builder& b, const Val& x) {
-  if (!x.integral() || x.truth()) throw Unsupported{"an index that is no integer"};
-  return b.Value(x);
+  if (!x.number().integral() || x.truth()) throw Unsupported{"an index that is no integer"};
+  return b.Value(x.number());
 }
 
 Val ToInt(Builder& b, const Val& x) {

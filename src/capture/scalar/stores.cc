@@ -47,8 +47,13 @@ void Translator::Give(Val& v, bool given) {
   for (Val& item : v.items) Give(item, given);
 }
 
+bool Translator::IsGiven(const Val& v) {
+  return v.given || std::any_of(v.items.begin(), v.items.end(), IsGiven);
+}
+// An int is found among the arguments (objects.cc).
 void Translator::WantNotGiven(const Val& v) {
-  if (v.given) throw Unsupported{"a number that the function was called with is kept"};
+  if (v.given && v.is != Is::kInt && v.items.empty())
+    throw Unsupported{"a number that the function was called with is kept"};
   for (const Val& item : v.items) WantNotGiven(item);
 }
 

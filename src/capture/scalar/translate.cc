@@ -217,19 +217,29 @@ void Translator::StepValue(State& s, const Instr& i) {
   }
 }
 
-// Is a float of either kind computed with it as one of NumPy's is?
-static bool GoesWithEither(const Val& v) {
-  if (v.is == Is::kNumpy)
-    return v.dtype == DType::kFloat64 || (v.integral() && !v.truth() && v.dtype != DType::kUInt64);
-  return v.is == Is::kEither || v.is == Is::kFloat || v.is == Is::kInt;
+// Are the two, one of which is of either kind, computed with as if that were NumPy's?
+static bool GoTogether(const Val& x, const Val& y) {
+  const auto goes = [](const Val& v, const Val& with) {
+    if (v.is != Is::kNumpy || v.dtype == DType::kFloat64) return v.is == Is::kInt || EitherType(v).has_value();
+    return v.integral() && !v.truth() && v.dtype != DType::kUInt64 &&
+           (v.dtype == DType::kInt64 || EitherType(with) != DType::kInt64);
+  };
+  return goes(x, y) && goes(y, x);
+}
+
+// Which operators give the same number, whether it is an int or a numpy.int64, if they stay in 64 bits?
+static bool SameForInts(int op) {
+  return op == NB_ADD || op == NB_SUBTRACT || op == NB_MULTIPLY || op == NB_FLOOR_DIVIDE || op == NB_REMAINDER ||
+         op == NB_AND || op == NB_OR || op == NB_XOR;
 }
 
 // As NumPy computes: where Python would raise an error or NumPy tell of something, the code is left.
 Val Translator::BinaryOfEither(int op, const Val& x, const Val& y) {
   if (op >= NB_INPLACE_ADD) op -= NB_INPLACE_ADD;
-  if ((op != NB_ADD && op != NB_SUBTRACT && op != NB_MULTIPLY && op != NB_TRUE_DIVIDE) || !GoesWithEither(x) ||
-      !GoesWithEither(y))
-    throw Unsupported{"an operator on a float of Python or NumPy"};
+  const bool ints = x.number().integral() && y.number().integral();
+  const bool floats = op == NB_ADD || op == NB_SUBTRACT || op == NB_MULTIPLY || op == NB_TRUE_DIVIDE;
+  if (!(ints ? SameForInts(op) : floats) || !GoTogether(x, y))
+    throw Unsupported{"an operator on a number of Python or NumPy"};
   out_.floats = true;
   if (op == NB_TRUE_DIVIDE) ExitIf(Op(ScalarOp::kNot, ScalarType::kBool, Truth(*this, y.number())));
   Val number = Binary(*this, op, x.number(), y.number());
@@ -244,10 +254,21 @@ Val Translator::BinaryOfEither(int op, const Val& x, const Val& y) {
 void Translator::CompareEither(State& s, const Instr& i, const Val& x, const Val& y) {
   const auto next = s.top().code->At(s.top().pc + i.length).op;
   const bool asked = i.flag || next == Op::kPopJumpIfFalse || next == Op::kPopJumpIfTrue;
-  if (!asked || !GoesWithEither(x) || !GoesWithEither(y))
-    throw Unsupported{"a comparison of a float of Python or NumPy"};
-  Push(s, New(Is::kBool, Value(scalar::Compare(*this, i.arg, x.number(), y.number()))));
+  if (!asked) throw Unsupported{"a comparison of a number of Python or NumPy"};
+  Push(s, New(Is::kBool, IsTrue(i.arg, x, y)));
   Next(s, i);
+}
+
+// Does the comparison hold? Of ints of either kind as Python compares them, which is exact.
+int Translator::IsTrue(int py_op, const Val& x, const Val& y) {
+  if ((x.is == Is::kEither || y.is == Is::kEither) && !GoTogether(x, y))
+    throw Unsupported{"a comparison of a number of Python or NumPy"};
+  const auto number = [](const Val& v) {
+    Val n = v.number();
+    if (v.is == Is::kEither && n.integral()) n.is = Is::kInt, n.dtype = DType{};
+    return n;
+  };
+  return Value(scalar::Compare(*this, py_op, number(x), number(y)));
 }
 
 void Translator::StepFlow(State& s, const Instr& i) {
@@ -305,7 +326,7 @@ void Translator::StepFlow(State& s, const Instr& i) {
 }
 
 int Translator::TruthOf(const Val& v) {
-  return IsList(v) ? Compare(ScalarOp::kNe, Length(v), Int(0)) : Truth(*this, v);
+  return IsList(v) ? Compare(ScalarOp::kNe, Length(v), Int(0)) : Truth(*this, v.number());
 }
 
 Val Translator::GetItem(State& s, const Val& of, const Val& index) {
@@ -331,7 +352,8 @@ void Translator::SetItem(State& s, const Val& of, const Val& index, const Val& v
   if (IsList(container)) return SetListItem(s, container.object, index, value);
   const Part p = Index(PartOf(container), index);
   if (p.rank()) return Assign(s, p, value);
-  const Val& stored = p.dtype == DType::kFloat64 || IsComplex(p.dtype) ? value.number() : value;
+  const bool any = p.dtype == DType::kFloat64 || IsComplex(p.dtype) || value.number().integral();
+  const Val& stored = any ? value.number() : value;
   const Element v = IsComplex(p.dtype) ? NumberAs(stored, p.dtype) : Element{Stored(*this, stored, p.dtype)};
   ComputeAll(s);
   Settle();
@@ -373,10 +395,10 @@ Val Translator::Range(const std::vector<Val>& args) {
   if (args.empty() || args.size() > 3) throw Unsupported{"range"};
   Val v = Numbers(Is::kRange, 3);
   for (const Val& a : args)
-    if (!a.integral() || (a.truth() && !a.python())) throw Unsupported{"range"};
-  v.items[0] = args.size() == 1 ? IntConstant(*this, 0) : ToInt(*this, args[0]);
-  v.items[1] = ToInt(*this, args[args.size() == 1 ? 0 : 1]);
-  v.items[2] = args.size() == 3 ? ToInt(*this, args[2]) : IntConstant(*this, 1);
+    if (!a.number().integral() || (a.truth() && !a.python())) throw Unsupported{"range"};
+  v.items[0] = args.size() == 1 ? IntConstant(*this, 0) : ToInt(*this, args[0].number());
+  v.items[1] = ToInt(*this, args[args.size() == 1 ? 0 : 1].number());
+  v.items[2] = args.size() == 3 ? ToInt(*this, args[2].number()) : IntConstant(*this, 1);
   v.unit = args.size() < 3 || args[2].constant == 1;
   const auto small = [](const Val& x) {
     constexpr int64_t kFew = 8;
@@ -390,14 +412,29 @@ Val Translator::Range(const std::vector<Val>& args) {
 // max and min: the first of those that compare so.
 void Translator::Extreme(State s, const std::vector<Val>& args, size_t at, Val best, int py_op) {
   for (; at < args.size(); ++at) {
-    const int better = Value(scalar::Compare(*this, py_op, args[at], best));
-    if (args[at].key() == best.key()) {
+    const int better = IsTrue(py_op, args[at], best);
+    if (args[at].scalar() && args[at].key() == best.key()) {
       Val chosen = best;
       chosen.value = Op(ScalarOp::kSelect, best.type(), better, Value(args[at]), Value(best));
       chosen.home = -1;
       chosen.held |= args[at].held;
       chosen.constant.reset();
       best = chosen;
+      continue;
+    }
+    // Of what no loop carries on, which one it was is a number, too, and no branch.
+    const Val* const both[] = {&args[at], &best};
+    const bool here = std::all_of(both, both + 2, [](const Val* v) { return v->number().home < 0; });
+    if (const auto type = EitherType(best); here && type && type == EitherType(args[at])) {
+      const Val x = AsEither(*this, args[at]), y = AsEither(*this, best);
+      const bool given = best.given;
+      const auto pick = [&](const Val& a, const Val& b) {
+        return Op(ScalarOp::kSelect, a.type(), better, Value(a), Value(b));
+      };
+      Val number = NewNumpy(*type, pick(x.items[0], y.items[0]));
+      number.held = x.items[0].held || y.items[0].held;
+      best = Either(std::move(number), New(Is::kBool, pick(x.items[1], y.items[1])));
+      Give(best, given);
       continue;
     }
     const int yes = Way([&] { Extreme(s, args, at + 1, args[at], py_op); });
@@ -564,6 +601,7 @@ Translation Translate(FjFrame* frame, const Loop& loop, int from, const Hopes& h
   std::set<int> not_inline;
   ItemKinds kinds;
   MergedKinds merged;
+  std::set<int> given;
   constexpr int kMostTries = 8;
   int tries = 0;
   const auto merge = [&](const Translator& translator) {
@@ -576,19 +614,19 @@ Translation Translate(FjFrame* frame, const Loop& loop, int from, const Hopes& h
     return changed;
   };
   for (;;) {
-    Translator translator(frame, loop, from, hopes, not_inline, kinds, merged);
+    Translator translator(frame, loop, from, hopes, not_inline, kinds, merged, given);
     try {
       Translation made = translator.Run();
       const size_t known = kinds.size();
       kinds.merge(translator.Learned(made));
       bool changed = kinds.size() != known;
       changed |= merge(translator);
+      for (int local : translator.named_given()) changed |= given.insert(local).second;
       if (changed && ++tries < kMostTries) continue;
-      if (made.loops || hopes.whole ||
-          std::none_of(made.exits.begin(), made.exits.end(), [](auto& e) { return e.others; }))
-        return made;
+      const bool others = std::any_of(made.exits.begin(), made.exits.end(), [](auto& e) { return e.others; });
+      if (!others || (hopes.whole ? hopes.mixes : made.loops)) return made;
       Hopes less = hopes;
-      less.together = true;
+      (hopes.whole ? less.mixes : less.together) = true;
       return Translate(frame, loop, from, less);
     } catch (const NotInline& call) {
       if (!not_inline.insert(call.pc).second) throw std::runtime_error("scalar code: a call cannot be left to Python");

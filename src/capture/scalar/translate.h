@@ -103,6 +103,8 @@ struct Hopes {
   // with gets another name or is its result, since that is one object.
   bool whole = false;
   std::set<int> longs;
+  // What a loop carries on may be now of Python, now of NumPy: each round computes which (Is::kEither).
+  bool mixes = false;
   // NumPy will tell of nothing that so many rounds store in most of an array: if it would, the run is undone.
   bool finite = false;
   int64_t rounds = 0;

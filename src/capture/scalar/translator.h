@@ -129,14 +129,15 @@ struct NotInline {   // what was called must be left to Python as a whole
 class Translator final : public Builder {
  public:
   Translator(FjFrame* frame, const Loop& loop, int from, const Hopes& hopes, const std::set<int>& not_inline,
-             const ItemKinds& kinds, const MergedKinds& merged)
+             const ItemKinds& kinds, const MergedKinds& merged, const std::set<int>& given)
       : frame_(frame),
         loop_(loop),
         from_(from),
         hopes_(hopes),
         not_inline_(not_inline),
         kinds_(kinds),
-        merged_(merged) {
+        merged_(merged),
+        named_given_(given) {
     code.apart = hopes.apart;
   }
 
@@ -144,6 +145,8 @@ class Translator final : public Builder {
   // Of lists of which nothing was known when they were read, and is now.
   ItemKinds Learned(const Translation& made) const;
   MergedKinds Mixed() const;
+  // Locals that numbers have as another name with which the function was called (Hopes::whole).
+  const std::set<int>& named_given() const { return named_given_; }
 
  private:
   // --- the entry
@@ -459,6 +462,7 @@ class Translator final : public Builder {
     return copy;
   }
   static void Give(Val& v, bool given);
+  static bool IsGiven(const Val& v);
   static void WantNotGiven(const Val& v);
 
   void Store(State& s, int i, Val v) {
@@ -468,7 +472,7 @@ class Translator final : public Builder {
         out_.objects[old.object].object.get() != Py_None)
       throw Unsupported{"an object is dropped"};
     if (v.iterator() || v.is == Is::kFrame) throw Unsupported{"an iterator is kept"};
-    if (s.frames.size() == 1) WantNotGiven(v);
+    if (s.frames.size() == 1 && IsGiven(v)) named_given_.insert(i), Give(v, false);
     if (v.is == Is::kLiteral) throw Unsupported{"a list is kept"};
     if (old.is == Is::kDeferred) Lose(s, old.node, v);
     if (v.is == Is::kDeferred && s.frames.size() > 1 && Weight(v.node) > kMostWeight) v = Compute(s, v.node);
@@ -538,6 +542,7 @@ class Translator final : public Builder {
   std::optional<Val> ListMethod(State& s, const std::string& name, int object, const std::vector<Val>& args);
   Val BinaryOfEither(int op, const Val& x, const Val& y);
   void CompareEither(State& s, const Instr& i, const Val& x, const Val& y);
+  int IsTrue(int py_op, const Val& x, const Val& y);
   Val GetItem(State& s, const Val& container, const Val& index);
   void SetItem(State& s, const Val& container, const Val& index, const Val& value);
   Val Attribute(const State& s, const Val& of, PyObject* name);
@@ -647,6 +652,7 @@ class Translator final : public Builder {
   const std::set<int>& not_inline_;
   const ItemKinds& kinds_;
   const MergedKinds& merged_;
+  std::set<int> named_given_;
   std::map<std::pair<int, int>, KindsSeen> kinds_seen_;
   std::set<int> heads_;                    // first instructions of loops
   std::map<int, std::vector<bool>> live_;  // locals there
@@ -666,7 +672,7 @@ class Translator final : public Builder {
   std::map<int, std::vector<int>> leads_to_;
   std::map<int, int> chunks_;  // of loops over so many at once: the block that begins a round, and that which counts
   std::vector<bool> touched_;  // The locals that the loop names.
-  std::vector<bool> given_;    // those that hold numbers at the entry (Hopes::whole)
+  std::vector<bool> given_;    // those that hold numbers at the entry, or may get one as another name (Hopes::whole)
   std::vector<int> changed_;   // those that it writes: the variable that tells whether it did
   std::vector<bool> stored_;   // The locals that this block has stored.
   int rounds_ = -1, others_ = -1;       // variables: rounds of loops over numbers, and of all others

@@ -28,7 +28,8 @@ enum class Is : uint8_t {
   kAddress,    // An address in memory, which only views hold.
   kNumpy,      // A NumPy scalar of type `dtype`.
   kComplex,    // a complex number: real and imaginary part, which are of Python; `dtype`: of NumPy, if not kBool
-  kEither,     // A float of Python or a numpy.float64: the number as the latter, and whether it is one.
+  kEither,     // A float of Python or a numpy.float64, or an int or a numpy.int64: the number as the latter, and
+               // whether it is one.
   kTuple,      // Its items are those of the tuple.
   kLiteral,    // A list that the program writes down for np.array; its items are those of the list.
   kRange,      // Its items are start, stop and step.
@@ -222,6 +223,9 @@ inline bool IsSmall(int64_t number) {
 
 Val New(Is is, int value);
 Val Either(Val number, Val numpy);
+// The type of NumPy that, with numbers of Python like this one, makes one kind (Is::kEither), if there is one.
+std::optional<DType> EitherType(const Val& v);
+Val AsEither(Builder& b, Val v);  // a number that has an EitherType
 Val NewNumpy(DType dtype, int value);
 Val IntConstant(Builder& b, int64_t v);
 
