@@ -61,6 +61,48 @@ def the_same_again(a, b, out):
             out[i, j] = np.dot(a[:, i], b[:, j]) + np.dot(a[:, i], b[:, b.shape[1] - 1 - j])
 
 
+def rows_of_a_triangle(a, b, out):
+    for i in range(a.shape[1]):
+        out[i:, i] = out[i, i:] = a[:, i] @ a[:, i:] / 3.0
+
+
+def rows_of_all(a, b, out):
+    for i in range(a.shape[0]):
+        out[i] = b[i] @ a
+
+
+def rows_of_columns(a, b, out):
+    for i in range(b.shape[1]):
+        out[:, i] = b[:, i] @ a + b[i] @ a
+
+
+def writes_a_later_vector(a, b, out):
+    for i in range(a.shape[1] - 3):
+        out[i] = a[:, i] @ a
+        a[2, i + 3] += out[i, 0] * 0.01
+
+
+def writes_the_matrix(a, b, out):
+    for i in range(a.shape[0]):
+        out[i] = b[i] @ a
+        if i % 7 == 3:
+            a[1::2, ::-3] *= 0.5
+
+
+def writes_a_part_backwards(a, b, out):
+    for i in range(a.shape[0]):
+        out[i] = b[i] @ a
+        a[::-1, i] = out[i]
+
+
+def through_another_matrix(a, b, out):
+    view = out[: a.shape[0]]
+    for i in range(a.shape[0] - 1):
+        s = a[:, i] @ view
+        out[i, i:] += s[i:] * 0.01
+
+
+ROWS = [rows_of_a_triangle, rows_of_all, rows_of_columns, writes_a_later_vector, writes_the_matrix, writes_a_part_backwards, through_another_matrix]  # fmt: skip
 PROGRAMS = [triangular, moves_on_the_left, writes_the_next, writes_one_far_ahead, writes_columns, writes_what_stays, the_same_again]  # fmt: skip
 
 
@@ -121,3 +163,38 @@ def test_special_numbers(special):
 
     check(triangular, make)
     check(moves_on_the_left, make)
+
+
+@pytest.mark.parametrize("program", ROWS)
+@pytest.mark.parametrize("n", [26, 40, 41, 42, 43, 67])
+def test_rows_ahead_are_numpys(program, n):
+    def make():
+        r = np.random.default_rng(n)
+        return r.normal(size=(n, n)), r.normal(size=(n, n)), np.zeros((n, n))
+
+    check(program, make)
+
+
+@pytest.mark.parametrize("of", [lambda x: x[::2, ::2], lambda x: x[:, ::-1], lambda x: x[::-1], lambda x: x.T], ids=["strided", "reversed", "upside", "turned"])
+def test_rows_of_views(of):
+    def make():
+        r = np.random.default_rng(3)
+        a, b, out = r.normal(size=(60, 60)), r.normal(size=(60, 60)), np.zeros((60, 60))
+        return of(a), of(b), of(out)
+
+    check(rows_of_a_triangle, make)
+    check(rows_of_all, make)
+
+
+@pytest.mark.parametrize("special", [np.inf, np.nan, 1e308, 1e-310, -0.0])
+@pytest.mark.filterwarnings("ignore")
+def test_special_numbers_in_rows(special):
+    def make():
+        r = np.random.default_rng(5)
+        a, b, out = r.normal(size=(50, 50)), r.normal(size=(50, 50)), np.zeros((50, 50))
+        a[12, 30] = b[31] = special
+        a[5] *= special
+        return a, b, out
+
+    check(rows_of_a_triangle, make)
+    check(rows_of_all, make)

@@ -11,7 +11,6 @@ namespace framejit::capture::scalar {
 namespace {
 
 constexpr int64_t kItem = sizeof(double);
-constexpr int64_t kMostBytes = 16;  // of what is written at once
 constexpr int kMostVain = 4;
 constexpr int64_t kMostTerms = 4096;  // A BLAS may have threads for more.
 
@@ -63,7 +62,7 @@ bool DotsAhead::Runs() {
 void DotsAhead::Several(const char* still, int64_t still_next, const char* moving, int64_t moving_next, int64_t n,
                         int lanes, double* out) {
 #if defined(__x86_64__)
-  (lanes == kLanes ? Sums<2> : Sums<1>)(still, still_next, moving, moving_next, n, out);
+  (lanes == kLanes ? Sums<4> : lanes == kLanes / 2 ? Sums<2> : Sums<1>)(still, still_next, moving, moving_next, n, out);
 #endif
 }
 
@@ -75,11 +74,11 @@ bool DotsAhead::Begin(const Call& call, const char* end) {
   if (call.n < 1 || call.n > kMostTerms || vain_ > kMostVain) return false;
   const char* last = call.moving + (call.n - 1) * call.moving_next;
   const int64_t room = (end - last) / kItem;
-  if (room < kLanes / 2) return false;
-  known_ = room < kLanes ? kLanes / 2 : kLanes;
+  if (room < kLanes / 4) return false;
+  known_ = room < kLanes / 2 ? kLanes / 4 : room < kLanes ? kLanes / 2 : kLanes;
   Several(call.still, call.still_next, call.moving, call.moving_next, call.n, known_, values_);
-  reads_[0] = {call.moving - kMostBytes, last + known_ * kItem};
-  reads_[1] = {call.still - kMostBytes, call.still + (call.n - 1) * call.still_next + kItem};
+  reads_[0] = {call.moving, last + known_ * kItem};
+  reads_[1] = {call.still, call.still + (call.n - 1) * call.still_next + kItem};
   at_ = 0;
   next_ = call;
   return true;
@@ -104,7 +103,7 @@ bool DotsAhead::FindNew(const Operand& a, const Operand& b, int64_t n, double* o
 }
 
 void DotsAhead::Drop() {
-  vain_ += at_ < kLanes / 2;
+  vain_ += 2 * at_ < known_;
   at_ = known_ = 0;
 }
 

@@ -26,14 +26,14 @@ class DotsAhead {
     *out = Take();
     return true;
   }
-  // Something has been written there, or (null) somewhere.
-  void Wrote(const char* at) {
-    const auto meets = [at](const Extent& e) { return !at || (at > e.low && at < e.high); };
+  // Something has been written in [low, high).
+  void Wrote(const char* low, const char* high) {
+    const auto meets = [&](const Extent& e) { return low < e.high && high > e.low; };
     if (at_ < known_ && (meets(reads_[0]) || meets(reads_[1]))) Drop();
   }
 
-  static constexpr int kLanes = 8;
-  // Products of one vector with `lanes` others, 4 or 8, each of which lies an element behind the one before.
+  static constexpr int kLanes = 16;
+  // Products of one vector with `lanes` others, 4, 8 or 16, each of which lies an element behind the one before.
   static void Several(const char* still, int64_t still_next, const char* moving, int64_t moving_next, int64_t n,
                       int lanes, double* out);
   static bool Runs();  // Has this processor what Several needs?

@@ -9,9 +9,9 @@
 
 #include "capture/now.h"
 #include "capture/policy/policy.h"
-#include "capture/scalar/dots_ahead.h"
 #include "capture/scalar/iterators.h"
 #include "capture/scalar/objects.h"
+#include "capture/scalar/rows_ahead.h"
 #include "capture/scalar/undo.h"
 #include "diag/diag.h"
 #include "tensor/numpy_api.h"
@@ -316,7 +316,7 @@ std::optional<frame::Action> CodeLoops::Run(Compiled& compiled, Head& head, size
   std::optional<scalar::MadeOfRun> made;
   if (t.makes)
     cells[scalar::kMadeCell] = reinterpret_cast<int64_t>(made.emplace(head.function ? kShortArray : kAnyArray).get());
-  std::optional<scalar::DotsAhead> ahead;
+  std::optional<scalar::ProductsAhead> ahead;
   if (t.ahead) cells[scalar::kAheadCell] = reinterpret_cast<int64_t>(&ahead.emplace());
   const int64_t exit = head.versions[*version]->code.fn(cells.data(), 0);
   if (t.exits[exit].undo) {

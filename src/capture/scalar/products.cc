@@ -1,5 +1,7 @@
 // What a loop's code has of NumPy's functions: products and functions of one number are NumPy's own inner loops, sums
 // over axes go in its order.
+#include <dlfcn.h>
+#include <link.h>
 #include <opcode.h>
 #include <xmmintrin.h>
 
@@ -7,7 +9,7 @@
 #include <complex>
 #include <cstring>
 
-#include "capture/scalar/dots_ahead.h"
+#include "capture/scalar/rows_ahead.h"
 #include "capture/scalar/translator.h"
 #include "tensor/numpy_api.h"
 #include "tensor/ufunc_loops.h"
@@ -138,13 +140,53 @@ int64_t Dot(UfuncLoop loop, char* a, int64_t a_next, char* b, int64_t b_next, T*
 // The same of float64, which may be known already.
 template <bool dot>
 int64_t DotAhead(UfuncLoop loop, char* a, int64_t a_next, char* b, int64_t b_next, double* out, int64_t n,
-                 DotsAhead* ahead, char* a_end, char* b_end) {
-  if (!(dot && n == 1) && ahead->Find({a, a_next, a_end}, {b, b_next, b_end}, n, out)) return std::isfinite(*out);
+                 ProductsAhead* ahead, char* a_end, char* b_end) {
+  if (!(dot && n == 1) && ahead->dots.Find({a, a_next, a_end}, {b, b_next, b_end}, n, out)) return std::isfinite(*out);
   return (dot ? Dot<double> : Inner<double>)(loop, a, a_next, b, b_next, out, n);
 }
 
-int64_t WroteAt(DotsAhead* ahead, char* at) {
-  ahead->Wrote(at);
+// Whoever shares such a product between threads adds its last columns otherwise. OpenBLAS does not below so many terms.
+constexpr int64_t kTermsOfOneThread = 400'000;
+
+bool BlasHasOneThread() {
+  static const std::vector<int (*)()> counts = [] {
+    std::vector<int (*)()> found;
+    const auto look = [](dl_phdr_info* info, size_t, void* into) {
+      if (!strstr(info->dlpi_name, "openblas")) return 0;
+      void* library = dlopen(info->dlpi_name, RTLD_LAZY | RTLD_NOLOAD);
+      for (const char* name : {"scipy_openblas_get_num_threads64_", "scipy_openblas_get_num_threads",
+                               "openblas_get_num_threads64_", "openblas_get_num_threads"})
+        if (void* count = library ? dlsym(library, name) : nullptr) {
+          static_cast<std::vector<int (*)()>*>(into)->push_back(reinterpret_cast<int (*)()>(count));
+          break;
+        }
+      return 0;
+    };
+    dl_iterate_phdr(look, &found);
+    return found;
+  }();
+  return !counts.empty() && std::ranges::all_of(counts, [](auto count) { return count() == 1; });
+}
+
+// Likewise of a vector and a matrix of float64.
+int64_t RowAhead(UfuncLoop loop, char* a, int64_t a_next, char* b, int64_t b_next, int64_t b_column, char* out,
+                 int64_t n, int64_t columns, ProductsAhead* ahead, char* a_end) {
+  if (b_column == sizeof(double) && a_next > 0 && (n * columns < kTermsOfOneThread || BlasHasOneThread()) &&
+      ahead->rows.Find({a, b, a_next, b_next, n, columns}, a_end, reinterpret_cast<double*>(out)))
+    return 1;
+  return Multiply(loop, a, 0, a_next, b, b_next, b_column, out, 1, n, columns, sizeof(double));
+}
+
+int64_t WroteAt(ProductsAhead* ahead, const char* at, int64_t bytes) {
+  ahead->Wrote(at, at + bytes);
+  return 0;
+}
+
+// Likewise an array whose last element along each axis lies so many bytes behind its first.
+int64_t WroteAll(ProductsAhead* ahead, const char* at, int64_t bytes, int64_t x, int64_t y, int64_t z) {
+  const char *low = at, *high = at + bytes;
+  for (int64_t along : {x, y, z}) (along < 0 ? low : high) += along;
+  ahead->Wrote(low, high);
   return 0;
 }
 
@@ -159,7 +201,7 @@ bool SumsLikeBlas(UfuncLoop loop) {
     char *a = reinterpret_cast<char*>(x.data()), *b = reinterpret_cast<char*>(y.data());
     for (int n = 1; n <= kMost; ++n)
       for (const auto& [p, q] : {std::pair(1, kStep), {kStep, 1}, {3, kStep}})
-        for (int lanes : {DotsAhead::kLanes / 2, DotsAhead::kLanes}) {
+        for (int lanes : {DotsAhead::kLanes / 4, DotsAhead::kLanes / 2, DotsAhead::kLanes}) {
           double out[DotsAhead::kLanes], wanted;
           DotsAhead::Several(a, p * kItem, b, q * kItem, n, lanes, out);
           for (int lane = 0; lane < lanes; ++lane) {
@@ -167,6 +209,34 @@ bool SumsLikeBlas(UfuncLoop loop) {
             if (wanted != out[lane]) return false;
             Inner<double>(loop, b + lane * kItem, q * kItem, a, p * kItem, &wanted, n);
             if (wanted != out[lane]) return false;
+          }
+        }
+    return true;
+  }();
+  return known;
+}
+
+// Likewise of products of vectors and matrices, and RowsAhead.
+bool RowsLikeBlas(UfuncLoop loop) {
+  static const bool known = [loop] {
+    if (!RowsAhead::Runs()) return false;
+    constexpr int kMost = 40, kItem = sizeof(double), kLanes = RowsAhead::kRows, kStep = 3;
+    constexpr int kWidth = kMost + kLanes, kFewest = RowsAhead::kFewestColumns;
+    std::vector<double> x(kMost * kStep + kLanes), y(kMost * kWidth), out(kLanes * kWidth), wanted(kWidth);
+    for (size_t i = 0; i < x.size(); ++i) x[i] = std::sin(i * i) / (i % 7 + 1);
+    for (size_t i = 0; i < y.size(); ++i) y[i] = std::cos(i * i) * (i % 5 + 1);
+    for (int n = 1; n <= kMost; n += 1 + n / 12)
+      for (int columns = kFewest + kLanes - 1; columns < kFewest + 2 * kLanes; columns += 3)
+        for (const auto& [next, lost] : {std::pair(1, 0), {1, 1}, {kStep, 0}, {kStep, 1}}) {
+          const auto* a = reinterpret_cast<char*>(x.data());
+          auto* b = reinterpret_cast<char*>(y.data());
+          RowsAhead::Several({a, b, next * kItem, kWidth * kItem, n, columns}, kItem, lost, kLanes, out.data());
+          for (int r = 0; r < kLanes; ++r) {
+            const int left = columns - r * lost;
+            Multiply(loop, reinterpret_cast<char*>(x.data() + r), 0, next * kItem, b + r * lost * kItem, kWidth * kItem,
+                     kItem, reinterpret_cast<char*>(wanted.data()), 1, n, left, kItem);
+            const auto row = out.begin() + (r + 1) * columns;
+            if (!std::equal(row - left, row, wanted.begin())) return false;
           }
         }
     return true;
@@ -204,14 +274,14 @@ Matrix Translator::MatrixOf(int node, DType t) {
   return {memory, Op(ScalarOp::kMul, ScalarType::kInt, n.sizes[1], size), size};
 }
 
-// May this product be one of several that DotsAhead knows? Both operands lie in arrays of the frame, one of them not
-// densely.
-bool Translator::MayBeAhead(int a, int b, DType t) const {
+// May this product be one of several that are known ahead? Both operands lie in arrays of the frame, one of them, with
+// `apart`, not densely.
+bool Translator::MayBeAhead(int a, int b, DType t, bool apart) const {
   const auto lies = [&](int node) {
     const Node& n = nodes_[node];
     return n.kind == Node::kPart && n.part.object >= 0 && n.part.base < 0 && n.dtype == t && !n.ones;
   };
-  return t == DType::kFloat64 && lies(a) && lies(b) && !(nodes_[a].part.unit && nodes_[b].part.unit);
+  return t == DType::kFloat64 && lies(a) && lies(b) && !(apart && nodes_[a].part.unit && nodes_[b].part.unit);
 }
 
 // What lies between the array's first element and this address is its memory. With negative strides there is more.
@@ -226,9 +296,15 @@ int Translator::EndOf(int object) {
 }
 
 void Translator::TellOfWrite(const Part& to) {
-  const int null = Emit({.op = ScalarOp::kConst, .type = ScalarType::kPtr, .imm = 0, .id = -2});
-  Call(reinterpret_cast<const void*>(WroteAt), ScalarType::kBool,
-       {Input(kAheadCell, ScalarType::kPtr), to.rank() ? null : AddressOf(to)});
+  constexpr size_t kMost = 6;  // arguments of WroteAll
+  std::vector<int> args{Input(kAheadCell, ScalarType::kPtr), AddressOf(to), Int(DTypeSize(to.dtype))};
+  for (int axis = 0; axis < to.rank(); ++axis)
+    args.push_back(Op(ScalarOp::kMul, ScalarType::kInt, Op(ScalarOp::kSub, ScalarType::kInt, to.sizes[axis], Int(1)),
+                      to.strides[axis]));
+  if (args.size() > kMost) throw Unsupported{"an array of many axes"};
+  while (to.rank() && args.size() < kMost) args.push_back(Int(0));
+  Call(to.rank() ? reinterpret_cast<const void*>(WroteAll) : reinterpret_cast<const void*>(WroteAt), ScalarType::kBool,
+       args);
 }
 
 // An array of these sizes, one element behind the other.
@@ -271,7 +347,7 @@ Val Translator::Product(const Val& x, const Val& y, bool dot) {
                                  : Emit({.op = ScalarOp::kAddress, .type = ScalarType::kPtr, .imm = scratch, .id = -2});
     std::vector<int> args{function, left.address, left.column, right.address, right.row, out, inner};
     const void* product = InnerProduct(t, dot);
-    if (MayBeAhead(a, b, t) && SumsLikeBlas(loop)) {
+    if (MayBeAhead(a, b, t, true) && SumsLikeBlas(loop)) {
       (hopes_.ahead ? out_.ahead : out_.dots) = true;
       if (hopes_.ahead) {
         product = dot ? reinterpret_cast<const void*>(DotAhead<true>) : reinterpret_cast<const void*>(DotAhead<false>);
@@ -288,9 +364,16 @@ Val Translator::Product(const Val& x, const Val& y, bool dot) {
     return NewNumpy(t, Emit({.op = ScalarOp::kCell, .type = NewNumpy(t, -1).type(), .imm = scratch, .id = -2}));
   }
   const int out = Buffer(Count(sizes), t);
-  const int good = Call(reinterpret_cast<void*>(Multiply), ScalarType::kBool,
-                        {function, left.address, left.row, left.column, right.address, right.row, right.column, out,
-                         ranks[0] == 2 ? m.sizes[0] : one, inner, ranks[1] == 2 ? n.sizes[1] : one, Int(DTypeSize(t))});
+  const bool may = ranks[0] == 1 && ranks[1] == 2 && MayBeAhead(a, b, t, false) && RowsLikeBlas(loop);
+  if (may) (hopes_.ahead ? out_.ahead : out_.dots) = true;
+  const int good =
+      may && hopes_.ahead
+          ? Call(reinterpret_cast<void*>(RowAhead), ScalarType::kBool,
+                 {function, left.address, left.column, right.address, right.row, right.column, out, inner, n.sizes[1],
+                  Input(kAheadCell, ScalarType::kPtr), EndOf(m.part.object)})
+          : Call(reinterpret_cast<void*>(Multiply), ScalarType::kBool,
+                 {function, left.address, left.row, left.column, right.address, right.row, right.column, out,
+                  ranks[0] == 2 ? m.sizes[0] : one, inner, ranks[1] == 2 ? n.sizes[1] : one, Int(DTypeSize(t))});
   ExitIf(Op(ScalarOp::kNot, ScalarType::kBool, good));
   sizes.push_back(inner);
   elements_.push_back(Count(sizes));

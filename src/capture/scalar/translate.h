@@ -52,7 +52,7 @@ struct NameGuard {                  // Holds while a name means what it meant.
 inline constexpr int64_t kServed = 1024, kOthersServed = 64;  // rounds before others get their turn
 inline constexpr int kBreakerCell = 2;                        // its address: of the thread that runs the code
 inline constexpr int kMadeCell = 3;                           // made.h: of the run, if the code makes arrays
-inline constexpr int kAheadCell = 5;                          // dots_ahead.h: of the run, if the code has one
+inline constexpr int kAheadCell = 5;                          // rows_ahead.h: of the run, if the code has one
 inline constexpr int kFirstCell = 6;  // behind them, what counts rounds and what helpers write to
 
 inline constexpr int64_t kSmallSize = 4;
@@ -78,8 +78,8 @@ struct Translation {
   int64_t undo_rounds = 0;    // So many rounds write most of each array whose copy is made for that.
   int64_t kept = 0;           // How many bytes of arrays a copy of what is written took then.
   bool lists = false;         // Does the code write to lists?
-  bool dots = false;          // Has it products of vectors that DotsAhead may know?
-  bool ahead = false;         // It asks DotsAhead for them, and tells it of what is written.
+  bool dots = false;          // Has it products that ProductsAhead may know?
+  bool ahead = false;         // It asks ProductsAhead for them, and tells it of what is written.
   bool loops = false;         // some loop is closed without leaving the code
   std::string why;            // What was not understood first, if something was not.
 };
@@ -108,7 +108,7 @@ struct Hopes {
   // NumPy will tell of nothing that so many rounds store in most of an array: if it would, the run is undone.
   bool finite = false;
   int64_t rounds = 0;
-  bool ahead = false;  // Products of vectors are asked of DotsAhead.
+  bool ahead = false;  // Products are asked of ProductsAhead.
 };
 
 // From the frame's place in the loop, which is `loop.start` but where nothing is to run.

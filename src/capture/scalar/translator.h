@@ -587,7 +587,7 @@ class Translator final : public Builder {
   bool Fresh(const Part& p) const;
   void Wrote(State& s, const Part& to);
   void TellOfWrite(const Part& to);
-  bool MayBeAhead(int a, int b, DType t) const;
+  bool MayBeAhead(int a, int b, DType t, bool apart) const;
   int EndOf(int object);
   void Wrote(State& s);
   static void Return(Val& v);

@@ -1,0 +1,195 @@
+#include "capture/scalar/rows_ahead.h"
+
+#include <algorithm>
+#include <cstring>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#include <xmmintrin.h>
+#endif
+
+namespace framejit::capture::scalar {
+namespace {
+
+constexpr int64_t kItem = sizeof(double);
+constexpr int kTile = 8, kVectors = 8;  // columns and vectors that are summed at once
+constexpr int kTiles = 8;               // that are read at once
+constexpr int kTail = 4;                // A BLAS sums the last up to three columns in another way.
+constexpr int kMostVain = 2;
+constexpr int64_t kFewestTerms = 8, kMostTerms = 1 << 13, kMostColumns = 1 << 14;
+
+#if defined(__x86_64__)
+// Of `n` packed terms x of kVectors of kRows vectors, and a of kTile columns. Four terms at a time become one number,
+// the second product of which is rounded, and that is added to the sum. Of the others each product is rounded, but for
+// two of vectors that are dense.
+__attribute__((target("avx512f"))) void SumTile(const double* x, const double* a, int64_t n, bool dense, double* out,
+                                                int64_t out_row) {
+  const auto column = [&](int64_t k) __attribute__((target("avx512f"))) { return _mm512_loadu_pd(a + k * kTile); };
+  const auto term = [&](int64_t k, int r) __attribute__((target("avx512f"))) {
+    return _mm512_set1_pd(x[k * RowsAhead::kRows + r]);
+  };
+  const auto product = [&](int64_t k, int r) __attribute__((target("avx512f"))) {
+    __m512d p = _mm512_mul_pd(column(k), term(k, r));
+    asm("" : "+v"(p));  // may not become part of the sum
+    return p;
+  };
+  __m512d sums[kVectors];
+#pragma GCC unroll 8
+  for (int r = 0; r < kVectors; ++r) sums[r] = _mm512_setzero_pd();
+  int64_t k = 0;
+  for (; k + 4 <= n; k += 4) {
+#pragma GCC unroll 8
+    for (int r = 0; r < kVectors; ++r) {
+      __m512d s = _mm512_fmadd_pd(column(k), term(k, r), product(k + 1, r));
+      s = _mm512_fmadd_pd(column(k + 2), term(k + 2, r), s);
+      s = _mm512_fmadd_pd(column(k + 3), term(k + 3, r), s);
+      sums[r] = _mm512_add_pd(sums[r], s);
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kVectors; ++r) {
+    int64_t i = k;
+    __m512d s = sums[r];
+    if (dense && n - i >= 2) {
+      s = _mm512_add_pd(s, _mm512_fmadd_pd(column(i), term(i, r), product(i + 1, r)));
+      i += 2;
+    }
+    for (; i < n; ++i) s = _mm512_add_pd(s, product(i, r));
+    _mm512_storeu_pd(out + r * out_row, s);
+  }
+}
+
+// Of the last columns: one term after the other.
+__attribute__((target("avx2,fma"))) void SumTail(const double* x, const double* a, int64_t n, double* out) {
+  __m256d sums[kVectors];
+#pragma GCC unroll 8
+  for (int r = 0; r < kVectors; ++r) sums[r] = _mm256_setzero_pd();
+  for (int64_t k = 0; k < n; ++k) {
+    const __m256d column = _mm256_loadu_pd(a + k * kTail);
+#pragma GCC unroll 8
+    for (int r = 0; r < kVectors; ++r)
+      sums[r] = _mm256_fmadd_pd(column, _mm256_broadcast_sd(x + k * RowsAhead::kRows + r), sums[r]);
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kVectors; ++r)  // which is added to 0
+    _mm256_storeu_pd(out + r * kTail, _mm256_add_pd(sums[r], _mm256_setzero_pd()));
+}
+#endif
+
+}  // namespace
+
+bool RowsAhead::Runs() {
+#if defined(__x86_64__)
+  static const bool runs = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("fma");
+  return runs;
+#else
+  return false;
+#endif
+}
+
+bool RowsAhead::Several(const Call& call, int64_t step, int lost, int rows, double* out) {
+#if defined(__x86_64__)
+  constexpr unsigned kTold = _MM_EXCEPT_INVALID | _MM_EXCEPT_DIV_ZERO | _MM_EXCEPT_OVERFLOW;
+  thread_local std::vector<double> packed, tiles;
+  packed.assign(call.n * kRows, 0.0);
+  for (int64_t k = 0; k < call.n; ++k)
+    for (int r = 0; r < rows; ++r)
+      packed[k * kRows + r] =
+          *reinterpret_cast<const double*>(call.vector + k * call.vector_next + r * step);
+  tiles.resize(call.n * kTile * kTiles);
+  double *const vectors = packed.data(), *const matrix = tiles.data();
+  const auto pack = [&](int64_t from, int64_t count, int64_t width) {  // `width` columns of rows of their own
+    for (int64_t k = 0; k < call.n; ++k) {
+      const char* row = call.matrix + k * call.matrix_row + from * kItem;
+      double* to = matrix + k * width;
+      int64_t j = 0;
+      for (; j + width <= count; j += width, to += call.n * width)
+        for (int64_t i = 0; i < width; i += kTail) memcpy(to + i, row + (j + i) * kItem, kTail * kItem);
+      for (int64_t i = 0; j < count && i < width; ++i)
+        to[i] = j + i < count ? *reinterpret_cast<const double*>(row + (j + i) * kItem) : 0;
+    }
+  };
+  const bool dense = call.vector_next == kItem;
+  const unsigned before = _mm_getcsr();
+  _mm_setcsr(before & ~_MM_EXCEPT_MASK);
+  for (int64_t from = 0; from < call.columns; from += kTile * kTiles) {
+    const int64_t end = std::min<int64_t>(from + kTile * kTiles, call.columns);
+    pack(from, end - from, kTile);
+    const double* tile = matrix;
+    for (int64_t j = from; j < end; j += kTile, tile += call.n * kTile) {
+      const int64_t count = std::min<int64_t>(kTile, end - j);
+      double last[kRows * kTile];
+      double* to = count == kTile ? out + j : last;
+      const int64_t row = count == kTile ? call.columns : kTile;
+      for (int r = 0; r < rows; r += kVectors) SumTile(vectors + r, tile, call.n, dense, to + r * row, row);
+      for (int r = 0; to == last && r < rows; ++r) memcpy(out + r * call.columns + j, last + r * kTile, count * kItem);
+    }
+  }
+  double tails[kRows * kTail];
+  pack(call.columns - kTail, kTail, kTail);
+  for (int r = 0; r < rows; r += kVectors) SumTail(vectors + r, matrix, call.n, tails + r * kTail);
+  for (int r = 0; r < rows; ++r)
+    for (int64_t j = kTail - (call.columns - r * lost) % kTail; j < kTail; ++j)
+      out[(r + 1) * call.columns - kTail + j] = tails[r * kTail + j];
+  const bool told = _mm_getcsr() & kTold;
+  _mm_setcsr(before);
+  return !told;
+#else
+  return false;
+#endif
+}
+
+// As many as lie in memory before its end are computed.
+bool RowsAhead::Begin(const Call& call, const char* end) {
+  if (vain_ >= kMostVain || step_ <= 0 || call.vector_next <= 0) return false;
+  const char* last = call.vector + (call.n - 1) * call.vector_next;
+  const int64_t room = (end - kItem - last) / step_ + 1;
+  const int rows = room < kRows ? kVectors : kRows;
+  if (room < rows || call.columns - (rows - 1) * lost_ < kFewestColumns) return false;
+  width_ = call.columns;
+  values_.resize(rows * width_);
+  if (!Several(call, step_, lost_, rows, values_.data())) return vain_ = kMostVain, false;
+  reads_[0] = {call.vector, last + (rows - 1) * step_ + kItem};
+  reads_[1] = {call.matrix, call.matrix + (call.n - 1) * call.matrix_row + call.columns * kItem};
+  known_ = rows;
+  at_ = 0;
+  next_ = call;
+  return true;
+}
+
+void RowsAhead::Take(double* out) {
+  memcpy(out, values_.data() + at_ * (width_ + lost_), next_.columns * kItem);
+  ++at_;
+  last_ = next_;
+  next_.vector += step_;
+  next_.matrix += lost_ * kItem;
+  next_.columns -= lost_;
+}
+
+bool RowsAhead::Find(const Call& call, const char* end, double* out) {
+  if (call.n < kFewestTerms || call.n > kMostTerms || call.columns < kFewestColumns || call.columns > kMostColumns)
+    return false;
+  // Else no BLAS is asked.
+  if (call.vector_next % kItem || call.matrix_row % kItem || call.matrix_row < call.columns * kItem) return false;
+  if (lost_ >= 0 && call == next_ && (at_ < known_ || Begin(call, end))) return Take(out), true;
+  // Whoever comes otherwise begins anew.
+  at_ = known_ = 0;
+  Call next = call;
+  next.vector = last_.vector, next.matrix = last_.matrix, next.columns = last_.columns;
+  const int64_t lost = last_.columns - call.columns;
+  const bool follows = next == last_ && (lost == 0 || lost == 1) && call.matrix - last_.matrix == lost * kItem;
+  step_ = call.vector - last_.vector;
+  lost_ = follows && step_ ? static_cast<int>(lost) : -1;
+  last_ = next_ = call;
+  next_.vector += step_;
+  next_.matrix += std::max(lost_, 0) * kItem;
+  next_.columns -= std::max(lost_, 0);
+  return false;
+}
+
+void RowsAhead::Drop() {
+  vain_ += 2 * at_ < known_;
+  at_ = known_ = 0;
+}
+
+}  // namespace framejit::capture::scalar
