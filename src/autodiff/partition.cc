@@ -398,8 +398,10 @@ std::vector<ValueId> ChooseSaved(const Joint& j, const std::vector<bool>& passin
   const int source = 2 * static_cast<int>(g.nodes.size()), sink = source + 1;
   Flow flow(sink + 1);
   const std::vector<bool> lasting = Lasting(j), leaving = Leaving(g, j.primal, j.region);
-  const auto copied = [&](ValueId v) {  // as it was: the program may write to it, or the graph does
-    return written.Moves(v) || (g.node(v).op == Op::kInput && !held.empty() && !written.seen[v]);
+  // As it was: the program may write to it, or the graph does. What regions are made again of is refused then.
+  const auto copied = [&](ValueId v) {
+    const bool lost = g.node(v).op == Op::kInput && !held.empty() && !written.seen[v];
+    return written.Moves(v) || (lost && j.region.empty());
   };
   for (ValueId v = 0; v < j.primal; ++v) {  // the framework keeps what goes into a region
     if (!RegionOf(j, v)) continue;

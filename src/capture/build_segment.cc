@@ -460,7 +460,9 @@ class SegmentBuilder {
     ++compiled_.graph_count;
     seg_->left = choice.left;
     const bool overwrites = !Overwritten().empty();  // Nothing takes that back: no run may be refused behind it.
-    if (choice.again || (overwrites && choice.runner != Runner::kPair)) return Again(Again::kDerivatives);
+    const bool made_again = !s_.lowering().checkpointed().empty();  // by eager, of what the input is by then
+    if (choice.again || (overwrites && (made_again || choice.runner != Runner::kPair)))
+      return Again(Again::kDerivatives);
     std::string note = choice.note;
     CompileEnd end = choice.runner == Runner::kReplay ? CompileEnd::kFramework : CompileEnd::kOk;
     if (choice.number >= 0)

@@ -291,3 +291,20 @@ def test_a_guess_beside_a_write(fresh):
             f(h, None).sum().backward()
             seen.append((h.tolist(), h._version, x.grad.tolist()))
         assert seen[0] == seen[1]
+
+
+def behind_a_checkpoint(h, w):  # torch refuses the pass: what is made again reads the input
+    from torch.utils.checkpoint import checkpoint
+
+    y = checkpoint(lambda a, b: (a.mul(2) * b).sin(), h, w, use_reentrant=False)
+    return y + h.mul_(2)
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_what_a_checkpoint_was_given_is_written(fresh, wanted):
+    compiled = fresh.compile(behind_a_checkpoint)
+    for f in (compiled, behind_a_checkpoint, compiled):
+        x, w = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
+        y = f(x * 2 if wanted else torch.ones(3), w)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            y.sum().backward()
