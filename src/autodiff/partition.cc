@@ -398,6 +398,11 @@ std::vector<ValueId> ChooseSaved(const Joint& j, const std::vector<bool>& passin
   const int source = 2 * static_cast<int>(g.nodes.size()), sink = source + 1;
   Flow flow(sink + 1);
   const std::vector<bool> lasting = Lasting(j), leaving = Leaving(g, j.primal, j.region);
+  // As it was: the program may write to it, or the graph does. What regions are made again of is refused then.
+  const auto copied = [&](ValueId v) {
+    const bool lost = g.node(v).op == Op::kInput && !held.empty() && !written.seen[v];
+    return written.Moves(v) || (lost && j.region.empty());
+  };
   for (ValueId v = 0; v < j.primal; ++v) {  // the framework keeps what goes into a region
     if (!RegionOf(j, v)) continue;
     if (!Recomputable(g, j.primal, j.region, v)) own[v] = false;
@@ -420,11 +425,10 @@ std::vector<ValueId> ChooseSaved(const Joint& j, const std::vector<bool>& passin
     }
     if (back[v]) continue;
     int64_t bytes = n.type.numel().Eval(hints) * DTypeSize(n.type.dtype) + 1;
-    const bool copied = written.Moves(v);                       // as it was
-    if (n.op == Op::kInput && !copied) bytes = bytes / 64 + 1;  // most are kept by somebody anyway
+    if (n.op == Op::kInput && !copied(v)) bytes = bytes / 64 + 1;  // most are kept by somebody anyway
     bool several = n.op == Op::kExtern && n.attrs.result_types.size() > 1;
     const bool again = RegionOf(j, v) && !leaving[v] && Recomputable(g, j.primal, j.region, v);
-    if (several || (own[v] && !copied) || again) bytes = kInfinite;
+    if (several || (own[v] && !copied(v)) || again) bytes = kInfinite;
     flow.Edge(2 * static_cast<int>(v), 2 * static_cast<int>(v) + 1, bytes);
     if (!Recomputable(g, j.primal, j.region, v) || leaving[v] || (lasting[v] && !again))
       flow.Edge(source, 2 * static_cast<int>(v), kInfinite);
@@ -437,7 +441,7 @@ std::vector<ValueId> ChooseSaved(const Joint& j, const std::vector<bool>& passin
   for (ValueId v = 0; v < g.nodes.size(); ++v) {
     if (!needed[v] || back[v] || reach[2 * v] || !reach[2 * v + 1]) continue;
     const ValueId shown = WhatItShows(g, v);
-    saved.push_back(written.Moves(shown) ? j.primal + shown : shown);
+    saved.push_back(copied(shown) ? j.primal + shown : shown);
   }
   std::sort(saved.begin(), saved.end());
   saved.erase(std::unique(saved.begin(), saved.end()), saved.end());

@@ -386,6 +386,12 @@ class SegmentBuilder {
     if (s_.libraries.numpy || s_.modes.numpy.entered()) s_.guards().Add(guard::Row{guard::Kind::kNumpyState});
     std::vector<bool> written(s_.input_sources().size());
     for (auto& w : s_.graph().writes) written[w.input] = !s_.trace().calls.empty();
+    for (int input : Overwritten()) {
+      guard::Row made{guard::Kind::kLeaf, s_.input_sources()[input]};
+      made.number = 1;  // not a leaf: MayOverwrite
+      s_.guards().Add(std::move(made));
+      s_.guards().Add(guard::Row{guard::Kind::kNoHooks, s_.input_sources()[input]});
+    }
     for (TraceId id : s_.pending().stopped)  // what a view of it has of gradients changes with it
       if (const int input = s_.trace().tensors[s_.pending().Original(id)].input; input >= 0) written[input] = true;
     const bool writes = std::find(written.begin(), written.end(), true) != written.end();
@@ -407,6 +413,16 @@ class SegmentBuilder {
     }
     if (guard::ShareWritten(extents))
       problem_->state = "two inputs share memory, and one of them is written to or loses its gradients";
+  }
+
+  // The inputs that want gradients and are written with them.
+  std::vector<int> Overwritten() const {
+    std::vector<int> all;
+    for (const Write& w : s_.graph().writes)
+      if (s_.options().derivatives && s_.lowering().WritesInputWithGradients() &&
+          tensor::RequiresGrad(s_.input_tensors()[w.input]))
+        all.push_back(w.input);
+    return all;
   }
 
   void TakeTrace() {
@@ -443,7 +459,10 @@ class SegmentBuilder {
     compiled_.op_count += s_.op_count;
     ++compiled_.graph_count;
     seg_->left = choice.left;
-    if (choice.again) return Again(Again::kDerivatives);
+    const bool overwrites = !Overwritten().empty();  // Nothing takes that back: no run may be refused behind it.
+    const bool made_again = !s_.lowering().checkpointed().empty();  // by eager, of what the input is by then
+    if (choice.again || (overwrites && (made_again || choice.runner != Runner::kPair)))
+      return Again(Again::kDerivatives);
     std::string note = choice.note;
     CompileEnd end = choice.runner == Runner::kReplay ? CompileEnd::kFramework : CompileEnd::kOk;
     if (choice.number >= 0)
@@ -454,6 +473,7 @@ class SegmentBuilder {
     if (choice.runner == Runner::kPair || choice.runner == Runner::kCompiled)
       end = CompileGraph(choice.runner == Runner::kPair, &note);
     if (*problem_) return;
+    if (overwrites && !seg_->graph_runner) return Again(Again::kDerivatives);
     if (!seg_->graph_runner && !seg_->backend_runner && !seg_->pending) {
       seg_->trace_runner = tensor::MakeTraceRunner(*trace_, s_.constants());
       FallbackEvent(*seg_, note);
@@ -516,7 +536,7 @@ class SegmentBuilder {
     Estimate* const estimate = Estimate::Current();
     if (estimate) estimate->NoteProgram(s_.graph());
     const bool interpret = compiled_.backend == "interpreter",
-               later = !interpret && !estimate && !seg_->check && diag::OptionOn("background");
+               later = !interpret && !estimate && !seg_->check && Overwritten().empty() && diag::OptionOn("background");
     tensor::RunCheck check = seg_->assumed.Check();
     if (!seg_->assumed.guesses.empty()) check.writes = DeferWrites(&s_.graph());
     Job job = pair ? TrainingJob(std::move(check), interpret, later) : PlainJob(std::move(check), interpret, later);
@@ -581,6 +601,9 @@ class SegmentBuilder {
         PlanTraining(s_, *trace_, plan_, views_, s_.constants(), options, interpret, check.writes));
     auto forward = std::make_shared<const Graph>(std::move(plan->forward));
     tensor::Training& t = plan->training;
+    for (const auto& write : t.overwritten)
+      if (std::find(check.writes.begin(), check.writes.end(), write) == check.writes.end())
+        check.writes.push_back(write);
     Job job;
     if (later) {  // the backward pass that is the likely one, too
       auto backward = std::make_shared<std::optional<tensor::Training::Backward>>();

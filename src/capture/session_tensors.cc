@@ -91,6 +91,13 @@ bool IsArgument(const Source* s, const PyCodeObject* code) {
   return s->index < code->co_argcount + code->co_kwonlyargcount + many;
 }
 
+// May the graph write to this tensor with gradients? An operation made it, it is no view, and nobody waits for what is
+// given to it.
+bool MayOverwrite(PyObject* o) {
+  SuspendScope off;
+  return tensor::HasHistory(o) && !tensor::IsView(o) && !tensor::HasHooks(o);
+}
+
 }  // namespace
 
 PyObject* Session::SymbolOf(PyObject* number, const Source* s) {
@@ -197,7 +204,9 @@ PyObject* Session::TensorInput(PyObject* o, const Source* s, tensor::Class c) {
     }
   }
   meta.strides = StridesBySizes(env_, meta.sizes, std::span(m.strides, m.rank));
-  TraceId id = lowering_->AddInput(meta, name, torch || !(m.key_set & tensor::kReadOnly));
+  const bool writable = torch ? !m.requires_grad || (options_.derivatives && MayOverwrite(o))
+                              : !(m.key_set & tensor::kReadOnly);
+  TraceId id = lowering_->AddInput(meta, name, writable);
   guard::Row row{guard::Kind::kTensor, s};
   row.tensor = std::make_shared<guard::TensorExpect>(meta, m.key_set, tensor::IsQuiet(c));
   row.here = true;
@@ -217,7 +226,9 @@ PyObject* Session::TensorInput(PyObject* o, const Source* s, tensor::Class c) {
 }
 
 PyObject* Session::AskedInput(PyObject* o, const Source* s, const TensorMeta& meta, const std::string& name) {
-  const TraceId id = lowering_->AddInput(meta, name, false);
+  TensorMeta fixed = meta;
+  fixed.read_only |= meta.framework == Framework::kTorch;
+  const TraceId id = lowering_->AddInput(fixed, name, false);
   input_sources_.push_back(s);
   input_tensors_.push_back(o);
   Py_INCREF(o);

@@ -233,16 +233,59 @@ Trace NoteWanted(const Trace& trace, const std::vector<tensor::OutputPlan>& plan
   return replay;
 }
 
+// Inputs that want gradients and are written become results: outputs of the graph. deferred: writes that are some
+// already. Throws Undifferentiable where another result is the same value, as gradients of what is made of it would not
+// come by the input.
+void NoteOverwritten(Graph* g, const Trace& trace, const std::vector<tensor::OutputPlan>& plans,
+                     const std::vector<std::pair<int, int>>& deferred, tensor::Training* t) {
+  const auto taken = [&](int input) { return trace.tensors[trace.inputs[input]].meta.requires_grad; };
+  for (const auto& write : deferred)
+    if (taken(write.first)) t->overwritten.push_back(write);
+  for (const Write& w : g->writes) {
+    if (!taken(w.input)) continue;
+    t->overwritten.emplace_back(w.input, static_cast<int>(g->outputs.size()));
+    g->outputs.push_back(w.value);
+  }
+  std::erase_if(g->writes, [&](const Write& w) { return taken(w.input); });
+  for (const auto& [input, output] : t->overwritten) {
+    const ValueId value = g->outputs[output];
+    const bool result = std::any_of(plans.begin(), plans.end(), [output](const tensor::OutputPlan& p) {
+      return p.kind != tensor::OutputPlan::kInput && p.index == output;
+    });
+    if (result || g->node(value).op == Op::kInput || std::count(g->outputs.begin(), g->outputs.end(), value) > 1)
+      throw Undifferentiable("an input with gradients becomes what another tensor is");
+  }
+}
+
+// Likewise of the replay. written: gets these inputs.
+void AddOverwritten(const Trace& trace, Trace* replay, tensor::Training* t, std::set<int>* written) {
+  for (auto& [input, output] : t->overwritten) {
+    replay->outputs[output] = trace.inputs[input];
+    t->differentiable[output] = true;
+    written->insert(input);
+  }
+}
+
 // Which inputs must be kept as they were before the run. Throws Undifferentiable where that does not do.
 void NoteBefore(const std::set<int>& written, tensor::Training* t) {
+  std::map<int, int> overwritten(t->overwritten.begin(), t->overwritten.end());
   for (const autodiff::SavedValue& v : t->saved)
-    if (written.contains(v.input)) throw Undifferentiable("an input that the gradients need is written");
+    if (written.contains(v.input) && !overwritten.contains(v.input))
+      throw Undifferentiable("an input that the gradients need is written");
   t->before.resize(t->wanted.size());
   for (int i : written) {
+    t->before[i] = overwritten.contains(i);  // it is what the results are made of
+    if (t->before[i]) continue;
     for (size_t k = 0; k < t->differentiable.size(); ++k)
       t->before[i] = t->before[i] || (t->differentiable[k] && t->needed[k][i]);
     if (t->before[i] && t->wanted[i]) throw Undifferentiable("an input that gets gradients is written");
   }
+  for (const tensor::Training::View& v : t->views)
+    if (v.base < 0 && overwritten.contains(~v.base))
+      throw Undifferentiable("others are made of a view of an input that is written with gradients");
+  for (auto& [input, output] : overwritten)
+    if (!t->stands[output] && std::any_of(t->made_of.begin(), t->made_of.end(), [&](auto& of) { return of[output]; }))
+      throw Undifferentiable("an input is written with gradients, and it is not known from where on it is what it is");
 }
 
 // The form in which a kernel of the framework runs attention, of every length if sizes are symbols.
@@ -543,8 +586,10 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tens
   Plan plan{std::make_shared<Graph>(s.graph()), {}, {}, {}, {}, options, interpret};
   Graph& graph = *plan.graph;
   tensor::Training t;
+  NoteOverwritten(&graph, trace, plans, writes, &t);
   Trace replay = NoteWanted(trace, plans, graph.outputs.size(), &t);
   std::set<int> written;
+  AddOverwritten(trace, &replay, &t, &written);
   for (const Write& w : graph.writes) written.insert(w.input);
   for (auto& [input, output] : writes) written.insert(input);
   for (auto& [now, input] : s.pending().rebound)  // that has other memory behind this run, or no gradients
@@ -592,7 +637,10 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tens
   plan.views = std::move(plan.kept.back());
   plan.kept.pop_back();
   KeepViews(graph, &plan.views, &t);
-  held.insert(held.end(), graph.inputs.begin(), graph.inputs.end());
+  std::set<int> lost = written;  // what these inputs were is not in memory behind the run
+  for (const auto& [input, output] : t.overwritten) lost.erase(input);
+  for (size_t i = 0; i < graph.inputs.size(); ++i)
+    if (!lost.contains(static_cast<int>(i))) held.push_back(graph.inputs[i]);
   plan.moves = autodiff::Moving(graph, plan.region, held);
   autodiff::Joint joint = autodiff::Differentiate(graph, t.wanted, t.differentiable, {}, plan.views, {}, plan.moves);
   joint.region = plan.region;

@@ -95,7 +95,7 @@ bool Compare(double a, double b, int op) {
     }
     case Kind::kAbsent: return v == nullptr;
     case Kind::kLength: return (v && PyDict_Check(v) ? PyDict_GET_SIZE(v) : LengthOf(v)) == t.number;
-    case Kind::kLeaf: return v && !tensor::HasHistory(v);
+    case Kind::kLeaf: return v && (t.number ? tensor::HasHistory(v) && !tensor::IsView(v) : !tensor::HasHistory(v));
     case Kind::kNoHooks: return v && !tensor::HasHooks(v);
     case Kind::kNoItems: return v && (PyDict_CheckExact(v) || PyODict_CheckExact(v)) && PyDict_GET_SIZE(v) == 0;
     case Kind::kKeys:  // of a dict: by its group; but an OrderedDict can be reordered behind its dict's back

@@ -237,7 +237,10 @@ class Explainer {
         break;
       case Kind::kAbsent: f.text = name + ": was not there, now is " + ValueText(v); break;
       case Kind::kLength: differ(": length", Num(t.number), Num(LengthOf(v))); break;
-      case Kind::kLeaf: f.text = name + ": was a leaf, now an operation with gradients made it"; break;
+      case Kind::kLeaf:
+        f.text = name + (t.number ? ": was made by an operation with gradients and no view, now it is otherwise"
+                                  : ": was a leaf, now an operation with gradients made it");
+        break;
       case Kind::kNoHooks: f.text = name + ": had no hooks on its gradient, now it has"; break;
       case Kind::kNoItems:
         f.text = name + ": was empty, now is " + ValueText(v) + ", length " + Num(std::max<Py_ssize_t>(0, LengthOf(v)));

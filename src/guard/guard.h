@@ -90,7 +90,7 @@ struct Source {
     "function")        /* same __code__, defaults, kwdefaults as `object`, a function, has when the row is added, */   \
                        /* and as disabled (function identity guarded apart) */                                         \
   X(kTensor, "tensor") /* dtype, device, rank, sizes, strides, key set, requires_grad: TensorExpect */                 \
-  X(kLeaf, "leaf")     /* a tensor that no operation with gradients made */                                            \
+  X(kLeaf, "leaf")     /* a tensor that no operation with gradients made; number 1: that one made, and no view */      \
   X(kNoHooks, "no hooks") /* a tensor whose gradient no hook of its own sees */                                        \
   X(kApart, "apart") /* shares no memory with another tensor that has such a row, if either is written: `number` */    \
   X(kDistinct, "distinct")      /* another object than all that have such a row */                                     \

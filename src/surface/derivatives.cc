@@ -122,10 +122,11 @@ void Derivatives::NoteWrite(TraceId t, bool grad) {
   surely_kept_.erase(root);
   const TraceId domain = objects_[t].domain;
   bool tracked = meta(t).requires_grad || meta(domain).requires_grad;
-  input_written_ |= grad && trace_.tensors[root].input >= 0;
+  const bool input = grad && trace_.tensors[root].input >= 0, overwrites = meta(root).requires_grad && domain == root;
+  input_written_ |= input;
   if (!undifferentiable_.empty()) return;
   if (tracked && !grad) undifferentiable_ = "a tensor that requires gradients is written without them";
-  if (grad && trace_.tensors[root].input >= 0) undifferentiable_ = "an input is written with gradients";
+  if (input && !overwrites) undifferentiable_ = "an input is written with gradients";
   for (size_t i = 0; i < objects_.size(); ++i) {
     if (objects_[i].root != root || i == t) continue;
     if (objects_[i].domain != domain && meta(i).requires_grad)

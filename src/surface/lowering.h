@@ -24,7 +24,7 @@ struct Lowering::Impl {
   WithoutGradientFn without_gradient;
   Objects objects{trace, builder};
   Derivatives derivatives{trace, objects};
-  std::set<TraceId> read_only;                    // The inputs that must not be written.
+  std::set<TraceId> read_only;                    // inputs not to be written; if they want gradients, not with these
   std::set<TraceId> lent;                         // What is made here, and an operator of the program's may have kept.
   std::set<ValueId> lent_values;                  // those of them, in whose memory nothing else may lie
   std::set<ValueId> replaced;                     // masked_update.h
@@ -61,12 +61,13 @@ struct Lowering::Impl {
     derivatives.CheckWritable(root.id);
     if (const auto sample = OpenSample(trace); sample && (root.input >= 0 || root.id < *sample))
       throw Decline("write, in framejit.vmap, to an array that all samples share");
-    if (mode.grad && root.input >= 0 && root.meta.requires_grad && objects[t].domain == root.id)
+    const bool fixed = read_only.contains(root.id);
+    if (fixed && mode.grad && root.meta.requires_grad && objects[t].domain == root.id)
       throw Decline("in-place write to an input that requires grad");
     if (root.meta.read_only || (root.meta.is_inference && !mode.inference))
       throw Decline("write to a tensor that must not be written");
     if (meta(t).is_scalar) throw Decline("write to a scalar");
-    if (read_only.contains(objects[t].root)) throw Decline("write to a read-only array");
+    if (fixed && !root.meta.requires_grad) throw Decline("write to a read-only array");
     if (lent.contains(root.id)) throw Decline("write to what an operator in Python may have kept");
   }
 

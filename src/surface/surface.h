@@ -44,6 +44,7 @@ class Lowering {
  public:
   Lowering(Trace& trace, Graph& graph, shape::Env& env, InferFn infer, WithoutGradientFn without = nullptr);
   ~Lowering();
+  // writable: of what wants gradients, with these.
   TraceId AddInput(TensorMeta meta, std::string name, bool writable = true);
   void Lend(TraceId t);  // From now on nothing is written to its memory, unless it is an input's: somebody may see it.
   // Appends the call to the trace and its meaning to the graph, and sets call.results and call.result. A tuple that is

@@ -33,6 +33,20 @@ bool ViewsNothing(PyObject** made) {
   return plain;
 }
 
+// Inputs that were overwritten are from now on the outputs that they became; as_before: all inputs, with those as they
+// were. It is false with an exception set.
+bool BecomeResults(const Training& t, PyObject* const* given, PyObject* before, PyObject** made,
+                   std::vector<PyObject*>* as_before) {
+  if (!before) return PyErr_SetString(PyExc_RuntimeError, "framejit: an input could not be copied"), false;
+  as_before->assign(given, given + t.wanted.size());
+  for (const auto& [input, output] : t.overwritten) {
+    (*as_before)[input] = PyList_GET_ITEM(before, 1 + input);
+    if (!Ref(PyObject_CallMethod(given[input], "detach_", nullptr))) return false;
+    Py_SETREF(made[output], Py_NewRef(given[input]));
+  }
+  return true;
+}
+
 }  // namespace
 
 // Nodes for the later parts of the backward pass hang on each other by scalars that nobody sees. They lie where the
@@ -55,6 +69,8 @@ PyObject* SegmentHook::Link(PyObject* head, int part, PyObject* link, PyObject* 
 
 // [states of the generators or None, for each input a copy or None]; null: a replay needs neither.
 PyObject* SegmentHook::Before(PyObject* const* inputs) {
+  std::optional<ModeSwitch> mode;
+  if (!t_.overwritten.empty()) mode.emplace().Set({true, false});  // such a copy leads gradients to what the input was
   const bool copies = std::find(t_.before.begin(), t_.before.end(), true) != t_.before.end();
   if (!t_.draws && !copies) return nullptr;
   Ref states(t_.draws ? Generators(t_.device) : Py_NewRef(Py_None));
@@ -74,8 +90,11 @@ PyObject* SegmentHook::Before(PyObject* const* inputs) {
   return all.release();
 }
 
-int SegmentHook::Attach(PyObject* const* inputs, PyObject** made, const int64_t* symbols, PyObject* before,
+int SegmentHook::Attach(PyObject* const* given, PyObject** made, const int64_t* symbols, PyObject* before,
                         MakeResult result_of) {
+  std::vector<PyObject*> as_before;
+  if (!t_.overwritten.empty() && !BecomeResults(t_, given, before, made, &as_before)) return -1;
+  PyObject* const* const inputs = as_before.empty() ? given : as_before.data();
   PyObject* apply = ApplyNode();
   auto* s = apply ? NewState(shared_from_this(), 0, nullptr) : nullptr;
   if (!s) return -1;

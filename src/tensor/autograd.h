@@ -77,6 +77,9 @@ struct Training {
   // For each input: it is written, so that a replay works on a copy. before: on what it was before the run, since
   // results depend on that.
   std::vector<bool> copied, before;
+  // Inputs that want gradients and are written with them, each with the output that it becomes: once it holds what that
+  // holds, it is that result (RunCheck::writes), made of what it was before the run.
+  std::vector<std::pair<int, int>> overwritten;
   bool draws = false;  // it draws random numbers, and a replay draws the same
   // What a backward of the user's reads of a module, null for nothing: a pass that finds another object there is made
   // by a replay, to which what was there is put back.

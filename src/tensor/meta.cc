@@ -433,7 +433,8 @@ bool HasHooks(PyObject* o) {
   PyErr_Clear();
   if (kept.get() != Py_False) return true;
   if (!hooks || hooks.get() == Py_None) return !hooks;
-  return !PyDict_Check(hooks.get()) || PyDict_GET_SIZE(hooks.get()) > 0;
+  // The dict of hooks that were removed stays with the node of what made the tensor, and takes later ones.
+  return !PyDict_Check(hooks.get()) || PyDict_GET_SIZE(hooks.get()) > 0 || HasHistory(o);
 }
 
 [[gnu::hot]] bool ReadForGuard(PyObject* o, Meta* out) {

@@ -74,7 +74,7 @@ int SegmentHook::Again(CallState* s, const std::vector<bool>& standing, bool cre
   std::vector<PyObject*> inputs, results(num_results());
   for (size_t i = 0; i < t_.wanted.size(); ++i) {
     Ref input = Ref::Borrow(PyTuple_GET_ITEM(s->inputs, i));
-    if (t_.copied[i]) {
+    if (t_.copied[i] && !t_.wanted[i]) {
       input = Ref(PyObject_CallMethod(input.get(), "clone", nullptr));
     } else if (t_.wanted[i]) {
       Ref wants(PyObject_GetAttrString(input.get(), "requires_grad"));  // it may have been turned off meanwhile
@@ -96,7 +96,13 @@ int SegmentHook::Again(CallState* s, const std::vector<bool>& standing, bool cre
   }
   std::vector<int> own_results;
   if (create && BeginOwn(s, run, &own_results) < 0) return -1;
-  for (const Ref& input : run->inputs) inputs.push_back(input.get());
+  std::vector<Ref> copies;  // of inputs that want gradients and are written
+  for (size_t i = 0; i < run->inputs.size(); ++i) {
+    PyObject* const input = run->inputs[i].get();
+    if (t_.copied[i] && t_.wanted[i]) copies.emplace_back(PyObject_CallMethod(input, "clone", nullptr));
+    inputs.push_back(t_.copied[i] && t_.wanted[i] ? copies.back().get() : input);
+    if (!inputs.back()) return -1;
+  }
   Ref by_number(PyDict_New());
   for (size_t i = 0; i < standing.size(); ++i) {
     Ref number(PyLong_FromSize_t(i));

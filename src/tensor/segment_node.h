@@ -19,7 +19,7 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
  public:
   explicit SegmentHook(Training t);
   PyObject* Before(PyObject* const* inputs) override;
-  int Attach(PyObject* const* inputs, PyObject** made, const int64_t* symbols, PyObject* before,
+  int Attach(PyObject* const* given, PyObject** made, const int64_t* symbols, PyObject* before,
              MakeResult result) override;
   auto quietly() const { return t_.quietly; }
   PyObject* Backward(CallState* s, PyObject* ctx, PyObject* const* grads, Py_ssize_t n);

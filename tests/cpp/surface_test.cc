@@ -489,7 +489,7 @@ TEST(Grad, RequiresGradPropagates) {
   m.sizes = m.strides = {2};
   m.strides = {1};
   m.requires_grad = m.is_parameter = true;
-  TraceId w = p.lowering.AddInput(m, "w");
+  TraceId w = p.lowering.AddInput(m, "w", false);
   TraceId y = p.Get("torch.mul", {T(w), I(2)});
   EXPECT_TRUE(p.meta(y).requires_grad);
   EXPECT_FALSE(p.meta(y).is_parameter);

@@ -71,7 +71,6 @@ def test_a_derivative_by_a_result_can_be_differentiated(f, by):
     torch.testing.assert_close(seen[1], seen[0])
 
 
-@pytest.mark.xfail(reason="a derivative that is made of a written state reads it as it was: the graph runs through the framework", strict=True)
 def test_a_state_that_is_written_stays_one_graph():
     assert graphs(state, x3()) == (1, 0)
     compiled = framejit.compile(state)
