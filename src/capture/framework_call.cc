@@ -24,6 +24,26 @@ PyObject* TensorQuery(Session& s, PyObject* proxy, const std::string& method, Py
 
 namespace {
 
+bool LeavesUnwritten(Callee callee) {
+  static constexpr std::string_view kUnwritten[] = {"empty", "empty_like", "new_empty"};
+  return std::find(std::begin(kUnwritten), std::end(kUnwritten), callee.last()) != std::end(kUnwritten);
+}
+
+// What deterministic algorithms write into memory that nothing was written into. Null: a Break or an exception.
+Ref Filled(Session& s, Ref made) {
+  if (!IsTensor(made.get()) || !(tensor::ReadTorchState().words[5] & 1)) return made;  // guarded, as all of that state
+  static const Callee asked{"torch._C._get_deterministic_fill_uninitialized_memory"}, full{"torch.full_like"};
+  const Answered fills = s.modes.switches.Answer(s, asked, nullptr, 0);
+  Ref answer(*fills);
+  if (answer.get() != Py_True) return answer ? std::move(made) : Ref();
+  const DType t = s.meta(AsTensor(made.get())->id).dtype;
+  Ref most(IsBool(t)      ? Py_NewRef(Py_True)
+           : IsInteger(t) ? PyLong_FromUnsignedLongLong(~uint64_t{0} >> (64 - 8 * DTypeSize(t) + IsSigned(t)))
+                          : PyFloat_FromDouble(std::numeric_limits<double>::quiet_NaN()));
+  PyObject* args[] = {made.get(), most.get()};
+  return most ? Ref(s.CallFramework(full, args, 2, nullptr)) : Ref();
+}
+
 // Is it a function of numbers without effects? Those are the ufuncs, of which not all have a row.
 bool IsNumpyFunction(Callee callee) {
   Ref function(callees::IsNumpys(callee) ? tensor::ResolveCallee(callee) : nullptr);
@@ -517,7 +537,8 @@ PyObject* FrameworkCall::Apply() {
     return s_.Break(BreakId::kInternal, callee_ + ": " + e.what());
   }
   ++s_.op_count;
-  return s_.FromArg(call_.result);
+  Ref made(s_.FromArg(call_.result));
+  return torch_ && made && LeavesUnwritten(callee_) ? Filled(s_, std::move(made)).release() : made.release();
 }
 
 PyObject* FrameworkCall::Run() {

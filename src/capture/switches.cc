@@ -27,6 +27,7 @@ const Switches::Row Switches::kRows[] = {
     {"_get_mkldnn_enabled", "", false},
     {"_get_nnpack_enabled", "", false},
     {"_get_warnAlways", "", false},
+    {"_get_deterministic_fill_uninitialized_memory", "", false},
     {"_cuda_getDeviceCount", "", false},  // torch.cuda.is_available
 };
 
@@ -95,10 +96,6 @@ bool Switches::Fit(Session& s, Callee callee, bool cuda) const {
         return s.Break(BreakId::kThreadState, callee + " without its flash kernel"), false;
     }
   }
-  static constexpr std::string_view kUnwritten[] = {"empty", "empty_like", "new_empty"};
-  if (std::find(std::begin(kUnwritten), std::end(kUnwritten), callee.last()) != std::end(kUnwritten) &&
-      tensor::ReadTorchState().words[5] & 1)  // guarded, as all of that state
-    return s.Break(BreakId::kThreadState, callee + " beside deterministic algorithms, which fill its memory"), false;
   for (const Changed& w : changed_)
     if ((cuda || (attention && w.row->attention)) && PyObject_RichCompareBool(w.entry.get(), w.now.get(), Py_EQ) != 1)
       return s.Break(BreakId::kThreadState, callee + " while " + OfTorchC(w.row->get) + " is changed"), false;

@@ -240,20 +240,31 @@ def test_answers_of_the_framework_are_given_back():
 
 
 def test_memory_that_deterministic_algorithms_fill():
-    def f(x):
-        filled = torch.empty_like(x), x.new_empty(2), torch.empty(2, dtype=torch.int64)
-        return x * 2, [(t == t.flatten()[0]).all() if t.dtype == torch.int64 else t.isnan() for t in filled]
+    """One graph, with what torch fills it with: not a number, or the largest number. What is written shows where it is not."""
 
-    compiled, x = framejit.compile(f), torch.ones(3)
+    def f(x):
+        out = torch.empty_like(x)
+        out[..., ::2] = x[..., ::2] * 2
+        dtypes = (torch.uint8, torch.int16, torch.int64, torch.bool, torch.complex64, torch.bfloat16)
+        return out, x.new_empty(2), torch.empty_like(x.t()), *(torch.empty(2, dtype=t) for t in dtypes)
+
+    compiled, x = framejit.compile(f, fullgraph=True), torch.arange(6.0).view(2, 3)
     compiled(x)
-    before = framejit.cache_info(compiled)["breaks"]
     torch.use_deterministic_algorithms(True)
     try:
         for _ in range(3):
-            assert [t.all().item() for t in compiled(x)[1]] == [True, True, True]
+            for ours, theirs in zip(compiled(x), f(x)):
+                assert torch.equal(torch.nan_to_num(ours), torch.nan_to_num(theirs)) and torch.equal(ours.isnan(), theirs.isnan())
+                assert (ours.dtype, ours.stride(), ours._version) == (theirs.dtype, theirs.stride(), theirs._version)
+        before = framejit.cache_info(compiled)
+        torch.utils.deterministic.fill_uninitialized_memory = False
+        assert torch.equal(compiled(x)[0][..., ::2], x[..., ::2] * 2)
+        assert framejit.cache_info(compiled)["recompiles"] == before["recompiles"] + 1  # the switch is guarded
     finally:
+        torch.utils.deterministic.fill_uninitialized_memory = True
         torch.use_deterministic_algorithms(False)
-    assert before == 0 and framejit.cache_info(compiled)["breaks"] > 0
+    info = framejit.cache_info(compiled)
+    assert info["breaks"] == 0
 
 
 def test_a_number_of_inference_beside_gradients(capfd):
