@@ -360,11 +360,12 @@ PyObject* Session::WriteList(PyObject* list) {
   Ref now(EmptyLike(list, source)), items(PySequence_List(list));
   if (!now || !items) return nullptr;
   if (last == mine.rend()) {
+    static PyObject* const append = PyUnicode_InternFromString("append");
     if (!NoteLength(list)) return nullptr;
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items.get()); ++i) {
       const Source* item = guards_->Child(SourceKind::kItem, source, static_cast<int>(i));
       Ref seen(FromOutside(PyList_GET_ITEM(items.get(), i), item, true));
-      if (!seen || !Ref(PyObject_CallMethod(now.get(), "append", "O", seen.get()))) return nullptr;
+      if (!seen || !Ref(PyObject_CallMethodOneArg(now.get(), append, seen.get()))) return nullptr;
     }
   }
   if (guard::IsDeque(list) && last == mine.rend())

@@ -677,6 +677,7 @@ bool CaptureSemantics::Before(FjFrame* frame, int index) {
     if (!s_.root_frame) s_.root_frame = PyEval_GetFrame();
     if (loops_.EndsAt(index, root_instructions_)) return false;
     if (root_instructions_ && LeavesAt(frame, index) != Leaving::kNo) return false;
+    if (loops_.GoesOn(index)) return false;
     if (s_.options().stop_after >= 0 && root_instructions_ >= s_.options().stop_after) return false;
     if (Ref(PyErr_GetHandledException()).get() == handled_) clean_instructions_ = root_instructions_;
     ++root_instructions_;

@@ -492,6 +492,95 @@ def test_libraries_in_which_nothing_is_found_are_left_to_python(fresh, ledger):
     assert "cos" in ran and "relu" in ran  # what it calls back, and what gets tensors, is compiled
 
 
+def test_a_call_that_breaks_in_a_library_without_tensors_is_one_break(fresh, ledger):
+    class Settings:
+        factor = 2
+
+    def f(x):
+        y = x.sin()
+        table = {"settings": Settings()}
+        factor = ledger.step0(table, lambda table: table["settings"].factor)
+        return y * factor, table["n"]
+
+    compiled = fresh.compile(f, options={"leave": True})
+    for size in (5, 5, 7):
+        x = torch.randn(size)
+        got = compiled(x)
+        torch.testing.assert_close(got[0], x.sin() * 2)
+        assert got[1] == sum(range(30))
+    info = compiled.cache_info()
+    assert info["breaks"] == 1 and len(compiled.graphs) >= 2, info
+    assert any("_current_frames" in reason for reason in fresh.explain(compiled)(torch.randn(5)).break_reasons)
+
+
+def test_an_object_with_arrays_is_worth_a_capture_in_a_library_that_broke(fresh, tmp_path, monkeypatch):
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "smoother.py").write_text(
+        "import sys\nclass Smoother:\n    def __init__(self, a):\n        sys._current_frames()\n        self.a = a\n"
+        "    def step(self):\n        self.a = (self.a * 2 + 1) / 3\n        sys._current_frames()\n"
+    )
+    monkeypatch.syspath_prepend(folder)
+    import smoother
+
+    def f(a):
+        s = smoother.Smoother(a)
+        s.step()
+        return s.a + 1
+
+    compiled = fresh.compile(f, options={"leave": True})
+    for size in (50, 50, 70):
+        a = np.linspace(0, 1, size)
+        np.testing.assert_allclose(compiled(a), f(a), rtol=1e-15)
+    assert any("div" in graph or "mul" in graph for graph in compiled.graphs), compiled.graphs
+    del sys.modules["smoother"]
+
+
+def test_the_head_of_a_loop_that_has_begun_is_no_break(fresh):
+    def f(x, names):
+        for name in names:
+            x = x.sin() + len(name)
+            sys._current_frames()
+            x = x * 2
+        return x
+
+    compiled = fresh.compile(f)
+    for names in (["a", "bc"], ["a", "bc", "d"], ["e"]):
+        x = torch.randn(4)
+        torch.testing.assert_close(compiled(x, names), f(x, names))
+    reasons = fresh.explain(compiled)(torch.randn(4), ["a", "bc"]).break_reasons
+    assert len(reasons) == 1 and "_current_frames" in reasons[0], reasons
+    assert compiled.cache_info()["breaks"] == 1
+
+    def advanced(x, items):
+        for item in items:  # an iterator of the caller's
+            x = x.sin() + item
+        return x
+
+    compiled = fresh.compile(advanced)
+    for _ in range(2):
+        items = iter([1, 2, 3])
+        next(items)
+        torch.testing.assert_close(compiled(torch.ones(3), items), torch.ones(3).sin().add(2).sin().add(3))
+        assert next(items, None) is None
+    assert compiled.cache_info()["breaks"] >= 1
+
+
+def test_tuples_are_appended_to_lists_from_outside(fresh):
+    def f(x, stack):
+        stack.append((1, 2, x))
+        last = stack[-1]
+        stack.pop()
+        return last[2] + last[0], len(stack)
+
+    kept = [(7, 8, 9)]
+    compiled = fresh.compile(f)
+    for _ in range(3):
+        got = compiled(torch.ones(3), kept)
+        assert got[0].tolist() == [2, 2, 2] and got[1] == 1 and kept == [(7, 8, 9)]
+    assert compiled.cache_info()["breaks"] == 0 and len(compiled.graphs) == 1
+
+
 def test_a_library_that_computes_is_captured(fresh, ledger):
     def f(x):
         for _ in range(12):  # a break before each call, so that each begins in the library

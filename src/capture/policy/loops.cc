@@ -28,7 +28,8 @@ constexpr int kScalarOfNumbers = 4;
 // Instructions without a framework call that a loop may run in a capture: some 50 ms.
 constexpr long kIdle = 50'000;
 
-bool Holds(const std::vector<int>& list, int x) {
+template <typename T>
+bool Holds(const std::vector<T>& list, T x) {
   return std::find(list.begin(), list.end(), x) != list.end();
 }
 
@@ -44,6 +45,22 @@ bool LoopWatch::EndsAt(int index, long steps) {
   if (EntersScalar(index) || HoldsBreak(index)) return true;
   if (!root_cut_ || !Holds(*root_cut_, index)) return false;
   return !Counting::now || index != Counting::now->loop || ++passes_ >= Counting::now->rounds;
+}
+
+bool LoopWatch::GoesOn(int index) const {
+  static const std::vector<PyTypeObject*> types = {
+      &PyListIter_Type, &PyTupleIter_Type, &PyRangeIter_Type, &PyDictIterKey_Type, &PyDictIterItem_Type,
+      &PyDictIterValue_Type, &PySetIter_Type, &PyUnicodeIter_Type, &PySeqIter_Type, &PyEnum_Type, &PyReversed_Type,
+      &PyZip_Type};
+  FjFrame* frame = s_.root();
+  const bytecode::Code* code = bytecode::Code::Of(fj_code(frame));
+  if (!code) return PyErr_Clear(), false;
+  if (compiled_.fullgraph || code->At(index).op != bytecode::Op::kForIter) return false;
+  if (Counting::now && index == Counting::now->loop) return false;
+  // What no GET_ITER of this capture gave lies on the stack as the frame had it.
+  PyObject* top = fj_localsplus(frame)[fj_nlocalsplus(frame) + fj_stack_depth(frame) - 1];
+  if (!top || !IsLazy(top)) return false;
+  return Holds(types, Py_TYPE(reinterpret_cast<Lazy*>(top)->value));
 }
 
 // A capture would take an array apart that is gone through.

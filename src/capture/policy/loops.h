@@ -23,6 +23,9 @@ class LoopWatch {
 
   // The outermost frame is about to run its instruction `index`; `steps` were run before.
   bool EndsAt(int index, long steps);
+  // Does the outermost frame come, at `index`, to the head of a loop that it was in when the capture began? Python goes
+  // on with that loop's iterator; each round is a segment of its own.
+  bool GoesOn(int index) const;
   // A frame has jumped back to `index`; `instructions` are captured so far. False: it does so too often.
   bool Back(FjFrame* frame, int index, long instructions);
   // A function is called: its loops begin anew.
