@@ -441,7 +441,6 @@ Segment* CaptureAt(Compiled& compiled, CodeState& code, Place& place, FjFrame* f
   Captured c;
   std::string left;
   std::shared_ptr<guard::GuardSet> cause;
-  std::shared_ptr<InstalledLibrary> in_vain;  // a call into it broke before anything for a graph was found there
   compiled.guesses->taken.clear();
   for (int attempt = 0; attempt < 40; ++attempt) {
     const unsigned long switches = fj_thread_switches();
@@ -480,8 +479,6 @@ Segment* CaptureAt(Compiled& compiled, CodeState& code, Place& place, FjFrame* f
         continue;
       }
     }
-    if (attempt == 0 && c.broke && !c.worthwhile)
-      in_vain = compiled.libraries.OfFile(c.reason.file, reinterpret_cast<PyCodeObject*>(compiled.root_code.get()));
     if (c.segment && attempt < 8 && IsOutdated(*c.segment, frame, switches)) {
       compiled.TakeBack(c.segment->op_count);
       continue;
@@ -501,10 +498,8 @@ Segment* CaptureAt(Compiled& compiled, CodeState& code, Place& place, FjFrame* f
   compiled.seconds += seconds;
   CaptureEvent(frame, seconds, c.instructions, c.segment.get(), reasons);
   if (c.segment && !c.segment->has_event) compiled.metered = false;
-  if (!compiled.fullgraph && diag::OptionOn("leave")) {
-    if (code.library) NoteCapture(compiled, *code.library, c.segment ? c.segment->calls : 0);
-    if (in_vain) in_vain->broke = true;
-  }
+  if (code.library && !compiled.fullgraph && diag::OptionOn("leave"))
+    NoteCapture(compiled, *code.library, c.segment ? c.segment->calls : 0);
   PyCodeObject* co = fj_code(frame);
   std::vector<size_t> ends;
   for (diag::Break& reason : reasons) {

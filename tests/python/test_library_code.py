@@ -492,50 +492,6 @@ def test_libraries_in_which_nothing_is_found_are_left_to_python(fresh, ledger):
     assert "cos" in ran and "relu" in ran  # what it calls back, and what gets tensors, is compiled
 
 
-def test_a_call_that_breaks_in_a_library_without_tensors_is_one_break(fresh, ledger):
-    class Settings:
-        factor = 2
-
-    def f(x):
-        y = x.sin()
-        table = {"settings": Settings()}
-        factor = ledger.step0(table, lambda table: table["settings"].factor)
-        return y * factor, table["n"]
-
-    compiled = fresh.compile(f, options={"leave": True})
-    for size in (5, 5, 7):
-        x = torch.randn(size)
-        got = compiled(x)
-        torch.testing.assert_close(got[0], x.sin() * 2)
-        assert got[1] == sum(range(30))
-    info = compiled.cache_info()
-    assert info["breaks"] == 1 and len(compiled.graphs) >= 2, info
-    assert any("_current_frames" in reason for reason in fresh.explain(compiled)(torch.randn(5)).break_reasons)
-
-
-def test_an_object_with_arrays_is_worth_a_capture_in_a_library_that_broke(fresh, tmp_path, monkeypatch):
-    folder = tmp_path / "site-packages"
-    folder.mkdir()
-    (folder / "smoother.py").write_text(
-        "import sys\nclass Smoother:\n    def __init__(self, a):\n        sys._current_frames()\n        self.a = a\n"
-        "    def step(self):\n        self.a = (self.a * 2 + 1) / 3\n        sys._current_frames()\n"
-    )
-    monkeypatch.syspath_prepend(folder)
-    import smoother
-
-    def f(a):
-        s = smoother.Smoother(a)
-        s.step()
-        return s.a + 1
-
-    compiled = fresh.compile(f, options={"leave": True})
-    for size in (50, 50, 70):
-        a = np.linspace(0, 1, size)
-        np.testing.assert_allclose(compiled(a), f(a), rtol=1e-15)
-    assert any("div" in graph or "mul" in graph for graph in compiled.graphs), compiled.graphs
-    del sys.modules["smoother"]
-
-
 def test_the_head_of_a_loop_that_has_begun_is_no_break(fresh):
     def f(x, names):
         for name in names:

@@ -7,7 +7,6 @@
 #include <string>
 #include <unordered_map>
 
-#include "capture/policy/skipped.h"
 #include "capture/ref.h"
 #include "frame/driver.h"
 
@@ -19,33 +18,24 @@ struct Compiled;
 struct InstalledLibrary {
   std::string name;
   int64_t captures = 0, calls = 0;
-  bool broke = false;  // A capture of other code has ended in a call of it, in which nothing was found.
   // After so many captures with less than one call each.
   static constexpr int64_t kCaptures = 8;
   bool barren() const { return captures >= kCaptures && calls < captures; }
-  // Nothing was found in it so far: what gets nothing that a graph could compute with is left to Python at once.
-  bool doubtful() const { return !calls && (captures || broke); }
 };
 
 class InstalledLibraries {  // Those that one compiled function has met.
  public:
   // Whose code is this? Null: the program's own, a framework's, or of the library that was compiled itself.
-  std::shared_ptr<InstalledLibrary> Of(PyCodeObject* code, PyCodeObject* root) { return Named(InstalledAs(code), root); }
-  // Likewise, of code in this file.
-  std::shared_ptr<InstalledLibrary> OfFile(const std::string& file, PyCodeObject* root) {
-    return Named(InstalledIn(file), root);
-  }
+  std::shared_ptr<InstalledLibrary> Of(PyCodeObject* code, PyCodeObject* root);
 
  private:
-  std::shared_ptr<InstalledLibrary> Named(const Installed& at, PyCodeObject* root);
   std::unordered_map<std::string, std::shared_ptr<InstalledLibrary>> known_;
 };
 
 // A capture that began in code of this library recorded so many calls. Once it is found barren, the function's notes
 // say so.
 void NoteCapture(Compiled& compiled, InstalledLibrary& library, size_t calls);
-// Is a frame of this library left to Python? That is so of all frames of a barren one that get no tensor of torch's and
-// no module, and of a doubtful one where no array is among the arguments, their items and the attributes of the first.
-bool IsLeft(const InstalledLibrary& library, FjFrame* frame);
+// Is one of the frame's arguments a tensor or a module of torch's? Such a call may be worth a graph in any library.
+bool TakesTensors(FjFrame* frame);
 
 }  // namespace framejit::capture

@@ -77,7 +77,7 @@ class Policy : public frame::FramePolicy {
       return root && active->fullgraph;
     }
     CodeState& c = StateOf(*active, CodeOf(frame));
-    const bool wanted = !c.skip && !(c.idle && Idle(c)) && !IsLeft(c, frame);
+    const bool wanted = !c.skip && !(c.idle && Idle(c)) && !(IsBarren(c) && !TakesTensors(frame));
     if (!wanted && root) active->outcomes->Add(diag::RunBy::kPython);
     return wanted || c.instead;
   }
@@ -146,9 +146,6 @@ class Policy : public frame::FramePolicy {
       return frame::Action::kHandOver;
     }
     if (place.give_up || state.skip) return StepOver(frame, place);
-    // Found out in this very frame. Where something was found, it has segments to come to.
-    if (place.segments.empty() && state.library && !state.library->calls && IsLeft(state, frame))
-      return frame::Action::kHandOver;
     BindFrameworks();
     if (!tensor::CaptureObstacle().empty()) {
       RememberObstacle(*compiled, frame);
@@ -243,7 +240,7 @@ class Policy : public frame::FramePolicy {
     tensor::CaptureObstacle();
   }
 
-  static bool IsLeft(const CodeState& c, FjFrame* frame) { return c.library && capture::IsLeft(*c.library, frame); }
+  static bool IsBarren(const CodeState& c) { return c.library && c.library->barren(); }
 
   using Sizes = std::vector<std::pair<int, int>>;  // what GuardSet::DynamicCandidates answers
   static bool Emptied(const Sizes& sizes) { return !sizes.empty() && sizes[0].first < 0; }

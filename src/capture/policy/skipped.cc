@@ -46,13 +46,10 @@ Instead InsteadOfPart(PyCodeObject* code) {
 }  // namespace
 
 Installed InstalledAs(PyCodeObject* code) {
+  constexpr std::string_view kFolder = "-packages/", kModule = ".py";  // site-packages; Debian's is dist-packages
   const char* text = PyUnicode_AsUTF8(code->co_filename);
   if (!text) return PyErr_Clear(), Installed();
-  return InstalledIn(text);
-}
-
-Installed InstalledIn(std::string_view rest) {
-  constexpr std::string_view kFolder = "-packages/", kModule = ".py";  // site-packages; Debian's is dist-packages
+  std::string_view rest = text;
   const size_t folder = rest.rfind(kFolder);
   if (folder == rest.npos) return {};
   rest.remove_prefix(folder + kFolder.size());

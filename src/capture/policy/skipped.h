@@ -14,7 +14,6 @@ struct Installed {
   std::string_view package, path;
 };
 Installed InstalledAs(PyCodeObject* code);
-Installed InstalledIn(std::string_view file);  // They live as long as its text.
 // Where code lies in the package of this name. It is empty for code of others.
 inline std::string_view PathIn(PyCodeObject* code, std::string_view package) {
   const Installed at = InstalledAs(code);
