@@ -24,7 +24,7 @@ struct TensorProxy {
 
 struct SymInt {
   PyObject_HEAD Session* session;
-  shape::Int expr;  // It needs no destructor.
+  shape::Int expr;              // It needs no destructor.
   const guard::Source* source;  // Where this very object was found; null: it was computed.
 };
 

@@ -223,7 +223,8 @@ Outs Einsum(Scope& s) {
   return out;
 }
 
-// As torch sees the operand of a convolution in one dimension: a picture of one row; the input is made contiguous first.
+// As torch sees the operand of a convolution in one dimension: a picture of one row; the input is made contiguous
+// first.
 TensorMeta AsPicture(TensorMeta m, shape::Env* dense = nullptr) {
   if (dense && !IsContiguous(*dense, m)) m.strides = RowMajor(m.sizes);
   m.strides.insert(m.strides.begin() + 2, m.sizes[2] * m.strides[2]);

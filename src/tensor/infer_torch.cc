@@ -347,10 +347,10 @@ bool SmallAndPlain(const Call& call, const Inference& in, int64_t most) {
     if (!(m.device == in.metas[0].device) || m.device.kind == DeviceKind::kMeta) return false;
   }
   // On a GPU a list of indices that is too large for the stand-in would end the process's context.
-  const bool lists = in.metas.size() && in.metas[0].device.kind == DeviceKind::kCuda && call.callee.last() == "__getitem__";
-  bool refused = false;
+  const bool lists = in.device.kind == DeviceKind::kCuda && call.callee.last() == "__getitem__";
+  bool refused = in.metas.empty();
   EachArg(call, [&](const Arg& a) { refused |= a.is(Arg::Kind::kDevice) || (lists && a.is(Arg::Kind::kList)); });
-  return !in.metas.empty() && !refused && numel <= most;
+  return !refused && numel <= most;
 }
 
 // Not every operator whose integers decide a size is tagged (torch._pad_packed_sequence is not): what ones for them
@@ -369,7 +369,7 @@ bool SizedByIntegers(const TorchApi& t, const Call& call, const std::vector<PyOb
   return done && !std::equal(in.results.begin(), in.results.end(), ones.results.begin(), ones.results.end(), same);
 }
 
-// A result that is not there at all (None) is an empty vector on the meta device.
+// None is an empty vector on the meta device.
 bool MayLackResults(const Inference& in) {
   const auto empty = [](const TensorMeta& m) { return m.sizes.size() == 1 && m.sizes[0] == shape::Int(0); };
   return std::any_of(in.results.begin(), in.results.end(), empty) &&
@@ -555,8 +555,7 @@ bool IsExtremeOfOthers(PyObject* result) {
   Ref name(node && node.get() != Py_None ? PyObject_CallMethod(node.get(), "name", nullptr) : nullptr);
   const char* text = name ? PyUnicode_AsUTF8(name.get()) : nullptr;
   PyErr_Clear();
-  if (!text) return false;
-  const std::string_view begins = std::string_view(text).substr(0, 4);
+  const std::string_view begins = text ? std::string_view(text).substr(0, 4) : std::string_view();
   return begins == "Amax" || begins == "Amin";
 }
 

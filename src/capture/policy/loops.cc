@@ -48,10 +48,10 @@ bool LoopWatch::EndsAt(int index, long steps) {
 }
 
 bool LoopWatch::GoesOn(int index) const {
-  static const std::vector<PyTypeObject*> types = {
-      &PyListIter_Type, &PyTupleIter_Type, &PyRangeIter_Type, &PyDictIterKey_Type, &PyDictIterItem_Type,
-      &PyDictIterValue_Type, &PySetIter_Type, &PyUnicodeIter_Type, &PySeqIter_Type, &PyEnum_Type, &PyReversed_Type,
-      &PyZip_Type};
+  static const std::vector<PyTypeObject*> types = {&PyListIter_Type,    &PyTupleIter_Type,    &PyRangeIter_Type,
+                                                   &PyDictIterKey_Type, &PyDictIterItem_Type, &PyDictIterValue_Type,
+                                                   &PySetIter_Type,     &PyUnicodeIter_Type,  &PySeqIter_Type,
+                                                   &PyEnum_Type,        &PyReversed_Type,     &PyZip_Type};
   FjFrame* frame = s_.root();
   const bytecode::Code* code = bytecode::Code::Of(fj_code(frame));
   if (!code) return PyErr_Clear(), false;

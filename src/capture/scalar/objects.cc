@@ -432,7 +432,7 @@ class Writer {
   const int64_t* cells_;
   PyObject* const* objects_;
   Made* made_;
-  std::map<int, Ref> views_;           // by Val::same
+  std::map<int, Ref> views_;          // by Val::same
   std::span<PyObject* const> given_;  // what locals held before the run
 };
 

@@ -178,8 +178,7 @@ void Translator::WantNotSpoiled(const Part& to, const Node& from) {
     const auto ends = [&](const Part& p, int step) {
       const int first = p.offset < 0 ? Int(0) : p.offset;
       const int steps = Op(ScalarOp::kSub, ScalarType::kInt, to.sizes[0], Int(1));
-      const int last =
-          Op(ScalarOp::kAdd, ScalarType::kInt, first, Op(ScalarOp::kMul, ScalarType::kInt, steps, step));
+      const int last = Op(ScalarOp::kAdd, ScalarType::kInt, first, Op(ScalarOp::kMul, ScalarType::kInt, steps, step));
       return std::pair(select(ScalarOp::kLt, first, last), select(ScalarOp::kGt, first, last));
     };
     const auto [low, high] = ends(to, mine);

@@ -671,17 +671,16 @@ class Translator final : public Builder {
   int current_ = 0;  // the block that a version begins with
   std::map<int, std::vector<int>> leads_to_;
   std::map<int, int> chunks_;  // of loops over so many at once: the block that begins a round, and that which counts
-  std::vector<bool> touched_;  // The locals that the loop names.
   std::vector<bool> given_;    // those that hold numbers at the entry, or may get one as another name (Hopes::whole)
   std::vector<int> changed_;   // those that it writes: the variable that tells whether it did
-  std::vector<bool> stored_;   // The locals that this block has stored.
-  int rounds_ = -1, others_ = -1;       // variables: rounds of loops over numbers, and of all others
-  int serve_ = -1;                      // variable: after how many of both others are looked for
-  int until_ = -1;                      // variable: to where a loop over numbers goes before that
-  std::set<int> joins_;                 // the way that looks for them, and where it ends
-  std::map<int, int64_t> small_sizes_;  // values that are constants because arrays have these sizes now
-  State region_;                        // Nothing was written in this block since this state.
-  std::vector<bool> region_stored_;
+  std::vector<bool> touched_;  // the locals that the loop names
+  std::vector<bool> stored_, region_stored_;  // those that this block, and this region, have stored
+  int rounds_ = -1, others_ = -1;             // variables: rounds of loops over numbers, and of all others
+  int serve_ = -1;                            // variable: after how many of both others are looked for
+  int until_ = -1;                            // variable: to where a loop over numbers goes before that
+  std::set<int> joins_;                       // the way that looks for them, and where it ends
+  std::map<int, int64_t> small_sizes_;        // values that are constants because arrays have these sizes now
+  State region_;                              // Nothing was written in this block since this state.
   std::deque<Node> nodes_;
   int buffers_ = 0;                                 // How many buffers this region has.
   std::vector<int> fresh_;                          // The addresses of arrays that were made in this region.
@@ -690,15 +689,12 @@ class Translator final : public Builder {
   std::vector<int> filled_;                         // The nodes all of whose elements this region has computed.
   std::vector<std::pair<int, Element>> evaluated_;  // The nodes of which the element that is being computed is there.
   std::map<int, int> same_sizes_;                   // Sizes that this block has found to be equal to others.
-  int parallel_ = 0;                                // the loop over elements that is being written
-  int parallels_ = 0, extra_blocks_ = 0;
-  int views_ = 1 << 16;  // behind the numbers that views have at the beginning of a block
-  int bad_ = -1;         // A variable: has a number come out that NumPy may tell of?
-  int exit_ = -1;        // The exit to where this instruction began.
-  int undo_exit_ = -1;
-  bool ended_ = false;      // Has this instruction ended the block?
-  bool wrote_ = false;      // Has this instruction written anything?
-  bool innermost_ = false;  // a loop without others in it goes round
+  int parallel_ = 0, parallels_ = 0;                // the loop over elements that is being written; how many there are
+  int extra_blocks_ = 0, views_ = 1 << 16;          // behind the numbers that views have at the beginning of a block
+  int bad_ = -1;                                    // A variable: has a number come out that NumPy may tell of?
+  int exit_ = -1, undo_exit_ = -1;                  // The exit to where this instruction began, and that which undoes.
+  bool ended_ = false, wrote_ = false;              // Has this instruction ended the block? Has it written anything?
+  bool innermost_ = false;                          // a loop without others in it goes round
 };
 
 }  // namespace framejit::capture::scalar
