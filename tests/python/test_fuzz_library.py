@@ -241,5 +241,5 @@ def test_random_graphs(fresh):
                 assert exact[1] is not None and all(as_good(*row) for row in zip(got[0], expected[0], exact[0], *others)), where
             assert got[1] == expected[1], where
 
-    with torch.backends.cudnn.flags(allow_tf32=False):  # both sides compute in float32
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):  # both sides compute in float32
         fuzzing.check(one, fresh, 30)
