@@ -308,3 +308,74 @@ def test_what_a_checkpoint_was_given_is_written(fresh, wanted):
         y = f(x * 2 if wanted else torch.ones(3), w)
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             y.sum().backward()
+
+
+def by_itself(h, w):
+    h.mul_(h)
+
+
+def by_itself_later(h, w):
+    h.add_(1)
+    h.mul_(h)
+
+
+def by_a_part(h, w):
+    h.add_(1)
+    h[:2].mul_(h[2:])
+
+
+def by_its_alias(h, w):
+    h.add_(1)
+    h.div_(h.detach())
+
+
+def product_added(h, w):
+    h.addcmul_(h, w)
+
+
+def weighted(h, w):
+    h.lerp_(w, h)
+
+
+def power(h, w):
+    h.pow_(h)
+
+
+def made_inside(h, w):
+    y = h * 2
+    y.mul_(y)
+    return y
+
+
+def by_the_other(h, w):  # w may be h
+    h.mul_(w)
+
+
+def added_to_itself(h, w):
+    h.mul_(2)
+    h.add_(h)
+    h[0] = h[1] + h[0]
+
+
+@pytest.mark.parametrize("twice", [False, True])
+@pytest.mark.parametrize("f", [by_itself, by_itself_later, by_a_part, by_its_alias, product_added, weighted, power, made_inside, by_the_other, added_to_itself], ids=lambda f: f.__name__)
+def test_what_is_written_by_itself(fresh, f, twice):
+    """torch refuses the pass where the call keeps an operand for its derivative that it writes."""
+    compiled = fresh.compile(f)
+    for given_twice in (twice, not twice, twice):
+        seen = []
+        for g in (compiled, f):
+            x, w = (torch.linspace(1, 2, 16, dtype=torch.double).view(4, 4).requires_grad_() for _ in range(2))
+            h = x * 2
+            y = g(h, h if given_twice else w)
+            values = [h.detach().clone(), h._version]
+            try:
+                (h * h if y is None else y).sum().backward()
+                values += [x.grad, w.grad]
+            except RuntimeError as error:
+                values.append(str(error)[:60])
+            seen.append(values)
+        assert same(*seen), seen
+    if f is added_to_itself:
+        told = fresh.explain(compiled)((x * 2), w)
+        assert (told.graph_count, told.graph_break_count, told.notes) == (1, 0, []), str(told)
