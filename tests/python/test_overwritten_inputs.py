@@ -379,3 +379,25 @@ def test_what_is_written_by_itself(fresh, f, twice):
     if f is added_to_itself:
         told = fresh.explain(compiled)((x * 2), w)
         assert (told.graph_count, told.graph_break_count, told.notes) == (1, 0, []), str(told)
+
+
+def keeps_its_gradient(h, w):
+    h.mul_(w)
+    return h.sum()
+
+
+@pytest.mark.parametrize("view", [False, True])
+def test_a_gradient_is_kept_and_the_input_written_again(fresh, view):
+    """torch looks for what is kept under the number that the tensor has by then, 0."""
+    compiled = fresh.compile(keeps_its_gradient)
+    seen = []
+    for f in (compiled, keeps_its_gradient):
+        x, w = (torch.linspace(1, 2, 4, dtype=torch.double).requires_grad_() for _ in range(2))
+        h = x * 2
+        y = f(h, w)
+        number, part = h.output_nr, h.view(2, 2)
+        h.retain_grad()
+        (part if view else h).mul_(2)
+        (y + (h * h).sum()).backward()
+        seen.append((number, h._version, x.grad, w.grad, h.grad))
+    assert same(*seen), seen
