@@ -401,3 +401,31 @@ def test_a_gradient_is_kept_and_the_input_written_again(fresh, view):
         (y + (h * h).sum()).backward()
         seen.append((number, h._version, x.grad, w.grad, h.grad))
     assert same(*seen), seen
+
+
+def drawn(h, w):
+    h.normal_()
+    return h * w
+
+
+def drawn_inside(h, w):
+    y = h * 2
+    y.uniform_()
+    return y, y * w
+
+
+@pytest.mark.parametrize("f", [drawn, drawn_inside], ids=lambda f: f.__name__)
+def test_what_was_there_before_a_draw_gets_zeros(fresh, f):
+    compiled = fresh.compile(f)
+    seen = []
+    for g in (compiled, f):
+        x, w = (torch.linspace(1, 2, 4, dtype=torch.double).requires_grad_() for _ in range(2))
+        h, given = x * 2, []
+        torch.manual_seed(0)
+        results = flat(g(h, w))
+        (h if f is drawn else results[0]).register_hook(given.append)
+        sum((r.sum() for r in results), (h * h).sum()).backward()
+        seen.append((h.detach(), given, x.grad, w.grad))
+    assert same(*seen), seen
+    told = fresh.explain(compiled)(x * 2, w)
+    assert (told.graph_count, told.graph_break_count, told.notes) == (1, 0, []), str(told)
