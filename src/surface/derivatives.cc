@@ -72,7 +72,6 @@ void Derivatives::NoteCall(const Call& call, bool view) {
   KeepSurely(call, written);
   if (call.results.empty() && !call.args.empty() && call.args[0].is(Arg::Kind::kTensor))
     written.insert(objects_[call.args[0].t].root);  // x[...] = v
-  const bool writes = call.results.empty() || ChangesFirst(call.callee);
   std::vector<TraceId> operands;
   EachTensor(call, [&](TraceId t) { operands.push_back(t); });
   for (size_t i = 0; i < operands.size(); ++i) {
@@ -83,7 +82,7 @@ void Derivatives::NoteCall(const Call& call, bool view) {
     if (!keeps && IsFloat(meta(t).dtype)) continue;
     if (!written.contains(objects_[t].root))
       kept_.insert(objects_[t].root);
-    else if (i > 0 && writes)  // the target itself is kept as a copy of what it was
+    else if (i > 0 && call.callee.Has(kInPlace))  // the target itself is kept as a copy of what it was
       Leave("a tensor is written by a call whose derivative may need it");
   }
 }
