@@ -254,6 +254,8 @@ void NoteOverwritten(Graph* g, const Trace& trace, const std::vector<tensor::Out
     });
     if (result || g->node(value).op == Op::kInput || std::count(g->outputs.begin(), g->outputs.end(), value) > 1)
       throw Undifferentiable("an input with gradients becomes what another tensor is");
+    if (!autodiff::DependsOn(*g, {g->inputs[input]})[value])  // normal_(): what it was gets zeros
+      throw Undifferentiable("an input with gradients becomes what is not made of it");
   }
 }
 

@@ -79,7 +79,11 @@ void Derivatives::NoteCall(const Call& call, bool view) {
     bool keeps = keeps_operands;
     if (keeps && IsProduct(call.callee))
       keeps = operands.size() > 2 || (operands.size() == 2 && (i == 1 || meta(operands[1]).requires_grad));
-    if (!written.contains(objects_[t].root) && (keeps || !IsFloat(meta(t).dtype))) kept_.insert(objects_[t].root);
+    if (!keeps && IsFloat(meta(t).dtype)) continue;
+    if (!written.contains(objects_[t].root))
+      kept_.insert(objects_[t].root);
+    else if (i > 0 && call.callee.Has(kInPlace))  // the target itself is kept as a copy of what it was
+      Leave("a tensor is written by a call whose derivative may need it");
   }
 }
 

@@ -102,7 +102,9 @@ Outs Fill(Scope& s) {
   if (!IsRowMajor(*x.meta) || s.has(kNumbers + 1)) Scope::Skip();
   std::vector<Arg> args = {Arg::Tensor(0)};
   for (int i = 1; i <= kNumbers; ++i) args.push_back(s.arg(i));
-  return Drawn(s, kCallee, std::move(args), {x.value}, {x.meta->dtype, x.meta->sizes, x.meta->device});
+  Out out = Drawn(s, kCallee, std::move(args), {x.value}, {x.meta->dtype, x.meta->sizes, x.meta->device});
+  out.value = Overwriting(s, x, out.value);
+  return out;
 }
 constexpr char kBernoulli[] = "torch.bernoulli", kUniform[] = "torch.ops.aten.uniform",
                kNormal[] = "torch.ops.aten.normal_functional", kExponential[] = "torch.ops.aten.exponential";

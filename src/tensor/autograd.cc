@@ -112,8 +112,12 @@ int SegmentHook::Attach(PyObject* const* given, PyObject** made, const int64_t* 
   for (size_t i = 0; i < n; ++i) {
     if (t_.called[i] && !ViewsNothing(&made[i])) return -1;
     PyObject* output = Py_NewRef(made[i]);
-    // Beside views that others are made of all have nodes of their own, which run in the order of the program.
-    if (!InnerOf(i).empty() || !GroupsOf(i).empty() || (t_.differentiable[i] && !t_.views.empty())) {
+    // What becomes an input is its node's first result: a later write to a tensor that keeps its gradient, and is
+    // another one, fails in the framework. Beside views that others are made of all have nodes of their own, which run
+    // in the order of the program.
+    const bool becomes = i > 0 && std::any_of(t_.overwritten.begin(), t_.overwritten.end(),
+                                              [i](auto& o) { return o.second == static_cast<int>(i); });
+    if (becomes || !InnerOf(i).empty() || !GroupsOf(i).empty() || (t_.differentiable[i] && !t_.views.empty())) {
       routed[i] = Ref(std::exchange(output, PyObject_CallMethodNoArgs(made[i], Interned(kDetach))));
       if (!output) return -1;
     }

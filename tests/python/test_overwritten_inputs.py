@@ -308,3 +308,124 @@ def test_what_a_checkpoint_was_given_is_written(fresh, wanted):
         y = f(x * 2 if wanted else torch.ones(3), w)
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             y.sum().backward()
+
+
+def by_itself(h, w):
+    h.mul_(h)
+
+
+def by_itself_later(h, w):
+    h.add_(1)
+    h.mul_(h)
+
+
+def by_a_part(h, w):
+    h.add_(1)
+    h[:2].mul_(h[2:])
+
+
+def by_its_alias(h, w):
+    h.add_(1)
+    h.div_(h.detach())
+
+
+def product_added(h, w):
+    h.addcmul_(h, w)
+
+
+def weighted(h, w):
+    h.lerp_(w, h)
+
+
+def power(h, w):
+    h.pow_(h)
+
+
+def made_inside(h, w):
+    y = h * 2
+    y.mul_(y)
+    return y
+
+
+def by_the_other(h, w):  # w may be h
+    h.mul_(w)
+
+
+def added_to_itself(h, w):
+    h.mul_(2)
+    h.add_(h)
+    h[0] = h[1] + h[0]
+
+
+@pytest.mark.parametrize("twice", [False, True])
+@pytest.mark.parametrize("f", [by_itself, by_itself_later, by_a_part, by_its_alias, product_added, weighted, power, made_inside, by_the_other, added_to_itself], ids=lambda f: f.__name__)
+def test_what_is_written_by_itself(fresh, f, twice):
+    """torch refuses the pass where the call keeps an operand for its derivative that it writes."""
+    compiled = fresh.compile(f)
+    for given_twice in (twice, not twice, twice):
+        seen = []
+        for g in (compiled, f):
+            x, w = (torch.linspace(1, 2, 16, dtype=torch.double).view(4, 4).requires_grad_() for _ in range(2))
+            h = x * 2
+            y = g(h, h if given_twice else w)
+            values = [h.detach().clone(), h._version]
+            try:
+                (h * h if y is None else y).sum().backward()
+                values += [x.grad, w.grad]
+            except RuntimeError as error:
+                values.append(str(error)[:60])
+            seen.append(values)
+        assert same(*seen), seen
+    if f is added_to_itself:
+        told = fresh.explain(compiled)((x * 2), w)
+        assert (told.graph_count, told.graph_break_count, told.notes) == (1, 0, []), str(told)
+
+
+def keeps_its_gradient(h, w):
+    h.mul_(w)
+    return h.sum()
+
+
+@pytest.mark.parametrize("view", [False, True])
+def test_a_gradient_is_kept_and_the_input_written_again(fresh, view):
+    """torch looks for what is kept under the number that the tensor has by then, 0."""
+    compiled = fresh.compile(keeps_its_gradient)
+    seen = []
+    for f in (compiled, keeps_its_gradient):
+        x, w = (torch.linspace(1, 2, 4, dtype=torch.double).requires_grad_() for _ in range(2))
+        h = x * 2
+        y = f(h, w)
+        number, part = h.output_nr, h.view(2, 2)
+        h.retain_grad()
+        (part if view else h).mul_(2)
+        (y + (h * h).sum()).backward()
+        seen.append((number, h._version, x.grad, w.grad, h.grad))
+    assert same(*seen), seen
+
+
+def drawn(h, w):
+    h.normal_()
+    return h * w
+
+
+def drawn_inside(h, w):
+    y = h * 2
+    y.uniform_()
+    return y, y * w
+
+
+@pytest.mark.parametrize("f", [drawn, drawn_inside], ids=lambda f: f.__name__)
+def test_what_was_there_before_a_draw_gets_zeros(fresh, f):
+    compiled = fresh.compile(f)
+    seen = []
+    for g in (compiled, f):
+        x, w = (torch.linspace(1, 2, 4, dtype=torch.double).requires_grad_() for _ in range(2))
+        h, given = x * 2, []
+        torch.manual_seed(0)
+        results = flat(g(h, w))
+        (h if f is drawn else results[0]).register_hook(given.append)
+        sum((r.sum() for r in results), (h * h).sum()).backward()
+        seen.append((h.detach(), given, x.grad, w.grad))
+    assert same(*seen), seen
+    told = fresh.explain(compiled)(x * 2, w)
+    assert (told.graph_count, told.graph_break_count, told.notes) == (1, 0, []), str(told)
