@@ -2,6 +2,7 @@
 the class that its original has now."""
 
 import copy
+import gc
 
 import framejit
 import numpy as np
@@ -101,6 +102,32 @@ def test_a_module_that_is_compiled_again_after_its_class_was_set():
     m.__class__ = B
     assert framejit.compile(m) is g and isinstance(g, B) and not isinstance(g, A)
     assert torch.equal(g(torch.ones(3)), torch.full((3,), 5.0))
+
+
+def test_classes_that_a_compiled_module_had_are_let_go_of():
+    torch = pytest.importorskip("torch")
+
+    class A(torch.nn.Module):
+        def forward(self, x):
+            return x * 2
+
+    class B(A):
+        def forward(self, x):
+            return super().forward(x) + 1
+
+    def classes():
+        gc.collect()
+        return [c for written in (A, B) for c in written.__subclasses__() if c is not B]
+
+    m, x = A(), torch.ones(3)
+    g = framejit.compile(m)
+    for k in range(8):
+        m.__class__ = (A, B)[k % 2]
+        for _ in range(2):
+            assert torch.equal(g(x), x * (2 + k % 2))
+    assert classes() == [type(g)]
+    del m, g
+    assert classes() == []
 
 
 def test_a_parametrization_that_comes_after_compiling():
