@@ -484,6 +484,9 @@ bool FrameworkCall::Allowed() {
   // A value and not a tensor here, but one whose type counts for NumPy.
   if (!torch_ && (reader_.numpy_number() || reader_.numpy_integer()))
     return s_.Break(BreakId::kUnsupportedTensor, "a number of NumPy's and arrays beside torch's tensors"), false;
+  if (PyObject* value = torch_ && nargs_ == 3 && callee_.last() == "__setitem__" ? s_.Resolve(args_[2]) : nullptr;
+      value && s_.IsNumpyNumber(value) && !PyFloat_Check(value) && !OfType(value, CType::kNumpyInt64))
+    return s_.Break(BreakId::kFrameworkError, "a number of NumPy's that torch does not assign to items"), false;
   const bool cuda = torch_ && std::any_of(call_.args.begin(), call_.args.end(), [&](const Arg& a) {
                       return a.is(Arg::Kind::kTensor) && s_.meta(a.t).device.kind == DeviceKind::kCuda;
                     });
