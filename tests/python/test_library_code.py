@@ -787,6 +787,7 @@ def test_what_is_empty_and_new_is_resized():
     for n in (4, 5, 6):
         x = torch.randn(n, 4)
         torch.testing.assert_close(framejit.compile(f)(x), f(x))
+        assert [t._version for t in framejit.compile(f)(x)] == [t._version for t in f(x)]
 
     def seen(x):  # a view of what was there before stays empty
         state = x.new()
