@@ -141,23 +141,18 @@ def follow(twin):
     if type(twin) is not before:
         return None
     made = _class_of(before._framejit_original(), before._framejit_settings)
+    if "_framejit_end" in before.__dict__:
+        before._framejit_end()
     object.__setattr__(twin, "__class__", made)
     _forget_with(twin, made.__call__)
     return made.__call__
 
 
-_ends = set()
-
-
 def _forget_with(twin, call):
     """Drops the segments of `call` when `twin` dies: their guards refer to the class, and the class to them."""
-
-    def gone(reference):
-        _ends.discard(reference)
-        call.clear()
-
     if isinstance(call, _framejit.CompiledFunction):
-        _ends.add(weakref.ref(twin, gone))
+        type(twin)._framejit_end = end = weakref.finalize(twin, call.clear)
+        end.atexit = False
 
 
 def _compiled_call(cls, module, settings):

@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "capture/builtins.h"
+#include "capture/identity.h"
 #include "capture/override.h"
 #include "capture/own_attributes.h"
 #include "capture/proxy.h"
@@ -221,10 +222,7 @@ std::optional<int> Recipe::AddKnown(PyObject* o) {
     outputs.push_back(IsTensor(o) ? s_->pending().Original(AsTensor(o)->id) : TensorOfItem(o));
     return Push(std::move(n));
   }
-  if (const Source* found = IsSymInt(o)     ? reinterpret_cast<SymInt*>(o)->source
-                            : IsSymFloat(o) ? reinterpret_cast<SymFloat*>(o)->source
-                                            : nullptr)
-    return AddInput(found);
+  if (const Source* found = FoundAt(o)) return AddInput(found);
   if (IsSymInt(o)) {
     RecipeNode n{RecipeNode::kSym};
     n.expr = reinterpret_cast<SymInt*>(o)->expr;

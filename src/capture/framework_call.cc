@@ -29,9 +29,14 @@ bool LeavesUnwritten(Callee callee) {
   return std::find(std::begin(kUnwritten), std::end(kUnwritten), callee.last()) != std::end(kUnwritten);
 }
 
+// It is guarded, as all of that state.
+bool IsDeterministic() {
+  return tensor::ReadTorchState().words[5] & 1;
+}
+
 // What deterministic algorithms write into memory that nothing was written into. Null: a Break or an exception.
 Ref Filled(Session& s, Ref made) {
-  if (!IsTensor(made.get()) || !(tensor::ReadTorchState().words[5] & 1)) return made;  // guarded, as all of that state
+  if (!IsTensor(made.get()) || !IsDeterministic()) return made;
   static const Callee asked{"torch._C._get_deterministic_fill_uninitialized_memory"}, full{"torch.full_like"};
   const Answered fills = s.modes.switches.Answer(s, asked, nullptr, 0);
   Ref answer(*fills);
@@ -484,6 +489,14 @@ bool FrameworkCall::Allowed() {
   // A value and not a tensor here, but one whose type counts for NumPy.
   if (!torch_ && (reader_.numpy_number() || reader_.numpy_integer()))
     return s_.Break(BreakId::kUnsupportedTensor, "a number of NumPy's and arrays beside torch's tensors"), false;
+  const bool placed = std::any_of(call_.kwargs.begin(), call_.kwargs.end(),
+                                  [](auto& k) { return k.first == "out" || k.first == "requires_grad"; });
+  if (placed && torch_ && LeavesUnwritten(callee_) && IsDeterministic())
+    return s_.Break(BreakId::kThreadState, callee_ + " beside deterministic algorithms, which fill what is given"),
+           false;
+  if (PyObject* value = torch_ && nargs_ == 3 && callee_.last() == "__setitem__" ? s_.Resolve(args_[2]) : nullptr;
+      value && s_.IsNumpyNumber(value) && !PyFloat_Check(value) && !OfType(value, CType::kNumpyInt64))
+    return s_.Break(BreakId::kFrameworkError, "a number of NumPy's that torch does not assign to items"), false;
   const bool cuda = torch_ && std::any_of(call_.args.begin(), call_.args.end(), [&](const Arg& a) {
                       return a.is(Arg::Kind::kTensor) && s_.meta(a.t).device.kind == DeviceKind::kCuda;
                     });

@@ -1,6 +1,7 @@
 #include "capture/identity.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <utility>
 
@@ -10,19 +11,39 @@
 
 namespace framejit::capture {
 
-std::optional<bool> IsOfValues(Session& s, PyObject* a, PyObject* b) {
-  const auto lazy = [](PyObject* o) { return IsLazy(o) ? reinterpret_cast<Lazy*>(o) : nullptr; };
-  const Lazy *p = lazy(a), *q = lazy(b);
-  if ((!p && !q) || s.later) return {};
-  PyObject *x = p ? p->value : a, *y = q ? q->value : b;
+const Source* FoundAt(PyObject* o) {
+  return IsSymInt(o)     ? reinterpret_cast<SymInt*>(o)->source
+         : IsSymFloat(o) ? reinterpret_cast<SymFloat*>(o)->source
+                         : nullptr;
+}
+
+std::optional<int> IsOfValues(Session& s, PyObject* a, PyObject* b) {
+  struct Found {
+    const Source* source;
+    Ref value;  // Of a symbol an equal one.
+  };
+  const auto found = [&](PyObject* o) -> Found {
+    if (IsLazy(o)) return {reinterpret_cast<Lazy*>(o)->source, Borrow(reinterpret_cast<Lazy*>(o)->value)};
+    const Source* source = FoundAt(o);
+    if (!source) return {nullptr, Borrow(o)};
+    if (IsSymInt(o)) return {source, Ref(PyLong_FromLongLong(s.env().Hint(reinterpret_cast<SymInt*>(o)->expr)))};
+    const int64_t bits = s.env().Hint(shape::Int::Symbol(reinterpret_cast<SymFloat*>(o)->symbol));
+    return {source, Ref(PyFloat_FromDouble(std::bit_cast<double>(bits)))};
+  };
+  const Found p = found(a), q = found(b);
+  if ((!p.source && !q.source) || s.later) return {};
+  PyObject *x = p.value.get(), *y = q.value.get();
   const bool value = PyLong_CheckExact(x) || PyFloat_CheckExact(x) || PyUnicode_CheckExact(x) ||
                      PyBytes_CheckExact(x) || PyComplex_CheckExact(x) || PyTuple_CheckExact(x);
   if (!value || Py_TYPE(x) != Py_TYPE(y)) return {};
-  guard::Row row{x == y ? guard::Kind::kSameObject : guard::Kind::kDifferentObject, p ? p->source : s.guards().Const(x),
-                 q ? q->source : s.guards().Const(y)};
+  const bool same = p.source == q.source || x == y;
+  if ((FoundAt(a) || FoundAt(b)) && !same && PyObject_RichCompareBool(x, y, Py_EQ) != 0)
+    return s.Break(BreakId::kUnknownCall, "whether two equal numbers that change are one object"), -1;
+  guard::Row row{same ? guard::Kind::kSameObject : guard::Kind::kDifferentObject,
+                 p.source ? p.source : s.guards().Const(x), q.source ? q.source : s.guards().Const(y)};
   row.here = true;
   if (row.source != row.other) s.guards().Add(std::move(row));
-  return x == y;
+  return same;
 }
 
 bool ComparesAsItIs(PyObject* key) {

@@ -7,9 +7,12 @@
 
 namespace framejit::capture {
 
+// Where a number that became a symbol was found. Null: it was computed, or is no such number.
+const Source* FoundAt(PyObject* symbol);
+
 // Are two of these one object? They are guarded by value otherwise: two equal ones may be two. Nothing: they are no
-// such ones.
-std::optional<bool> IsOfValues(Session& s, PyObject* a, PyObject* b);
+// such ones. -1: a Break, at two equal numbers of which one is a symbol.
+std::optional<int> IsOfValues(Session& s, PyObject* a, PyObject* b);
 
 // Does a key run nothing of the program's when it is looked up? It is a primitive, a text, a type, or a tuple of such.
 bool ComparesAsItIs(PyObject* key);

@@ -132,7 +132,7 @@ static bool IsAskedOfCache(const Source* s) {
 }
 
 int CaptureSemantics::Is(PyObject* a, PyObject* b) {
-  if (const std::optional<bool> known = IsOfValues(s_, a, b)) return *known;
+  if (const std::optional<int> known = IsOfValues(s_, a, b)) return *known;
   RESOLVE_INT(a);
   RESOLVE_INT(b);
   for (PyObject** o : {&a, &b})  // a list that is written to is the one from outside

@@ -241,17 +241,20 @@ PyObject* Resized(Session& s, PyObject* const* args, Py_ssize_t nargs, bool as_o
   const TraceId id = IdOf(tensor);
   const TensorMeta& m = s.meta(id);
   if (InputOf(s, tensor) >= 0 || s.trace().tensors[id].base != id || m.sizes != shape::Ints{shape::Int(0)} ||
-      m.requires_grad || m.is_inference || s.modes.now.inference || s.lowering().IsLeaf(id) || Waits(s, tensor))
+      m.requires_grad || m.is_inference || s.modes.now.inference || s.lowering().IsLeaf(id) || Waits(s, tensor) ||
+      (tensor::ReadTorchState().words[5] & 1))  // deterministic algorithms, which fill it once more
     return nullptr;
   for (const TraceTensor& t : s.trace().tensors)
     if (t.id != id && t.base == id) return nullptr;
-  static const Callee empty("torch.Tensor.new_empty");
+  static const Callee empty("torch.Tensor.new_empty"), zero("torch.Tensor.zero_");
   const bool torchs = as_other && IsTensor(args[1]) && s.meta(IdOf(args[1])).framework == Framework::kTorch;
   Ref shape(torchs ? TensorAttr(s, args[1], Interned("shape")) : nullptr);
   if (as_other && !shape) return nullptr;
   PyObject* like[] = {tensor, shape.get()};
   Ref made(s.CallFramework(empty, as_other ? like : args, nargs, nullptr));
   if (!made || !IsTensor(made.get())) return nullptr;
+  PyObject* written = made.get();  // A write to the program, which counts as one; what is written over costs nothing.
+  if (!Ref(s.CallFramework(zero, &written, 1, nullptr))) return nullptr;
   s.Rebind(tensor, IdOf(made.get()));
   return Py_NewRef(tensor);
 }

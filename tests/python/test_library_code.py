@@ -746,6 +746,24 @@ def test_single_floats_of_numpy_are_numbers_beside_tensors():
         torch.set_default_dtype(torch.float32)
 
 
+@pytest.mark.parametrize("number", [np.float32(2), np.bool_(True), np.int64(3), np.float64(2.5)])
+def test_which_numbers_of_numpy_torch_assigns(number):
+    def f(x, n):
+        x[0] = n
+        return x + 1
+
+    def outcome(call):
+        try:
+            return call(torch.ones(3), number).tolist()
+        except TypeError as e:
+            return str(e)
+
+    compiled = framejit.compile(f)
+    for _ in range(3):
+        assert outcome(compiled) == outcome(f)
+    assert (framejit.cache_info(compiled)["breaks"] > 0) == isinstance(outcome(f), str)
+
+
 def test_zeros_of_numpy_have_their_signs():
     def f(x, zero):
         return x * zero
@@ -769,6 +787,7 @@ def test_what_is_empty_and_new_is_resized():
     for n in (4, 5, 6):
         x = torch.randn(n, 4)
         torch.testing.assert_close(framejit.compile(f)(x), f(x))
+        assert [t._version for t in framejit.compile(f)(x)] == [t._version for t in f(x)]
 
     def seen(x):  # a view of what was there before stays empty
         state = x.new()

@@ -2,6 +2,7 @@
 the class that its original has now."""
 
 import copy
+import gc
 
 import framejit
 import numpy as np
@@ -56,6 +57,41 @@ def test_what_is_computed_of_a_symbol_is_another_object():
     assert framejit.cache_info(f)["captures"] <= 3
 
 
+@pytest.mark.parametrize("numbers", [FLOATS, INTS], ids=["floats", "integers"])
+def test_which_of_two_numbers_that_became_symbols_is_one_object(numbers):
+    def f(a, o, p, both):
+        y = a * o.x
+        o.y = o.x
+        found = [o.y is o.x, o.y is not o.x, o.x + 1 is o.x]
+        return (y * p.x, [*found, o.x is p.x]) if both else (y, found)
+
+    def outcome(call, x, other, both):
+        o, p = Holder(), Holder()
+        o.x, p.x = x, other
+        return call(np.arange(2000.0), o, p, both)[1]
+
+    compiled = framejit.compile(f)
+    before = framejit.cache_info(compiled)  # of the other numbers, as the code is the same
+    for x in numbers:
+        assert outcome(compiled, x, x, False) == outcome(f, x, x, False)
+    after = framejit.cache_info(compiled)
+    assert after["breaks"] == before["breaks"] and after["captures"] <= before["captures"] + 3
+    for x in numbers:
+        for other in (x, x + 1, type(x)(str(x))):
+            assert outcome(compiled, x, other, True) == outcome(f, x, other, True)
+
+
+def test_what_a_positive_integer_is_without_its_sign():
+    @framejit.compile
+    def f(a, n):
+        return a * n, abs(n), abs(-n)
+
+    for n in INTS:
+        _, m, other = f(np.arange(2000.0), n)
+        assert m is n and other == n and other is not n
+    assert framejit.cache_info(f)["captures"] <= 3
+
+
 def test_a_module_whose_class_is_set_after_it_was_compiled():
     torch = pytest.importorskip("torch")
 
@@ -101,6 +137,32 @@ def test_a_module_that_is_compiled_again_after_its_class_was_set():
     m.__class__ = B
     assert framejit.compile(m) is g and isinstance(g, B) and not isinstance(g, A)
     assert torch.equal(g(torch.ones(3)), torch.full((3,), 5.0))
+
+
+def test_classes_that_a_compiled_module_had_are_let_go_of():
+    torch = pytest.importorskip("torch")
+
+    class A(torch.nn.Module):
+        def forward(self, x):
+            return x * 2
+
+    class B(A):
+        def forward(self, x):
+            return super().forward(x) + 1
+
+    def classes():
+        gc.collect()
+        return [c for written in (A, B) for c in written.__subclasses__() if c is not B]
+
+    m, x = A(), torch.ones(3)
+    g = framejit.compile(m)
+    for k in range(8):
+        m.__class__ = (A, B)[k % 2]
+        for _ in range(2):
+            assert torch.equal(g(x), x * (2 + k % 2))
+    assert classes() == [type(g)]
+    del m, g
+    assert classes() == []
 
 
 def test_a_parametrization_that_comes_after_compiling():

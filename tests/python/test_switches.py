@@ -267,6 +267,20 @@ def test_memory_that_deterministic_algorithms_fill():
     assert info["breaks"] == 0
 
 
+def test_memory_that_is_given_and_filled():
+    def f(x):
+        held = x.clone()
+        return torch.empty(3, requires_grad=True).requires_grad, torch.empty(3, out=held) is held, held.isnan().all().item(), held._version
+
+    compiled, x = framejit.compile(f), torch.ones(3)
+    torch.use_deterministic_algorithms(True)
+    try:
+        for _ in range(3):
+            assert compiled(x) == f(x) == (True, True, True, 1)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 def test_a_number_of_inference_beside_gradients(capfd):
     """What the number is held in is no tensor of inference, which could not be kept for a pass."""
 

@@ -104,6 +104,11 @@ PyObject* Negative(PyObject* a) {
 PyObject* Positive(PyObject* a) {
   return Py_NewRef(a);
 }
+PyObject* Absolute(PyObject* a) {
+  Session* s = LiveNumber(a);
+  if (!s) return nullptr;
+  return s->env().Lt(As(a)->expr, shape::Int(0)) ? Negative(a) : Py_NewRef(a);
+}
 int Bool(PyObject* a) {
   Session* s = LiveNumber(a);
   return s ? !s->env().Eq(As(a)->expr, shape::Int(0)) : -1;
@@ -136,7 +141,7 @@ PyNumberMethods number = {
     .nb_power = Power,
     .nb_negative = Negative,
     .nb_positive = Positive,
-    .nb_absolute = Converted<PyNumber_Absolute>,
+    .nb_absolute = Absolute,
     .nb_bool = Bool,
     .nb_invert = Converted<PyNumber_Invert>,
     .nb_lshift = Other<PyNumber_Lshift>,
@@ -172,6 +177,7 @@ PyObject* Extreme(PyObject* const* args, Py_ssize_t n, bool least) {
       best = x, which = args[i];
       continue;
     }
+    if (*x == *best) continue;
     shape::Env& env = s->env();
     const auto mine = env.Bounds(*best), its = env.Bounds(*x);
     if (best->is_const() || x->is_const() || mine.hi <= its.lo || its.hi <= mine.lo) {
