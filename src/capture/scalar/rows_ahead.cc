@@ -25,9 +25,8 @@ constexpr int64_t kFewestTerms = 8, kMostTerms = 1 << 13, kMostColumns = 1 << 14
 __attribute__((target("avx512f"))) void SumTile(const double* x, const double* a, int64_t n, bool dense, double* out,
                                                 int64_t out_row) {
   const auto column = [&](int64_t k) __attribute__((target("avx512f"))) { return _mm512_loadu_pd(a + k * kTile); };
-  const auto term = [&](int64_t k, int r) __attribute__((target("avx512f"))) {
-    return _mm512_set1_pd(x[k * RowsAhead::kRows + r]);
-  };
+  const auto term = [&](int64_t k, int r)
+                        __attribute__((target("avx512f"))) { return _mm512_set1_pd(x[k * RowsAhead::kRows + r]); };
   const auto product = [&](int64_t k, int r) __attribute__((target("avx512f"))) {
     __m512d p = _mm512_mul_pd(column(k), term(k, r));
     asm("" : "+v"(p));  // may not become part of the sum
@@ -94,8 +93,7 @@ bool RowsAhead::Several(const Call& call, int64_t step, int lost, int rows, doub
   packed.assign(call.n * kRows, 0.0);
   for (int64_t k = 0; k < call.n; ++k)
     for (int r = 0; r < rows; ++r)
-      packed[k * kRows + r] =
-          *reinterpret_cast<const double*>(call.vector + k * call.vector_next + r * step);
+      packed[k * kRows + r] = *reinterpret_cast<const double*>(call.vector + k * call.vector_next + r * step);
   tiles.resize(call.n * kTile * kTiles);
   double *const vectors = packed.data(), *const matrix = tiles.data();
   const auto pack = [&](int64_t from, int64_t count, int64_t width) {  // `width` columns of rows of their own

@@ -25,8 +25,8 @@ class RowsAhead {
   bool Find(const Call& call, const char* end, double* out);
   // Something has been written in [low, high).
   void Wrote(const char* low, const char* high) {
-    if (at_ < known_ && ((low < reads_[0].high && high > reads_[0].low) ||
-                         (low < reads_[1].high && high > reads_[1].low)))
+    if (at_ < known_ &&
+        ((low < reads_[0].high && high > reads_[0].low) || (low < reads_[1].high && high > reads_[1].low)))
       Drop();
   }
 
