@@ -148,7 +148,8 @@ def counts_down(n, x):
         if x[i] > 3:
             left -= 1
             taken = n
-    return left, (n, left), taken
+    x[0] = left + taken
+    return n
 
 
 def test_ints_that_are_given_may_have_other_names():
@@ -161,10 +162,41 @@ def test_ints_that_are_given_may_have_other_names():
                 counts_down, counts_down, (n, y), __file__
             )
     n = 10**9
-    left, pair, taken = compiled(n, x * 0)
-    assert left is n and pair[0] is n and pair[1] is n and taken == 0
-    left, pair, taken = compiled(n, x + 9)
-    assert left == n - 50 and pair[0] is n and taken is n
+    assert compiled(n, x * 0) is n and compiled(n, x + 9) is n
+
+
+def second(x, n, m):
+    for i in range(len(x)):
+        x[i] = i
+    return m
+
+
+def largest(x, n, m):
+    t = 0
+    for i in range(len(x)):
+        x[i] = i
+        t += 100
+    return max(t, n)
+
+
+def counted_up(x, n, m):
+    for i in range(len(x)):
+        x[i] = i
+        n += 1 if i < len(x) // 2 else -1
+    return n
+
+
+@pytest.mark.parametrize("program", [second, largest, counted_up])
+def test_an_int_as_large_as_a_given_one_is_another_object(program):
+    x = np.zeros(50)
+    compiled = called_often(program, x, int("5000"), int("5000"))
+    assert is_whole(compiled) == (program is not largest)  # which may be `n`, or not
+    for k in (0, 1, 50):
+        n, m = int("5000"), int("5000")
+        result, wanted = compiled(x[:k], n, m), program(x[:k], n, m)
+        assert result == wanted
+        if program is not largest or k == 50:
+            assert (result is n, result is m) == (wanted is n, wanted is m)
 
 
 # --- kinds ---------------------------------------------------------------------------------------------------------------------

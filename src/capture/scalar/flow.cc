@@ -139,8 +139,7 @@ Val Translator::Constant(PyObject* o) {
   return Tuple(std::move(items));
 }
 
-// Is the one a copy of the other, in one block?
-static bool OneObject(const Val& a, const Val& b) {
+bool OneObject(const Val& a, const Val& b) {
   if (a.is != b.is || a.dtype != b.dtype) return false;
   if (a.scalar()) return a.value >= 0 || b.value >= 0 ? a.value == b.value : a.home >= 0 && a.home == b.home;
   return (a.is == Is::kTuple || a.is == Is::kComplex || a.is == Is::kEither) &&

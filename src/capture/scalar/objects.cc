@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
-#include <span>
 
 #include "capture/scalar/iterators.h"
 #include "diag/diag.h"
@@ -232,7 +231,6 @@ class Writer {
   bool Frame(FjFrame* frame, const ExitState& e) {
     PyObject** slots = fj_localsplus(frame);
     PyObject** base = slots + fj_nlocalsplus(frame);
-    given_ = {slots, base};
     const bool results = e.returns && !fj_profiled(PyThreadState_Get());
     std::vector<std::pair<int, Ref>> locals;
     std::vector<Ref> stack;
@@ -281,7 +279,7 @@ class Writer {
       case Is::kFrame: return nullptr;
       case Is::kObject: return Py_XNewRef(objects_[v.object]);
       case Is::kBool: return PyBool_FromLong(cells_[cells[(*leaf)++]] != 0);
-      case Is::kInt: return Int(v, cells_[cells[(*leaf)++]]);
+      case Is::kInt: return PyLong_FromLongLong(cells_[cells[(*leaf)++]]);
       case Is::kFloat: return PyFloat_FromDouble(Get<double>(cells[(*leaf)++]));
       case Is::kNumpy: return Numpy(v.dtype, cells[(*leaf)++]);
       case Is::kEither: {
@@ -324,15 +322,6 @@ class Writer {
       }
       default: return Iterator(v, cells, leaf);
     }
-  }
-
-  // One that may be what the function was called with is that very object, if it is as large.
-  PyObject* Int(const Val& v, int64_t number) {
-    int overflow;
-    for (PyObject* o : v.given ? given_ : std::span<PyObject* const>())
-      if (o && PyLong_CheckExact(o) && PyLong_AsLongLongAndOverflow(o, &overflow) == number && !overflow)
-        return Py_NewRef(o);
-    return PyLong_FromLongLong(number);
   }
 
   PyObject* Iterator(const Val& v, const std::vector<int>& cells, size_t* leaf) {
@@ -432,8 +421,7 @@ class Writer {
   const int64_t* cells_;
   PyObject* const* objects_;
   Made* made_;
-  std::map<int, Ref> views_;          // by Val::same
-  std::span<PyObject* const> given_;  // what locals held before the run
+  std::map<int, Ref> views_;  // by Val::same
 };
 
 }  // namespace

@@ -145,7 +145,8 @@ int64_t DotAhead(UfuncLoop loop, char* a, int64_t a_next, char* b, int64_t b_nex
   return (dot ? Dot<double> : Inner<double>)(loop, a, a_next, b, b_next, out, n);
 }
 
-// Whoever shares such a product between threads adds its last columns otherwise. OpenBLAS does not below so many terms.
+// Whoever shares such a product between threads adds the last columns of each share otherwise. OpenBLAS has shares from
+// this many terms on, older ones from fewer.
 constexpr int64_t kTermsOfOneThread = 400'000;
 
 bool BlasHasOneThread() {
@@ -168,10 +169,41 @@ bool BlasHasOneThread() {
   return !counts.empty() && std::ranges::all_of(counts, [](auto count) { return count() == 1; });
 }
 
+// Are the sums of RowsAhead, of so many terms, to the last bit those of the BLAS?
+bool AddsLikeBlas(UfuncLoop loop, int64_t n, int64_t columns, int64_t next, int lost) {
+  constexpr int64_t kItem = sizeof(double), kLanes = RowsAhead::kRows;
+  const int64_t width = columns + kLanes;
+  std::vector<double> x(n * next + kLanes), y(n * width), out(kLanes * columns), wanted(columns);
+  for (size_t i = 0; i < x.size(); ++i) x[i] = std::sin(i * i) / (i % 7 + 1);
+  for (size_t i = 0; i < y.size(); ++i) y[i] = static_cast<double>(i * i % 10007) / 3 - 1000;
+  const auto* a = reinterpret_cast<char*>(x.data());
+  auto* b = reinterpret_cast<char*>(y.data());
+  RowsAhead::Several({a, b, next * kItem, width * kItem, n, columns}, kItem, lost, kLanes, out.data());
+  for (int r = 0; r < kLanes; ++r) {
+    const int64_t left = columns - r * lost;
+    Multiply(loop, reinterpret_cast<char*>(x.data() + r), 0, next * kItem, b + r * lost * kItem, width * kItem, kItem,
+             reinterpret_cast<char*>(wanted.data()), 1, n, left, kItem);
+    const auto row = out.begin() + (r + 1) * columns;
+    if (!std::equal(row - left, row, wanted.begin())) return false;
+  }
+  return true;
+}
+
+// Likewise, of as many as a BLAS might share between its threads or take in blocks.
+bool LargeRowsLikeBlas(UfuncLoop loop) {
+  constexpr std::pair<int, int> kShapes[] = {{2000, 46}, {3000, 117}, {600, 563}, {9, 9001}};
+  return std::ranges::all_of(kShapes, [&](auto& s) { return AddsLikeBlas(loop, s.first, s.second, 1, 1); });
+}
+
 // Likewise of a vector and a matrix of float64.
 int64_t RowAhead(UfuncLoop loop, char* a, int64_t a_next, char* b, int64_t b_next, int64_t b_column, char* out,
                  int64_t n, int64_t columns, ProductsAhead* ahead, char* a_end) {
-  if (b_column == sizeof(double) && a_next > 0 && (n * columns < kTermsOfOneThread || BlasHasOneThread()) &&
+  const auto like_blas = [&] {  // Its threads may have been fewer at the first look.
+    if (BlasHasOneThread()) return true;
+    static const bool shared = LargeRowsLikeBlas(loop);
+    return shared && n * columns < kTermsOfOneThread;
+  };
+  if (b_column == sizeof(double) && a_next > 0 && like_blas() &&
       ahead->rows.Find({a, b, a_next, b_next, n, columns}, a_end, reinterpret_cast<double*>(out)))
     return 1;
   return Multiply(loop, a, 0, a_next, b, b_next, b_column, out, 1, n, columns, sizeof(double));
@@ -220,26 +252,11 @@ bool SumsLikeBlas(UfuncLoop loop) {
 bool RowsLikeBlas(UfuncLoop loop) {
   static const bool known = [loop] {
     if (!RowsAhead::Runs()) return false;
-    constexpr int kMost = 40, kItem = sizeof(double), kLanes = RowsAhead::kRows, kStep = 3;
-    constexpr int kWidth = kMost + kLanes, kFewest = RowsAhead::kFewestColumns;
-    std::vector<double> x(kMost * kStep + kLanes), y(kMost * kWidth), out(kLanes * kWidth), wanted(kWidth);
-    for (size_t i = 0; i < x.size(); ++i) x[i] = std::sin(i * i) / (i % 7 + 1);
-    for (size_t i = 0; i < y.size(); ++i) y[i] = std::cos(i * i) * (i % 5 + 1);
-    for (int n = 1; n <= kMost; n += 1 + n / 12)
-      for (int columns = kFewest + kLanes - 1; columns < kFewest + 2 * kLanes; columns += 3)
-        for (const auto& [next, lost] : {std::pair(1, 0), {1, 1}, {kStep, 0}, {kStep, 1}}) {
-          const auto* a = reinterpret_cast<char*>(x.data());
-          auto* b = reinterpret_cast<char*>(y.data());
-          RowsAhead::Several({a, b, next * kItem, kWidth * kItem, n, columns}, kItem, lost, kLanes, out.data());
-          for (int r = 0; r < kLanes; ++r) {
-            const int left = columns - r * lost;
-            Multiply(loop, reinterpret_cast<char*>(x.data() + r), 0, next * kItem, b + r * lost * kItem, kWidth * kItem,
-                     kItem, reinterpret_cast<char*>(wanted.data()), 1, n, left, kItem);
-            const auto row = out.begin() + (r + 1) * columns;
-            if (!std::equal(row - left, row, wanted.begin())) return false;
-          }
-        }
-    return true;
+    for (int n = 1; n <= 40; n += 1 + n / 12)
+      for (int columns = RowsAhead::kFewestColumns + RowsAhead::kRows - 1; columns < 48; columns += 3)
+        for (const auto& [next, lost] : {std::pair(1, 0), {1, 1}, {3, 0}, {3, 1}})
+          if (!AddsLikeBlas(loop, n, columns, next, lost)) return false;
+    return LargeRowsLikeBlas(loop);
   }();
   return known;
 }

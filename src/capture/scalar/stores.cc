@@ -1,6 +1,7 @@
 // This file has the loops over elements that compute arrays of a loop's code, and what they store.
 #include <opcode.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <memory>
@@ -42,6 +43,23 @@ bool Stores(DType from, DType to) {
 
 }  // namespace
 
+void Translator::Store(State& s, int i, Val v) {
+  Val& old = s.top().locals[i];
+  if (old.is == Is::kFrame) throw Unsupported{"a local of an unknown kind is dropped"};
+  if (old.is == Is::kObject && !out_.objects[old.object].array && !out_.objects[old.object].fixed &&
+      out_.objects[old.object].object.get() != Py_None)
+    throw Unsupported{"an object is dropped"};
+  if (v.iterator() || v.is == Is::kFrame) throw Unsupported{"an iterator is kept"};
+  if (s.frames.size() == 1 && IsGiven(v)) named_given_.insert(i), Give(v, false);
+  if (v.is == Is::kLiteral) throw Unsupported{"a list is kept"};
+  if (old.is == Is::kDeferred) Lose(s, old.node, v);
+  if (v.is == Is::kDeferred && s.frames.size() > 1 && Weight(v.node) > kMostWeight) v = Compute(s, v.node);
+  if (v.is == Is::kDeferred) WantComputable(v.node);
+  if (s.frames.size() == 1) Copied(v);
+  old = std::move(v);
+  if (s.frames.size() == 1) stored_[i] = true;
+}
+
 void Translator::Give(Val& v, bool given) {
   v.given = given;
   for (Val& item : v.items) Give(item, given);
@@ -50,11 +68,13 @@ void Translator::Give(Val& v, bool given) {
 bool Translator::IsGiven(const Val& v) {
   return v.given || std::any_of(v.items.begin(), v.items.end(), IsGiven);
 }
-// An int is found among the arguments (objects.cc).
-void Translator::WantNotGiven(const Val& v) {
-  if (v.given && v.is != Is::kInt && v.items.empty())
+
+// An exit takes the first local that is the result from the frame, if it was not written, and makes it anew if it was.
+void Translator::WantKnownResult(const Frame& f, const Val& v) const {
+  if (!IsGiven(v)) return;
+  const auto local = std::ranges::find_if(f.locals, [&](const Val& l) { return OneObject(l, v); });
+  if (local == f.locals.end() || named_given_.contains(local - f.locals.begin()))
     throw Unsupported{"a number that the function was called with is kept"};
-  for (const Val& item : v.items) WantNotGiven(item);
 }
 
 // --- loops

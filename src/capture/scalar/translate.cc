@@ -302,7 +302,7 @@ void Translator::StepFlow(State& s, const Instr& i) {
     case Op::kReturnValue:
     case Op::kReturnConst: {
       if (s.frames.size() == 1) {
-        if (i.op == Op::kReturnValue) WantNotGiven(s.top().stack.back());
+        if (i.op == Op::kReturnValue) WantKnownResult(s.top(), s.top().stack.back());
         Leave(s, "", true);
         ended_ = true;
         return;

@@ -25,6 +25,7 @@ bool IsJump(Op op);
 std::vector<bool> LiveAt(const bytecode::Code& code, int start, int num_locals);
 Val Numbers(Is is, int n);  // Has n ints in it.
 Val Unknown();
+bool OneObject(const Val& a, const Val& b);  // Is the one a copy of the other, in one block?
 inline bool Float(DType t) {
   return t == DType::kFloat32 || t == DType::kFloat64;
 }
@@ -463,25 +464,9 @@ class Translator final : public Builder {
   }
   static void Give(Val& v, bool given);
   static bool IsGiven(const Val& v);
-  static void WantNotGiven(const Val& v);
+  void WantKnownResult(const Frame& f, const Val& v) const;
 
-  void Store(State& s, int i, Val v) {
-    Val& old = s.top().locals[i];
-    if (old.is == Is::kFrame) throw Unsupported{"a local of an unknown kind is dropped"};
-    if (old.is == Is::kObject && !out_.objects[old.object].array && !out_.objects[old.object].fixed &&
-        out_.objects[old.object].object.get() != Py_None)
-      throw Unsupported{"an object is dropped"};
-    if (v.iterator() || v.is == Is::kFrame) throw Unsupported{"an iterator is kept"};
-    if (s.frames.size() == 1 && IsGiven(v)) named_given_.insert(i), Give(v, false);
-    if (v.is == Is::kLiteral) throw Unsupported{"a list is kept"};
-    if (old.is == Is::kDeferred) Lose(s, old.node, v);
-    if (v.is == Is::kDeferred && s.frames.size() > 1 && Weight(v.node) > kMostWeight) v = Compute(s, v.node);
-    if (v.is == Is::kDeferred) WantComputable(v.node);
-    if (s.frames.size() == 1) Copied(v);
-    old = std::move(v);
-    if (s.frames.size() == 1) stored_[i] = true;
-  }
-
+  void Store(State& s, int i, Val v);
   static void Hold(Val& v) {
     Leaves(v, [](Val& x) { x.held = true; });
   }
