@@ -392,6 +392,17 @@ def embedding(table, g, index, padding):
     return table
 
 
+def has_extreme(result):
+    """Is a tensor made of an extreme (amax, amin) of something, as far as its nodes tell?"""
+    nodes = [result.grad_fn]
+    for node in nodes:  # which grows
+        if node is not None:
+            if node.name().startswith(("Amax", "Amin")):
+                return True
+            nodes += [next for next, _ in node.next_functions if next not in nodes]
+    return False
+
+
 def take(g, index, sizes, axis):
     """Of data.index_select(axis, index): g's slices added up where they came from. Indices are not negative."""
     import torch

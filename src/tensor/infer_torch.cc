@@ -549,14 +549,11 @@ bool InferTorch(const TorchApi& t, Call& call, const std::vector<PyObject*>& con
 
 namespace {
 
-// Is it an extreme of what the call made inside? Its derivative compares the two, so that both are made again.
-bool IsExtremeOfOthers(PyObject* result) {
-  Ref node(PyObject_GetAttrString(result, "grad_fn"));
-  Ref name(node && node.get() != Py_None ? PyObject_CallMethod(node.get(), "name", nullptr) : nullptr);
-  const char* text = name ? PyUnicode_AsUTF8(name.get()) : nullptr;
-  PyErr_Clear();
-  const std::string_view begins = text ? std::string_view(text).substr(0, 4) : std::string_view();
-  return begins == "Amax" || begins == "Amin";
+// Is it made of an extreme of what the call made inside? Its derivative compares the two, so that both are made again.
+bool HasExtreme(PyObject* result) {
+  Ref module(Import("framejit._gradients"));
+  Ref found(module ? PyObject_CallMethod(module.get(), "has_extreme", "O", result) : nullptr);
+  return found ? found.get() == Py_True : (PyErr_Clear(), true);
 }
 
 // kept: a list of tensors. result: of a call with these operands.
@@ -570,7 +567,7 @@ KeptMemory WhatIsKept(PyObject* kept, const std::vector<Ref>& operands, PyObject
     PyObject* o = several ? PySequence_Fast_GET_ITEM(result, i) : result;
     if (Classify(o) != Class::kTorch) return {};
     made.push_back(StorageId(o));
-    extremes |= IsExtremeOfOthers(o);
+    extremes |= HasExtreme(o);
   }
   found.known = true;
   found.operands.resize(from.size());

@@ -649,3 +649,12 @@ def test_by_the_result_that_a_derivative_is_made_of(fresh, name):
             assert mine.shape == theirs.shape and mine.requires_grad == theirs.requires_grad
             torch.testing.assert_close(mine.double(), truth.double(), rtol=2e-3, atol=2e-3)
     assert fresh.cache_info(compiled)["segments"] == 1
+
+
+@pytest.mark.parametrize("order", [2, -2, "nuc"])
+def test_norms_of_matrices_that_keep_their_axes(fresh, order):
+    """The singular values that an extreme is compared with are made again, and so must be the extreme, also behind views of it: nan else."""
+    x = torch.randn(5, 5, dtype=torch.float64).requires_grad_()
+    f = lambda x: torch.linalg.matrix_norm(x, order, keepdim=True)  # noqa: E731
+    expected, got = (torch.autograd.grad(g(x).sum(), x)[0] for g in (f, fresh.compile(f)))
+    torch.testing.assert_close(got, expected)
