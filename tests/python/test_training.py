@@ -951,7 +951,7 @@ def test_symbolic_sizes(fresh):
     f = lambda x, w: F.softmax(F.linear(x, w), -1).mean(0)  # noqa: E731
     compiled = fresh.compile(f, dynamic=True)
     for n in (3, 5, 2, 7):
-        check(fresh, f, lambda: [torch.randn(n, 4, generator=torch.Generator().manual_seed(n + 1)), TORCH["w"]()], compiled=compiled)  # noqa: B023
+        check(fresh, f, lambda: [torch.randn(n, 4, generator=torch.Generator().manual_seed(n + 1)).double(), TORCH["w"]().double()], compiled=compiled)  # noqa: B023
     assert compiled_backward(compiled) and compiled.cache_info()["segments"] <= 2
 
 

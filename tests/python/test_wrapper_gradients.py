@@ -69,7 +69,10 @@ def test_what_is_written_before_the_backward_pass(f, write):
     x = leaf(3)
     mine = copy.deepcopy(x)
     expected, got = written(f, write, x), written(framejit.compile(f, fullgraph=True), write, mine)
-    assert expected == got if isinstance(expected, str) else all(map(torch.equal, expected, got)), (expected, got)
+    if isinstance(expected, str):
+        assert expected == got
+    else:  # the last place of tanh is not the same on all machines
+        torch.testing.assert_close(got, expected, rtol=1e-14, atol=0, equal_nan=True)
 
 
 OTHER, PLAIN = two(exact(3), exact(3)), exact(3)
