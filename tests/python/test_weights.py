@@ -275,7 +275,7 @@ def test_intermediate_results_keep_their_strides(fresh):
     with torch.no_grad():
         for got, eager in zip(fresh.compile(both)(x), both(x)):
             assert got.stride() == eager.stride()
-            torch.testing.assert_close(got, eager)
+            torch.testing.assert_close(got, eager, rtol=2e-5, atol=1e-5)  # a sum of 147,456, in eager's order and in ours
 
 
 def test_shared_and_foreign_memory(fresh, oracle):
