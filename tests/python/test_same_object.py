@@ -92,7 +92,8 @@ def test_what_a_positive_integer_is_without_its_sign():
     assert framejit.cache_info(f)["captures"] <= 3
 
 
-def test_a_module_whose_class_is_set_after_it_was_compiled():
+def modules():
+    """torch, a class of modules, and one that is made of it."""
     torch = pytest.importorskip("torch")
 
     class A(torch.nn.Module):
@@ -106,6 +107,11 @@ def test_a_module_whose_class_is_set_after_it_was_compiled():
         def more(self):
             return type(self).__name__
 
+    return torch, A, B
+
+
+def test_a_module_whose_class_is_set_after_it_was_compiled():
+    torch, A, B = modules()
     m = A()
     g = framejit.compile(m)
     x = torch.ones(3)
@@ -140,15 +146,7 @@ def test_a_module_that_is_compiled_again_after_its_class_was_set():
 
 
 def test_classes_that_a_compiled_module_had_are_let_go_of():
-    torch = pytest.importorskip("torch")
-
-    class A(torch.nn.Module):
-        def forward(self, x):
-            return x * 2
-
-    class B(A):
-        def forward(self, x):
-            return super().forward(x) + 1
+    torch, A, B = modules()
 
     def classes():
         gc.collect()
