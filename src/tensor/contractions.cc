@@ -423,7 +423,8 @@ bool CallByName(const TorchApi& t, const char* callee, const std::vector<const B
   const Buffer& x = *operands.front();
   double flops = x.rank > 0 ? 2.0 * x.sizes[x.rank - 1] : 0;
   for (int i = 0; i < out.rank; ++i) flops *= out.sizes[i];
-  const bool own = out.device.kind == DeviceKind::kCpu && (out.dtype == DType::kFloat32 || out.dtype == DType::kFloat64);
+  const bool own =
+      out.device.kind == DeviceKind::kCpu && (out.dtype == DType::kFloat32 || out.dtype == DType::kFloat64);
   if ((own && flops < kCopyFlops) || (!out.data && !t.at.all())) return false;
   HoldGil gil;
   return CallFunction(t, callee, operands, out);
