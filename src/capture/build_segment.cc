@@ -340,6 +340,7 @@ class SegmentBuilder {
     if (std::string open = s_.modes.StillOpen(); !open.empty()) why = std::move(open);
     if (std::string early = SetTooEarly(s_, recipe().outputs); !early.empty()) why = std::move(early);
     if (!recipe().why().empty()) why = recipe().why();
+    if (why.empty() && !seg_->exit.PutInOrder()) why = "an iterator that is put into what it iterates over";
   }
 
   void Reconsider() {

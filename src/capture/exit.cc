@@ -402,6 +402,7 @@ int Recipe::AddBuiltin(PyObject* o) {
     Ref reduced(PyObject_CallMethod(o, "__reduce__", nullptr));
     if (reduced && PyTuple_Check(reduced.get()) && PyTuple_GET_SIZE(reduced.get()) >= 2) {
       RecipeNode n{RecipeNode::kReduce};
+      n.iterates = PyIter_Check(o);
       PyObject* state = PyTuple_GET_SIZE(reduced.get()) > 2 ? PyTuple_GET_ITEM(reduced.get(), 2) : Py_None;
       PyObject* parts[] = {PyTuple_GET_ITEM(reduced.get(), 0), PyTuple_GET_ITEM(reduced.get(), 1), state};
       bool ok = AddAll(parts, 3, &n.children);
@@ -522,6 +523,7 @@ int Recipe::AddIterator(PyObject* iterator, PyObject* container) {
 
 int Recipe::PushIterator(PyObject* container, Py_ssize_t taken, const char* method) {
   RecipeNode n{RecipeNode::kIterator};
+  n.iterates = true;
   n.index = static_cast<int>(taken);
   n.object = method ? Ref(PyUnicode_InternFromString(method)) : Borrow(Py_None);
   return AddAll(&container, 1, &n.children) ? Push(std::move(n)) : -1;
@@ -606,12 +608,13 @@ PyObject* MakeInstance(const RecipeNode& n, const At& at, PyObject* empty_one) {
 
 }  // namespace
 
-int Recipe::Build(PyObject* const* inputs, PyObject* const* outs, const int64_t* symbols, size_t num_symbols,
+int Recipe::Build(PyObject* const* inputs, PyObject* const* outs, const int64_t* symbols, size_t num_symbols, bool late,
                   std::vector<Ref>* values) const {
   values->resize(nodes.size());
   auto at = [&](int i) { return (*values)[i].get(); };
   for (size_t i = 0; i < nodes.size(); ++i) {
     const RecipeNode& n = nodes[i];
+    if (n.late != late) continue;
     bool fills = n.index && (n.kind == RecipeNode::kList || n.kind == RecipeNode::kDict ||
                              n.kind == RecipeNode::kCell || n.kind == RecipeNode::kInstance);
     PyObject* r = fills ? Borrow(at(n.index - 1)).release() : nullptr;

@@ -39,6 +39,8 @@ struct RecipeNode {
   std::vector<int> children;  // kInstance: the descriptors of slots, each with its value
   int dict = -1;              // kInstance: node of its __dict__, -1 none
   int items = -1;             // kInstance of a dict/list/tuple subclass: node of its contents
+  bool iterates = false;      // Is it an iterator?
+  bool late = false;          // It is made behind the writes of the exit (PutInOrder).
 };
 
 class Recipe {
@@ -53,8 +55,9 @@ class Recipe {
   std::vector<const Source*> object_sources;
   std::vector<TraceId> outputs;
   std::vector<RecipeNode> nodes;
-  // Builds every node into values[i], a new reference each. It returns 0, or -1 with an exception set.
-  int Build(PyObject* const* inputs, PyObject* const* outputs_in, const int64_t* symbols, size_t num_symbols,
+  // Builds every node, those that are late or the others, into values[i], a new reference each. It returns 0, or -1
+  // with an exception set.
+  int Build(PyObject* const* inputs, PyObject* const* outputs_in, const int64_t* symbols, size_t num_symbols, bool late,
             std::vector<Ref>* values) const;
   void Seal() {
     s_ = nullptr;
@@ -112,6 +115,7 @@ struct Exit {
   };
   std::vector<Call> calls;
   std::vector<std::pair<int, int>> cells;  // (node of the cell, node of its new contents or -1)
+  bool late = false;                       // Is a node of the recipe late?
   int grad_after = -1;                     // The grad mode to leave behind; -1 leaves it as it is.
   // Is one tensor returned, and nothing else done?
   bool ReturnsOutput() const {
@@ -123,9 +127,16 @@ struct Exit {
   // then all of it happens. changed: the run has written before, so that it cannot be done again.
   diag::RunEnd Take(PyObject** inputs, PyObject** out, const int64_t* symbols, size_t num_symbols, bool changed,
                     FjFrame* frame, PyObject** result);
+  // Iterators over what is written here are made behind the writes: they notice changes, and go no further than what
+  // they iterate over reaches. False: there is no such order.
+  bool PutInOrder();
 
  private:
-  bool Effects(const std::vector<Ref>& values);  // It is false with an exception set.
+  bool IsLate(const Store& store) const;
+  bool IsLate(const Call& call) const;
+  bool IsLate(int node) const { return node >= 0 && recipe.nodes[node].late; }
+  // What is late or the rest of it; false with an exception set.
+  bool Effects(const std::vector<Ref>& values, bool late);
   void Land(const std::vector<Ref>& values, FjFrame* frame) const;
 };
 

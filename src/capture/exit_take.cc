@@ -1,4 +1,5 @@
 // What happens behind a run: stores, calls, and what the frame holds.
+#include <algorithm>
 #include <utility>
 
 #include "capture/containers.h"
@@ -12,16 +13,61 @@ RunEnd Exit::Take(PyObject** inputs, PyObject** out, const int64_t* symbols, siz
                   FjFrame* frame, PyObject** result) {
   std::vector<Ref> held, values;
   for (size_t i = 0; i < recipe.outputs.size(); ++i) held.emplace_back(out[i]);
-  if (recipe.Build(inputs, out, symbols, num_symbols, &values) < 0)
+  if (recipe.Build(inputs, out, symbols, num_symbols, false, &values) < 0)
     return changed ? RunEnd::kRaised : tensor::EndOfCall();
-  if (!Effects(values)) return RunEnd::kRaised;
+  if (!Effects(values, false)) return RunEnd::kRaised;
+  if (late && (recipe.Build(inputs, out, symbols, num_symbols, true, &values) < 0 || !Effects(values, true)))
+    return RunEnd::kRaised;
   *result = returns ? Py_NewRef(values[return_node].get()) : nullptr;
   if (!returns) Land(values, frame);
   return RunEnd::kOk;
 }
 
-bool Exit::Effects(const std::vector<Ref>& values) {
+bool Exit::IsLate(const Store& store) const {
+  return IsLate(store.dict) || IsLate(store.key) || IsLate(store.value);
+}
+
+bool Exit::IsLate(const Call& call) const {
+  return std::any_of(call.args.begin(), call.args.end(), [&](int node) { return IsLate(node); });
+}
+
+bool Exit::PutInOrder() {
+  std::vector<RecipeNode>& nodes = recipe.nodes;
+  // Where a node leads to what is written, as far as it is said by now which writes count.
+  const auto reach = [&](std::vector<bool> written) {
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      const RecipeNode& n = nodes[i];
+      for (int child : n.children) written[i] = written[i] || written[child];
+      for (int child : {n.dict, n.items}) written[i] = written[i] || (child >= 0 && written[child]);
+    }
+    return written;
+  };
+  const auto writes = [&](bool all) {
+    std::vector<bool> written(nodes.size());
+    const auto mark = [&](int node) { written[node] = written[node] || nodes[node].kind == RecipeNode::kInput; };
+    for (const Store& st : stores)
+      if (all || IsLate(st)) mark(st.dict);
+    for (const Call& c : calls)
+      if (all || IsLate(c)) std::for_each(c.args.begin(), c.args.end(), mark);
+    return reach(std::move(written));
+  };
+  const std::vector<bool> changed = writes(true);
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    RecipeNode& n = nodes[i];
+    n.late = (n.iterates && changed[i]) || IsLate(n.dict) || IsLate(n.items) ||
+             std::any_of(n.children.begin(), n.children.end(), [&](int child) { return IsLate(child); });
+    late |= n.late;
+  }
+  if (!late) return true;
+  const std::vector<bool> again = writes(false);
+  for (size_t i = 0; i < nodes.size(); ++i)
+    if (nodes[i].iterates && again[i]) return false;
+  return true;
+}
+
+bool Exit::Effects(const std::vector<Ref>& values, bool late) {
   for (const Store& st : stores) {
+    if (IsLate(st) != late) continue;
     PyObject* d = values[st.dict].get();
     PyObject *key = values[st.key].get(), *value = st.value < 0 ? nullptr : values[st.value].get();
     const int bad = PyType_Check(d)    ? PyObject_SetAttr(d, key, value)
@@ -30,6 +76,7 @@ bool Exit::Effects(const std::vector<Ref>& values) {
     if (bad < 0) return false;
   }
   for (Call& c : calls) {
+    if (IsLate(c) != late) continue;
     if (std::exchange(c.made, false)) continue;
     std::vector<PyObject*> args;
     for (int node : c.args) args.push_back(values[node].get());
@@ -37,8 +84,10 @@ bool Exit::Effects(const std::vector<Ref>& values) {
     if (!r) return false;
   }
   for (auto [cell, value] : cells)
-    if (PyCell_Set(values[cell].get(), value < 0 ? nullptr : values[value].get()) < 0) return false;
-  if (grad_after >= 0) tensor::SetGradMode(grad_after);
+    if ((IsLate(cell) || IsLate(value)) == late &&
+        PyCell_Set(values[cell].get(), value < 0 ? nullptr : values[value].get()) < 0)
+      return false;
+  if (!late && grad_after >= 0) tensor::SetGradMode(grad_after);
   return true;
 }
 
