@@ -286,7 +286,8 @@ constexpr Row kTorch[] = {
 constexpr Row kNumpy[] = {
     {"__contains__ __deepcopy__ __dlpack__ __reduce_ex__ __setstate__ array_equiv as_strided byteswap compress data "
      "data.__get__ dump dumps errstate extract flags flags.__get__ flatnonzero frompyfunc intersect1d nditer nonzero "
-     "put real_if_close resize setdiff1d seterr setfield setflags setxor1d tobytes tofile trim_zeros union1d unique_all "
+     "put real_if_close resize setdiff1d seterr setfield setflags setxor1d tobytes tofile trim_zeros union1d "
+     "unique_all "
      "unique_counts unique_inverse unique_values vectorize",
      {.flags = kOutside}},
     {"bincount numpy.ndarray.__getitem__", {.flags = kSizedByData}},
