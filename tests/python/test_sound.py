@@ -395,3 +395,14 @@ def test_python_has_small_numbers_once(fresh):
     g = fresh.compile(f)
     for size in [(3, 3), (4, 4), (5, 6), (9, 9), (300, 2), (257, 257), (7, 7)]:
         assert g(np.ones(size))[1:] == f(np.ones(size))[1:]
+
+
+@pytest.mark.parametrize("make", [lambda: "".join(["ab", "c!"]), lambda: complex(1, 2), lambda: bytes([3, 4]), lambda: float("2.5"), lambda: 10**20])
+def test_an_equal_value_of_another_call_is_that_object(make, fresh):
+    np = pytest.importorskip("numpy")
+    f = fresh.compile(lambda a, v: (a * 2, v, [v], {v: v}))
+    for _ in range(3):
+        value = make()
+        _, alone, items, table = f(np.ones(2), value)
+        assert alone is value and items[0] is value and next(iter(table)) is value and table[value] is value
+    assert fresh.cache_info(f)["captures"] - fresh.cache_info(f)["recompiles"] == 1
