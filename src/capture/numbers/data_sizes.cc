@@ -8,8 +8,10 @@
 
 #include <algorithm>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/functional/function_ref.h"
 #include "capture/callees.h"
+#include "capture/effects.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
 #include "capture/session.h"
@@ -21,6 +23,7 @@ namespace framejit::capture {
 namespace {
 
 constexpr size_t kMostSizes = 1024;  // of one graph
+constexpr size_t kMostIndices = 32;  // in a list that torch takes for a tuple: so many are none
 
 bool IsTrue(const Arg* a) {
   return a && a->is(Arg::Kind::kBool) && a->b;
@@ -57,7 +60,18 @@ std::optional<shape::Int> DataSizes::CountOf(TraceId t) {
   return s_.meta(call.results[0]).sizes[0];
 }
 
+// What a call asks of sizes that data decides has to be so in eager, too. It may end with Decline.
 void DataSizes::Apply(Call& call) {
+  const size_t before = s_.env().guards().size();
+  absl::Cleanup note = [&] {
+    const auto& asked = s_.env().guards();
+    for (size_t i = std::min(before, asked.size()); !all_.empty() && i < asked.size(); ++i)
+      if (asked[i].cmp == shape::Cmp::kEq) needed_.push_back(asked[i]);
+  };
+  Make(call);
+}
+
+void DataSizes::Make(Call& call) {
   const std::string_view last = call.callee.last();
   const bool torch = call.callee.framework() == Framework::kTorch, sized = call.callee.Has(kSizedByData);
   const bool may =
@@ -85,7 +99,12 @@ void DataSizes::Lower(Call& call) {
     const bool custom = std::any_of(s_.trace().calls.begin(), s_.trace().calls.end(),
                                     [](const Call& c) { return c.callee == kCustomCall; });
     const shape::Int symbol = shape::Int::Symbol(s.symbol.symbol);
-    if (s.usual && !s_.options().guesses->measured) {
+    tensor::Meta constant;
+    if (Ref known = s_.guessing().Known(s.symbol.tensor); known && tensor::ReadMeta(known.get(), &constant)) {
+      s_.env().SetHint(s.symbol.symbol, constant.sizes[s.symbol.dim]);
+      s_.env().Ask(shape::Cmp::kEq, symbol, constant.sizes[s.symbol.dim]);
+      Simplify(call.results, first);
+    } else if (s.usual && !s_.options().guesses->measured) {
       s_.env().Ask(shape::Cmp::kEq, symbol, *s.usual);
       Simplify(call.results, first);
     } else if ((count || s_.options().guesses->measured) && !custom) {
@@ -191,6 +210,18 @@ static void StackIntegers(Session& s, Call& call, std::vector<Arg>& items, absl:
   }
 }
 
+// torch's own warning, which waits for the exit. False: it cannot.
+static bool WarnsOfListIndex(Session& s) {
+  static PyObject* told = nullptr;
+  if (!told) {
+    SuspendScope off;
+    Ref module(tensor::Import("framejit._warns"));
+    told = module ? PyObject_CallMethod(module.get(), "of_list_index", nullptr) : nullptr;
+    if (!told) return PyErr_Clear(), false;
+  }
+  return told != Py_None && WarnLater(s, PyTuple_GET_ITEM(told, 0), PyExc_UserWarning, 1);
+}
+
 bool DataSizes::AsIndices(Call& call) {
   const std::string_view last = call.callee.last();
   auto is_tensor = [&](size_t i) { return call.args.size() > i && call.args[i].is(Arg::Kind::kTensor); };
@@ -209,8 +240,13 @@ bool DataSizes::AsIndices(Call& call) {
   if (!get && !set) return false;
   std::vector<Arg> items = call.args[1].is(Arg::Kind::kTuple) ? call.args[1].items : std::vector<Arg>{call.args[1]};
   auto tensor = [](const Arg& x) { return x.is(Arg::Kind::kTensor); };
-  if (call.args[1].is(Arg::Kind::kList) && std::any_of(items[0].items.begin(), items[0].items.end(), tensor))
-    throw surface::Decline("a list of tensors as index, which torch takes for a tuple, with a warning");
+  if (call.args[1].is(Arg::Kind::kList) && std::any_of(items[0].items.begin(), items[0].items.end(), tensor)) {
+    if (items[0].items.size() >= kMostIndices || !WarnsOfListIndex(s_))
+      throw surface::Decline("a list of tensors as index, which torch takes for a tuple, with a warning");
+    items = std::vector<Arg>(items[0].items);
+    call.args[1] = Arg::Seq(Arg::Kind::kTuple, items);
+    return AsIndices(call) || (Lower(call), true);
+  }
   StackIntegers(s_, call, items, [&](Call& made) { Lower(made); });
   const std::optional<bool> bounds = TakeBounds(items, [&](Arg* bound) {
     const TensorMeta& m = s_.meta(bound->t);
@@ -678,6 +714,10 @@ bool DataSizes::Reconsider(const std::vector<TraceId>& outputs) {
   auto as_usual = [&](const shape::Guard& g) {
     return std::any_of(all_.begin(), all_.end(), [&](auto& s) { return s.usual && asks(g, s); });
   };
+  const auto needed = [&](const shape::Guard& g) {
+    return std::any_of(needed_.begin(), needed_.end(),
+                       [&](auto& n) { return n.cmp == g.cmp && n.lhs == g.lhs && n.rhs == g.rhs; });
+  };
   if (std::all_of(conditions.begin(), conditions.end(), as_usual)) return false;
   if (diag::Enabled(diag::Channel::guards_))
     for (const shape::Guard& g : conditions)
@@ -685,7 +725,7 @@ bool DataSizes::Reconsider(const std::vector<TraceId>& outputs) {
   if (!std::exchange(s_.options().guesses->measured, true)) return true;
   bool again = false;
   for (const shape::Guard& g : conditions) {
-    if (g.cmp != shape::Cmp::kEq || !(g.lhs.is_const() || g.rhs.is_const())) continue;
+    if (g.cmp != shape::Cmp::kEq || !(g.lhs.is_const() || g.rhs.is_const()) || needed(g)) continue;
     const int64_t number = g.lhs.is_const() ? g.lhs.value() : g.rhs.value();
     for (const DataSize& s : all_) {
       // To break there is cheap. That there is nothing, or one of it, is worth a version.
