@@ -481,10 +481,11 @@ bool Space::PropagateNode(ValueId v, bool* changed) {
       if (known < 0) known = canonical(x);
     }
     if (known < 0) return true;
-    for (ValueId x : n.operands) {
-      if (canonical(x) < 0) SetCanonical(x, Lins(indices_[known]), changed);
-    }
-    if (canonical(v) < 0) SetCanonical(v, Lins(indices_[known]), changed);
+    const auto same = [&](ValueId x) {  // Members and what they read are all here.
+      if (int& its = canonical_[Local(x)]; its < 0) its = known, *changed = true;
+    };
+    std::for_each(n.operands.begin(), n.operands.end(), same);
+    same(v);
     return true;
   }
   if (canonical(v) < 0 && canonical(o) >= 0) {  // forward
