@@ -167,6 +167,8 @@ SegmentHook::SegmentHook(Training t)
     });
   for (size_t i : on_segment)
     if (i != first_) how_[i] = has_inner_[i] ? How::kRouted : How::kAlone;
+  for (size_t i = 0; i < num_outputs() && !on_segment.empty() && !has_inner_[first_]; ++i)
+    if (t_.differentiable[i] && t_.made[i] < t_.made[first_]) how_[first_] = How::kAlone;
   // The engine's queue takes nodes of leaves before all others, and those among them in the order of a heap in which
   // all are equal.
   for (size_t part = 0; part < edges_.size(); ++part) {

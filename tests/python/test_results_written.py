@@ -103,3 +103,52 @@ def test_results_that_keep_gradients_are_written(fresh, f, write, use, hooked):
             for (_, a), (_, b) in zip(heard, said):
                 torch.testing.assert_close(a, b)
     assert fresh.cache_info(g)["outcomes"]["run"] == {"graph": 4}
+
+
+LAST = {
+    "tanh": lambda a, b: torch.tanh(a * b),
+    "exp behind a sine": lambda a, b: (a * b).sin().exp(),
+    "relu": lambda a, b: (a * b).relu(),
+    "softmax": lambda a, b: (a * b).softmax(0),
+}
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("more", [False, True])
+@pytest.mark.parametrize("last", LAST)
+def test_the_result_of_a_checkpoint_is_written(fresh, last, more, reentrant):
+    """What a checkpoint made is made again for its derivatives, so that nobody misses it."""
+
+    def f(x, w):
+        h = torch.utils.checkpoint.checkpoint(LAST[last], x, w, use_reentrant=reentrant)
+        return (h, x + w) if more else h
+
+    g, seen = fresh.compile(f, fullgraph=True), []
+    for h in (f, g):
+        x = torch.linspace(0, 1, 5, dtype=torch.float64).requires_grad_()
+        w = torch.linspace(1, 2, 5, dtype=torch.float64).requires_grad_()
+        y = h(x, w)
+        y = y[0] if more else y
+        y.mul_(2)
+        (y * torch.arange(1.0, 6)).sum().backward()
+        seen.append((x.grad, w.grad))
+    torch.testing.assert_close(seen[1], seen[0])
+    assert fresh.cache_info(g)["outcomes"]["run"] == {"graph": 1}
+
+
+def test_hooks_of_results_that_inputs_reach_in_part_are_called_in_order(fresh):
+    """Of the two results only the first is made of x, which an operation made: it has a node of its own."""
+
+    def f(x, w):
+        return x * w, w * w, x.sum()
+
+    orders = []
+    for h in (f, fresh.compile(f, fullgraph=True)):
+        x, w = (torch.linspace(0, 1, 5).requires_grad_() for _ in "xw")
+        seen = []
+        for i, r in enumerate(h(x * 1, w)):
+            r.register_hook(lambda g, i=i: seen.append(i))
+            loss = loss + r.sum() if i else r.sum()
+        loss.backward()
+        orders.append(seen)
+    assert orders == [[2, 1, 0]] * 2
