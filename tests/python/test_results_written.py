@@ -145,10 +145,9 @@ def test_hooks_of_results_that_inputs_reach_in_part_are_called_in_order(fresh):
     orders = []
     for h in (f, fresh.compile(f, fullgraph=True)):
         x, w = (torch.linspace(0, 1, 5).requires_grad_() for _ in "xw")
-        seen = []
-        for i, r in enumerate(h(x * 1, w)):
-            r.register_hook(lambda g, i=i: seen.append(i))
-            loss = loss + r.sum() if i else r.sum()
-        loss.backward()
+        seen, results = [], h(x * 1, w)
+        for i, r in enumerate(results):
+            r.register_hook(lambda g, i=i, seen=seen: seen.append(i))
+        sum(r.sum() for r in results).backward()
         orders.append(seen)
     assert orders == [[2, 1, 0]] * 2
