@@ -418,12 +418,14 @@ bool CallFunction(const TorchApi& t, const char* callee, const std::vector<const
   return ok;
 }
 
-// Small products of the CPU are for our own loop (fallback_gemm.h).
+// Small products of the CPU are for our own loop (fallback_gemm.h), which has them in these types.
 bool CallByName(const TorchApi& t, const char* callee, const std::vector<const Buffer*>& operands, Buffer& out) {
   const Buffer& x = *operands.front();
   double flops = x.rank > 0 ? 2.0 * x.sizes[x.rank - 1] : 0;
   for (int i = 0; i < out.rank; ++i) flops *= out.sizes[i];
-  if ((out.device.kind == DeviceKind::kCpu && flops < kCopyFlops) || (!out.data && !t.at.all())) return false;
+  const bool own =
+      out.device.kind == DeviceKind::kCpu && (out.dtype == DType::kFloat32 || out.dtype == DType::kFloat64);
+  if ((own && flops < kCopyFlops) || (!out.data && !t.at.all())) return false;
   HoldGil gil;
   return CallFunction(t, callee, operands, out);
 }

@@ -438,3 +438,21 @@ def test_a_reduction_is_of_the_row_that_is_read(turned, grad, fresh):
         x = torch.randn(3, 3, dtype=torch.float64, requires_grad=grad)
         torch.testing.assert_close(compiled(x), f(x))
     assert framejit.cache_info(compiled)["outcomes"]["run"] == {"graph": 2}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+def test_small_products_of_turned_rows_have_a_kernel(dtype, fresh):
+    """Rows that are no single dimension, too few for the framework's product in the types that our own loop has."""
+    w, b = torch.randn(6, 8).to(dtype), torch.randn(6).to(dtype)
+
+    def f(x, y):
+        return F.linear(x.transpose(0, 1), w, b), F.linear(x.transpose(0, 1), w), x.transpose(0, 1) @ y.permute(2, 0, 1)
+
+    compiled = fresh.compile(f, fullgraph=True)
+    with torch.no_grad():
+        for n in (3, 4):
+            x, y = torch.randn(n, 2, 8).to(dtype), torch.randn(8, 5, 2).to(dtype)
+            for here, there in zip(compiled(x, y), f(x, y)):
+                assert here.stride() == there.stride()
+                torch.testing.assert_close(here, there)
+    assert framejit.cache_info(compiled)["outcomes"]["run"] == {"graph": 2}
