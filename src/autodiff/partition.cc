@@ -329,6 +329,8 @@ std::vector<bool> ReadOutputs(const Joint& j, const std::vector<std::vector<Valu
   const std::vector<bool> needed = NeededFor(g, j.grads);
   const std::vector<ValueId> memory = Memories(g);
   std::vector<bool> read(g.nodes.size());
+  // What a checkpoint made is made again for its own derivatives.
+  const auto remade = [&](ValueId o, ValueId by) { return RegionOf(j, o) && RegionOf(j, o) == RegionOf(j, by); };
   for (ValueId v = j.primal; v < g.nodes.size(); ++v) {
     const ValueId of = j.origin[v - j.primal];
     if (!needed[v] || of == kNoValue) continue;
@@ -337,11 +339,13 @@ std::vector<bool> ReadOutputs(const Joint& j, const std::vector<std::vector<Valu
     const Node& made = g.node(of);
     if (made.op == Op::kExtern && made.attrs.call->callee.Has(kKeepsNoOperand)) continue;  // it is run again
     for (ValueId o : n.operands)
-      if (o < j.primal) read[o] = read[memory[o]] = true;
+      if (o < j.primal && !remade(o, of)) read[o] = read[memory[o]] = true;
   }
   std::vector<bool> found;
-  for (const std::vector<ValueId>& made : kept)
-    found.push_back(std::any_of(made.begin(), made.end(), [&](ValueId v) { return j.passed[v]; }));
+  for (const std::vector<ValueId>& made : kept) {
+    const ValueId own = found.size() < g.outputs.size() ? g.outputs[found.size()] : kNoValue;
+    found.push_back(std::any_of(made.begin(), made.end(), [&](ValueId v) { return j.passed[v] && !remade(own, v); }));
+  }
   for (size_t i = 0; i < g.outputs.size(); ++i) {
     ValueId v = g.outputs[i];
     for (;;) {

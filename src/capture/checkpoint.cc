@@ -3,7 +3,9 @@
 // would be seen to happen twice in eager, then and in the backward pass, is not modelled.
 #include <algorithm>
 
+#include "absl/cleanup/cleanup.h"
 #include "capture/callees.h"
+#include "capture/effects.h"
 #include "capture/gradients.h"
 #include "capture/override.h"
 #include "capture/own_attributes.h"
@@ -57,6 +59,29 @@ bool SelectsAlone(Session& s, PyObject* context) {
   return function && function.get() == Part("create_selective_checkpoint_contexts");
 }
 
+bool NoneOf(PyObject* o, const std::vector<PyObject*>& given) {
+  if (!PyTuple_CheckExact(o)) return std::find(given.begin(), given.end(), o) == given.end();
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i)
+    if (!NoneOf(PyTuple_GET_ITEM(o, i), given)) return false;
+  return true;
+}
+
+// What torch warns of: that `use_reentrant` was not given, or (`given`) that no input wants gradients. False: it cannot
+// wait.
+bool Warns(Session& s, bool given) {
+  static PyObject* all[2];
+  PyObject*& told = all[given];
+  if (!told) {
+    SuspendScope off;
+    Ref module(tensor::Import("framejit._warns"));
+    told = module ? PyObject_CallMethod(module.get(), "of_checkpoint", "O", given ? Py_True : Py_False) : nullptr;
+    if (!told) return PyErr_Clear(), false;
+  }
+  if (told == Py_None) return true;
+  const auto part = [&](int i) { return PyTuple_GET_ITEM(told, i); };
+  return WarnLater(s, part(0), PyExc_UserWarning, part(1), part(2), static_cast<int>(PyLong_AsLong(part(3))));
+}
+
 // The results of torch's reentrant form all want gradients, and are none of what it was given.
 bool AllTracked(Session& s, PyObject* o, const std::vector<PyObject*>& given) {
   if (IsTensor(o)) return WantsGradient(s, o) && std::find(given.begin(), given.end(), o) == given.end();
@@ -83,13 +108,14 @@ PyObject* CaptureSemantics::CallCheckpoint(PyObject* const* args, Py_ssize_t nar
   std::vector<PyObject*> given(args + 1, args + nargs), names;
   // The arguments say whether use_reentrant was given, and whether the random generator is put back for the second
   // time.
-  bool plain = false, reentrant = false, restores = true;
+  bool plain = false, reentrant = false, chosen = false, restores = true;
   for (Py_ssize_t i = 0; kwnames && i < PyTuple_GET_SIZE(kwnames); ++i) {
     PyObject *name = PyTuple_GET_ITEM(kwnames, i), *value = args[nargs + i];
     auto is = [&](const char* text) { return PyUnicode_CompareWithASCIIString(name, text) == 0; };
     if (is("use_reentrant")) {
       plain = value == Py_False;
       reentrant = value == Py_True;
+      chosen = value != Py_None;
     } else if (is("preserve_rng_state")) {
       restores = value == Py_True;
     } else if (is("context_fn") ? value != Part("noop_context_fn") && !SelectsAlone(s_, value)
@@ -100,15 +126,24 @@ PyObject* CaptureSemantics::CallCheckpoint(PyObject* const* args, Py_ssize_t nar
       given.push_back(value);
     }
   }
+  reentrant = reentrant || !chosen;
   if (!plain && !(reentrant && names.empty())) return refuse("without use_reentrant");
+  if (!chosen && !Warns(s_, false)) return refuse("a warning that cannot wait");
   Ref kept(PyTuple_New(names.size()));
   for (size_t i = 0; kept && i < names.size(); ++i) PyTuple_SET_ITEM(kept.get(), i, Py_NewRef(names[i]));
   if (!kept) return nullptr;
   PyObject* keywords = names.empty() ? nullptr : kept.get();
   const size_t positional = given.size() - names.size();
-  if (!s_.modes.now.grad || s_.modes.now.inference) return Call(args[0], given.data(), positional, keywords);
   const auto wants = [&](PyObject* o) { return IsTensor(o) && WantsGradient(s_, o); };
-  if (reentrant && std::none_of(given.begin(), given.end(), wants)) return refuse("no input wants gradients");
+  const bool without = reentrant && std::none_of(given.begin(), given.end(), wants);
+  if (without && !Warns(s_, true)) return refuse("a warning that cannot wait");
+  if (without || !s_.modes.now.grad || s_.modes.now.inference) {
+    absl::Cleanup back = [&, grad = s_.modes.now.grad] { s_.modes.now.grad = grad; };
+    s_.modes.now.grad &= !without;  // so torch calls the function there
+    Ref result(Call(args[0], given.data(), positional, keywords));
+    if (result && without && !NoneOf(result.get(), given)) return refuse("a result that is an input");
+    return result.release();
+  }
   const std::vector<PyObject*> before = Pending(s_);
   const size_t calls = s_.trace().calls.size(), drawn = s_.draws.size();
   const size_t sizes = s_.data_sizes().all().size();

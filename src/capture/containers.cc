@@ -34,10 +34,22 @@ PyObject* Counted(Session& s, PyObject* o) {
   return IsPlainDict(o) && s.pending().Has(o) ? s.ForC(o) : s.Settled(o);
 }
 
+bool WasThere(Session& s, PyObject* list, PyObject* index) {
+  const Origin* g = PyList_CheckExact(list) && index && PyLong_CheckExact(index) ? s.Find(list) : nullptr;
+  if (!g || !g->changes || g->written) return false;
+  int overflow;
+  const long at = PyLong_AsLongAndOverflow(index, &overflow);
+  if (overflow || at < 0 || at >= PyList_GET_SIZE(list)) return false;
+  const auto& calls = s.pending().calls();
+  return std::all_of(calls.begin(), calls.end(), [&](const PendingCall& c) {  // What takes one argument appends it.
+    return c.args.empty() || c.args[0].get() != list || c.args.size() == 2;
+  });
+}
+
 bool Session::Reads(PyObject* container, PyObject* key, const Source* source) {
   Origin* g = Find(container);
   if (!Unchanged(container, key) || (g && g->real && !Unchanged(g->real, key))) return false;
-  if ((g && g->changes) || (recorded && container == recorded))
+  if ((g && g->changes && !WasThere(*this, container, key)) || (recorded && container == recorded))
     return Break(BreakId::kSideEffect, std::string("a changed ") + Py_TYPE(container)->tp_name + " is read"), false;
   if (!source && g) source = g->source;
   if (source) reads_.push_back({container, key, source});

@@ -13,6 +13,8 @@ int SetIn(PyObject* dict, PyObject* key, PyObject* value);
 bool IsPlainDict(PyObject* o);  // a dict, OrderedDict or defaultdict, and no subclass's
 // What the program sees of a container that is asked how many items it has. Null after a Break.
 PyObject* Counted(Session& s, PyObject* o);
+// Is this an index of what an outside list held before all that is appended to it at the exit? It is there as it was.
+bool WasThere(Session& s, PyObject* list, PyObject* index);
 
 // Goes one level deeper into nested containers, whose depth is limited because a container may hold itself.
 struct Session::Descent {

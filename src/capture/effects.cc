@@ -421,33 +421,39 @@ PyObject* CaptureSemantics::Print(PyObject*, PyObject* const* args, Py_ssize_t n
   Py_RETURN_NONE;
 }
 
-PyObject* CaptureSemantics::Warn(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+bool WarnLater(Session& s, PyObject* text, PyObject* category, PyObject* globals, PyObject* file, int line) {
   static PyObject *const plain = Function(&warning_def), *const warn = Function(&warn_def);
+  PyObject* module = PyDict_GetItemString(globals, "__name__");
+  if (s.modes.warning_scopes || s.InLookup() || !module || !PyUnicode_CheckExact(module)) return false;
+  if (!SaysYes(s, plain, Py_BuildValue("(OOiO)", text, category, line, module))) return PyErr_Clear(), false;
+  s.recorded = RecordOf(NamedIn("warnings", "_showwarnmsg_impl"));
+  Ref seen(s.FromOutside(globals, s.guards().Const(globals)));
+  if (!seen) return false;
+  s.SourceOf(category);
+  PendingCall call{Borrow(warn), {}};
+  for (PyObject* o : {text, category, file}) call.args.push_back(Borrow(o));
+  call.args.emplace_back(PyLong_FromLong(line));
+  call.args.push_back(std::move(seen));
+  s.pending().Call(std::move(call));
+  return true;
+}
+
+bool WarnLater(Session& s, PyObject* text, PyObject* category, long level) {
+  Origin3 at;
+  if (!FrameAt(s, level, &at)) return PyErr_Clear(), false;
+  return WarnLater(s, text, category, at.globals.get(), at.file.get(), at.line);
+}
+
+PyObject* CaptureSemantics::Warn(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   PyObject* given[4] = {};
-  if (s_.modes.warning_scopes ||
-      !Parameters({"message", "category", "stacklevel", "source"}, args, nargs, kwnames, given))
-    return nullptr;
+  if (!Parameters({"message", "category", "stacklevel", "source"}, args, nargs, kwnames, given)) return nullptr;
   auto& [text, category, level, source] = given;
   if (!category || category == Py_None) category = PyExc_UserWarning;
   if (!text || !PyUnicode_CheckExact(text) || !PyType_Check(category) || (source && source != Py_None) ||
       (level && !PyLong_CheckExact(level)))
     return nullptr;
   if (PyObject_IsSubclass(category, PyExc_Warning) != 1) return PyErr_Clear(), nullptr;
-  Origin3 at;
-  if (!FrameAt(s_, level ? PyLong_AsLong(level) : 1, &at)) return PyErr_Clear(), nullptr;
-  PyObject* module = PyDict_GetItemString(at.globals.get(), "__name__");
-  if (!module || !PyUnicode_CheckExact(module)) return nullptr;
-  if (!SaysYes(s_, plain, Py_BuildValue("(OOiO)", text, category, at.line, module))) return PyErr_Clear(), nullptr;
-  s_.recorded = RecordOf(NamedIn("warnings", "_showwarnmsg_impl"));
-  Ref globals(s_.FromOutside(at.globals.get(), s_.guards().Const(at.globals.get())));
-  if (!globals) return nullptr;
-  s_.SourceOf(category);
-  PendingCall call{Borrow(warn), {}};
-  for (PyObject* o : {text, category, at.file.get()}) call.args.push_back(Borrow(o));
-  call.args.emplace_back(PyLong_FromLong(at.line));
-  call.args.push_back(std::move(globals));
-  s_.pending().Call(std::move(call));
-  Py_RETURN_NONE;
+  return WarnLater(s_, text, category, level ? PyLong_AsLong(level) : 1) ? Py_NewRef(Py_None) : nullptr;
 }
 
 // Logger._log, of which the frames of the module logging itself are not the caller.

@@ -159,8 +159,10 @@ std::string Modes::StillOpen() const {
 Answered ThreadState(Session& s, Callee callee, PyObject* const* args, Py_ssize_t n) {
   if (!callees::IsTorchs(callee)) return {};
   const std::string_view last = callee.last();
-  if (const StateFunction* f = FindState(last))
+  if (const StateFunction* f = FindState(last)) {
+    s.guards().Add(guard::Row{guard::Kind::kTorchState});  // also where all else is NumPy's
     if (Answered answer = f->answer(s, callee, args, n)) return answer;
+  }
   if (Answered answer = s.modes.switches.Answer(s, callee, args, n)) return answer;
   const bool asks = last.ends_with("default_device") || last.find("function_stack") != last.npos;
   if ((asks && (s.modes.default_devices.size() > 1 || !s.vmap.index_modes.empty())) ||

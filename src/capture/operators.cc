@@ -236,7 +236,7 @@ PyObject* CaptureSemantics::GetItem(PyObject* o, PyObject* key) {
   if (IsTensor(key) && !PyDict_Check(o) && !PyType_Check(o)) return s_.Break(BreakId::kTensorItem, "index");
   s_.NoteType(Py_TYPE(o));
   if (PyObject* last = s_.Appended(o, key)) return Py_NewRef(last);
-  if (!(o = s_.Settled(o))) return nullptr;
+  if (!WasThere(s_, o, key) && !(o = s_.Settled(o))) return nullptr;
   const Source* s = s_.IsOutside(o) ? s_.SourceOf(o) : nullptr;
   if (s && (PyList_CheckExact(o) || ReadsAsTuple(o)) && (PyLong_CheckExact(key) || IsSymInt(key))) {
     Ref index(PyNumber_Index(key));

@@ -176,14 +176,15 @@ void NoteBreak(const Compiled& compiled, Session& s, const CaptureSemantics& sem
     if (raised && PyErr_Occurred()) {
       s.Break(BreakId::kException, TakeException());
       if (compiled.compiling && s.asked_compiling()) out->problem.again = Again::kNotCompiling;
-      // A size that data decides was made up: the program may raise for such a one alone.
-      if (out->problem.again == Again::kNone && s.options().guesses && !s.data_sizes().all().empty() &&
-          !std::exchange(s.options().guesses->measured, true))
-        out->problem.again = Again::kDataSizes;
     } else {
       s.Break(BreakId::kInstruction);
     }
   }
+  // A size that data decides was made up: the program may raise, or the framework refuse a call, for such a one alone.
+  const bool refused = s.reason().id == BreakId::kException || s.reason().id == BreakId::kFrameworkError;
+  if (refused && out->problem.again == Again::kNone && s.options().guesses && !s.data_sizes().all().empty() &&
+      !std::exchange(s.options().guesses->measured, true))
+    out->problem.again = Again::kDataSizes;
   PyErr_Clear();
   if (s.guessed_symbols) out->problem.again = Again::kGivenNumbers;
   if (s.symbols_refused && !s.guessed_symbols && !s.options().dynamic_dims.empty())

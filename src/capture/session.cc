@@ -381,6 +381,14 @@ static void NoteObject(guard::GuardBuilder& guards, Origins& origins, std::vecto
   guards.Is(s, o);
 }
 
+// May an equal one in another call be another object, as far as programs look? Interned texts are one object, as are
+// short ones of one character.
+static bool IsOneOfEquals(PyObject* o) {
+  if (PyUnicode_CheckExact(o)) return !PyUnicode_CHECK_INTERNED(o) && PyUnicode_GET_LENGTH(o) > 1;
+  if (PyBytes_CheckExact(o)) return PyBytes_GET_SIZE(o) > 1;
+  return PyFloat_CheckExact(o) || PyComplex_CheckExact(o);
+}
+
 PyObject* Session::FromOutside(PyObject* o, const Source* s, bool used) {
   if (later && !ReadLater(o, s)) return nullptr;
   if (IsPrimitive(o) || IsTupleOfPrimitives(o)) {
@@ -410,7 +418,11 @@ PyObject* Session::FromOutside(PyObject* o, const Source* s, bool used) {
       row.object = o;
       row.here = true;
       guards_->Add(std::move(row));
-      if (PyFloat_CheckExact(o) && std::isnan(PyFloat_AS_DOUBLE(o))) NoteObject(*guards_, origins_, keep_, o, s);
+      if (PyFloat_CheckExact(o) && std::isnan(PyFloat_AS_DOUBLE(o)))
+        NoteObject(*guards_, origins_, keep_, o, s);
+      else if (IsOneOfEquals(o) && s->kind != SourceKind::kConst && !late.contains(s) &&
+               tuples_.try_emplace(o, s).second)
+        Keep(Py_NewRef(o));
     }
     Py_INCREF(o);
     return o;

@@ -25,6 +25,7 @@ constexpr Row kRows[] = {
     {"torch.layout", {F::kConstant | F::kPlain, CType::kTorchLayout}},
     {"torch.memory_format", {F::kConstant, CType::kTorchMemoryFormat}},
     {"torch.tensortype", {0, CType::kTorchTensorType}},
+    {"torch._C._FunctionBase", {F::kMadeFreely}},
     {"torch._C.Generator", {F::kDraws}},
     {"numpy.ufunc", {F::kConstant | F::kPlain, CType::kUfunc}},
     {"cupy._core._kernel.ufunc", {F::kConstant | F::kPlain}},

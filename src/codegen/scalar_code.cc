@@ -1,25 +1,6 @@
-// This file makes LLVM IR of the instructions, one by one, and runs the passes that such code wants. Variables are
-// stack slots at first.
+// This file makes LLVM IR of the instructions, one by one. Variables are stack slots at first.
 #include "codegen/scalar_code.h"
 
-#include <llvm/Analysis/AliasAnalysis.h>
-#include <llvm/Analysis/AssumptionCache.h>
-#include <llvm/Analysis/BasicAliasAnalysis.h>
-#include <llvm/Analysis/BlockFrequencyInfo.h>
-#include <llvm/Analysis/BranchProbabilityInfo.h>
-#include <llvm/Analysis/DemandedBits.h>
-#include <llvm/Analysis/IVUsers.h>
-#include <llvm/Analysis/LoopAccessAnalysis.h>
-#include <llvm/Analysis/MemoryDependenceAnalysis.h>
-#include <llvm/Analysis/MemorySSA.h>
-#include <llvm/Analysis/OptimizationRemarkEmitter.h>
-#include <llvm/Analysis/PostDominators.h>
-#include <llvm/Analysis/ProfileSummaryInfo.h>
-#include <llvm/Analysis/ScalarEvolution.h>
-#include <llvm/Analysis/ScopedNoAliasAA.h>
-#include <llvm/Analysis/TargetLibraryInfo.h>
-#include <llvm/Analysis/TargetTransformInfo.h>
-#include <llvm/Analysis/TypeBasedAliasAnalysis.h>
 #include <llvm/IR/Dominators.h>
 #include <llvm/IR/IRBuilder.h>
 #include <llvm/IR/IntrinsicsX86.h>
@@ -28,40 +9,19 @@
 #include <llvm/IR/Verifier.h>
 #include <llvm/Support/raw_ostream.h>
 #include <llvm/TargetParser/Host.h>
-#include <llvm/Transforms/InstCombine/InstCombine.h>
-#include <llvm/Transforms/Scalar/ConstraintElimination.h>
-#include <llvm/Transforms/Scalar/EarlyCSE.h>
-#include <llvm/Transforms/Scalar/GVN.h>
-#include <llvm/Transforms/Scalar/IndVarSimplify.h>
-#include <llvm/Transforms/Scalar/LICM.h>
-#include <llvm/Transforms/Scalar/LoopPassManager.h>
-#include <llvm/Transforms/Scalar/LoopRotation.h>
-#include <llvm/Transforms/Scalar/LoopStrengthReduce.h>
-#include <llvm/Transforms/Scalar/LoopUnrollPass.h>
-#include <llvm/Transforms/Scalar/SROA.h>
-#include <llvm/Transforms/Scalar/SimpleLoopUnswitch.h>
-#include <llvm/Transforms/Scalar/SimplifyCFG.h>
 #include <llvm/Transforms/Utils/BasicBlockUtils.h>
-#include <llvm/Transforms/Utils/Local.h>
-#include <llvm/Transforms/Utils/LoopUtils.h>
-#include <llvm/Transforms/Vectorize/LoopVectorize.h>
 
 #include <atomic>
 #include <map>
 
-#include "codegen/carried_elements.h"
 #include "codegen/codegen.h"
 #include "codegen/late_checks.h"
 #include "codegen/machine.h"
 #include "codegen/math_power.h"
 #include "codegen/modulo.h"
+#include "codegen/scalar_passes.h"
 #include "codegen/scalar_ranges.h"
-#include "codegen/selects.h"
-#include "codegen/several_rounds.h"
-#include "codegen/sunk_checks.h"
-#include "codegen/sunk_counters.h"
 #include "codegen/sure_loads.h"
-#include "codegen/versioned_loops.h"
 
 namespace framejit::codegen {
 namespace {
@@ -76,7 +36,8 @@ class Emitter {
         b_(m.getContext()),
         values_(code.num_values),
         ranges_(RangesOf(code)),
-        low_bits_(LowBitsOf(code)) {
+        low_bits_(LowBitsOf(code)),
+        only_compared_(OnlyCompared(code)) {
     auto* type = llvm::FunctionType::get(b_.getInt64Ty(), {b_.getPtrTy(), b_.getInt64Ty()}, false);
     f_ = llvm::Function::Create(type, llvm::Function::ExternalLinkage, symbol, m);
     f_->addFnAttr(llvm::Attribute::NoUnwind);
@@ -209,6 +170,11 @@ class Emitter {
     return b_.CreateFCmpORD(nothing, nothing);
   }
 
+  Value* IsFinite(int v) {
+    if (!distances_.contains(v)) return Finite(values_[v]);
+    return Either(b_.CreateFCmpOLT(SquareOf(v), Number(1e300)), b_.getTrue(), [&] { return Finite(Distance(v)); });
+  }
+
   // Two ways to one number: where `likely` holds it is `usual`, else what `other` makes.
   Value* Either(Value* likely, Value* usual, llvm::function_ref<Value*()> other) {
     llvm::LLVMContext& c = m_.getContext();
@@ -227,13 +193,52 @@ class Emitter {
     return both;
   }
 
+  Value* CallOfNumbers(int64_t imm, llvm::ArrayRef<Value*> args) {  // has no effect
+    const std::vector<llvm::Type*> types(args.size(), b_.getDoubleTy());
+    Value* address = b_.CreateIntToPtr(b_.getInt64(imm), b_.getPtrTy());
+    auto* call = b_.CreateCall(llvm::FunctionType::get(b_.getDoubleTy(), types, false), address, args);
+    call->setDoesNotAccessMemory();
+    return call;
+  }
+
+  Value* Number(double v) { return llvm::ConstantFP::get(b_.getDoubleTy(), v); }
+  // Of a number, or of a distance that has not been computed.
+  Value* Distance(int v) {
+    const auto it = distances_.find(v);
+    return it == distances_.end() ? values_[v]
+                                  : CallOfNumbers(it->second.imm, {values_[it->second.a], values_[it->second.b]});
+  }
+  Value* SquareOf(int v) {
+    const auto it = distances_.find(v);
+    if (it == distances_.end()) return b_.CreateFMul(values_[v], values_[v]);
+    Value *x = values_[it->second.a], *y = values_[it->second.b];
+    return b_.CreateFAdd(b_.CreateFMul(x, x), b_.CreateFMul(y, y));
+  }
+  Value* Between(Value* v, double lo, double hi) {
+    return b_.CreateAnd(b_.CreateFCmpOGT(v, Number(lo)), b_.CreateFCmpOLT(v, Number(hi)));
+  }
+  // The squares say which of two distances, or of a distance and a number, is greater, but where they are almost equal
+  // or may have left the range of floats: rounding moves none of all these by more than some 2^-51 of it.
+  Value* CompareDistance(const ScalarInst& i, llvm::CmpInst::Predicate p) {
+    const int other = distances_.contains(i.a) ? i.b : i.a;
+    const bool both = distances_.contains(other);
+    Value *x = SquareOf(i.a), *y = SquareOf(i.b), *of = other == i.a ? x : y;
+    Value* apart = b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, b_.CreateFSub(x, y));
+    Value* sure = b_.CreateAnd(b_.CreateFCmpOGT(apart, b_.CreateFMul(of, Number(1e-12))),
+                               both ? Between(of, 1e-280, 1e280) : Between(values_[other], 1e-140, 1e140));
+    return Either(sure, b_.CreateFCmp(p, x, y), [&] { return b_.CreateFCmp(p, Distance(i.a), Distance(i.b)); });
+  }
+
+  Value* Hypot(const ScalarInst& i) {
+    if (!only_compared_[i.id]) return CallOfNumbers(i.imm, {values_[i.a], values_[i.b]});
+    return distances_.insert_or_assign(i.id, i), nullptr;
+  }
+
   Value* Square(const ScalarInst& i) {
     Value *x = values_[i.a], *product = b_.CreateFMul(x, x);
     return Either(IsPowOfTwo(b_, x, product), product, [&] {
-      Value* address = b_.CreateIntToPtr(b_.getInt64(i.imm), b_.getPtrTy());
-      auto* call = b_.CreateCall(llvm::FunctionType::get(x->getType(), {x->getType()}, false), address, {x});
-      call->setDoesNotAccessMemory();
-      ExitIf(b_.CreateFCmpOLT(call, llvm::ConstantFP::get(x->getType(), 0)), i.exit);
+      Value* call = CallOfNumbers(i.imm, {x});
+      ExitIf(b_.CreateFCmpOLT(call, Number(0)), i.exit);
       return call;
     });
   }
@@ -322,10 +327,11 @@ class Emitter {
     using P = llvm::CmpInst::Predicate;
     const int k = static_cast<int>(i.op) - static_cast<int>(ScalarOp::kEq);
     Value *x = values_[i.a], *y = values_[i.b];
-    if (i.type == ScalarType::kBool && y->getType()->isIntegerTy(64))
+    if (i.type == ScalarType::kBool && y && y->getType()->isIntegerTy(64))
       if (const std::optional<bool> known = Decided(i.op, ranges_[i.a], ranges_[i.b])) return b_.getInt1(*known);
     static constexpr P kFloat[] = {P::FCMP_OEQ, P::FCMP_UNE, P::FCMP_OLT, P::FCMP_OLE, P::FCMP_OGT, P::FCMP_OGE};
     static constexpr P kInt[] = {P::ICMP_EQ, P::ICMP_NE, P::ICMP_SLT, P::ICMP_SLE, P::ICMP_SGT, P::ICMP_SGE};
+    if (distances_.contains(i.a) || distances_.contains(i.b)) return CompareDistance(i, kFloat[k]);
     return x->getType()->isFloatingPointTy() ? b_.CreateFCmp(kFloat[k], x, y) : b_.CreateICmp(kInt[k], x, y);
   }
 
@@ -487,7 +493,8 @@ class Emitter {
       case ScalarOp::kFloorDiv:
       case ScalarOp::kFloorMod: return FloorDivision(i);
       case ScalarOp::kNext: return b_.CreateNSWAdd(values_[i.a], b_.getInt64(1));
-      case ScalarOp::kFinite: return Finite(values_[i.a]);
+      case ScalarOp::kFinite: return IsFinite(i.a);
+      case ScalarOp::kHypot: return Hypot(i);
       case ScalarOp::kF64ToInt: return Truncated(i);
       case ScalarOp::kSquare: return Square(i);
       case ScalarOp::kWrap: return Wrap(i);
@@ -530,144 +537,13 @@ class Emitter {
   std::vector<llvm::BasicBlock*> blocks_;
   std::vector<Value*> values_;
   std::vector<ScalarRange> ranges_;
-  std::vector<bool> low_bits_;
+  std::vector<bool> low_bits_, only_compared_;
+  std::map<int, ScalarInst> distances_;  // values that are not computed but where it must be
   std::map<std::pair<int64_t, ScalarType>, Value*> inputs_;
   std::map<int, llvm::BasicBlock*> exits_;
   std::map<int, llvm::MDNode*> groups_;  // of loops
   std::map<int, llvm::MDNode*> scopes_;  // of arrays
 };
-
-// Inner loops of programs have few rounds as a rule: one vector at once leaves fewer of them for the end.
-struct OneVectorPass : llvm::PassInfoMixin<OneVectorPass> {
-  llvm::PreservedAnalyses run(llvm::Function& f, llvm::FunctionAnalysisManager& fam) {
-    for (llvm::Loop* loop : fam.getResult<llvm::LoopAnalysis>(f).getLoopsInPreorder())
-      if (loop->isInnermost() && loop->getLoopLatch())
-        llvm::addStringMetadataToLoop(loop, "llvm.loop.interleave.count", 1);
-    return llvm::PreservedAnalyses::all();
-  }
-};
-
-// Counters and products of counters become one addition in each round.
-struct StrengthReducePass : llvm::PassInfoMixin<StrengthReducePass> {
-  llvm::PreservedAnalyses run(llvm::Loop& loop, llvm::LoopAnalysisManager& lam,
-                              llvm::LoopStandardAnalysisResults& known, llvm::LPMUpdater& updater) {
-    return Runs(loop) ? llvm::LoopStrengthReducePass().run(loop, lam, known, updater) : llvm::PreservedAnalyses::all();
-  }
-};
-
-// What was taken for granted has told all it can: its conditions would count as work of loops.
-struct DropAssumesPass : llvm::PassInfoMixin<DropAssumesPass> {
-  llvm::PreservedAnalyses run(llvm::Function& f, llvm::FunctionAnalysisManager&) {
-    for (llvm::BasicBlock& block : f)
-      for (llvm::Instruction& i : llvm::make_early_inc_range(block)) {
-        auto* assume = llvm::dyn_cast<llvm::AssumeInst>(&i);
-        if (!assume) continue;
-        Value* condition = assume->getArgOperand(0);
-        assume->eraseFromParent();
-        llvm::RecursivelyDeleteTriviallyDeadInstructions(condition);
-      }
-    return llvm::PreservedAnalyses::none();
-  }
-};
-
-// The analyses that the passes below ask for, and no others: LLVM's registry of all of them would link all of them.
-void Optimize(llvm::Module& m, llvm::TargetMachine& machine) {
-  llvm::LoopAnalysisManager lam;
-  llvm::FunctionAnalysisManager fam;
-  llvm::ModuleAnalysisManager mam;
-  fam.registerPass([&] { return llvm::PassInstrumentationAnalysis(); });
-  lam.registerPass([&] { return llvm::PassInstrumentationAnalysis(); });
-  mam.registerPass([&] { return llvm::PassInstrumentationAnalysis(); });
-  mam.registerPass([&] { return llvm::ProfileSummaryAnalysis(); });
-  fam.registerPass([&] { return machine.getTargetIRAnalysis(); });
-  fam.registerPass([&] { return llvm::TargetLibraryAnalysis(); });
-  fam.registerPass([&] { return llvm::AssumptionAnalysis(); });
-  fam.registerPass([&] { return llvm::DominatorTreeAnalysis(); });
-  fam.registerPass([&] { return llvm::PostDominatorTreeAnalysis(); });
-  fam.registerPass([&] { return llvm::LoopAnalysis(); });
-  fam.registerPass([&] { return llvm::ScalarEvolutionAnalysis(); });
-  fam.registerPass([&] { return llvm::MemorySSAAnalysis(); });
-  fam.registerPass([&] { return llvm::MemoryDependenceAnalysis(); });
-  fam.registerPass([&] { return llvm::OptimizationRemarkEmitterAnalysis(); });
-  fam.registerPass([&] { return llvm::BlockFrequencyAnalysis(); });
-  fam.registerPass([&] { return llvm::BranchProbabilityAnalysis(); });
-  fam.registerPass([&] { return llvm::BasicAA(); });
-  fam.registerPass([&] { return llvm::TypeBasedAA(); });
-  fam.registerPass([&] { return llvm::ScopedNoAliasAA(); });
-  fam.registerPass([&] { return llvm::LoopAccessAnalysis(); });
-  fam.registerPass([&] { return llvm::DemandedBitsAnalysis(); });
-  fam.registerPass([&] { return llvm::ShouldRunExtraVectorPasses(); });
-  fam.registerPass([&] {
-    llvm::AAManager aa;
-    aa.registerFunctionAnalysis<llvm::BasicAA>();
-    aa.registerFunctionAnalysis<llvm::TypeBasedAA>();
-    aa.registerFunctionAnalysis<llvm::ScopedNoAliasAA>();
-    return aa;
-  });
-  fam.registerPass([&] { return llvm::ModuleAnalysisManagerFunctionProxy(mam); });
-  fam.registerPass([&] { return llvm::LoopAnalysisManagerFunctionProxy(lam); });
-  lam.registerPass([&] { return llvm::FunctionAnalysisManagerLoopProxy(fam); });
-  lam.registerPass([&] { return llvm::ShouldRunExtraSimpleLoopUnswitch(); });
-  lam.registerPass([&] { return llvm::IVUsersAnalysis(); });
-  mam.registerPass([&] { return llvm::FunctionAnalysisManagerModuleProxy(fam); });
-  llvm::FunctionPassManager fpm;
-  fpm.addPass(llvm::SROAPass(llvm::SROAOptions::ModifyCFG));
-  fpm.addPass(SureLoadsPass());
-  fpm.addPass(llvm::EarlyCSEPass(true));
-  fpm.addPass(llvm::InstCombinePass());
-  fpm.addPass(llvm::SimplifyCFGPass());
-  fpm.addPass(SunkChecksPass());
-  llvm::LoopPassManager loops;
-  loops.addPass(llvm::LoopRotatePass());
-  loops.addPass(llvm::LICMPass(llvm::LICMOptions()));
-  fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(loops), /*UseMemorySSA=*/true));
-  llvm::LoopPassManager counted, inner, again, late;
-  counted.addPass(llvm::SimpleLoopUnswitchPass(/*NonTrivial=*/false, /*Trivial=*/true));
-  counted.addPass(llvm::IndVarSimplifyPass());
-  fpm.addPass(llvm::EarlyCSEPass(true));
-  fpm.addPass(llvm::ConstraintEliminationPass());  // an index below a bound that is below a size
-  fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(counted)));
-  fpm.addPass(VersionLoopsPass());
-  // Whole loops alone: a first round that stands before its loop costs more than flags that become true in it.
-  fpm.addPass(llvm::LoopUnrollPass(
-      llvm::LoopUnrollOptions().setPartial(false).setRuntime(false).setPeeling(false).setUpperBound(true)));
-  fpm.addPass(llvm::EarlyCSEPass(true));
-  inner.addPass(llvm::LICMPass(llvm::LICMOptions()));
-  fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(inner), /*UseMemorySSA=*/true));
-  fpm.addPass(VersionLoopsPass());  // of loops that are innermost now
-  fpm.addPass(llvm::SimplifyCFGPass());
-  fpm.addPass(llvm::InstCombinePass());
-  fpm.addPass(llvm::GVNPass());
-  again.addPass(llvm::LICMPass(llvm::LICMOptions()));
-  fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(again), /*UseMemorySSA=*/true));
-  fpm.addPass(CarriedElementsPass());
-  fpm.addPass(ExpandModuloPass());
-  fpm.addPass(LateChecksPass());
-  fpm.addPass(HoistChecksPass());
-  // What all ways of a branch end with stands behind them once: then ways that only choose a number are no branches.
-  fpm.addPass(llvm::SimplifyCFGPass(llvm::SimplifyCFGOptions().hoistCommonInsts(true).sinkCommonInsts(true)));
-  fpm.addPass(SelectsPass());
-  fpm.addPass(llvm::SimplifyCFGPass());
-  fpm.addPass(CarriedElementsPass());  // of writes that stood on all ways of a branch
-  late.addPass(llvm::LICMPass(llvm::LICMOptions()));
-  fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(late), /*UseMemorySSA=*/true));
-  fpm.addPass(CarriedChecksPass());
-  fpm.addPass(VectorisedChecksPass());
-  fpm.addPass(OneVectorPass());
-  fpm.addPass(llvm::LoopVectorizePass());
-  fpm.addPass(llvm::InstCombinePass());
-  fpm.addPass(llvm::SimplifyCFGPass());
-  fpm.addPass(DropAssumesPass());
-  fpm.addPass(AddedChecksPass());
-  fpm.addPass(SunkCountersPass());
-  fpm.addPass(SeveralRoundsPass());
-  llvm::LoopPassManager reduced;
-  reduced.addPass(StrengthReducePass());
-  fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(reduced)));
-  for (llvm::Function& f : m)
-    if (!f.isDeclaration() && !f.hasInternalLinkage()) fpm.run(f, fam);
-  EraseModulo(m);
-}
 
 auto Filler(const ScalarCode& code, const std::string& symbol) {
   return [&code, &symbol](llvm::Module& m, llvm::TargetMachine& machine) {
@@ -675,7 +551,7 @@ auto Filler(const ScalarCode& code, const std::string& symbol) {
     std::string text;
     llvm::raw_string_ostream out(text);
     if (llvm::verifyModule(m, &out)) throw std::runtime_error("LLVM: invalid scalar code: " + text);
-    Optimize(m, machine);
+    OptimizeScalar(m, machine);
   };
 }
 

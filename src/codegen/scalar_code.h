@@ -35,6 +35,7 @@ enum class ScalarOp : uint8_t {
   kSqrt,
   kFma,     // a * b + c of floats, rounded once
   kSquare,  // pow(a, 2) of a double. The function at imm is called where that may not be a * a; it answers -1: exit
+  kHypot,   // the distance of (a, b) from 0: the function at imm, which is not called where only its order is asked
   kFloor,   // kAdd, kSub, kMul of ints wrap; kDiv of floats
   kAddOver,
   kSubOver,

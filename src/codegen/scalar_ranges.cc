@@ -119,8 +119,11 @@ class Ranges {
       const int64_t most = std::max<int64_t>(b.hi - 1, 0);
       return {0, a.lo < 0 ? most : std::min(a.hi, most), b.slow || (a.lo >= 0 && a.slow)};
     }
-    return {a.lo < 0 ? a.lo : 0, std::max<int64_t>(a.hi, 0), a.slow};
+    const int64_t least = std::max<int64_t>(b.lo, 1);
+    return Smaller(a.lo < 0 ? (a.lo + 1) / least - 1 : 0, std::max<int64_t>(a.hi, 0) / least, a.slow);
   }
+  // What lies nearer to 0 than a number does.
+  static ScalarRange Smaller(int64_t lo, int64_t hi, bool slow) { return {lo, hi, slow || Fixed({lo, hi})}; }
 
   ScalarRange Of(const ScalarInst& i) {
     switch (i.op) {
@@ -162,7 +165,8 @@ class Ranges {
       }
       case ScalarOp::kShr: {
         const ScalarRange& a = known[i.a];
-        return {std::min<int64_t>(a.lo, 0), std::max<int64_t>(a.hi, 0), a.slow};
+        const int64_t by = std::clamp<int64_t>(known[i.b].lo, 0, 63);
+        return Smaller(std::min<int64_t>(a.lo, 0) >> by, std::max<int64_t>(a.hi, 0) >> by, a.slow);
       }
       case ScalarOp::kNeg: {
         const ScalarRange& a = known[i.a];
@@ -238,6 +242,28 @@ std::vector<bool> LowBitsOf(const ScalarCode& code) {
     for (const ScalarInst& i : block)
       if (bits(i)) low[i.id] = false;
   return low;
+}
+
+std::vector<bool> OnlyCompared(const ScalarCode& code) {
+  std::vector<bool> compared(code.num_values), other(code.num_values);
+  for (const auto& block : code.blocks)
+    for (const ScalarInst& i : block) {
+      if (i.op == ScalarOp::kHypot) compared[i.id] = true;
+      if (i.op == ScalarOp::kFinite || (i.op >= ScalarOp::kEq && i.op <= ScalarOp::kGe)) continue;
+      for (const int v : {i.a, i.b, i.c})
+        if (v >= 0) other[v] = true;
+      for (const int v : i.args) other[v] = true;
+    }
+  for (const ScalarExit& exit : code.exits)
+    for (const auto& [cell, v] : exit.cells) other[v] = true;
+  for (const ScalarSpecials& made : code.specials) {
+    for (const int v : made.last) other[v] = true;
+    for (const ScalarSpecials::Made& one : made.all)
+      for (const int v : {one.value, one.a, one.b})
+        if (v >= 0) other[v] = true;
+  }
+  for (size_t v = 0; v < compared.size(); ++v) compared[v] = compared[v] && !other[v];
+  return compared;
 }
 
 std::optional<bool> Decided(ScalarOp op, const ScalarRange& a, const ScalarRange& b) {

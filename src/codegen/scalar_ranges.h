@@ -36,6 +36,8 @@ std::optional<int64_t> MostFactor(const ScalarRange& b);
 // Of every value: is it a sum, a difference, a product or a shift to the left of which nothing but the lowest bits is
 // asked, as (a * b + c) & 0xFFFF asks? Then it may go round.
 std::vector<bool> LowBitsOf(const ScalarCode& code);
+// Of every value: is it a kHypot of which nothing is asked but how it compares, and whether it is finite?
+std::vector<bool> OnlyCompared(const ScalarCode& code);
 // What a comparison (kEq to kGe) of ints says whatever they are; nothing if it says now this, now that.
 std::optional<bool> Decided(ScalarOp op, const ScalarRange& a, const ScalarRange& b);
 

@@ -286,7 +286,8 @@ constexpr Row kTorch[] = {
 constexpr Row kNumpy[] = {
     {"__contains__ __deepcopy__ __dlpack__ __reduce_ex__ __setstate__ array_equiv as_strided byteswap compress data "
      "data.__get__ dump dumps errstate extract flags flags.__get__ flatnonzero frompyfunc intersect1d nditer nonzero "
-     "put resize setdiff1d seterr setfield setflags setxor1d tobytes tofile trim_zeros union1d unique_all "
+     "put real_if_close resize setdiff1d seterr setfield setflags setxor1d tobytes tofile trim_zeros union1d "
+     "unique_all "
      "unique_counts unique_inverse unique_values vectorize",
      {.flags = kOutside}},
     {"bincount numpy.ndarray.__getitem__", {.flags = kSizedByData}},
@@ -298,7 +299,7 @@ constexpr Row kNumpy[] = {
      "gradient heaviside hfft histogram hstack i0 ifft ifft2 ifftn ifftshift ihfft inner insert interp inv irfft "
      "irfft2 irfftn isclose isin kron lexsort log_softmax logsumexp matmul matrix_power matrix_rank max mean median "
      "meshgrid min multi_dot nan_to_num nanargmax nanargmin nancumprod nancumsum nanprod nansum norm numpy.partition "
-     "ones_like outer pad percentile piecewise pinv polyval prod ptp qr quantile ravel_multi_index real_if_close "
+     "ones_like outer pad percentile piecewise pinv polyval prod ptp qr quantile ravel_multi_index "
      "reduce reduceat repeat rfft rfft2 rfftn roll rot90 round searchsorted select sinc slogdet softmax solve sort "
      "stack std sum svd take take_along_axis tensordot tile trace trapezoid tril triu unravel_index unwrap vander var "
      "vdot vstack zeros_like",

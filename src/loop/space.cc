@@ -63,11 +63,11 @@ bool Computes(DType t) {
   return !IsComplex(t) && t != DType::kInt4x2 && t != DType::kFloat8E4M3 && t != DType::kFloat8E5M2;
 }
 
-// Does the node put elements elsewhere and nothing more, so that complex ones are only bits?
+// Does the node put elements elsewhere or choose some, and nothing more, so that complex ones are only bits?
 bool Moves(const Graph& g, const Node& n) {
   if (n.op == Op::kPad) return IsZero(n.attrs.scalar);
   if (n.op == Op::kCast) return n.type.dtype == g.nodes[n.operands[0]].type.dtype;  // a copy
-  return Info(n.op).kind == 'V' || n.op == Op::kTake || n.op == Op::kGather;
+  return Info(n.op).kind == 'V' || n.op == Op::kTake || n.op == Op::kGather || n.op == Op::kWhere;
 }
 
 }  // namespace
@@ -481,10 +481,11 @@ bool Space::PropagateNode(ValueId v, bool* changed) {
       if (known < 0) known = canonical(x);
     }
     if (known < 0) return true;
-    for (ValueId x : n.operands) {
-      if (canonical(x) < 0) SetCanonical(x, Lins(indices_[known]), changed);
-    }
-    if (canonical(v) < 0) SetCanonical(v, Lins(indices_[known]), changed);
+    const auto same = [&](ValueId x) {  // Members and what they read are all here.
+      if (int& its = canonical_[Local(x)]; its < 0) its = known, *changed = true;
+    };
+    std::for_each(n.operands.begin(), n.operands.end(), same);
+    same(v);
     return true;
   }
   if (canonical(v) < 0 && canonical(o) >= 0) {  // forward

@@ -94,6 +94,7 @@ static bool IsSeveral(Callee callee) {
                                                   "cosine_embedding_loss",
                                                   "cross_entropy_loss",
                                                   "hinge_embedding_loss",
+                                                  "instance_norm",
                                                   "kl_div",
                                                   "l1_loss",
                                                   "margin_ranking_loss",

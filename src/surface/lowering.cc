@@ -368,7 +368,7 @@ void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs, Fr
     if (outs.writes_differentiable) derivatives.NoteWrite(id, tracked);
     Store(call, id, value, tracked);
   }
-  if (outs.items.size() == 1 && outs.items[0].of_copy) CopyFirst(call, outs.items[0]);
+  if (outs.items.size() == 1 && outs.items[0].owner != Out::kItself) MakeOwner(call, outs.items[0]);
   Device device;
   std::optional<Device> operand_device;
   bool tracked_operand = false;
@@ -431,21 +431,31 @@ void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs, Fr
   Record(call, std::move(ids), std::move(structure));
 }
 
-// ndarray.reshape of what cannot be viewed so: copies the operand and views the copy, which is not the result.
-void Lowering::Impl::CopyFirst(Call& call, Out& out) {
-  const TraceId source = call.args.at(0).t;
-  TensorMeta m = meta(source);
+// The result becomes a view of an array that the program did not ask for: of a copy of the operand that ndarray.reshape
+// cannot view (kCopy), or of what the call itself makes (kHidden).
+void Lowering::Impl::MakeOwner(Call& call, Out& out) {
+  const bool copies = out.owner == Out::kCopy;
+  TensorMeta m;
+  if (copies) m = meta(call.args.at(0).t);
+  const TensorType t = builder.type(out.value);
+  if (!copies) m.framework = Framework::kNumpy, m.dtype = t.dtype, m.sizes = t.shape;
   m.strides = RowMajor(m.sizes);
-  const shape::Ints from = m.sizes, to = builder.type(out.value).shape;
-  const TraceId copy = objects.New(std::move(m), objects.Value(source));
+  const shape::Ints from = m.sizes, to = t.shape;
+  const TraceId owner = objects.New(std::move(m), copies ? objects.Value(call.args.at(0).t) : out.value);
   Call made = call;
-  made.callee = OnCupy(call) ? "cupy.ndarray.copy" : "numpy.ndarray.copy";
-  made.args = {Arg::Tensor(source)};
-  made.kwargs.clear();
-  Record(made, {copy}, Arg::Tensor(copy));
-  call.args[0] = Arg::Tensor(copy);
+  if (copies) {
+    made.callee = OnCupy(call) ? "cupy.ndarray.copy" : "numpy.ndarray.copy";
+    made.args.resize(1);
+    made.kwargs.clear();
+  } else {
+    call.callee = "numpy.ndarray.view";
+    call.args.assign(1, Arg());
+    call.kwargs.clear();
+  }
+  Record(made, {owner}, Arg::Tensor(owner));
+  call.args[0] = Arg::Tensor(owner);
   out.kind = Out::kView;
-  out.of = copy;
+  out.of = owner;
   out.view.forward = [to](Builder& b, ValueId v) { return b.Reshape(v, to); };
   out.view.inverse = [from](Builder& b, ValueId, ValueId fresh) { return b.Reshape(fresh, from); };
 }

@@ -135,7 +135,7 @@ struct Lowering::Impl {
   void Store(const Call& call, TraceId target, ValueId v, bool tracked);
   void Commit(Call& call, const Row& row, Form form, Outs outs, Framework framework, std::optional<Device> device);
   void Record(Call& call, std::vector<TraceId> results, Arg structure);
-  void CopyFirst(Call& call, Out& out);
+  void MakeOwner(Call& call, Out& out);
 };
 
 }  // namespace framejit::surface

@@ -310,7 +310,9 @@ Outs ARange(Scope& s) {
 Outs LinSpace(Scope& s) {  // start + i * ((stop - start) / div), the end exact
   const Int n = s.integer(2);
   bool endpoint = s.flag(3);
-  if (s.env.Lt(n, 2) || s.dtype(4).value_or(DType::kFloat64) != DType::kFloat64) Scope::Skip();
+  const bool few = s.env.Lt(n, 2);
+  if (few && s.flag(4)) Scope::Fail("numpy.linspace: the step is a float of Python");
+  if (few || s.flag(4) || s.dtype(5).value_or(DType::kFloat64) != DType::kFloat64) Scope::Skip();
   const double start = s.number(0), stop = s.number(1), most = n.is_const() ? static_cast<double>(n.value()) : 0x1p63;
   if ((stop - start) / most == 0) Scope::Skip();
   ValueId i = s.b.Iota(DType::kFloat64, {n}, 0);
@@ -319,7 +321,10 @@ Outs LinSpace(Scope& s) {  // start + i * ((stop - start) / div), the end exact
   const ValueId step = s.b.Binary(Op::kDiv, number(stop - start), count(endpoint ? n - Int(1) : n));
   ValueId v = s.b.Binary(Op::kAdd, s.b.Binary(Op::kMul, i, step), number(start));
   if (endpoint) v = s.b.Where(s.b.Binary(Op::kEq, i, count(n - Int(1))), number(stop), v);
-  return v;
+  Out out;
+  out.value = v;
+  if (!s.cupy) out.owner = Out::kHidden;  // what NumPy's arange() made
+  return out;
 }
 
 Outs TakeRow(Scope& s) {  // (a, indices, axis): the first axis of a row-major array
@@ -417,7 +422,7 @@ constexpr Row kRows[] = {
     {"N:full_like", "(Tensor input, Scalar fill_value, ScalarType? dtype=None)", &FullLike},
     {"N:arange", "(Scalar stop, *, ScalarType? dtype=None)", &ARangeEnd},
     {"N:arange", "(Scalar start, Scalar stop, Scalar step=1, ScalarType? dtype=None)", &ARange},
-    {"N:linspace", "(Scalar start, Scalar stop, int num=50, bool endpoint=True, *, ScalarType? dtype=None)", &LinSpace},
+    {"N:linspace", "(Scalar start, Scalar stop, int num=50, bool endpoint=True, bool retstep=False, ScalarType? dtype=None)", &LinSpace},
     {"NM:take", "(Tensor input, Tensor indices, int? dim=None, str? mode=None)", &TakeRow},
     {"N:flip", "(Tensor input, int[]? dim=None)", &FlipOf},
     {"H:sum H:mean H:prod H:max H:min", "(Tensor input)", &OfOne},

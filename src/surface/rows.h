@@ -54,8 +54,10 @@ struct Out {
   TraceId of = 0;       // for kSame that object, for kView the parent
   View view;
   bool differentiable = true;
-  bool array = false;    // for NumPy: it stays an array when it has no dimension, and becomes no scalar
-  bool of_copy = false;  // for kFresh: it is a reshaped view of a copy of the first operand, which owns the memory
+  bool array = false;  // for NumPy: it stays an array when it has no dimension, and becomes no scalar
+  // For kFresh: who owns the memory. A result of NumPy may be a view of an array that the program gets as its `base`
+  // only: reshaped, of a copy of the first operand, or of one that the call itself makes.
+  enum Owner : uint8_t { kItself, kCopy, kHidden } owner = kItself;
 };
 
 // Where elements of a tensor lie: behind the first element of `of`, counted in elements of it.

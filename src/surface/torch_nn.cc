@@ -153,7 +153,12 @@ Outs InstanceNorm(Scope& s) {
     if (!s.has(i)) return rules::kNone;
     Operand o = s.tensor(i);
     if (i > 2 && s.mode.grad && o.meta->requires_grad) Scope::Fail("running statistics with gradients");
-    return s.b.Reshape(s.b.BroadcastInDim(o.value, {pictures, channels}, {1}), {joined[1]});
+    ValueId v = o.value;
+    if (pictures == Int(1) && s.mode.grad && o.meta->requires_grad) {  // for torch a copy, also of one
+      v = s.b.Barrier(o.value, "leaf");
+      s.b.SetDerivative(v, {"leaf", {o.value}, {}, {}});
+    }
+    return s.b.Reshape(s.b.BroadcastInDim(v, {pictures, channels}, {1}), {joined[1]});
   };
   const ValueId v = s.b.Reshape(x.value, joined), weight = repeated(1), bias = repeated(2);
   ValueId mean = repeated(3), variance = repeated(4);

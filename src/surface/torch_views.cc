@@ -137,7 +137,7 @@ Outs Reshaped(Scope& s, const Operand& x, const Ints& wanted, bool may_copy) {
   Out out;
   out.value = s.b.Reshape(x.value, sizes);
   out.array = true;
-  out.of_copy = !s.torch() && !x.meta->is_scalar;
+  if (!s.torch() && !x.meta->is_scalar) out.owner = Out::kCopy;
   return out;
 }
 

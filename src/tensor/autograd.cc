@@ -67,6 +67,12 @@ PyObject* SegmentHook::Link(PyObject* head, int part, PyObject* link, PyObject* 
   return result ? Py_NewRef(PyTuple_GET_ITEM(result.get(), 0)) : nullptr;
 }
 
+// Hangs a tensor on a node of its own that hands its gradient on, in place.
+static Ref GiveNode(PyObject* tensor) {
+  static PyObject* const lift = ResolveCallee("torch.ops.aten.lift.default._op");
+  return Ref(lift ? PyObject_CallOneArg(lift, tensor) : nullptr);
+}
+
 // [states of the generators or None, for each input a copy or None]; null: a replay needs neither.
 PyObject* SegmentHook::Before(PyObject* const* inputs) {
   std::optional<ModeSwitch> mode;
@@ -112,23 +118,18 @@ int SegmentHook::Attach(PyObject* const* given, PyObject** made, const int64_t* 
   for (size_t i = 0; i < n; ++i) {
     if (t_.called[i] && !ViewsNothing(&made[i])) return -1;
     PyObject* output = Py_NewRef(made[i]);
-    // What becomes an input is its node's first result: a later write to a tensor that keeps its gradient, and is
-    // another one, fails in the framework. Beside views that others are made of all have nodes of their own, which run
-    // in the order of the program.
-    const bool becomes = i > 0 && std::any_of(t_.overwritten.begin(), t_.overwritten.end(),
-                                              [i](auto& o) { return o.second == static_cast<int>(i); });
-    if (becomes || !InnerOf(i).empty() || !GroupsOf(i).empty() || (t_.differentiable[i] && !t_.views.empty())) {
+    if (IsRouted(i)) {
       routed[i] = Ref(std::exchange(output, PyObject_CallMethodNoArgs(made[i], Interned(kDetach))));
       if (!output) return -1;
     }
-    PyTuple_SET_ITEM(s->outputs, i, output);
+    PyTuple_SET_ITEM(s->outputs, PlaceOf(i), output);
     if (!t_.differentiable[i]) opaque.push_back(made[i]);
   }
   for (size_t i = 0; i < t_.saved.size(); ++i) {
     const autodiff::SavedValue& v = t_.saved[i];
     PyObject* kept = v.input >= 0 ? inputs[v.input] : made[v.output];
     // What the node itself hands out: a tensor that hangs on another node would hold this one for ever.
-    if (v.input < 0 && static_cast<size_t>(v.output) < n) kept = PyTuple_GET_ITEM(s->outputs, v.output);
+    if (v.input < 0 && static_cast<size_t>(v.output) < n) kept = PyTuple_GET_ITEM(s->outputs, PlaceOf(v.output));
     const bool array = v.input >= 0 && Classify(kept) > Class::kTorchSubclass;
     PyTuple_SET_ITEM(s->saved, i, array ? CopyOfArray(kept) : Py_NewRef(kept));
     if (!PyTuple_GET_ITEM(s->saved, i)) return -1;
@@ -180,11 +181,10 @@ int SegmentHook::Attach(PyObject* const* given, PyObject** made, const int64_t* 
     return -1;
   }
   for (const Ref& node : nodes) {
-    const size_t first =
-        std::find(t_.differentiable.begin(), t_.differentiable.end(), true) - t_.differentiable.begin();
+    const size_t any = std::find(t_.differentiable.begin(), t_.differentiable.end(), true) - t_.differentiable.begin();
     Ref own(PyObject_GetAttr(node.get(), Interned(kState)));
     auto* of_group = reinterpret_cast<CallState*>(own.get());
-    if (of_group) of_group->segment = PyObject_GetAttrString(PyTuple_GET_ITEM(result.get(), first), "grad_fn");
+    if (of_group) of_group->segment = PyObject_GetAttrString(PyTuple_GET_ITEM(result.get(), PlaceOf(any)), "grad_fn");
     if (!of_group || !of_group->segment) return -1;
   }
   return HangResults(state.get(), PySequence_Fast_ITEMS(result.get()), routed, groups, made, result_of);
@@ -198,7 +198,7 @@ int SegmentHook::Retained(CallState* s, size_t result, PyObject* tensor) {
   return 0;
 }
 
-// outputs: what the segment's node handed out, by output. Views get nodes of the framework's when what they are views
+// outputs: what the segment's node handed out. Views get nodes of the framework's when what they are views
 // of has its own, and what is made of them comes behind them.
 int SegmentHook::HangResults(PyObject* state, PyObject* const* outputs, const std::vector<Ref>& routed,
                              const std::vector<Ref>& groups, PyObject** made, MakeResult result) {
@@ -215,8 +215,10 @@ int SegmentHook::HangResults(PyObject* state, PyObject* const* outputs, const st
       if (!results[i] || WatchView(s, i, results[i]) < 0) return -1;
       continue;
     }
-    Ref own =
-        routed[i] ? Route(state, i, routed[i].get(), outputs[i], results.data(), groups) : Ref::Borrow(outputs[i]);
+    PyObject* handed_out = outputs[PlaceOf(i)];
+    Ref own = routed[i]    ? Route(state, i, routed[i].get(), handed_out, results.data(), groups)
+              : IsAlone(i) ? GiveNode(handed_out)
+                           : Ref::Borrow(handed_out);
     if (!own) return -1;
     Py_SETREF(made[i], own.release());
     results[i] = made[i];

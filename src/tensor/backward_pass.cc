@@ -1,5 +1,7 @@
 // Backward passes through the nodes of a segment. They are compiled when the first one comes whose results need it, and
 // run part by part. Where they cannot be compiled, replay.cc runs the program again.
+#include <absl/container/fixed_array.h>
+
 #include <algorithm>
 #include <optional>
 #include <set>
@@ -437,14 +439,16 @@ PyObject* SegmentHook::InGroups(CallState* s, CallState* head, PyObject* ctx, Py
   return Answer(head, s->part, std::move(own), number);
 }
 
-PyObject* SegmentHook::Backward(CallState* s, PyObject* ctx, PyObject* const* grads, Py_ssize_t n) {
+PyObject* SegmentHook::Backward(CallState* s, PyObject* ctx, PyObject* const* arrived, Py_ssize_t n) {
   CallState* head = s->head ? reinterpret_cast<CallState*>(s->head) : s;
-  if (s->part < 0) return Routed(head, -1 - s->part, ctx, grads[0]);
+  if (s->part < 0) return Routed(head, -1 - s->part, ctx, arrived[0]);
+  absl::FixedArray<PyObject*, 16> grads(arrived, arrived + n);
+  if (s == head && n == static_cast<Py_ssize_t>(num_outputs())) std::swap(grads[0], grads[first_]);
   Pass pass;
   const int64_t number = NumberOfPass();
-  if (!t_.reached_by.empty()) return InGroups(s, head, s->segment ? s->segment : ctx, grads, number);
+  if (!t_.reached_by.empty()) return InGroups(s, head, s->segment ? s->segment : ctx, grads.data(), number);
   if (s == head) {
-    if (BeginAndGo(s, ctx, grads, n, &pass) < 0) return nullptr;
+    if (BeginAndGo(s, ctx, grads.data(), n, &pass) < 0) return nullptr;
     for (size_t k = 0; k < num_outputs(); ++k)
       if (grads[k] != Py_None) NoteUnanswered(k, &pass);
     return Answer(head, s->part, std::move(pass), number);

@@ -429,7 +429,9 @@ int SegmentHook::ToInner(CallState* head, size_t output, PyObject* segment, PyOb
   if (!ArePlain(grads) || LateChanged() || without_) return again();
   stops = AllInner();
   stops[output] = false;
-  if (LookAtWatched(head, tangents) < 0 || LookAtReentrant(head, tangents) < 0) return -1;
+  const int written = LookAtWatched(head, tangents);
+  if (written < 0 || LookAtReentrant(head, tangents) < 0) return -1;
+  if (written) return again();
   Ref saved(t_.saved.empty() ? PyTuple_New(0) : PyObject_GetAttr(segment, Interned(kSaved)));
   Compiled* c = saved ? For(tangents, stops) : nullptr;
   Pass part;

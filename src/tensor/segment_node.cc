@@ -1,6 +1,7 @@
 #include "tensor/segment_node.h"
 
 #include <algorithm>
+#include <cstring>
 #include <queue>
 
 #include "tensor/call_step.h"
@@ -127,7 +128,8 @@ PyObject* RegisterHooks(PyObject*, PyObject* const* args, Py_ssize_t n) {  // (n
   auto* head = s->head ? reinterpret_cast<CallState*>(s->head) : s;
   if ((s->head && s->part >= 0) || !PyDict_Check(hooks.get())) return CallForGradient(args[0], args[1], hooks.get());
   Ref number(s->part < 0 ? PyLong_FromLong(-1 - s->part) : PyObject_GetAttrString(args[1], "output_nr"));
-  const long output = number ? PyLong_AsLong(number.get()) : -1;
+  long output = number ? PyLong_AsLong(number.get()) : -1;
+  if (output >= 0 && s->part >= 0) output = static_cast<long>((*s->hook)->PlaceOf(output));
   if (output < 0 || (*s->hook)->AddHooks(head, output, hooks.get(), own.get()) < 0) return nullptr;
   Ref result(CallForGradient(args[0], args[1], own.get()));
   if (result && s == head && (*s->hook)->PutInOrder(s, args[0], output, args[1], own.get()) < 0) return nullptr;
@@ -152,6 +154,21 @@ SegmentHook::SegmentHook(Training t)
         inner_[output].push_back(static_cast<int>(i));
         has_inner_[i] = true;
       }
+  // The framework runs the nodes of what was made last first, so what was made first may hang on the segment's.
+  std::vector<size_t> on_segment;
+  for (size_t i = 0; i < num_outputs(); ++i) {
+    const bool routed = !inner_[i].empty() || !GroupsOf(i).empty() || (t_.differentiable[i] && !t_.views.empty());
+    how_.push_back(routed ? How::kRouted : How::kOnSegment);
+    if (t_.differentiable[i] && !routed) on_segment.push_back(i);
+  }
+  if (!on_segment.empty())
+    first_ = *std::min_element(on_segment.begin(), on_segment.end(), [&](size_t a, size_t b) {
+      return has_inner_[a] != has_inner_[b] ? has_inner_[a] : t_.made[a] < t_.made[b];
+    });
+  for (size_t i : on_segment)
+    if (i != first_) how_[i] = has_inner_[i] ? How::kRouted : How::kAlone;
+  for (size_t i = 0; i < num_outputs() && !on_segment.empty() && !has_inner_[first_]; ++i)
+    if (t_.differentiable[i] && t_.made[i] < t_.made[first_]) how_[first_] = How::kAlone;
   // The engine's queue takes nodes of leaves before all others, and those among them in the order of a heap in which
   // all are equal.
   for (size_t part = 0; part < edges_.size(); ++part) {
@@ -335,6 +352,13 @@ bool SegmentHook::GoesEverywhere(CallState* s, const std::vector<bool>& tangents
 }
 
 bool MadeBy(PyObject* node, CallState* head) {
+  Ref next, edge, segment;
+  if (node && strcmp(Py_TYPE(node)->tp_name, "LiftBackward0") == 0) {  // GiveNode
+    next = Ref(PyObject_GetAttrString(node, "next_functions"));
+    edge = Ref(next ? PySequence_GetItem(next.get(), 0) : nullptr);
+    segment = Ref(edge ? PySequence_GetItem(edge.get(), 0) : nullptr);
+    node = segment.get();
+  }
   Ref state(node ? PyObject_GetAttr(node, Interned(kState)) : nullptr);
   PyErr_Clear();
   auto* by = reinterpret_cast<CallState*>(state.get());

@@ -179,7 +179,7 @@ def _values(lay, owner, key, before, plain_only=False):
 
 def _is_library(module):
     """Of its variables only plain values are changed: much else stands on the others."""
-    name = (module.__name__ or "").split(".")[0]
+    name = str(module.__name__).split(".")[0]  # a program may set it to anything
     return name in LIBRARIES or name in sys.builtin_module_names or not harness.is_ours(str(getattr(module, "__file__", "<")))
 
 

@@ -47,6 +47,7 @@ def test_import_does_not_import_torch():
     assert done.stdout.split() == ["False", "False"], done.stderr
 
 
+@pytest.mark.clock
 def test_import_is_quick():
     def milliseconds(code):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -62,3 +62,35 @@ def test_complex_tensors_are_moved(dtype):
         for _ in range(2):
             assert torch.equal(compiled(x), f(x)) and compiled(x).stride() == f(x).stride()
         assert_compiled(compiled)
+
+
+def every_other(b, x):
+    b[::2] += x[::2]
+
+
+def columns(b, x):
+    b[:, 1::3].mul_(2)
+
+
+def both(b, x):
+    b[:, ::2] -= x[:, ::2]
+    e = b[1::2]
+    e += 1
+
+
+@pytest.mark.parametrize("write", [every_other, columns, both])
+@pytest.mark.parametrize("n", [4, 7, 33, 64])
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_parts_of_complex_tensors_are_written(fresh, write, n, dtype):
+    torch = pytest.importorskip("torch")
+
+    def f(x):
+        b = x.clone()
+        write(b, x)
+        return b, b + x
+
+    compiled = fresh.compile(f, fullgraph=True)
+    x = torch.randn(n, n, dtype=getattr(torch, dtype))
+    for mine, other in zip(compiled(x), f(x), strict=True):
+        assert torch.equal(mine, other) and mine.stride() == other.stride()
+    assert set(compiled.cache_info()["outcomes"]["run"]) == {"graph"}

@@ -1,5 +1,6 @@
 """libframejit.so and the extension of another build: one line says so, where the two would crash before."""
 
+import os
 import pathlib
 import re
 import shutil
@@ -16,7 +17,7 @@ def test_a_library_of_another_build_is_refused(tmp_path):
     folder = tmp_path / "framejit"
     shutil.copytree(PACKAGE, folder, ignore=shutil.ignore_patterns("__pycache__"))
     run = [sys.executable, "-c", "import framejit; print(framejit.__file__)"]
-    env = {"PYTHONPATH": str(tmp_path)}
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}  # and what a sanitizer wants loaded first
     done = subprocess.run(run, env=env, capture_output=True, text=True, timeout=120)
     assert done.stdout.startswith(str(folder)), done.stderr
 

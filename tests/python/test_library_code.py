@@ -537,6 +537,7 @@ def test_tuples_are_appended_to_lists_from_outside(fresh):
     assert compiled.cache_info()["breaks"] == 0 and len(compiled.graphs) == 1
 
 
+@pytest.mark.clock
 def test_a_library_that_computes_is_captured(fresh, ledger):
     def f(x):
         for _ in range(12):  # a break before each call, so that each begins in the library

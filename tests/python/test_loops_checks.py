@@ -422,6 +422,15 @@ def test_kinds_that_change_in_the_middle_of_a_chunk(at):
         check(clipped_sum, (x, low, 0.0, -1.0), (x, low, 1, x[2000]), (x, low, np.float64(0), -1.0), (x, low, 2**62, x[at]), (x, 5.0, 0.0, 1.0))
 
 
+def escapes(x, n):
+    z = 0j
+    for i in range(n):
+        z = z * z + complex(x[i], 0.5)
+        if abs(z) > x[0] + 2.0:
+            z = 0j
+    return z
+
+
 @pytest.mark.parametrize(
     ("name", "wanted"),
     [
@@ -439,10 +448,12 @@ def test_kinds_that_change_in_the_middle_of_a_chunk(at):
         ("nearest", "%nothing = phi double"),
         ("weighted_sums", "!framejit.sure"),
         ("collatz", "icmp ugt i64"),
+        ("in_nines", ".8:"),
+        ("escapes", "0x3D719799812DEA11"),
     ],
 )
 def test_loops_have_a_copy_without_checks(name, wanted):
-    calls = {"add_scaled": "(x.copy(), 0.5)", "clipped_halves": "(x.copy(), 0.5)", "least_ways": "(x.copy(), 5)", "counted_and_summed": "(0.5, 0, 1)", "weighted_sums": "(np.arange(3), x.copy(), 2000)"}
+    calls = {"add_scaled": "(x.copy(), 0.5)", "clipped_halves": "(x.copy(), 0.5)", "least_ways": "(x.copy(), 5)", "counted_and_summed": "(0.5, 0, 1)", "weighted_sums": "(np.arange(3), x.copy(), 2000)", "in_nines": "(np.zeros(3000, int), np.ones((9, 9), int))", "escapes": "(3000,)"}
     program = f"""
 import framejit, numpy as np
 from bench.loop_programs import PROGRAMS
@@ -555,6 +566,43 @@ def remainders_of_counts(n, m):
 
 def test_counts_divided_by_counts():
     check(remainders_of_counts, (30, 0), (30, 5), (0, 4))
+
+
+def spread(values, n):
+    total = 0
+    for i in range(n):
+        v = values[i]
+        total += abs(v // 4 - i // 4) + (v // 3) + (v >> 1) + (v >> n) - v // n
+        total -= (v >> 1) + v // 3
+    return total, abs(v // 1), v // 2 + v // 2 + v // 2
+
+
+def test_quotients_are_smaller():
+    edges = [-(2**63), -(2**63) + 1, -4, -1, 0, 3, 2**63 - 1, 2**62]
+    check(spread, (edges, 8), (edges[::-1], 8), (edges[1:], 1), (edges[:1] * 3, 3), (edges[6:], 2), (edges, 9))
+    check(spread, (np.arange(-40, 40), 80), (np.array(edges), 8), (np.arange(70), 70))
+
+
+def in_nines(order, found, cells):
+    for i in range(len(order)):
+        r, c = i % 9, i % 5
+        d = cells[r, c]
+        for k in range(9):
+            if cells[r, k] == d or cells[k, c] == d or cells[3 * (r // 3) + k // 3, 3 * (c // 3) + k % 3] == d:
+                found[i] = k
+                break
+            found[i] -= cells[k, 8 - k] * d + k * r
+        else:
+            found[i] += 100
+    return i, k, found
+
+
+def test_loops_of_nine_rounds():
+    cells = np.random.default_rng(3).integers(0, 4, (9, 9))
+    cells[2] = 9
+    order, found = np.arange(40.0), np.zeros(40, np.int64)
+    check(in_nines, (order, found, cells), (order, found, -cells), (order, found, cells[:8].copy()), (order, found, cells[:, :7].copy()))
+    check(in_nines, (order, found[:33], cells), (order, found, cells.astype(np.int16)), (order[:0], found, cells), (order, found, cells << 61))
 
 
 # --- loops over very few numbers -----------------------------------------------------------------------------------------

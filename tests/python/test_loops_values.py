@@ -448,6 +448,76 @@ def test_complex_arithmetic():
     check(program, (1.0, 2.0, 40), (-0.0, 0.0, 40), (1e200, -1e180, 40), (1e308, 1e308, 10))
 
 
+ODD = [0.0, -0.0, 1.0, -3.0, 4.0, 0.1, 1e308, -1e308, 5e-324, 1e-160, 1e160, math.inf, -math.inf, math.nan]
+
+
+def test_quotients_of_complex_numbers():
+    def program(a, b, out):
+        for i in range(len(a)):
+            z = complex(a[i, 0], a[i, 1])
+            for j in range(len(b)):
+                q = z / complex(b[j, 0], b[j, 1])
+                out[i, j, 0] = q.real
+                out[i, j, 1] = q.imag
+        return out, q
+
+    pairs = np.array([(x, y) for x in ODD for y in ODD])
+    divisors = pairs[pairs.any(1)]
+    check(program, (pairs, divisors, np.zeros((len(pairs), len(divisors), 2))), (pairs[4:], pairs[3:], np.zeros((200, 200, 2))))
+
+
+def test_quotients_of_complex_arrays():
+    def program(a, b, out):
+        for i in range(len(a)):
+            if a[i, 0].real != 3:
+                out[i] = out[i - 1] - a[i] / b[i]
+        return out
+
+    a, b = complex_matrix(20, 7), complex_matrix(20, 7)
+    check(program, (a, b, b.copy()), (a, b.real + 0j, b.copy()), (a * 1e300, b * 1e-200, b.copy()), (a, b * (b.real > 1), b.copy()))
+
+
+def distances(a, bounds, out):
+    for i in range(len(a)):
+        z = complex(a[i, 0], a[i, 1])
+        for j in range(len(bounds)):
+            w = float(bounds[j])
+            k = 0
+            if abs(z) < w:
+                k += 1
+            if abs(z) == w:
+                k += 2
+            if w < abs(z):
+                k += 4
+            if abs(z) >= abs(complex(w, a[i, 1])):
+                k += 8
+            out[i, j] = k
+    return out
+
+
+def test_the_order_of_distances():
+    """Squares decide it but where two are almost equal, too large or too small."""
+    scales = [2.0**k for k in (-1070, -600, -500, -470, -30, 0, 30, 463, 470, 510, 600, 1018)]
+    points = [(3 * s, 4 * s) for s in scales] + [(s, 0.0) for s in scales] + rng().random((30, 2)).tolist()
+    exact = [math.hypot(x, y) for x, y in points]
+    bounds = np.array([w for x in exact for w in (np.nextafter(x, 0), x, np.nextafter(x, math.inf))] + [-1.0, 0.0, math.nan, math.inf])
+    check(distances, (np.array(points), bounds, np.zeros((len(points), len(bounds)), np.int64)), loops=2)
+
+
+@pytest.mark.parametrize("odd", [1.7e308, math.inf, math.nan, -1e300, 0.0])
+def test_a_distance_that_is_no_float(odd):
+    def program(a):
+        k = 0
+        for i in range(len(a)):
+            if abs(complex(a[i], a[i])) > 2.0:
+                k += 1
+        return k
+
+    a = rng().random(60) * 4
+    a[40] = odd
+    check(program, (a,))
+
+
 def test_complex_numbers_of_python_and_floats_of_numpy():
     def program(x, n):
         z = 0.5j

@@ -372,3 +372,37 @@ def test_statistics_count_their_writes_as_in_eager(kind, wants):
             seen.append((norm.running_mean._version - before, norm.num_batches_tracked.item(), refused))
     assert seen[:3] == seen[3:]
     assert graphs(lambda x: norm(x) * 2, x) == (1, 0)
+
+
+def test_torchs_state_beside_numpy_alone(fresh):
+    np, torch = pytest.importorskip("numpy"), pytest.importorskip("torch")
+    f = fresh.compile(lambda a: (a * 2, torch.is_grad_enabled()))
+    assert [f(np.ones(2))[1], f(np.ones(3))[1]] == [True, True]
+    with torch.no_grad():
+        assert f(np.ones(2))[1] is False
+    assert fresh.cache_info(f)["breaks"] == 0
+
+
+def test_python_has_small_numbers_once(fresh):
+    np = pytest.importorskip("numpy")
+
+    def f(a):
+        count = 0
+        for _ in range(a.shape[0]):
+            count += 1
+        return a * 2, count is a.shape[0], a.shape[0] is a.shape[1], a.shape[0] + 1 is a.shape[0]
+
+    g = fresh.compile(f)
+    for size in [(3, 3), (4, 4), (5, 6), (9, 9), (300, 2), (257, 257), (7, 7)]:
+        assert g(np.ones(size))[1:] == f(np.ones(size))[1:]
+
+
+@pytest.mark.parametrize("make", [lambda: "".join(["ab", "c!"]), lambda: complex(1, 2), lambda: bytes([3, 4]), lambda: float("2.5"), lambda: 10**20])
+def test_an_equal_value_of_another_call_is_that_object(make, fresh):
+    np = pytest.importorskip("numpy")
+    f = fresh.compile(lambda a, v: (a * 2, v, [v], {v: v}))
+    for _ in range(3):
+        value = make()
+        _, alone, items, table = f(np.ones(2), value)
+        assert alone is value and items[0] is value and next(iter(table)) is value and table[value] is value
+    assert fresh.cache_info(f)["captures"] - fresh.cache_info(f)["recompiles"] == 1

@@ -586,7 +586,7 @@ torch.dist(x,w) torch.cdist(x,w) F.pdist(x) F.pairwise_distance(x,w) F.cosine_si
 F.l1_loss(x,w) F.mse_loss(x,w) F.kl_div(x,w,reduction='sum',log_target=True) F.poisson_nll_loss(x,w) F.hinge_embedding_loss(x,w) F.triplet_margin_loss(x,w,x+w)
 F.layer_norm(x,(4,),w[0],w[1]) F.layer_norm(x,(4,))**2 F.rms_norm(x,(4,),w[0]) F.batch_norm(x,None,None,w[0],w[1],True) F.group_norm(x,2,w[0])
 F.linear(F.linear(x,w).relu(),w) F.linear(F.layer_norm(x,(4,),w[0]),w) F.linear(x,w*(w[:,:1]/w.norm(dim=1,keepdim=True))) x@w.softmax(0) torch.trapezoid(x,w)
-F.scaled_dot_product_attention(x[None],w[None],x[None],w) torch.linalg.inv(x+3*torch.eye(4)) torch.linalg.solve(x+3*torch.eye(4),w)
+F.instance_norm(x[None],weight=w[0],bias=w[1]) F.instance_norm(x.view(2,4,2),weight=w[0]) F.scaled_dot_product_attention(x[None],w[None],x[None],w) torch.linalg.inv(x+3*torch.eye(4)) torch.linalg.solve(x+3*torch.eye(4),w)
 x.unfold(0,2,1).sin()*w[:3,:,None] x.hsplit(2)[0].sin()*w[:,:2] torch.einsum('ij->ji',x)*w x.H**2 x.as_strided((3,2),(4,1)).sin()*w[:3,:2] x.H.T.norm()*w.H x.diagonal()*w.diagonal()
 torch.linalg.multi_dot([x,w,x]) x.scatter_reduce(0,torch.zeros(4,4,dtype=torch.long),w,'prod') F.embedding(torch.tensor([1,2,1]),w).sin()*x[:3]
 """.split()

@@ -91,7 +91,7 @@ frexp:x0 gradient:x0 kron:x0 kron:x1 kthvalue:x0 ldexp:x0 linalg.cholesky:x0 lin
 linalg.lu:x0 linalg.lu_factor:x0 linalg.lu_factor_ex:x0 linalg.lu_solve:x1 linalg.matrix_power:x0 linalg.qr:x0 linalg.solve_triangular:x0
 linalg.solve_triangular:x1 linalg.svd:x0 linalg.tensorinv:x0 linalg.tensorsolve:x0 linalg.tensorsolve:x1 lu:x0 lu_solve:x0 lu_unpack:x0
 masked.median:x0 max_pool2d_with_indices_backward:x0 median:x0 mode:x0 nanmedian:x0 native_group_norm:x2 nn.functional.conv_transpose3d:x2
-nn.functional.instance_norm:x1 nn.functional.pad.circular:x0
+nn.functional.pad.circular:x0
 nn.functional.scaled_dot_product_attention:x0 nn.functional.scaled_dot_product_attention:x1 nn.functional.scaled_dot_product_attention:y0 norm.nuc:x0
 norm.nuc:y0 qr:x0 special.ndtri:x0 svd:x0 torch.ops.aten._safe_softmax.default:x0
 """.split())

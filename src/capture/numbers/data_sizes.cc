@@ -8,9 +8,8 @@
 
 #include <algorithm>
 
-#include "absl/functional/function_ref.h"
+#include "absl/cleanup/cleanup.h"
 #include "capture/callees.h"
-#include "capture/override.h"
 #include "capture/proxy.h"
 #include "capture/session.h"
 #include "diag/diag.h"
@@ -57,7 +56,18 @@ std::optional<shape::Int> DataSizes::CountOf(TraceId t) {
   return s_.meta(call.results[0]).sizes[0];
 }
 
+// What a call asks of sizes that data decides has to be so in eager, too. It may end with Decline.
 void DataSizes::Apply(Call& call) {
+  const size_t before = s_.env().guards().size();
+  absl::Cleanup note = [&] {
+    const auto& asked = s_.env().guards();
+    for (size_t i = std::min(before, asked.size()); !all_.empty() && i < asked.size(); ++i)
+      if (asked[i].cmp == shape::Cmp::kEq) needed_.push_back(asked[i]);
+  };
+  Make(call);
+}
+
+void DataSizes::Make(Call& call) {
   const std::string_view last = call.callee.last();
   const bool torch = call.callee.framework() == Framework::kTorch, sized = call.callee.Has(kSizedByData);
   const bool may =
@@ -85,7 +95,12 @@ void DataSizes::Lower(Call& call) {
     const bool custom = std::any_of(s_.trace().calls.begin(), s_.trace().calls.end(),
                                     [](const Call& c) { return c.callee == kCustomCall; });
     const shape::Int symbol = shape::Int::Symbol(s.symbol.symbol);
-    if (s.usual && !s_.options().guesses->measured) {
+    tensor::Meta constant;
+    if (Ref known = s_.guessing().Known(s.symbol.tensor); known && tensor::ReadMeta(known.get(), &constant)) {
+      s_.env().SetHint(s.symbol.symbol, constant.sizes[s.symbol.dim]);
+      s_.env().Ask(shape::Cmp::kEq, symbol, constant.sizes[s.symbol.dim]);
+      Simplify(call.results, first);
+    } else if (s.usual && !s_.options().guesses->measured) {
       s_.env().Ask(shape::Cmp::kEq, symbol, *s.usual);
       Simplify(call.results, first);
     } else if ((count || s_.options().guesses->measured) && !custom) {
@@ -131,148 +146,6 @@ void DataSizes::Simplify(const std::vector<TraceId>& tensors, size_t first) {
     n.strides = strides(n.type.shape, n.strides);
     n.type.shape = simple(n.type.shape);
   }
-}
-
-std::vector<TraceId> DataSizes::IndicesOf(const Call& like, TraceId mask) {
-  Call found = like;
-  found.callee = callees::kTensorNonzero;
-  found.args = {Arg::Tensor(mask)};
-  found.kwargs.clear();
-  Lower(found);
-  Call columns = like;
-  columns.callee = callees::kTensorUnbind;
-  columns.args = {Arg::Tensor(found.results.at(0)), Arg::Int(1)};
-  columns.kwargs.clear();
-  s_.lowering().Apply(columns);
-  return columns.results;
-}
-
-// The bounds of slices that tensors hold become the integers in them. Were there any? Nothing: one is none.
-static std::optional<bool> TakeBounds(std::vector<Arg>& items, absl::FunctionRef<bool(Arg*)> number) {
-  bool any = false;
-  for (Arg& a : items)
-    for (Arg& bound : a.items) {
-      if (!a.is(Arg::Kind::kSlice) || !bound.is(Arg::Kind::kTensor)) continue;
-      if (!(any = number(&bound))) return {};
-    }
-  return any;
-}
-
-// A sequence of integers, some of them tensors' items, is one index tensor.
-static void StackIntegers(Session& s, Call& call, std::vector<Arg>& items, absl::FunctionRef<void(Call&)> lower) {
-  auto tensor = [](const Arg& x) { return x.is(Arg::Kind::kTensor); };
-  for (Arg& a : items) {
-    auto integer = [&](const Arg& x) {
-      if (x.is(Arg::Kind::kInt)) return x.i.is_const();
-      return tensor(x) && s.meta(x.t).sizes.empty() && s.meta(x.t).dtype == DType::kInt64 &&
-             s.meta(x.t).device.kind == DeviceKind::kCpu;
-    };
-    if (a.is(Arg::Kind::kSlice) || std::none_of(a.items.begin(), a.items.end(), tensor) ||
-        !std::all_of(a.items.begin(), a.items.end(), integer))
-      continue;
-    for (Arg& x : a.items) {
-      if (tensor(x)) continue;
-      Call made = call;
-      made.callee = Callee("torch.scalar_tensor");
-      made.args = {x};
-      Arg dtype = Arg::Str("int64");
-      dtype.kind = Arg::Kind::kDType;
-      made.kwargs = {{"dtype", dtype}};
-      lower(made);
-      x = Arg::Tensor(made.results.at(0));
-    }
-    Call stack = call;
-    stack.callee = callees::kStack;
-    stack.args = {Arg::Seq(Arg::Kind::kTuple, a.items)};
-    stack.kwargs.clear();
-    lower(stack);
-    a = Arg::Tensor(stack.results.at(0));
-    call.args[1] = Arg::Seq(Arg::Kind::kTuple, items);
-  }
-}
-
-bool DataSizes::AsIndices(Call& call) {
-  const std::string_view last = call.callee.last();
-  auto is_tensor = [&](size_t i) { return call.args.size() > i && call.args[i].is(Arg::Kind::kTensor); };
-  if (!is_tensor(0)) return false;
-  const bool where = last == "where" && call.args.size() == 1 && call.kwargs.empty();
-  const bool tuple = last == "nonzero" && IsTrue(GivenArg(call, 1, {"as_tuple"}));
-  if (where || tuple) {
-    if (s_.meta(call.args[0].t).sizes.empty()) return false;
-    call.results = IndicesOf(call, call.args[0].t);
-    std::vector<Arg> items;
-    for (TraceId t : call.results) items.push_back(Arg::Tensor(t));
-    call.result = Arg::Seq(Arg::Kind::kTuple, std::move(items));
-    return true;
-  }
-  const bool get = last == "__getitem__" && call.args.size() == 2, set = last == "__setitem__" && call.args.size() == 3;
-  if (!get && !set) return false;
-  std::vector<Arg> items = call.args[1].is(Arg::Kind::kTuple) ? call.args[1].items : std::vector<Arg>{call.args[1]};
-  auto tensor = [](const Arg& x) { return x.is(Arg::Kind::kTensor); };
-  if (call.args[1].is(Arg::Kind::kList) && std::any_of(items[0].items.begin(), items[0].items.end(), tensor))
-    throw surface::Decline("a list of tensors as index, which torch takes for a tuple, with a warning");
-  StackIntegers(s_, call, items, [&](Call& made) { Lower(made); });
-  const std::optional<bool> bounds = TakeBounds(items, [&](Arg* bound) {
-    const TensorMeta& m = s_.meta(bound->t);
-    if (!m.sizes.empty() || !IsInteger(m.dtype) || IsBool(m.dtype)) return false;
-    Ref number(ItemOf(bound->t, false));
-    return number && s_.ToArg(number.get(), bound);
-  });
-  if (!bounds) return false;
-  if (*bounds) {
-    call.args[1] = call.args[1].is(Arg::Kind::kTuple) ? Arg::Seq(Arg::Kind::kTuple, items) : items[0];
-    return AsIndices(call) || (Lower(call), true);
-  }
-  // One index of one integer selects a view, as the integer itself does.
-  Arg* index = nullptr;
-  int indices = 0;
-  for (Arg& a : items) {
-    if (!a.is(Arg::Kind::kTensor)) continue;
-    const TensorMeta& m = s_.meta(a.t);
-    ++indices;
-    if (m.sizes.empty() && IsInteger(m.dtype) && !IsBool(m.dtype) && m.dtype != DType::kUInt8) index = &a;
-  }
-  if (index && indices == 1) {
-    Ref number(ItemOf(index->t, false));
-    if (!number || !s_.ToArg(number.get(), index)) return false;
-    call.args[1] = call.args[1].is(Arg::Kind::kTuple) ? Arg::Seq(Arg::Kind::kTuple, items) : items[0];
-    Lower(call);
-    return true;
-  }
-  auto is_mask = [&](const Arg& a) {
-    return a.is(Arg::Kind::kTensor) && IsBool(s_.meta(a.t).dtype) && !s_.meta(a.t).sizes.empty();
-  };
-  if (std::none_of(items.begin(), items.end(), is_mask)) return false;
-  // One number for all that a mask selects needs no size.
-  if (set && (!is_tensor(2) || s_.meta(call.args[2].t).sizes.empty())) return false;
-  // The framework refuses a mask that shares memory with what is written; its indices would not.
-  const auto root = [&](const Arg& a) { return s_.trace().tensors[a.t].base; };
-  const auto shared = [&](const Arg& a) { return is_mask(a) && root(a) == root(call.args[0]); };
-  if (set && std::any_of(items.begin(), items.end(), shared)) return false;
-  size_t consumed = 0, axis = 0;
-  for (const Arg& a : items) {
-    if (is_mask(a))
-      consumed += s_.meta(a.t).sizes.size();
-    else if (!a.is_none() && !a.is(Arg::Kind::kEllipsis))
-      ++consumed;
-  }
-  const shape::Ints sizes = s_.meta(call.args[0].t).sizes;
-  if (consumed > sizes.size()) return false;
-  std::vector<Arg> key;
-  for (const Arg& a : items) {
-    if (!is_mask(a)) {
-      key.push_back(a);
-      axis += a.is_none() ? 0 : a.is(Arg::Kind::kEllipsis) ? sizes.size() - consumed : 1;
-      continue;
-    }
-    const shape::Ints mask = s_.meta(a.t).sizes;
-    for (shape::Int n : mask)
-      if (!s_.env().Eq(n, sizes[axis++])) return false;
-    for (TraceId t : IndicesOf(call, a.t)) key.push_back(Arg::Tensor(t));
-  }
-  call.args[1] = Arg::Seq(Arg::Kind::kTuple, std::move(key));
-  Lower(call);
-  return true;
 }
 
 std::optional<shape::Int> DataSizes::New(int result, int dim, const shape::Int* most) {
@@ -678,6 +551,10 @@ bool DataSizes::Reconsider(const std::vector<TraceId>& outputs) {
   auto as_usual = [&](const shape::Guard& g) {
     return std::any_of(all_.begin(), all_.end(), [&](auto& s) { return s.usual && asks(g, s); });
   };
+  const auto needed = [&](const shape::Guard& g) {
+    return std::any_of(needed_.begin(), needed_.end(),
+                       [&](auto& n) { return n.cmp == g.cmp && n.lhs == g.lhs && n.rhs == g.rhs; });
+  };
   if (std::all_of(conditions.begin(), conditions.end(), as_usual)) return false;
   if (diag::Enabled(diag::Channel::guards_))
     for (const shape::Guard& g : conditions)
@@ -685,7 +562,7 @@ bool DataSizes::Reconsider(const std::vector<TraceId>& outputs) {
   if (!std::exchange(s_.options().guesses->measured, true)) return true;
   bool again = false;
   for (const shape::Guard& g : conditions) {
-    if (g.cmp != shape::Cmp::kEq || !(g.lhs.is_const() || g.rhs.is_const())) continue;
+    if (g.cmp != shape::Cmp::kEq || !(g.lhs.is_const() || g.rhs.is_const()) || needed(g)) continue;
     const int64_t number = g.lhs.is_const() ? g.lhs.value() : g.rhs.value();
     for (const DataSize& s : all_) {
       // To break there is cheap. That there is nothing, or one of it, is worth a version.

@@ -40,12 +40,14 @@ class DataSizes {
  private:
   bool AsIndices(Call& call);  // Masks in x[...], where(mask), nonzero(..., True) become indices.
   std::vector<TraceId> IndicesOf(const Call& like, TraceId mask);
+  void Make(Call& call);
   void Lower(Call& call);
   void Simplify(const std::vector<TraceId>& tensors, size_t first);  // By what is known now; of nodes, too.
   std::optional<shape::Int> New(int result, int dim, const shape::Int* most);
 
   Session& s_;
   std::vector<DataSize> all_, fresh_;  // `fresh_` belongs to the call that is being made.
+  std::vector<shape::Guard> needed_;   // asked by calls, which eager refuses where it is otherwise
   bool naming_ = false;                // Is Apply making a call?
 };
 

@@ -224,15 +224,22 @@ class NothingToWarnOf {
 
 }  // namespace
 
-PyObject* Guessing::Constant(TraceId t, const std::string& method) {
-  static constexpr std::string_view kMethods[] = {"item", "tolist", "__bool__", "__float__", "__int__", "__index__"};
-  if (std::find(std::begin(kMethods), std::end(kMethods), method) == std::end(kMethods) || s_.broken() ||
-      s_.vmap.open() || s_.in_custom || s_.lowering().IsHidden(t) || !IsConstant(s_.trace(), t))
-    return nullptr;
-  if (!s_.draws.empty()) return nullptr;  // A number that was drawn may have become one of the program's.
+Ref Guessing::Known(TraceId t) {
+  if (s_.broken() || s_.vmap.open() || s_.in_custom || s_.lowering().IsHidden(t) || !IsConstant(s_.trace(), t))
+    return {};
+  if (!s_.draws.empty()) return {};  // A number that was drawn may have become one of the program's.
   SuspendScope off;
   NothingToWarnOf quiet;
-  Ref tensor = RunUpTo(t), said(tensor ? PyObject_CallMethod(tensor.get(), method.c_str(), nullptr) : nullptr);
+  return RunUpTo(t);
+}
+
+PyObject* Guessing::Constant(TraceId t, const std::string& method) {
+  static constexpr std::string_view kMethods[] = {"item", "tolist", "__bool__", "__float__", "__int__", "__index__"};
+  if (std::find(std::begin(kMethods), std::end(kMethods), method) == std::end(kMethods)) return nullptr;
+  SuspendScope off;
+  Ref tensor = Known(t);
+  NothingToWarnOf quiet;
+  Ref said(tensor ? PyObject_CallMethod(tensor.get(), method.c_str(), nullptr) : nullptr);
   if (!said) PyErr_Clear();
   return said && AreNumbers(said.get()) ? said.release() : nullptr;
 }
@@ -240,7 +247,9 @@ PyObject* Guessing::Constant(TraceId t, const std::string& method) {
 bool Guessing::Sizes(Call* call) {
   bool any = false;
   for (Arg* x : SizesAmong(*call)) {
-    Ref value(Value(x->t, false));
+    const TensorMeta& m = s_.meta(x->t);  // NumPy's other integers decide the dtype of what is made of them
+    Ref value(m.framework == Framework::kTorch || m.dtype == DType::kInt64 ? Constant(x->t, "__int__") : nullptr);
+    if (!value) value = Ref(Value(x->t, false));
     if (value && PyLong_CheckExact(value.get())) {
       *x = Arg::Int(static_cast<int64_t>(PyLong_AsLongLong(value.get())));
     } else {
@@ -305,6 +314,11 @@ std::vector<Arg*> Guessing::SizesAmong(Call& call) {
   };
   for (size_t i = 1; i < call.args.size(); ++i) look(call.args[i].items);
   for (auto& [name, a] : call.kwargs) look(a.items);
+  if (call.callee.framework() == Framework::kNumpy && call.callee.Has(kSizedByNumbers)) {
+    const auto other = [&](const Arg& x) { return x.is(Arg::Kind::kTensor) && s_.meta(x.t).dtype != DType::kInt64; };
+    if (std::none_of(call.args.begin(), call.args.end(), other)) look(call.args);
+    return found;
+  }
   if (!call.callee.Has(kSizesInArguments)) return LookAtIntegers(call, size, &found), found;
   const size_t first = callees::IsTensorMethod(call.callee) ? 1 : 0;
   if (!first && !call.args.empty()) look(call.args[0].items);

@@ -60,6 +60,8 @@ class Guessing {
   // What a method without arguments says of a tensor that nothing from outside leads to, so that it says the same in
   // each run. New reference; null without an exception: something does, or it is not for this method to say.
   PyObject* Constant(TraceId t, const std::string& method);
+  // A tensor that nothing from outside leads to, so that it is the same in each run; null: something does.
+  Ref Known(TraceId t);
   Ref RunUpTo(TraceId t);  // The tensor, computed from the real inputs; null if that fails.
 
  private:

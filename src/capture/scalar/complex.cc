@@ -1,7 +1,6 @@
 // This file has the arithmetic of complex numbers, of Python's and of numpy.complex128. They are two floats each.
 #include <opcode.h>
 
-#include <cerrno>
 #include <cmath>
 
 #include "capture/scalar/values.h"
@@ -12,26 +11,6 @@ namespace {
 
 bool IsNumpy(const Val& x) {
   return x.is == Is::kComplex && x.dtype == DType::kComplex128;
-}
-
-// True: *re and *im have what Python answers.
-int64_t PythonQuotient(double a, double b, double c, double d, double* re, double* im) {
-  errno = 0;
-  const Py_complex q = _Py_c_quot({a, b}, {c, d});
-  *re = q.real, *im = q.imag;
-  return errno == 0;
-}
-// This divides as NumPy's scalarmath does, and leaves to NumPy whatever it may warn of.
-int64_t NumpyQuotient(double a, double b, double c, double d, double* re, double* im) {
-  if (c == 0 && d == 0) return 0;
-  if (std::fabs(c) >= std::fabs(d)) {
-    const double ratio = d / c, scale = 1.0 / (c + d * ratio);
-    *re = (a + b * ratio) * scale, *im = (b - a * ratio) * scale;
-  } else {
-    const double ratio = c / d, scale = 1.0 / (d + c * ratio);
-    *re = (a * ratio + b) * scale, *im = (b * ratio - a) * scale;
-  }
-  return std::isfinite(*re) && std::isfinite(*im);
 }
 
 double Hypotenuse(double a, double b) {
@@ -72,16 +51,26 @@ Element Sum(Builder& b, ScalarOp op, Element x, Element y) {
   return {Op2(b, op, x.value, y.value), Op2(b, op, x.imag, y.imag)};
 }
 
+// Both divide by the part of the divisor that lies further from 0: Python's _Py_c_quot and NumPy's scalarmath, which
+// multiplies by 1 / scale. *good: the divisor is not 0, and NumPy has nothing to warn of.
 Element Quotient(Builder& b, bool numpy, Element x, Element y, int* good) {
-  const auto address = [&](int cell) {
-    return b.Emit({.op = ScalarOp::kAddress, .type = ScalarType::kPtr, .imm = cell, .id = -2});
-  };
-  const auto cell = [&](int at) {
-    return b.Emit({.op = ScalarOp::kCell, .type = ScalarType::kF64, .imm = at, .id = -2});
-  };
-  const void* f = numpy ? reinterpret_cast<void*>(NumpyQuotient) : reinterpret_cast<void*>(PythonQuotient);
-  *good = b.Call(f, ScalarType::kBool, {x.value, x.imag, y.value, y.imag, address(b.scratch), address(b.scratch2)});
-  return {cell(b.scratch), cell(b.scratch2)};
+  const auto size = [&](int v) { return b.Op(ScalarOp::kAbs, ScalarType::kF64, v); };
+  const int real = b.Compare(ScalarOp::kGe, size(y.value), size(y.imag));
+  const auto pick = [&](int yes, int no) { return b.Op(ScalarOp::kSelect, ScalarType::kF64, real, yes, no); };
+  const int most = pick(y.value, y.imag), ratio = Op2(b, ScalarOp::kDiv, pick(y.imag, y.value), most);
+  const int first = pick(x.value, x.imag), second = pick(x.imag, x.value);
+  const int scale = Op2(b, ScalarOp::kAdd, most, Op2(b, ScalarOp::kMul, pick(y.imag, y.value), ratio));
+  const int turned = Op2(b, ScalarOp::kMul, first, ratio);
+  Element r{Op2(b, ScalarOp::kAdd, first, Op2(b, ScalarOp::kMul, second, ratio)),
+            Op2(b, ScalarOp::kSub, pick(second, turned), pick(turned, second))};
+  const int factor = numpy ? Op2(b, ScalarOp::kDiv, b.Number(1), scale) : scale;
+  *good = b.Compare(ScalarOp::kNe, most, b.Number(0));
+  for (int* part : {&r.value, &r.imag}) {
+    *part = Op2(b, numpy ? ScalarOp::kMul : ScalarOp::kDiv, *part, factor);
+    if (numpy)
+      *good = b.Op(ScalarOp::kAnd, ScalarType::kBool, *good, b.Op(ScalarOp::kFinite, ScalarType::kBool, *part));
+  }
+  return r;
 }
 
 void ExitUnlessFinite(Builder& b, Element p) {
@@ -167,7 +156,12 @@ Element ComplexArithmetic(Builder& b, ScalarOp op, Element x, Element y, int* go
 
 Val ComplexAbsolute(Builder& b, const Val& x) {
   const Element p = PartsOf(b, x);
-  const int r = b.Call(reinterpret_cast<void*>(Hypotenuse), ScalarType::kF64, {p.value, p.imag});
+  const int r = b.Emit({.op = ScalarOp::kHypot,
+                        .type = ScalarType::kF64,
+                        .a = p.value,
+                        .b = p.imag,
+                        .imm = reinterpret_cast<int64_t>(&Hypotenuse),
+                        .id = -2});
   b.ExitIf(b.Op(ScalarOp::kNot, ScalarType::kBool, b.Op(ScalarOp::kFinite, ScalarType::kBool, r)));
   return IsNumpy(x) ? NewNumpy(DType::kFloat64, r) : New(Is::kFloat, r);
 }

@@ -493,7 +493,7 @@ void Translator::CountAnew() {
 
 Translation Translator::Run() {
   out_.cells = kFirstCell;
-  scratch = 1, scratch2 = 4;
+  scratch = 1;
   rounds_ = Variable(ScalarType::kInt), others_ = Variable(ScalarType::kInt), serve_ = Variable(ScalarType::kInt);
   until_ = Variable(ScalarType::kInt);
   code.blocks.emplace_back();

@@ -185,7 +185,7 @@ class Builder {
 
   codegen::ScalarCode code;
   int block = 0;
-  int scratch = 0, scratch2 = 0;  // The cells that helpers write to.
+  int scratch = 0;  // The cell that helpers write to.
 
  protected:
   codegen::ScalarSpecials specials_;  // Those of this block that are still to be looked at.

@@ -1,0 +1,48 @@
+"""What torch's code of C++ or Python warns of, and as if from where."""
+
+import sys
+import warnings
+from threading import get_ident
+
+
+class InThisThread:
+    """In a filter of warnings it stands where a pattern does."""
+
+    def __init__(self):
+        self.thread = get_ident()
+
+    def match(self, text):
+        return get_ident() == self.thread
+
+
+def told(run):
+    """The text of what this function warns of, and where that was: (text, globals, file, line), of the frame that called the one that
+    warned. No filter of warnings is another one afterwards, and nothing was shown. None: it does not warn."""
+    before = warnings.filters
+    warnings.filters = [("error", InThisThread(), Warning, None, 0), *before]
+    try:
+        run()
+    except Warning as warning:
+        frames, at = [], warning.__traceback__
+        while at:
+            frames.append((at.tb_frame, at.tb_lineno))
+            at = at.tb_next
+        frame, line = frames[max(-2, -len(frames))]
+        return str(warning), frame.f_globals, frame.f_code.co_filename, line
+    finally:
+        warnings.filters = before
+    return None
+
+
+def of_list_index():
+    import torch
+
+    names = {"x": torch.zeros(1), "i": torch.zeros(1, dtype=torch.int64), "__name__": __name__}  # its registry dies with it
+    return told(lambda: exec("x[[i]]", names))
+
+
+def of_checkpoint(given):
+    """Without use_reentrant; or of inputs that want no gradients."""
+    x = sys.modules["torch"].zeros(1)
+    checkpoint = sys.modules["torch.utils.checkpoint"].checkpoint
+    return told(lambda: checkpoint(abs, x, use_reentrant=True) if given else checkpoint(abs, x))

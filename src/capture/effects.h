@@ -1,0 +1,13 @@
+// What the program shows or tells, which waits for the segment's exit.
+#pragma once
+
+#include "capture/session.h"
+
+namespace framejit::capture {
+
+// warnings.warn(text, category, stacklevel=level), as the innermost frame would say it. False: it cannot wait.
+bool WarnLater(Session& s, PyObject* text, PyObject* category, long level);
+// The same, as from that line.
+bool WarnLater(Session& s, PyObject* text, PyObject* category, PyObject* globals, PyObject* file, int line);
+
+}  // namespace framejit::capture

@@ -1,0 +1,196 @@
+"""What modules of GitHub projects do in one graph with torch.compile: here in one graph, with the effects that eager has."""
+
+import warnings
+
+import pytest
+
+import framejit
+
+torch = pytest.importorskip("torch")
+np = pytest.importorskip("numpy")
+pytestmark = pytest.mark.usefixtures("fresh")
+
+
+def whole(f, calls):
+    """Equal to eager for all calls, twice, in one graph each."""
+    compiled = framejit.compile(f)
+    for _ in range(2):
+        for args in calls:
+            torch.testing.assert_close(compiled(*args), f(*args), rtol=0, atol=1e-6)
+    told = framejit.cache_info(compiled)
+    assert not told["breaks"] and told["outcomes"]["run"].get("graph"), told
+    return told
+
+
+def warned(f, *args, filters="always"):
+    """What a call gives, and what it warns of: (text, category, file, line)."""
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter(filters)
+        result = f(*args)
+    return result, [(str(w.message), w.category, w.filename, w.lineno) for w in seen]
+
+
+def test_an_item_of_a_list_that_is_appended_to():
+    seen, made = [], []
+
+    def f(x):
+        seen.append(x * 2)
+        made.append(seen[-1] + 1)
+        return made[0], made[1]
+
+    def fresh():
+        seen[:], made[:] = [torch.zeros(3)], [torch.ones(3), torch.ones(3) * 2]
+
+    fresh()
+    compiled = framejit.compile(f)
+    for n in range(6):
+        first, second = compiled(torch.ones(3) * n)
+        assert first is made[0] and second is made[1] and len(seen) == n + 2 and len(made) == n + 3
+        assert made[-1].tolist() == [2.0 * n + 1] * 3
+    told = framejit.cache_info(compiled)
+    assert not told["breaks"] and told["segments"] == 1, told
+
+
+def test_an_item_that_is_not_there_before():
+    made = []
+
+    @framejit.compile
+    def f(x):
+        made.append(x + 1)
+        made.append(x + 2)
+        return made[1]
+
+    assert f(torch.zeros(2)).tolist() == [2, 2] and f(torch.ones(2)).tolist() == [2, 2]
+    assert len(made) == 4 and f(torch.ones(2)) is made[1]
+
+
+def without_diagonal(x, m):
+    n = x.shape[0]
+    return (x @ x.t()).masked_select(m).view(n, n - 1).softmax(-1)
+
+
+@pytest.mark.parametrize("called", [False, True])
+def test_sizes_that_data_must_have(called):
+    def f(x):
+        m = ~torch.eye(x.shape[0], dtype=torch.bool)
+        return without_diagonal(x, m) + without_diagonal(-x, m) if called else (x @ x.t())[m].view(-1, x.shape[0] - 1)
+
+    whole(f, [(torch.randn(4, 5),), (torch.randn(6, 5),), (torch.randn(4, 5),)])
+    mask = torch.tensor([[1, 0, 1], [0, 1, 1]]).bool()
+    whole(lambda x, m: x[m].reshape(2, -1) + torch.ones(2, 2), [(torch.randn(2, 3), mask), (torch.randn(2, 3), ~mask | mask.roll(1, 1))])
+
+
+def test_sizes_that_data_does_not_have():
+    """What eager refuses is refused at its place."""
+
+    @framejit.compile
+    def f(x, m):
+        return x[m].view(2, 2)
+
+    x = torch.arange(6.0)
+    assert f(x, x > 1).tolist() == [[2, 3], [4, 5]]
+    with pytest.raises(RuntimeError, match="shape '\\[2, 2\\]' is invalid"):
+        f(x, x > 2)
+    assert f(x, x < 4).tolist() == [[0, 1], [2, 3]]
+
+
+def test_what_is_made_of_constants_is_a_size():
+    def grid(x):
+        shape = np.array(x.shape[2:])
+        rows = np.arange(0, ((shape + 3) // 4)[0]) + 0.5
+        return torch.from_numpy(rows.astype(np.float32)) + x.mean()
+
+    whole(grid, [(torch.randn(1, 2, 16, 8),), (torch.randn(1, 2, 16, 8),)])
+
+
+@pytest.mark.parametrize("filters", ["always", "default", "ignore"])
+def test_a_list_of_tensors_as_index(filters):
+    i, j = torch.tensor([0, 2]), torch.tensor([1, 1])
+
+    def f(x):
+        x = x + 0
+        x[[i, j]] = 5.0
+        return x[[i]] * 2, x[[j, i]]
+
+    compiled, x = framejit.compile(f), torch.randn(3, 4)
+    for _ in range(3):
+        want, told = warned(f, x, filters=filters)
+        got, ours = warned(compiled, x, filters=filters)
+        assert ours == told and len(told) == {"always": 3, "default": 2, "ignore": 0}[filters]
+        assert all(torch.equal(a, b) for a, b in zip(got, want))
+    assert not framejit.cache_info(compiled)["breaks"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match="non-tuple sequence"):
+            compiled(x)
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, factor):
+        ctx.factor = factor
+        return x * factor
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.factor, None
+
+
+def test_an_instance_of_a_function_with_its_own_gradient():
+    def f(x):
+        made = Doubled()
+        return Doubled().apply(x, 2.0) + made.apply(x, 3)
+
+    compiled = framejit.compile(f)
+    for _ in range(2):
+        x, y = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
+        want, told = warned(f, x)
+        got, ours = warned(compiled, y)
+        assert ours == told and len(told) == 2 and torch.equal(got, want)
+        want.sum().backward(), got.sum().backward()
+        assert torch.equal(x.grad, y.grad)
+    assert not framejit.cache_info(compiled)["breaks"]
+
+
+@pytest.mark.parametrize("filters", ["always", "default", "ignore"])
+@pytest.mark.parametrize("wants, grad", [(True, True), (False, True), (True, False), (False, False)])
+def test_checkpoint_without_a_choice(filters, wants, grad):
+    from torch.utils.checkpoint import checkpoint
+
+    def part(x, y):
+        return torch.sin(x) * y, x + y
+
+    def f(x, y):
+        with torch.set_grad_enabled(grad):
+            a, b = checkpoint(part, x * 2, y)
+            return a + b
+
+    compiled = framejit.compile(f)
+    for _ in range(2):
+        pairs = [[torch.linspace(0, 1, 3).requires_grad_(wants), torch.ones(3)] for _ in range(2)]
+        want, told = warned(f, *pairs[0], filters=filters)
+        got, ours = warned(compiled, *pairs[1], filters=filters)
+        none = not wants or not grad  # x * 2 wants none then
+        assert ours == told and len(told) == (0 if filters == "ignore" else 1 + none)
+        assert torch.equal(got, want) and got.requires_grad == want.requires_grad
+        if want.requires_grad:
+            want.sum().backward(), got.sum().backward()
+            torch.testing.assert_close(pairs[1][0].grad, pairs[0][0].grad)
+    told = framejit.cache_info(compiled)
+    assert not told["breaks"] and told["outcomes"]["run"] == {"graph": 2}, told
+
+
+def test_checkpoint_of_inputs_without_gradients_gives_none_to_weights():
+    from torch.utils.checkpoint import checkpoint
+
+    layer = torch.nn.Linear(3, 3)
+
+    def f(x):
+        return checkpoint(layer, x, use_reentrant=True) * 2
+
+    compiled, x = framejit.compile(f), torch.randn(2, 3)
+    for _ in range(2):
+        (want, told), (got, ours) = warned(f, x), warned(compiled, x)
+        assert ours == told and not want.requires_grad and not got.requires_grad
+        torch.testing.assert_close(got, want)
+    assert not framejit.cache_info(compiled)["breaks"]
