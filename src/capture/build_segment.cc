@@ -340,7 +340,7 @@ class SegmentBuilder {
     if (std::string open = s_.modes.StillOpen(); !open.empty()) why = std::move(open);
     if (std::string early = SetTooEarly(s_, recipe().outputs); !early.empty()) why = std::move(early);
     if (!recipe().why().empty()) why = recipe().why();
-    if (why.empty() && !seg_->exit.PutInOrder()) why = "an iterator that is put into what it iterates over";
+    if (why.empty() && !seg_->exit.PutInOrder()) why = "an iterator over what is written, to which its place is lost";
   }
 
   void Reconsider() {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <functional>
 
 #include "capture/builtins.h"
@@ -403,6 +404,7 @@ int Recipe::AddBuiltin(PyObject* o) {
     if (reduced && PyTuple_Check(reduced.get()) && PyTuple_GET_SIZE(reduced.get()) >= 2) {
       RecipeNode n{RecipeNode::kReduce};
       n.iterates = PyIter_Check(o);
+      n.notices = strstr(t->tp_name, "_deque_") != nullptr;
       PyObject* state = PyTuple_GET_SIZE(reduced.get()) > 2 ? PyTuple_GET_ITEM(reduced.get(), 2) : Py_None;
       PyObject* parts[] = {PyTuple_GET_ITEM(reduced.get(), 0), PyTuple_GET_ITEM(reduced.get(), 1), state};
       bool ok = AddAll(parts, 3, &n.children);
@@ -512,9 +514,14 @@ int Recipe::AddFresh(PyObject* o) {
 }
 
 int Recipe::AddIterator(PyObject* iterator, PyObject* container) {
+  struct Iterator {  // Objects/dictobject.c and Objects/setobject.c begin so.
+    PyObject_HEAD PyObject* container;
+    Py_ssize_t used;
+  };
   Py_ssize_t left = PyObject_LengthHint(iterator, -1);
   Py_ssize_t all = PyDict_Check(container) ? PyDict_GET_SIZE(container) : PySet_GET_SIZE(container);
-  if (left < 0 || left > all) return PyErr_Clear(), Fail(std::string("a ") + Py_TYPE(iterator)->tp_name);
+  if (left < 0 || left > all || reinterpret_cast<Iterator*>(iterator)->used != all)  // It changed behind the iterator.
+    return PyErr_Clear(), Fail(std::string("a ") + Py_TYPE(iterator)->tp_name);
   const char* method = Py_TYPE(iterator) == &PyDictIterValue_Type  ? "values"
                        : Py_TYPE(iterator) == &PyDictIterItem_Type ? "items"
                                                                    : nullptr;

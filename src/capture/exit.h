@@ -40,6 +40,7 @@ struct RecipeNode {
   int dict = -1;              // kInstance: node of its __dict__, -1 none
   int items = -1;             // kInstance of a dict/list/tuple subclass: node of its contents
   bool iterates = false;      // Is it an iterator?
+  bool notices = false;       // Does it refuse to go on once what it iterates over was written?
   bool late = false;          // It is made behind the writes of the exit (PutInOrder).
 };
 

@@ -54,6 +54,7 @@ bool Exit::PutInOrder() {
   const std::vector<bool> changed = writes(true);
   for (size_t i = 0; i < nodes.size(); ++i) {
     RecipeNode& n = nodes[i];
+    if (n.notices && changed[i]) return false;
     n.late = (n.iterates && changed[i]) || IsLate(n.dict) || IsLate(n.items) ||
              std::any_of(n.children.begin(), n.children.end(), [&](int child) { return IsLate(child); });
     late |= n.late;

@@ -99,3 +99,58 @@ def test_an_iterator_over_a_dict_that_is_written(fresh):
     compiled, x = fresh.compile(f), torch.zeros(3)
     for _ in range(3):
         assert compiled(x, {"z": 1, "y": 2}) == f(x, {"z": 1, "y": 2})
+
+
+def grown(x, held):
+    add = held.add if isinstance(held, set) else lambda k: held.update({k: 1}) if isinstance(held, dict) else held.append(k)
+    add(5)
+    it = iter(held)
+    next(it)
+    add(6)
+    if x[0] > 7:
+        pass
+    return next(it)
+
+
+def replaced(x, held):
+    it = iter(held)
+    next(it)
+    held[0] = 5
+    if x[0] > 7:
+        pass
+    return list(it)
+
+
+def emptied(x, held):
+    it = iter(held)
+    next(it)
+    held.pop()
+    if x[0] > 7:
+        pass
+    return list(it)
+
+
+def last_round(x, held):
+    found = []
+    for k in held:
+        found.append(k)
+        if x[0] > 7:
+            pass
+    return found
+
+
+@pytest.mark.parametrize("f", [grown, replaced, emptied, last_round], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("kind", [list, collections.deque, dict.fromkeys, set], ids=["list", "deque", "dict", "set"])
+def test_an_iterator_that_notices(f, kind, fresh):
+    """What is written behind an iterator's back ends it with eager's error, or is no change to it."""
+    compiled, x = fresh.compile(f), torch.zeros(3)
+    for _ in range(3):
+        results = []
+        for run in (f, compiled):
+            held = kind([0, 1, 2])
+            try:
+                result = run(x, held)
+            except (RuntimeError, TypeError) as e:
+                result = str(e)
+            results.append((result, list(held)))
+        assert results[0] == results[1]
