@@ -175,7 +175,6 @@ print("done")
 
 def faulty_library(folder):
     """Builds it; what LD_PRELOAD is to be set to, or None without a C compiler."""
-    import os
     import shutil
     import subprocess
 
@@ -184,4 +183,4 @@ def faulty_library(folder):
         return None
     (folder / "faulty.c").write_text(FAULTY_HYPOT)
     subprocess.run([cc, "-O1", "-fno-builtin", "-shared", "-fPIC", "-o", folder / "faulty.so", folder / "faulty.c", "-ldl", "-lm"], check=True)
-    return " ".join([*os.environ.get("LD_PRELOAD", "").split(), str(folder / "faulty.so")])  # behind a sanitizer's
+    return str(folder / "faulty.so")

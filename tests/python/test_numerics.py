@@ -23,6 +23,8 @@ def run(folder, *command, **env):
 @pytest.fixture(scope="module")
 def faulty(tmp_path_factory):
     """(folder with program.py, LD_PRELOAD, the planted line)."""
+    if "libasan" in os.environ.get("LD_PRELOAD", ""):
+        pytest.skip("the planted library knows its caller by the frames, of which a sanitizer has others")
     folder = tmp_path_factory.mktemp("faulty")
     library = planted.faulty_library(folder)
     if library is None:
