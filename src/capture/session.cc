@@ -392,6 +392,15 @@ static bool IsOneOfEquals(PyObject* o) {
 PyObject* Session::FromOutside(PyObject* o, const Source* s, bool used) {
   if (later && !ReadLater(o, s)) return nullptr;
   if (IsPrimitive(o) || IsTupleOfPrimitives(o)) {
+    // Where it goes out it is read there again. One that is found in two places is that object in both.
+    const auto note_found = [&](PyObject* seen) {
+      const auto [first, added] = tuples_.try_emplace(seen, s);
+      if (added) return Keep(Py_NewRef(seen));
+      if (first->second == s) return;
+      guard::Row row{guard::Kind::kSameObject, s, first->second};
+      row.here = true;
+      guards_->Add(std::move(row));
+    };
     if (PyTuple_CheckExact(o)) {  // by value, item by item: tuples are rebuilt by callers
       Ref seen(PyTuple_New(PyTuple_GET_SIZE(o)));
       bool symbols = false;
@@ -409,7 +418,7 @@ PyObject* Session::FromOutside(PyObject* o, const Source* s, bool used) {
         symbols |= x != item;
       }
       PyObject* as_seen = symbols ? seen.get() : o;
-      if (s->kind != SourceKind::kConst && tuples_.try_emplace(as_seen, s).second) Keep(Py_NewRef(as_seen));
+      if (s->kind != SourceKind::kConst) note_found(as_seen);
       if (symbols) return MarkFresh(seen.release());
     } else {
       if (PyObject* symbol = used && !late.contains(s) ? SymbolOf(o, s) : nullptr) return symbol;
@@ -420,9 +429,8 @@ PyObject* Session::FromOutside(PyObject* o, const Source* s, bool used) {
       guards_->Add(std::move(row));
       if (PyFloat_CheckExact(o) && std::isnan(PyFloat_AS_DOUBLE(o)))
         NoteObject(*guards_, origins_, keep_, o, s);
-      else if (IsOneOfEquals(o) && s->kind != SourceKind::kConst && !late.contains(s) &&
-               tuples_.try_emplace(o, s).second)
-        Keep(Py_NewRef(o));
+      else if (IsOneOfEquals(o) && s->kind != SourceKind::kConst && !late.contains(s))
+        note_found(o);
     }
     Py_INCREF(o);
     return o;

@@ -406,3 +406,16 @@ def test_an_equal_value_of_another_call_is_that_object(make, fresh):
         _, alone, items, table = f(np.ones(2), value)
         assert alone is value and items[0] is value and next(iter(table)) is value and table[value] is value
     assert fresh.cache_info(f)["captures"] - fresh.cache_info(f)["recompiles"] == 1
+
+
+@pytest.mark.parametrize("make", [lambda: "".join(["ab", "c!"]), lambda: complex(1, 2), lambda: bytes([3, 4]), lambda: float("2.5"), lambda: (1, float("2.5"))])
+def test_equal_values_from_two_places_are_the_object_of_each(make, fresh):
+    np = pytest.importorskip("numpy")
+    f = fresh.compile(lambda a, v, w: (a * 2, v, [w], (v, w)))
+    for same in (True, False, True, False):
+        v = make()
+        w = v if same else make()
+        _, alone, items, both = f(np.ones(2), v, w)
+        assert alone is v and items[0] is w and both[0] is v and both[1] is w
+    info = fresh.cache_info(f)
+    assert info["recompiles"] == 1 and info["breaks"] == 0
