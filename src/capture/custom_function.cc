@@ -373,8 +373,8 @@ bool CustomCall::AsItIs(PyObject* backward) {
   std::vector<PyObject*> given = Given();
   if (!likes || !count || !number || given.empty()) return false;
   s_.modes.now.autocast = {};
-  PyObject* first[] = {backward, number.get(), count.get(), names.get(), values.get(),
-                       wanting,        held.get(),   likes.get()};
+  PyObject* first[] = {backward,     number.get(), count.get(), names.get(),
+                       values.get(), wanting,      held.get(),  likes.get()};
   given.insert(given.begin(), std::begin(first), std::end(first));
   result_ = Ref(s_.CallFramework(callees::kOwnBackward, given.data(), static_cast<Py_ssize_t>(given.size()), nullptr));
   if (!result_) return false;
