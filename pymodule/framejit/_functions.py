@@ -70,19 +70,23 @@ def holder(objects):
     return lambda: objects
 
 
-def own_backward(function, number, count, names, values, held, likes, *grads):
+def own_backward(function, number, count, names, values, wanting, held, likes, *grads):
     """What a backward function of the program's gives when it is called as it is, for the arguments that want gradients: likes has (number, shape,
-    dtype) of each, of `count` arguments. number: of the call. names, values, held: the attributes of its context."""
+    dtype) of each, of `count` arguments. number: of the call. names, values, held: the attributes of its context. wanting: which tensors of the values
+    want gradients there."""
     import torch
 
     if any(g.is_meta for g in grads if g is not None):
         return tuple(torch.empty(shape, dtype=dtype, device="meta") for _, shape, dtype in likes)
     context = Later()
-    vars(context).update(zip(names, values), **(held() if held else {}))
+    leaves = []
+    vars(context).update(zip(names, _wanting(values, wanting, leaves)), **(held() if held else {}))
     own = [g if g is None else g.detach() for g in grads]
     before = _references(own)
     result = function(context, *own)
     del context
+    if any(x.grad is not None for x in leaves):
+        raise RuntimeError(f"framejit: {function.__qualname__} calls backward() through tensors of its context: detach them there")
     made = list(result) if isinstance(result, tuple) else [result]
     wanted = [made[i] if i < len(made) else None for i, _, _ in likes]
     usual = [isinstance(g, torch.Tensor) and g.layout == torch.strided and _expands(shape, g.shape) for g, (_, shape, _) in zip(wanted, likes)]
@@ -100,6 +104,8 @@ def own_backward(function, number, count, names, values, held, likes, *grads):
     gradients = []
     for i, shape, dtype in likes:
         g, made[i] = made[i], None
+        if g.requires_grad:
+            g = g.detach().clone()
         if g.shape != tuple(shape):  # as the framework's engine
             g = g.sum_to_size(shape)
         g = [g if g.dtype == dtype else g.to(dtype)]
@@ -108,6 +114,14 @@ def own_backward(function, number, count, names, values, held, likes, *grads):
         memory.add(g[0].untyped_storage().data_ptr())
         gradients += g
     return tuple(gradients)
+
+
+def _wanting(value, wanting, leaves):
+    """This value, of which those tensors want gradients as what forward was given did."""
+    if wanting is True:
+        leaves.append(value.detach().requires_grad_())
+        return leaves[-1]
+    return type(value)(_wanting(*pair, leaves) for pair in zip(value, wanting)) if wanting else value
 
 
 def _expands(shape, to):

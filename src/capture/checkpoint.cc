@@ -59,10 +59,13 @@ bool SelectsAlone(Session& s, PyObject* context) {
   return function && function.get() == Part("create_selective_checkpoint_contexts");
 }
 
-bool NoneOf(PyObject* o, const std::vector<PyObject*>& given) {
-  if (!PyTuple_CheckExact(o)) return std::find(given.begin(), given.end(), o) == given.end();
+// Results of torch's reentrant form where it records nothing: they want no gradients, and are none of what it was
+// given.
+bool NoneTracked(Session& s, PyObject* o, const std::vector<PyObject*>& given) {
+  if (!PyTuple_CheckExact(o))
+    return std::find(given.begin(), given.end(), o) == given.end() && !(IsTensor(o) && WantsGradient(s, o));
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i)
-    if (!NoneOf(PyTuple_GET_ITEM(o, i), given)) return false;
+    if (!NoneTracked(s, PyTuple_GET_ITEM(o, i), given)) return false;
   return true;
 }
 
@@ -141,7 +144,8 @@ PyObject* CaptureSemantics::CallCheckpoint(PyObject* const* args, Py_ssize_t nar
     absl::Cleanup back = [&, grad = s_.modes.now.grad] { s_.modes.now.grad = grad; };
     s_.modes.now.grad &= !without;  // so torch calls the function there
     Ref result(Call(args[0], given.data(), positional, keywords));
-    if (result && without && !NoneOf(result.get(), given)) return refuse("a result that is an input");
+    if (result && reentrant && !NoneTracked(s_, result.get(), given))
+      return refuse("a result that is an input or wants gradients");
     return result.release();
   }
   const std::vector<PyObject*> before = Pending(s_);

@@ -81,6 +81,7 @@ class CustomCall {
   bool Backward(PyObject* backward);
   bool TakeGradients();
   bool StateOf(Ref* names, Ref* values, Ref* held);
+  PyObject* Wanting(PyObject* o);
   bool AsItIs(PyObject* backward);
   PyObject* Reduced(PyObject* gradient, const shape::Ints& sizes);  // borrowed; null: Break or an exception
   bool Bind(framejit::Call* call);
@@ -331,6 +332,23 @@ bool CustomCall::StateOf(Ref* names, Ref* values, Ref* held) {
   return *names && *values && *held;
 }
 
+// Which tensors of this want gradients: True for one, a tuple for what holds some, else False. Borrowed.
+PyObject* CustomCall::Wanting(PyObject* o) {
+  if (!(o = s_.Resolve(o))) return nullptr;
+  if (IsTensor(o)) return s_.meta(AsTensor(o)->id).requires_grad ? Py_True : Py_False;
+  if (!PyTuple_CheckExact(o) && !PyList_CheckExact(o)) return Py_False;
+  std::vector<PyObject*> items;
+  bool any = false;
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i) {
+    items.push_back(Wanting(PySequence_Fast_GET_ITEM(o, i)));
+    if (!items.back()) return nullptr;
+    any |= items.back() != Py_False;
+  }
+  if (!any) return Py_False;
+  held_.emplace_back(sem_.BuildTuple(items.data(), static_cast<Py_ssize_t>(items.size())));
+  return held_.back().get();
+}
+
 // The backward is not captured: a call of the graph runs it as it is, when the pass does, and gives the gradients.
 bool CustomCall::AsItIs(PyObject* backward) {
   const Origin* origin = s_.Find(backward);
@@ -348,12 +366,15 @@ bool CustomCall::AsItIs(PyObject* backward) {
     if (!held_.back()) return false;
     wanted.push_back(held_.back().get());
   }
+  PyObject* wanting = Wanting(values.get());
+  if (!wanting) return false;
   Ref likes(sem_.BuildTuple(wanted.data(), static_cast<Py_ssize_t>(wanted.size()))), count(PyLong_FromSsize_t(nargs_));
   Ref number(PyLong_FromSize_t(custom_.tensors));  // as the trace's call has it (EndCustom)
   std::vector<PyObject*> given = Given();
   if (!likes || !count || !number || given.empty()) return false;
   s_.modes.now.autocast = {};
-  PyObject* first[] = {backward, number.get(), count.get(), names.get(), values.get(), held.get(), likes.get()};
+  PyObject* first[] = {backward,     number.get(), count.get(), names.get(),
+                       values.get(), wanting,      held.get(),  likes.get()};
   given.insert(given.begin(), std::begin(first), std::end(first));
   result_ = Ref(s_.CallFramework(callees::kOwnBackward, given.data(), static_cast<Py_ssize_t>(given.size()), nullptr));
   if (!result_) return false;

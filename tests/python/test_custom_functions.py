@@ -1135,3 +1135,53 @@ def test_branches_on_what_a_forward_writes_or_draws(fresh):
                 y = g(x, writes)
                 results.append((y, torch.autograd.grad(y.sum(), x), torch.rand(1)))
             torch.testing.assert_close(results[0], results[1])
+
+
+class Again(torch.autograd.Function):
+    """What checkpoints of many programs are: backward runs the function again on inputs that want gradients as those did."""
+
+    @staticmethod
+    def forward(ctx, run, x, y):
+        ctx.run, ctx.more = run, [y]
+        ctx.save_for_backward(x)
+        return run(x, y)
+
+    @staticmethod
+    def backward(ctx, g):
+        given = [t.detach().requires_grad_(t.requires_grad) for t in (*ctx.saved_tensors, *ctx.more)]
+        with torch.enable_grad():
+            made = ctx.run(*given)
+        torch.autograd.backward([made], [g])
+        return None, *[t.grad for t in given]
+
+
+class Through(Again):
+    @staticmethod
+    def backward(ctx, g):
+        with torch.enable_grad():
+            made = ctx.run(*ctx.saved_tensors, *ctx.more)
+        made.backward(g)
+        return None, g, None
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_saved_tensors_want_gradients_in_a_backward_that_is_not_captured(wanted):
+    def f(x, y):
+        return Again.apply(lambda a, b: torch.sin(a) * b, x * 1, y).sum()
+
+    compiled = framejit.compile(f)
+    for n in (3, 3, 4):
+        x, y = torch.linspace(0, 1, n, requires_grad=True), torch.ones(n, requires_grad=wanted)
+        want = torch.autograd.grad(f(x, y), (x, y) if wanted else x)
+        got = torch.autograd.grad(compiled(x, y), (x, y) if wanted else x)
+        for a, b in zip(got, want):
+            torch.testing.assert_close(a, b)
+            assert not a.requires_grad
+    assert not framejit.cache_info(compiled)["breaks"]
+
+
+def test_a_backward_through_saved_tensors_is_refused():
+    """In eager it would add to the gradients of what they were made of."""
+    compiled = framejit.compile(lambda x, y: Through.apply(torch.mul, x, y).sum())
+    with pytest.raises(RuntimeError, match="detach them there"):
+        compiled(torch.ones(3, requires_grad=True), torch.ones(3)).backward()

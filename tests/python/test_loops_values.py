@@ -477,6 +477,20 @@ def test_quotients_of_complex_arrays():
     check(program, (a, b, b.copy()), (a, b.real + 0j, b.copy()), (a * 1e300, b * 1e-200, b.copy()), (a, b * (b.real > 1), b.copy()))
 
 
+def test_quotients_of_complex_arrays_that_are_almost_too_large():
+    """NumPy tells of the divisor's scale, which is too large where the quotients are not."""
+
+    def program(a, b, out):
+        for i in range(len(a)):
+            if a[i, 0].real != 3:
+                out[i] = out[i - 1] - a[i] / b[i]
+        return out
+
+    a, b = complex_matrix(20, 7), complex_matrix(20, 7)
+    b[15] = complex(1e308, 1e308)
+    check(program, (a, b, b.copy()), (a, np.where(b.real > 1, math.inf, b), b.copy()))
+
+
 def distances(a, bounds, out):
     for i in range(len(a)):
         z = complex(a[i, 0], a[i, 1])

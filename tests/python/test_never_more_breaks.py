@@ -180,6 +180,32 @@ def test_checkpoint_without_a_choice(filters, wants, grad):
     assert not told["breaks"] and told["outcomes"]["run"] == {"graph": 2}, told
 
 
+@pytest.mark.parametrize("off", [False, True])
+def test_checkpoint_that_records_nothing_gives_results_of_its_own(off):
+    """torch's reentrant form detaches what its function gives."""
+    from torch.utils.checkpoint import checkpoint
+
+    weight = torch.ones(3, requires_grad=True)
+
+    def on(x):
+        with torch.enable_grad():
+            return x * weight
+
+    def f(x):
+        with torch.set_grad_enabled(not off):
+            y = checkpoint(on, x if off else x.detach(), use_reentrant=True)
+            z = checkpoint(lambda v: v, x if off else x.detach(), use_reentrant=True)
+        return y, z, z is x
+
+    compiled = framejit.compile(f)
+    for _ in range(3):
+        x = torch.randn(3, requires_grad=True)
+        (want, told), (got, ours) = warned(f, x), warned(compiled, x)
+        assert ours == told and got[2] == want[2]
+        for a, b in zip(got[:2], want[:2]):
+            assert torch.equal(a, b) and a.requires_grad == b.requires_grad and a.grad_fn is None
+
+
 def test_checkpoint_of_inputs_without_gradients_gives_none_to_weights():
     from torch.utils.checkpoint import checkpoint
 

@@ -65,10 +65,13 @@ Element Quotient(Builder& b, bool numpy, Element x, Element y, int* good) {
             Op2(b, ScalarOp::kSub, pick(second, turned), pick(turned, second))};
   const int factor = numpy ? Op2(b, ScalarOp::kDiv, b.Number(1), scale) : scale;
   *good = b.Compare(ScalarOp::kNe, most, b.Number(0));
+  const auto finite = [&](int v) {
+    *good = b.Op(ScalarOp::kAnd, ScalarType::kBool, *good, b.Op(ScalarOp::kFinite, ScalarType::kBool, v));
+  };
+  if (numpy) finite(scale);  // 1 over one that is too large is 0, and so is what is multiplied by it
   for (int* part : {&r.value, &r.imag}) {
     *part = Op2(b, numpy ? ScalarOp::kMul : ScalarOp::kDiv, *part, factor);
-    if (numpy)
-      *good = b.Op(ScalarOp::kAnd, ScalarType::kBool, *good, b.Op(ScalarOp::kFinite, ScalarType::kBool, *part));
+    if (numpy) finite(*part);
   }
   return r;
 }
