@@ -18,8 +18,9 @@ class InThisThread:
 def told(run):
     """The text of what this function warns of, and where that was: (text, globals, file, line), of the frame that called the one that
     warned. No filter of warnings is another one afterwards, and nothing was shown. None: it does not warn."""
-    before = warnings.filters
-    warnings.filters = [("error", InThisThread(), Warning, None, 0), *before]
+    here = InThisThread()
+    filters, ours = warnings.filters, ("error", here, Warning, None, 0)
+    filters.insert(0, ours)  # not a list in its place: what other threads do to it meanwhile stays
     try:
         run()
     except Warning as warning:
@@ -30,7 +31,9 @@ def told(run):
         frame, line = frames[max(-2, -len(frames))]
         return str(warning), frame.f_globals, frame.f_code.co_filename, line
     finally:
-        warnings.filters = before
+        here.thread = None  # some other list may have it now
+        if ours in filters:
+            filters.remove(ours)
     return None
 
 

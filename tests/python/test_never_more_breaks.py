@@ -220,3 +220,26 @@ def test_checkpoint_of_inputs_without_gradients_gives_none_to_weights():
         assert ours == told and not want.requires_grad and not got.requires_grad
         torch.testing.assert_close(got, want)
     assert not framejit.cache_info(compiled)["breaks"]
+
+
+def test_what_torch_warns_of_is_asked_beside_the_filters_of_others():
+    """A filter that another thread adds meanwhile stays, and a copy of the filters raises nothing later."""
+    from framejit import _warns
+
+    copies = []
+
+    def run():
+        warnings.filterwarnings("ignore", message="of another thread")
+        copies.append(warnings.filters[:])
+        warnings.warn_explicit("asked", UserWarning, "file", 1)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        before, own = warnings.filters, warnings.filters[:]
+        assert _warns.told(lambda: warnings.warn("heard", stacklevel=1))[0] == "heard" and warnings.filters == own
+        assert _warns.told(run)[0] == "asked"
+        assert warnings.filters is before and len(before) == len(own) + 1 and before[0][1].match("of another thread")
+        warnings.filters[:] = copies[0]
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.warn("later", stacklevel=1)
+        assert len(seen) == 1
