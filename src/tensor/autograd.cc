@@ -67,12 +67,6 @@ PyObject* SegmentHook::Link(PyObject* head, int part, PyObject* link, PyObject* 
   return result ? Py_NewRef(PyTuple_GET_ITEM(result.get(), 0)) : nullptr;
 }
 
-// Hangs a tensor on a node of its own that hands its gradient on, in place.
-static Ref GiveNode(PyObject* tensor) {
-  static PyObject* const lift = ResolveCallee("torch.ops.aten.lift.default._op");
-  return Ref(lift ? PyObject_CallOneArg(lift, tensor) : nullptr);
-}
-
 // [states of the generators or None, for each input a copy or None]; null: a replay needs neither.
 PyObject* SegmentHook::Before(PyObject* const* inputs) {
   std::optional<ModeSwitch> mode;
@@ -216,9 +210,8 @@ int SegmentHook::HangResults(PyObject* state, PyObject* const* outputs, const st
       continue;
     }
     PyObject* handed_out = outputs[PlaceOf(i)];
-    Ref own = routed[i]    ? Route(state, i, routed[i].get(), handed_out, results.data(), groups)
-              : IsAlone(i) ? GiveNode(handed_out)
-                           : Ref::Borrow(handed_out);
+    Ref own =
+        routed[i] ? Route(state, i, routed[i].get(), handed_out, results.data(), groups) : Ref::Borrow(handed_out);
     if (!own) return -1;
     Py_SETREF(made[i], own.release());
     results[i] = made[i];

@@ -151,3 +151,26 @@ def test_hooks_of_results_that_inputs_reach_in_part_are_called_in_order(fresh):
         sum(r.sum() for r in results).backward()
         orders.append(seen)
     assert orders == [[2, 1, 0]] * 2
+
+
+def test_a_hook_is_never_told_none(fresh):
+    """A second derivative leads to the results' nodes, also to that of one of which it is not made: the hook there is not called."""
+
+    def f(x, w):
+        return x.sum() * w, (x.mean() * 3).relu()
+
+    told = []
+    for run in (f, fresh.compile(f)):
+        torch.manual_seed(0)
+        x, w = (torch.rand(3, 3, dtype=torch.float64, requires_grad=True) for _ in range(2))
+        y, z = run(x, w)
+        seen = []
+        z.register_hook(lambda g, seen=seen: seen.append(g.clone()))
+        y.retain_grad()
+        (y.sum() + z.sum()).backward(retain_graph=True)
+        (g,) = torch.autograd.grad((y * y).sum(), [x], create_graph=True)
+        (y.sum() + g.sum()).backward(retain_graph=True)
+        (g,) = torch.autograd.grad((y * y).sum(), [y], create_graph=True)
+        (y.sum() + g.sum()).backward()
+        told.append([*seen, x.grad, w.grad, y.grad])
+    torch.testing.assert_close(told[1], told[0])
