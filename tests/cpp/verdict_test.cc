@@ -2,6 +2,11 @@
 #include "capture/policy/verdict.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
+
+#include <thread>
+
+#include "capture/now.h"
 
 namespace framejit::capture {
 namespace {
@@ -44,6 +49,29 @@ TEST(Verdict, LongCalls) {
   EXPECT_EQ(Of(std::vector(4, 1e-3), std::vector(4, 1e-3)), Verdict::kMore);
   EXPECT_EQ(Of(std::vector(7, 1e-3), std::vector(7, 1e-3)), Verdict::kLeave);
   EXPECT_EQ(Of(std::vector(7, .96e-3), std::vector(7, 1e-3)), Verdict::kKeep);
+}
+
+TEST(Waited, IsWhatOtherThreadsTakeOfTheOnlyProcessor) {
+  cpu_set_t before, one;
+  ASSERT_EQ(sched_getaffinity(0, sizeof before, &before), 0);
+  int first = 0;
+  while (!CPU_ISSET(first, &before)) ++first;
+  CPU_ZERO(&one);
+  CPU_SET(first, &one);
+  ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+  const double alone = Waited();
+  std::jthread other([](std::stop_token stop) {
+    while (!stop.stop_requested()) {
+    }
+  });
+  const double start = Now();
+  while (Now() - start < .2) {
+  }
+  const double waited = Waited() - alone;
+  sched_setaffinity(0, sizeof before, &before);
+  if (Waited() == 0) GTEST_SKIP() << "this kernel does not count it";
+  EXPECT_GT(waited, .02);
+  EXPECT_LT(waited, Now() - start);
 }
 
 }  // namespace

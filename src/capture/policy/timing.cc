@@ -148,12 +148,15 @@ Timing::Turn Timing::Choose(Compiled& compiled, PyObject* const* args, Py_ssize_
   turn.captures = compiled.captures;
   turn.loops = compiled.scalar_loops;
   turn.mapped = runtime::ArenaPool::Get().mapped();
+  // What other programs have kept this thread from is not the call's time.
+  if (!c->seconds.compiled.empty() && Best(c->seconds.compiled) >= kShortCall) turn.waited = Waited();
   turn.start = Now();
   return turn;
 }
 
 void Timing::Ended(Compiled& compiled, const Turn& turn, PyObject* result) {
-  const double seconds = Now() - turn.start;
+  const double wall = Now() - turn.start;
+  const double seconds = turn.waited < 0 ? wall : wall - (Waited() - turn.waited);
   Class* c = Find(turn.key);
   if (!c || c->state != State::kMeasuring || !result) return;
   if (LeadsGradients(result) && !Measurable(compiled)) {
