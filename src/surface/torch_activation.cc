@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "rules/decompose.h"
-#include "surface/library_gelu.h"
+#include "surface/library_facts.h"
 #include "surface/rows.h"
 
 namespace framejit::surface {

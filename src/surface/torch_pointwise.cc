@@ -6,6 +6,7 @@
 
 #include "rules/compose.h"
 #include "rules/decompose.h"
+#include "surface/library_facts.h"
 #include "surface/rows.h"
 #include "surface/views.h"
 
@@ -92,11 +93,14 @@ Outs WideOnly(Scope& s) {
   return F(s);
 }
 
+bool (*ask_numpy)() = nullptr;
+
 Outs SameUnary(Scope& s) {
   Operand x = s.tensor(0);
   DType t = x.meta->dtype;
   if (IsBool(t)) Scope::Skip();
   bool rounding = s.row.op == Op::kCeil || s.row.op == Op::kFloor || s.row.op == Op::kTrunc || s.row.op == Op::kRound;
+  if (rounding && IsInteger(t) && !s.torch() && s.row.op != Op::kRound && ask_numpy && !ask_numpy()) Scope::Skip();
   if (rounding && IsInteger(t)) return s.Elementwise(x.value, {&x, 1});
   if (!IsSigned(t) && IsInteger(t)) {
     if (s.row.op == Op::kAbs) return s.Elementwise(x.value, {&x, 1});
@@ -676,6 +680,10 @@ constexpr Row kRows[] = {
 #undef BINARY
 
 }  // namespace
+
+void AskNumpyKeepsIntegers(bool (*ask)()) {
+  ask_numpy = ask;
+}
 
 std::span<const Row> PointwiseRows() {
   return kRows;

@@ -69,6 +69,20 @@ def test_conversions(fresh, np, to):
         check(fresh, np, lambda x: x.astype(to), np.full(5, value))
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint16", "int32", "int64", "uint64"])
+def test_rounding_of_integers_has_the_type_of_this_numpy(fresh, np, dtype):
+    """NumPy 2.1 leaves integers as they are; before, these are floats."""
+    a = np.arange(1, 7).astype(dtype)
+
+    def f(a):
+        return np.floor(a), np.ceil(a + 1), np.trunc(a), np.fix(a), np.round(a)
+
+    g = fresh.compile(f)
+    for _ in range(2):
+        assert [(v.dtype, v.tolist()) for v in f(a)] == [(v.dtype, v.tolist()) for v in g(a)]
+    assert fresh.cache_info(g)["segments"] > 0
+
+
 def test_errors_before_a_library_call(fresh, np):
     check(fresh, np, lambda x, y: (np.log(x).sum() + (y @ y)).sum(), np.array([0.0, 1.0]), np.ones((3, 3)))
 

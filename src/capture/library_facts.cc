@@ -1,6 +1,4 @@
-// Torch is asked once for each type that is used what its gelu makes of special values: which code its library runs
-// depends on the CPU and on the environment (ONEDNN_MAX_CPU_ISA).
-#include "surface/library_gelu.h"
+#include "surface/library_facts.h"
 
 #include <map>
 
@@ -12,6 +10,8 @@
 namespace framejit::capture {
 namespace {
 
+// Torch is asked once for each type that is used what its gelu makes of special values: which code its library runs
+// depends on the CPU and on the environment (ONEDNN_MAX_CPU_ISA).
 surface::LibraryGelu Find(DType t) {
   surface::LibraryGelu found;
   const SuspendScope off;
@@ -24,13 +24,27 @@ surface::LibraryGelu Find(DType t) {
   return found;
 }
 
-surface::LibraryGelu Ask(DType t) {
+surface::LibraryGelu AskGelu(DType t) {
   static std::map<DType, surface::LibraryGelu> known;  // The GIL protects it. Asking may let another thread in.
   if (const auto at = known.find(t); at != known.end()) return at->second;
   return known.emplace(t, Find(t)).first->second;
 }
 
-[[maybe_unused]] const bool registered = (surface::AskLibraryGelu(Ask), true);
+bool AskFloor() {
+  static int keeps = -1;  // The GIL protects it.
+  if (keeps < 0) {
+    const SuspendScope off;
+    tensor::SavedError saved;
+    Ref module(tensor::Import("numpy")), floor(module ? PyObject_GetAttrString(module.get(), "floor") : nullptr);
+    Ref types(floor ? PyObject_GetAttrString(floor.get(), "types") : nullptr), integers(PyUnicode_FromString("l->l"));
+    keeps = !types || !integers || PySequence_Contains(types.get(), integers.get());
+    PyErr_Clear();
+  }
+  return keeps != 0;
+}
+
+[[maybe_unused]] const bool registered =
+    (surface::AskLibraryGelu(AskGelu), surface::AskNumpyKeepsIntegers(AskFloor), true);
 
 }  // namespace
 }  // namespace framejit::capture

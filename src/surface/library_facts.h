@@ -1,0 +1,19 @@
+// What differs between the libraries that a framework has, or between its releases. Each is asked when it is needed;
+// where nobody answers, the newest release without special cases is meant.
+#pragma once
+
+#include "framejit/dtype.h"
+
+namespace framejit::surface {
+
+// The framework's gelu on CPUs is a library's (oneDNN's), whose code differs from CPU to CPU at special values.
+struct LibraryGelu {
+  bool infinity_is_nan = false;   // Is gelu(inf) not a number?
+  bool no_negative_zero = false;  // Is gelu(-0.0) 0.0, without the sign?
+};
+void AskLibraryGelu(LibraryGelu (*ask)(DType));
+
+// Do NumPy's floor, ceil and trunc leave integers as they are? Before 2.1 their results are floats.
+void AskNumpyKeepsIntegers(bool (*ask)());
+
+}  // namespace framejit::surface
