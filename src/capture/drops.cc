@@ -1,6 +1,7 @@
 #include "capture/drops.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "capture/proxy.h"
 #include "capture/session.h"
@@ -59,13 +60,20 @@ int VisitItem(PyObject* o, void* walk) {
   return w->quiet && w->left > 0 ? 0 : 1;
 }
 
+bool last_was_seen = false;  // The GIL protects it.
+
+PyObject* Checked(PyObject* container, PyObject* key) {
+  last_was_seen = !DropsQuietly(container, key);
+  return PyBool_FromLong(!last_was_seen);
+}
+
 PyObject* Quietly(PyObject* key, PyObject* container) {
-  return PyBool_FromLong(DropsQuietly(container, key));
+  return Checked(container, key);
 }
 PyMethodDef quietly = {"drops_quietly", Quietly, METH_O, nullptr};
 
 PyObject* ClassQuietly(PyObject* type, PyObject* name) {
-  return PyBool_FromLong(DropsQuietly(type, name));
+  return Checked(type, name);
 }
 PyMethodDef class_quietly = {"class_drops_quietly", ClassQuietly, METH_O, nullptr};
 
@@ -105,6 +113,10 @@ bool DropsQuietly(PyObject* container, PyObject* key) {
   Walk walk;
   if (Py_TYPE(container)->tp_traverse) Py_TYPE(container)->tp_traverse(container, VisitItem, &walk);
   return walk.quiet;
+}
+
+bool TakeSeenDrop() {
+  return std::exchange(last_was_seen, false);
 }
 
 void GuardDrop(guard::GuardBuilder& guards, const guard::Source* container, PyObject* key) {

@@ -23,6 +23,7 @@ bool DropsQuietly(PyObject* o);
 bool DropsQuietly(PyObject* container, PyObject* key);
 // The same as a guard.
 void GuardDrop(guard::GuardBuilder& guards, const guard::Source* container, PyObject* key);
+bool TakeSeenDrop();  // Has such a guard failed since this was asked, and no other held behind it?
 // Of what a frame alone holds: its files are closed where the segment ends.
 bool FrameDropsQuietly(PyObject* o);
 

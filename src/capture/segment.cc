@@ -9,6 +9,7 @@
 
 #include "bytecode/code.h"
 #include "capture/build_segment.h"
+#include "capture/drops.h"
 #include "capture/events.h"
 #include "capture/meter.h"
 #include "capture/named_code.h"
@@ -60,18 +61,18 @@ bool IsTupleOfNames(PyObject* o) {
   return true;
 }
 
-// The state at the end of what was captured cannot be rebuilt there.
-void StateProblem(FjFrame* frame, int next, Captured* out) {
+diag::Break BreakAt(FjFrame* frame, int next, BreakId id, std::string detail) {
   PyCodeObject* code = fj_code(frame);
   bytecode::Location at = bytecode::LocationOf(code, bytecode::Code::Of(code)->At(next).unit);
-  diag::Break& b = out->reason;
-  b.id = BreakId::kIteratorState;
-  b.detail = out->problem.state;
+  diag::Break b;
+  b.id = id;
+  b.detail = std::move(detail);
   b.file = PyUnicode_AsUTF8(code->co_filename);
   b.function = PyUnicode_AsUTF8(code->co_qualname);
   b.line = std::max(0, at.line);
   b.column = std::max(0, at.column);
   b.end_column = at.end_line == at.line ? std::max(0, at.end_column) : 0;
+  return b;
 }
 
 CaptureOptions OptionsFor(const Compiled& compiled, const Place& place, long stop_after, int broke_at) {
@@ -285,7 +286,7 @@ Captured CaptureOnce(Compiled& compiled, Place& place, FjFrame* frame, long stop
   }
   if (!out.problem.state.empty()) {
     out.stopped_at = outcome == frame::Outcome::kReturned ? fj_next(frame) : index;
-    StateProblem(frame, out.stopped_at, &out);
+    out.reason = BreakAt(frame, out.stopped_at, BreakId::kIteratorState, out.problem.state);
   }
   return out;
 }
@@ -372,14 +373,16 @@ static bool IsOutdated(const Segment& s, FjFrame* frame, unsigned long switches)
   return fj_thread_switches() != switches && !Holds(s, frame);
 }
 
-// Only if its guards hold on its own frame.
+// Only if its guards hold on its own frame. While it was captured more was held, so that a write may have dropped less.
 static bool Accepted(Compiled& compiled, CodeState& code, Place& place, FjFrame* frame, const Segment& segment) {
+  TakeSeenDrop();
   if (!Holds(segment, frame)) {
-    std::string why = segment.guards->Explain(fj_localsplus(frame), fj_code(frame)->co_localsplusnames);
-    diag::Break b;
-    b.id = BreakId::kInternal;
-    b.detail = "guards do not hold on their own frame: " + why;
-    code.stopped.emplace(fj_next(frame), RememberBreak(compiled, b));
+    const int at = fj_next(frame);
+    const auto why = [&] { return segment.guards->Explain(fj_localsplus(frame), fj_code(frame)->co_localsplusnames); };
+    const diag::Break b =
+        TakeSeenDrop() ? BreakAt(frame, at, BreakId::kSideEffect, kSeenToDie)
+                       : BreakAt(frame, at, BreakId::kInternal, "guards do not hold on their own frame: " + why());
+    code.stopped.emplace(at, RememberBreak(compiled, b));
     place.give_up = true;
     place.skip = 1;
     return false;

@@ -203,6 +203,31 @@ class Ends:
         self.log.append(1)
 
 
+class Holder:
+    pass
+
+
+def test_what_a_write_drops_with_what_the_capture_has_read(fresh):
+    """While the program is captured `inner` is held by what has read it; in the program only `outer` holds it."""
+
+    def f(holder, x, log):
+        y = x + holder.outer.inner.number
+        holder.outer = None
+        log.append(2)
+        return y * 2
+
+    def outcome(g):
+        log, holder = [], Holder()
+        holder.outer = Holder()
+        holder.outer.inner = Ends(log)
+        holder.outer.inner.number = 3.0
+        return g(holder, np.ones(3), log).tolist(), log
+
+    compiled = fresh.compile(f)
+    for _ in range(3):
+        assert outcome(compiled) == outcome(f) == ([8.0] * 3, [1, 2])
+
+
 class Slots:
     __slots__ = ("value",)
 
