@@ -25,6 +25,7 @@ PyObject* CopyOfArray(PyObject* o) {
 // What a call made as a view of memory of its own is the program's as a tensor that views nothing, which may be
 // written.
 bool ViewsNothing(PyObject** made) {
+  if (const TorchApi& t = *bound_torch; t.at.autograd >= 0 && !Field<void*>(ImplOf(*made), t.at.autograd)) return true;
   Ref view(PyObject_CallMethod(*made, "_is_view", nullptr));
   if (!view) return false;
   if (view.get() != Py_True) return true;
@@ -110,7 +111,7 @@ int SegmentHook::Attach(PyObject* const* given, PyObject** made, const int64_t* 
   std::vector<PyObject*> opaque, args = {nullptr, state.get()};
   std::vector<Ref> routed(n);  // results that are made of others, and go through another node
   for (size_t i = 0; i < n; ++i) {
-    if (t_.called[i] && !ViewsNothing(&made[i])) return -1;
+    if (!ViewsNothing(&made[i])) return -1;
     PyObject* output = Py_NewRef(made[i]);
     if (IsRouted(i)) {
       routed[i] = Ref(std::exchange(output, PyObject_CallMethodNoArgs(made[i], Interned(kDetach))));
