@@ -68,6 +68,21 @@ PyObject* SegmentHook::Link(PyObject* head, int part, PyObject* link, PyObject* 
   return result ? Py_NewRef(PyTuple_GET_ITEM(result.get(), 0)) : nullptr;
 }
 
+// Hangs a tensor on a node of its own that hands its gradient on, in place.
+static Ref GiveNode(PyObject* tensor) {
+  const TorchApi& t = *bound_torch;
+  Impl impl = ImplOf(tensor);
+  try {
+    const TensorValue lifted = t.lift(&impl);
+    ReleaseImpl(t, lifted.impl);
+    if (lifted.impl == impl) return Ref::Borrow(tensor);
+    PyErr_SetString(PyExc_SystemError, "framejit: a result was given another memory with its node");
+  } catch (const std::exception& e) {
+    PyErr_SetString(PyExc_RuntimeError, e.what());
+  }
+  return Ref();
+}
+
 // [states of the generators or None, for each input a copy or None]; null: a replay needs neither.
 PyObject* SegmentHook::Before(PyObject* const* inputs) {
   std::optional<ModeSwitch> mode;
@@ -211,8 +226,9 @@ int SegmentHook::HangResults(PyObject* state, PyObject* const* outputs, const st
       continue;
     }
     PyObject* handed_out = outputs[PlaceOf(i)];
-    Ref own =
-        routed[i] ? Route(state, i, routed[i].get(), handed_out, results.data(), groups) : Ref::Borrow(handed_out);
+    Ref own = routed[i]    ? Route(state, i, routed[i].get(), handed_out, results.data(), groups)
+              : IsAlone(i) ? GiveNode(handed_out)
+                           : Ref::Borrow(handed_out);
     if (!own) return -1;
     Py_SETREF(made[i], own.release());
     results[i] = made[i];
