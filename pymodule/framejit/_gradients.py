@@ -232,6 +232,9 @@ class Own:
         self.hooks = [_hooks_of(result) for result in results]
         return _beginning().apply(self, len(inputs), *inputs, *results)
 
+    def at_first(self, hook):
+        return lambda grad: None if self.differentiated else hook(grad)
+
     def hold(self, results):
         """The replay's own, in the same order."""
         from torch._C import _current_graph_task_id as number_of_pass

@@ -253,14 +253,15 @@ int SegmentHook::Retain(CallState* s, size_t output, PyObject* total, PyObject* 
 }
 
 // The hooks of a result are those of the tensor that stands for it in a replay. The list that its gradient goes to
-// then.
-Ref SegmentHook::Hang(CallState* s, size_t output, PyObject* tensor) {
+// then. own: where the replay's gradients are differentiated, what comes to that tensor goes to the result itself.
+Ref SegmentHook::Hang(CallState* s, size_t output, PyObject* tensor, PyObject* own) {
   Ref kept(PyList_New(0));
   std::vector<Ref> hooks;
   if (auto at = s->hooks->find(static_cast<int>(output)); at != s->hooks->end())
     hooks.emplace_back(PyCFunction_New(&call_hooks, at->second.get()));
   hooks.emplace_back(kept ? PyObject_GetAttrString(kept.get(), "append") : nullptr);
-  for (const Ref& hook : hooks) {
+  for (Ref& hook : hooks) {
+    if (hook && own) hook = Ref(PyObject_CallMethod(own, "at_first", "O", hook.get()));
     Ref handle(hook ? PyObject_CallMethod(tensor, "register_hook", "O", hook.get()) : nullptr);
     if (!handle) return {};
   }

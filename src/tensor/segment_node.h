@@ -122,7 +122,7 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   int Go(CallState* s, int part, Pass* pass);
   int BeginAndGo(CallState* s, PyObject* ctx, PyObject* const* given, Py_ssize_t n, Pass* pass);
   PyObject* Answer(CallState* s, int part, Pass pass, int64_t number);
-  Ref Hang(CallState* s, size_t output, PyObject* tensor);
+  Ref Hang(CallState* s, size_t output, PyObject* tensor, PyObject* own = nullptr);
   int Retain(CallState* s, size_t output, PyObject* total, PyObject* given);
   int Written(CallState* s, const std::vector<bool>* tangents);
   std::vector<bool> AllInner() const;
@@ -132,10 +132,11 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
     std::vector<Ref> inputs;    // aliases of those that want gradients, copies of those that are written
     std::vector<Ref> standing;  // by result: an alias of what stands for it
     Ref own;  // if its gradients are differentiated: framejit._gradients.Own of the results that they are made of
+    std::vector<int> own_results;
     std::vector<Ref> results;
   };
   int Again(CallState* s, const std::vector<bool>& standing, bool create, Rerun* run);
-  int BeginOwn(CallState* s, Rerun* run, std::vector<int>* results);
+  int BeginOwn(CallState* s, Rerun* run);
   Ref GradientsOf(const Rerun& run, const std::vector<Ref>& grads, const std::vector<Ref>& wanted, bool create);
   int NoteNone(const Rerun& run, const std::vector<Ref>& grads, const std::vector<Ref>& wanted, Pass* pass);
   int Replay(CallState* s, const std::vector<Ref>& grads, const std::vector<bool>& stops,

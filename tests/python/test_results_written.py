@@ -215,3 +215,32 @@ def test_the_result_of_attention_was_never_written(fresh, wants):
     q = torch.rand(2, 2, 8, 16, requires_grad=wants)
     a, b = fresh.compile(lambda q: attention(q, q, q), fullgraph=True)(q), attention(q, q, q)
     assert (a._version, a._is_view(), a.stride()) == (b._version, b._is_view(), b.stride())
+
+
+MADE_OF = {
+    "of what nothing keeps": lambda x, w: (h := x * w, (h + 1).sin() * x),
+    "of two": lambda x, w: (h := x * w, k := (h + 1).sin(), (k + 1).tanh() * w),
+    "of one that is kept": lambda x, w: (h := (x + 1).exp(), k := (h * 2).sin() + w, (k * h).cos()),
+    "of a view": lambda x, w: (h := x * w, v := h[:2], (v + 1).tanh() * x[:2]),
+}
+
+
+@pytest.mark.parametrize("how", ["heard", "doubled", "kept"])
+@pytest.mark.parametrize("name", MADE_OF)
+@pytest.mark.filterwarnings("ignore:Using backward")
+def test_a_differentiated_pass_comes_by_the_results_that_others_are_made_of(fresh, name, how):
+    """What a second pass owes to such a result goes to it once, be the derivative made of it or of what is made of it inside."""
+    f, told = MADE_OF[name], []
+    for run in (f, fresh.compile(f, fullgraph=True)):
+        for which in range(len(f(torch.ones(3), torch.ones(3)))):
+            x, w = (torch.linspace(0.2, 1, 3, dtype=torch.float64).requires_grad_() for _ in range(2))
+            results, heard = run(x, w), []
+            if how == "kept":
+                results[which].retain_grad()
+            else:
+                results[which].register_hook(lambda g, heard=heard: heard.append(g.clone()) if how == "heard" else g * 2)
+            results[-1].sum().backward(create_graph=True)
+            first, x.grad = x.grad, None
+            (first**2).sum().backward()
+            told.append([x.grad, w.grad, results[which].grad if how == "kept" else sum(heard)])
+    torch.testing.assert_close(told[len(told) // 2 :], told[: len(told) // 2])
