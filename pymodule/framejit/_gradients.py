@@ -229,7 +229,7 @@ class Own:
 
     def begin(self, inputs, results):
         """Aliases of the inputs."""
-        self.hooks = [_hooks_of(result) for result in results]
+        self.results = [(result.grad_fn, _hooks_of(result)) for result in results]
         return _beginning().apply(self, len(inputs), *inputs, *results)
 
     def at_first(self, hook):
@@ -270,8 +270,9 @@ def _beginning():
         @staticmethod
         def backward(ctx, *grads):
             given = ctx.own.given.pop(number_of_pass(), {})
-            for i, hooks in enumerate(ctx.own.hooks):
-                if i not in given:
+            run = [node for i, (node, _) in enumerate(ctx.own.results) if i in given]
+            for node, hooks in ctx.own.results:
+                if node not in run:  # of parts of one view (split) torch tells all
                     keep_none_from(hooks)
             return None, None, *grads, *(given.get(i) for i in range(ctx.results))
 

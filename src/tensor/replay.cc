@@ -43,9 +43,10 @@ int SegmentHook::BeginOwn(CallState* s, Rerun* run) {
   static PyObject* type = ResolveCallee("framejit._gradients.Own");
   Ref tracked(PyList_New(0)), own(PyList_New(0));
   std::vector<Ref*> begins;
-  for (size_t i = 0; i < t_.kept.size(); ++i) {
+  for (size_t i = 0; i < num_results(); ++i) {
     const int k = static_cast<int>(i);
-    Ref result = (t_.kept[i] || HasInner(i)) && AsMade(s, k) ? Unwritten(s, k) : Ref();
+    const bool read = HasInner(i) || (i < t_.kept.size() && t_.kept[i]);
+    Ref result = read && AsMade(s, k) ? Unwritten(s, k) : Ref();
     if (!result) continue;
     if (PyList_Append(own.get(), result.get()) < 0) return -1;
     run->own_results.push_back(k);

@@ -222,6 +222,8 @@ MADE_OF = {
     "of two": lambda x, w: (h := x * w, k := (h + 1).sin(), (k + 1).tanh() * w),
     "of one that is kept": lambda x, w: (h := (x + 1).exp(), k := (h * 2).sin() + w, (k * h).cos()),
     "of a view": lambda x, w: (h := x * w, v := h[:2], (v + 1).tanh() * x[:2]),
+    "of a view alone": lambda x, w: (h := (x * w).view(3, 1), (h + 1).sin().sum(0)),
+    "of parts": lambda x, w: (*(h := (x * w).split([1, 2])), (h[0] + 1).sin() * (h[1] + 1).cos()),
 }
 
 
@@ -241,6 +243,7 @@ def test_a_differentiated_pass_comes_by_the_results_that_others_are_made_of(fres
                 results[which].register_hook(lambda g, heard=heard: heard.append(g.clone()) if how == "heard" else g * 2)
             results[-1].sum().backward(create_graph=True)
             first, x.grad = x.grad, None
+            of_it = torch.autograd.grad(first.sum(), results[which], create_graph=True, allow_unused=True)
             (first**2).sum().backward()
-            told.append([x.grad, w.grad, results[which].grad if how == "kept" else sum(heard)])
+            told.append([x.grad, w.grad, results[which].grad if how == "kept" else sum(heard), *[0 if g is None else g for g in of_it]])
     torch.testing.assert_close(told[len(told) // 2 :], told[: len(told) // 2])
