@@ -89,9 +89,17 @@ def check_answer(hook, grad, answer):
         raise RuntimeError(f"hook '{name}' has changed the size of value")
 
 
+def _counts_nodes(hook):
+    """Is it a hook of torch.autograd.graph.register_multi_grad_hook, which waits for as many calls as nodes run?"""
+    names = getattr(getattr(hook, "__code__", None), "co_qualname", "").split(".")
+    return names[0] == "register_multi_grad_hook" and names[-1] == "inner_hook" and hook.__module__ == "torch.autograd.graph"
+
+
 def tell_none(hook):
-    """Calls a hook of register_multi_grad_hook whose tensor gets no gradient, though its node runs. Where none of its tensors gets one the
+    """The tensor of this hook gets no gradient, though its node runs: one that counts nodes is called. Where none of its tensors gets one the
     program's function is not called."""
+    if not _counts_nodes(hook):
+        return
     cell = dict(zip(hook.__code__.co_freevars, hook.__closure__))["fn"]
     function = cell.cell_contents
 
@@ -107,20 +115,19 @@ def tell_none(hook):
 
 
 class _WithoutNone:
-    """A hook that is called with gradients only. counts: it is one of register_multi_grad_hook, which waits for as many calls as nodes run."""
+    """A hook that is called with gradients only."""
 
-    def __init__(self, hook, counts):
+    def __init__(self, hook):
         functools.update_wrapper(self, hook, updated=())  # torch names it in errors
-        self.hook, self.counts = hook, counts
+        self.hook = hook
 
     def __call__(self, grad):
-        if grad is not None:
-            return self.hook(grad)
-        return tell_none(self.hook) if self.counts else None
+        return tell_none(self.hook) if grad is None else self.hook(grad)
 
 
-def without_none(hook, counts):
-    return hook if isinstance(hook, _WithoutNone) else _WithoutNone(hook, counts)
+def keep_none_from(hooks):
+    for key, hook in list(hooks.items()):
+        hooks[key] = hook if isinstance(hook, _WithoutNone) else _WithoutNone(hook)
 
 
 class _WithGradient:
@@ -200,6 +207,18 @@ def _standing():
     return Standing
 
 
+def _hooks_of(result):
+    """The dict of a result's hooks, also of those that come later. A node of ours calls none of them where there is no gradient."""
+    if hasattr(result.grad_fn, "_segment"):
+        return {}
+    if result._backward_hooks is None:
+        from collections import OrderedDict
+
+        result._backward_hooks = OrderedDict()
+        result.grad_fn._register_hook_dict(result)
+    return result._backward_hooks
+
+
 class Own:
     """Of a replay whose gradients are differentiated: what these owe to results of the replay, since derivatives are made of them, they
     owe to the program's own results. The replay begins at a node that has edges to those, and hands on what the others were given."""
@@ -210,7 +229,11 @@ class Own:
 
     def begin(self, inputs, results):
         """Aliases of the inputs."""
+        self.results = [(result.grad_fn, _hooks_of(result)) for result in results]
         return _beginning().apply(self, len(inputs), *inputs, *results)
+
+    def at_first(self, hook):
+        return lambda grad: None if self.differentiated else hook(grad)
 
     def hold(self, results):
         """The replay's own, in the same order."""
@@ -247,6 +270,10 @@ def _beginning():
         @staticmethod
         def backward(ctx, *grads):
             given = ctx.own.given.pop(number_of_pass(), {})
+            run = [node for i, (node, _) in enumerate(ctx.own.results) if i in given]
+            for node, hooks in ctx.own.results:
+                if node not in run:  # of parts of one view (split) torch tells all
+                    keep_none_from(hooks)
             return None, None, *grads, *(given.get(i) for i in range(ctx.results))
 
     return Beginning

@@ -529,7 +529,6 @@ void NoteDependences(const Graph& g, const std::vector<ValueId>& views, const st
     const int base = t->views[j].base;
     if (base >= 0 && t->seen[base] >= views[j]) throw Undifferentiable("a result is a view of one that is made of it");
   }
-  for (ValueId v : g.outputs) t->called.push_back(g.node(v).op == Op::kExtern || g.node(v).op == Op::kResult);
   t->copied.resize(t->wanted.size());
   for (int i : written) t->copied[i] = true;
 }

@@ -25,6 +25,7 @@ PyObject* CopyOfArray(PyObject* o) {
 // What a call made as a view of memory of its own is the program's as a tensor that views nothing, which may be
 // written.
 bool ViewsNothing(PyObject** made) {
+  if (const TorchApi& t = *bound_torch; t.at.autograd >= 0 && !Field<void*>(ImplOf(*made), t.at.autograd)) return true;
   Ref view(PyObject_CallMethod(*made, "_is_view", nullptr));
   if (!view) return false;
   if (view.get() != Py_True) return true;
@@ -65,6 +66,21 @@ PyObject* SegmentHook::Link(PyObject* head, int part, PyObject* link, PyObject* 
   for (int i : edges_[part]) call.push_back(inputs[i]);
   Ref result(PyObject_Vectorcall(ApplyNode(), call.data(), call.size(), nullptr));
   return result ? Py_NewRef(PyTuple_GET_ITEM(result.get(), 0)) : nullptr;
+}
+
+// Hangs a tensor on a node of its own that hands its gradient on, in place.
+static Ref GiveNode(PyObject* tensor) {
+  const TorchApi& t = *bound_torch;
+  Impl impl = ImplOf(tensor);
+  try {
+    const TensorValue lifted = t.lift(&impl);
+    ReleaseImpl(t, lifted.impl);
+    if (lifted.impl == impl) return Ref::Borrow(tensor);
+    PyErr_SetString(PyExc_SystemError, "framejit: a result was given another memory with its node");
+  } catch (const std::exception& e) {
+    PyErr_SetString(PyExc_RuntimeError, e.what());
+  }
+  return Ref();
 }
 
 // [states of the generators or None, for each input a copy or None]; null: a replay needs neither.
@@ -110,7 +126,7 @@ int SegmentHook::Attach(PyObject* const* given, PyObject** made, const int64_t* 
   std::vector<PyObject*> opaque, args = {nullptr, state.get()};
   std::vector<Ref> routed(n);  // results that are made of others, and go through another node
   for (size_t i = 0; i < n; ++i) {
-    if (t_.called[i] && !ViewsNothing(&made[i])) return -1;
+    if (!ViewsNothing(&made[i])) return -1;
     PyObject* output = Py_NewRef(made[i]);
     if (IsRouted(i)) {
       routed[i] = Ref(std::exchange(output, PyObject_CallMethodNoArgs(made[i], Interned(kDetach))));
@@ -210,8 +226,9 @@ int SegmentHook::HangResults(PyObject* state, PyObject* const* outputs, const st
       continue;
     }
     PyObject* handed_out = outputs[PlaceOf(i)];
-    Ref own =
-        routed[i] ? Route(state, i, routed[i].get(), handed_out, results.data(), groups) : Ref::Borrow(handed_out);
+    Ref own = routed[i]    ? Route(state, i, routed[i].get(), handed_out, results.data(), groups)
+              : IsAlone(i) ? GiveNode(handed_out)
+                           : Ref::Borrow(handed_out);
     if (!own) return -1;
     Py_SETREF(made[i], own.release());
     results[i] = made[i];

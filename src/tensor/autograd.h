@@ -109,7 +109,6 @@ struct Training {
   // that has nothing for them.
   std::vector<int> group;                     // for each input; -1: it is in none
   std::vector<std::vector<bool>> reached_by;  // for each group: the outputs
-  std::vector<bool> called;                   // for each output: is it the result of a framework call?
   std::vector<bool>
       stands;  // by result: what others are made of in a replay may be another tensor than the replay's own
   size_t num_symbols = 0;

@@ -354,10 +354,21 @@ bool Empty(const Matrix& m) {
 
 }  // namespace
 
+// A kernel that is called without the framework's dispatcher may answer with a view of what it has allocated, and has
+// counted what it wrote there. The program sees a tensor that is neither a view nor written.
+Impl TakeFresh(const TorchApi& t, Handle result) {
+  Impl impl = *static_cast<Impl*>(result);
+  const TorchDims d = DimsOf(t, impl);
+  Handle fresh = nullptr;
+  if (!t.reinterpret || t.reinterpret(result, d.rank, d.sizes, d.strides, 0, &fresh)) return TakeHandle(t, result);
+  t.delete_tensor(result);
+  return TakeHandle(t, fresh);
+}
+
 // Hands out a result that the library has allocated, or moves it into the place where the plan wants it.
 bool Deliver(const TorchApi& t, Handle result, Buffer& out) {
   if (!out.data) {
-    Impl impl = TakeHandle(t, result);
+    Impl impl = TakeFresh(t, result);
     TorchDims d = DimsOf(t, impl);
     out.handle = impl;
     out.data = Field<char*>(Field<void*>(impl, t.at.storage), t.at.storage_data) +
@@ -367,7 +378,7 @@ bool Deliver(const TorchApi& t, Handle result, Buffer& out) {
     out.strides = d.strides;
     return true;
   }
-  TempTensor to(t, out);
+  TempTensor to(t, out.data, out.rank, out.sizes, out.strides, out.dtype, out.device);  // whose version is its own
   bool ok = to.ok() && t.copy && !t.copy(to.handle(), result, 0);
   t.delete_tensor(result);
   return ok;

@@ -1,4 +1,6 @@
 // Where a backward pass cannot be compiled, the program is run again and differentiated by the framework.
+#include <algorithm>
+
 #include "tensor/call_step.h"
 #include "tensor/outside_batches.h"
 #include "tensor/segment_node.h"
@@ -35,20 +37,21 @@ class AsInForward {
 
 }  // namespace
 
-// What a derivative is made of is the program's own result, also where the derivative is differentiated: what the run
-// begins with comes from a node that has edges to such results. results: which.
-int SegmentHook::BeginOwn(CallState* s, Rerun* run, std::vector<int>* results) {
+// What a derivative is made of is the program's own result, or made of one, also where the derivative is
+// differentiated: what the run begins with comes from a node that has edges to such results.
+int SegmentHook::BeginOwn(CallState* s, Rerun* run) {
   static PyObject* type = ResolveCallee("framejit._gradients.Own");
   Ref tracked(PyList_New(0)), own(PyList_New(0));
   std::vector<Ref*> begins;
-  for (size_t i = 0; i < t_.kept.size(); ++i) {
+  for (size_t i = 0; i < num_results(); ++i) {
     const int k = static_cast<int>(i);
-    Ref result = t_.kept[i] && AsMade(s, k) ? Unwritten(s, k) : Ref();
+    const bool read = HasInner(i) || (i < t_.kept.size() && t_.kept[i]);
+    Ref result = read && AsMade(s, k) ? Unwritten(s, k) : Ref();
     if (!result) continue;
     if (PyList_Append(own.get(), result.get()) < 0) return -1;
-    results->push_back(static_cast<int>(i));
+    run->own_results.push_back(k);
   }
-  if (results->empty()) return 0;
+  if (run->own_results.empty()) return 0;
   for (size_t i = 0; i < t_.wanted.size(); ++i)
     if (t_.wanted[i]) begins.push_back(&run->inputs[i]);
   for (Ref& standing : run->standing)
@@ -94,8 +97,7 @@ int SegmentHook::Again(CallState* s, const std::vector<bool>& standing, bool cre
     run->standing[i] = alias(own ? own.get() : as_made.results[i].get());
     if (!run->standing[i]) return -1;
   }
-  std::vector<int> own_results;
-  if (create && BeginOwn(s, run, &own_results) < 0) return -1;
+  if (create && BeginOwn(s, run) < 0) return -1;
   std::vector<Ref> copies;  // of inputs that want gradients and are written
   for (size_t i = 0; i < run->inputs.size(); ++i) {
     PyObject* const input = run->inputs[i].get();
@@ -127,7 +129,7 @@ int SegmentHook::Again(CallState* s, const std::vector<bool>& standing, bool cre
   if (!ran) return -1;
   for (PyObject* o : results) run->results.emplace_back(o);
   Ref made(run->own ? PyList_New(0) : nullptr);
-  for (int i : own_results)
+  for (int i : run->own_results)
     if (!made || PyList_Append(made.get(), results[i]) < 0) return -1;
   Ref held(made ? PyObject_CallMethod(run->own.get(), "hold", "O", made.get()) : nullptr);
   return made && !held ? -1 : 0;
@@ -238,8 +240,12 @@ int SegmentHook::Replay(CallState* s, const std::vector<Ref>& grads, const std::
   std::vector<Ref> wanted, kept;
   for (size_t i = 0; i < t_.wanted.size(); ++i)
     if (t_.wanted[i]) wanted.push_back(run.inputs[i]);
-  for (size_t i = 0; i < stops.size(); ++i)
-    if (stops[i] && !(kept.emplace_back(Hang(s, i, run.results[i].get())))) return -1;
+  for (size_t i = 0; i < stops.size(); ++i) {
+    if (!stops[i]) continue;
+    const auto& owns = run.own_results;
+    const bool own = std::find(owns.begin(), owns.end(), static_cast<int>(i)) != owns.end();
+    if (!kept.emplace_back(Hang(s, i, run.results[i].get(), own ? run.own.get() : nullptr))) return -1;
+  }
   Ref all = GradientsOf(run, grads, wanted, create);
   if (!all) return -1;
   Py_ssize_t at = 0;

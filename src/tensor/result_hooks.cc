@@ -18,39 +18,11 @@ PyObject* Ask(const char* name, Args... args) {
   return function ? PyObject_CallFunctionObjArgs(function.get(), args..., nullptr) : nullptr;
 }
 
-// Gives the code of a function `name` among the constants of `code`, or among theirs. It is borrowed, and null if there
-// is none.
-PyObject* CodeWithin(PyObject* code, const char* name) {
-  Ref constants(code ? PyObject_GetAttrString(code, "co_consts") : nullptr);
-  for (Py_ssize_t i = 0; constants && i < PyTuple_GET_SIZE(constants.get()); ++i) {
-    PyObject* c = PyTuple_GET_ITEM(constants.get(), i);
-    if (!PyCode_Check(c)) continue;
-    if (PyUnicode_CompareWithASCIIString(reinterpret_cast<PyCodeObject*>(c)->co_name, name) == 0) return c;
-    if (PyObject* found = CodeWithin(c, name)) return found;
-  }
-  return nullptr;
-}
-
-// Is it a hook of torch.autograd.graph.register_multi_grad_hook, which waits for as many calls as nodes run? The
-// results of a segment hang on one node, which runs where any of them gets a gradient.
-bool CountsNodes(PyObject* hook) {
-  static PyObject* const code = [] {
-    SavedError error;
-    Ref function(ResolveCallee("torch.autograd.graph.register_multi_grad_hook"));
-    Ref own(function ? PyObject_GetAttrString(function.get(), "__code__") : nullptr);
-    PyObject* inner = CodeWithin(own.get(), "inner_hook");
-    PyErr_Clear();
-    return Py_XNewRef(inner);
-  }();
-  return code && PyFunction_Check(hook) && PyFunction_GetCode(hook) == code;
-}
-
 // No gradient arrived, though the node runs. False: an exception.
 bool TellNone(PyObject* hooks) {
   Ref all(PyDict_Values(hooks));
   for (Py_ssize_t i = 0; all && i < PyList_GET_SIZE(all.get()); ++i) {
-    PyObject* hook = PyList_GET_ITEM(all.get(), i);
-    if (CountsNodes(hook) && !Ref(Ask("tell_none", hook))) return false;
+    if (!Ref(Ask("tell_none", PyList_GET_ITEM(all.get(), i)))) return false;
   }
   return bool(all);
 }
@@ -141,14 +113,7 @@ int KeepNoneFromHooks(PyObject* input) {
   Ref hooks(PyObject_GetAttrString(input, "_backward_hooks"));
   if (!hooks) return -1;
   if (!PyDict_Check(hooks.get())) return KeepNoneFromLaterHooks(input);
-  Ref items(PyMapping_Items(hooks.get()));
-  for (Py_ssize_t i = 0; items && i < PyList_GET_SIZE(items.get()); ++i) {
-    PyObject* key = PyTuple_GET_ITEM(PyList_GET_ITEM(items.get(), i), 0);
-    PyObject* hook = PyTuple_GET_ITEM(PyList_GET_ITEM(items.get(), i), 1);
-    Ref kept(Ask("without_none", hook, CountsNodes(hook) ? Py_True : Py_False));
-    if (!kept || PyObject_SetItem(hooks.get(), key, kept.get()) < 0) return -1;
-  }
-  return items ? KeepNoneFromLaterHooks(input) : -1;
+  return Ref(Ask("keep_none_from", hooks.get())) ? KeepNoneFromLaterHooks(input) : -1;
 }
 
 namespace {
@@ -288,14 +253,15 @@ int SegmentHook::Retain(CallState* s, size_t output, PyObject* total, PyObject* 
 }
 
 // The hooks of a result are those of the tensor that stands for it in a replay. The list that its gradient goes to
-// then.
-Ref SegmentHook::Hang(CallState* s, size_t output, PyObject* tensor) {
+// then. own: where the replay's gradients are differentiated, what comes to that tensor goes to the result itself.
+Ref SegmentHook::Hang(CallState* s, size_t output, PyObject* tensor, PyObject* own) {
   Ref kept(PyList_New(0));
   std::vector<Ref> hooks;
   if (auto at = s->hooks->find(static_cast<int>(output)); at != s->hooks->end())
     hooks.emplace_back(PyCFunction_New(&call_hooks, at->second.get()));
   hooks.emplace_back(kept ? PyObject_GetAttrString(kept.get(), "append") : nullptr);
-  for (const Ref& hook : hooks) {
+  for (Ref& hook : hooks) {
+    if (hook && own) hook = Ref(PyObject_CallMethod(own, "at_first", "O", hook.get()));
     Ref handle(hook ? PyObject_CallMethod(tensor, "register_hook", "O", hook.get()) : nullptr);
     if (!handle) return {};
   }

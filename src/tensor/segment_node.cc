@@ -1,6 +1,7 @@
 #include "tensor/segment_node.h"
 
 #include <algorithm>
+#include <cstring>
 #include <queue>
 
 #include "tensor/call_step.h"
@@ -157,17 +158,18 @@ SegmentHook::SegmentHook(Training t)
   std::vector<size_t> on_segment;
   for (size_t i = 0; i < num_outputs(); ++i) {
     const bool routed = !inner_[i].empty() || !GroupsOf(i).empty() || (t_.differentiable[i] && !t_.views.empty());
-    routed_.push_back(routed);
+    how_.push_back(routed ? How::kRouted : How::kOnSegment);
     if (t_.differentiable[i] && !routed) on_segment.push_back(i);
   }
   if (!on_segment.empty())
     first_ = *std::min_element(on_segment.begin(), on_segment.end(), [&](size_t a, size_t b) {
       return has_inner_[a] != has_inner_[b] ? has_inner_[a] : t_.made[a] < t_.made[b];
     });
+  const auto own_node = [&](size_t i) { return Torch()->lift && !has_inner_[i] ? How::kAlone : How::kRouted; };
   for (size_t i : on_segment)
-    if (i != first_) routed_[i] = true;
+    if (i != first_) how_[i] = own_node(i);
   for (size_t i = 0; i < num_outputs() && !on_segment.empty() && !has_inner_[first_]; ++i)
-    if (t_.differentiable[i] && t_.made[i] < t_.made[first_]) routed_[first_] = true;
+    if (t_.differentiable[i] && t_.made[i] < t_.made[first_]) how_[first_] = own_node(first_);
   // The engine's queue takes nodes of leaves before all others, and those among them in the order of a heap in which
   // all are equal.
   for (size_t part = 0; part < edges_.size(); ++part) {
@@ -351,6 +353,13 @@ bool SegmentHook::GoesEverywhere(CallState* s, const std::vector<bool>& tangents
 }
 
 bool MadeBy(PyObject* node, CallState* head) {
+  Ref next, edge, segment;
+  if (node && strcmp(Py_TYPE(node)->tp_name, "LiftBackward0") == 0) {  // GiveNode
+    next = Ref(PyObject_GetAttrString(node, "next_functions"));
+    edge = Ref(next ? PySequence_GetItem(next.get(), 0) : nullptr);
+    segment = Ref(edge ? PySequence_GetItem(edge.get(), 0) : nullptr);
+    node = segment.get();
+  }
   Ref state(node ? PyObject_GetAttr(node, Interned(kState)) : nullptr);
   PyErr_Clear();
   auto* by = reinterpret_cast<CallState*>(state.get());

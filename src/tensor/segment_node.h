@@ -29,7 +29,8 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
 
   // Its place among the results of the segment's node. The framework looks for what a tensor keeps of its gradient
   // under its place at the new node, once it was written, and finds it only where that was the first one, too. So one
-  // result hangs on the segment's node, and each other one has a node of its own.
+  // result hangs on the segment's node, and each other one has a node of its own. That of a result of which none is
+  // made does no more than to hand its gradient on, and is the framework's (IsAlone).
   size_t PlaceOf(size_t output) const { return output == first_ ? 0 : output == 0 ? first_ : output; }
 
   struct Part {
@@ -69,7 +70,8 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   // The results that it is made of along a way that comes by no other: its node has edges to theirs.
   const std::vector<int>& InnerOf(size_t output) const { return inner_[output]; }
   std::vector<int> GroupsOf(size_t output) const;  // of inputs that its gradient reaches
-  bool IsRouted(size_t output) const { return routed_[output]; }
+  bool IsRouted(size_t output) const { return how_[output] == How::kRouted; }
+  bool IsAlone(size_t output) const { return how_[output] == How::kAlone; }
   // The node that hands on an input's gradient: that of a part of the backward pass or, behind these, of a group.
   int NodeOf(int input) const {
     const bool grouped = !t_.group.empty() && t_.group[input] >= 0;
@@ -120,7 +122,7 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   int Go(CallState* s, int part, Pass* pass);
   int BeginAndGo(CallState* s, PyObject* ctx, PyObject* const* given, Py_ssize_t n, Pass* pass);
   PyObject* Answer(CallState* s, int part, Pass pass, int64_t number);
-  Ref Hang(CallState* s, size_t output, PyObject* tensor);
+  Ref Hang(CallState* s, size_t output, PyObject* tensor, PyObject* own = nullptr);
   int Retain(CallState* s, size_t output, PyObject* total, PyObject* given);
   int Written(CallState* s, const std::vector<bool>* tangents);
   std::vector<bool> AllInner() const;
@@ -130,10 +132,11 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
     std::vector<Ref> inputs;    // aliases of those that want gradients, copies of those that are written
     std::vector<Ref> standing;  // by result: an alias of what stands for it
     Ref own;  // if its gradients are differentiated: framejit._gradients.Own of the results that they are made of
+    std::vector<int> own_results;
     std::vector<Ref> results;
   };
   int Again(CallState* s, const std::vector<bool>& standing, bool create, Rerun* run);
-  int BeginOwn(CallState* s, Rerun* run, std::vector<int>* results);
+  int BeginOwn(CallState* s, Rerun* run);
   Ref GradientsOf(const Rerun& run, const std::vector<Ref>& grads, const std::vector<Ref>& wanted, bool create);
   int NoteNone(const Rerun& run, const std::vector<Ref>& grads, const std::vector<Ref>& wanted, Pass* pass);
   int Replay(CallState* s, const std::vector<Ref>& grads, const std::vector<bool>& stops,
@@ -147,9 +150,10 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   std::vector<std::vector<int>> inner_;  // by output
   bool without_ = false;                 // A function of the program's gave None for a gradient: passes are replays.
   std::vector<bool> has_inner_;          // by result
-  std::vector<bool> routed_;             // by output: has it a node of its own?
-  size_t first_ = 0;                     // the output that has the first place
-  Ref link_;                             // the gradient of every hidden scalar
+  enum class How : uint8_t { kOnSegment, kAlone, kRouted };
+  std::vector<How> how_;  // by output
+  size_t first_ = 0;      // the output that has the first place
+  Ref link_;              // the gradient of every hidden scalar
   std::mutex mu_;
   std::map<std::vector<bool>, Compiled> compiled_;
 };

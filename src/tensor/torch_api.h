@@ -67,6 +67,7 @@ using Handle = void*;  // AtenTensorHandle = at::Tensor*
   X(packed_convolution, 't', "aoti_torch_cpu_mkldnn__convolution_pointwise", int32_t,                                  \
     (Handle, Handle, Handle*, const int64_t*, int64_t, const int64_t*, int64_t, const int64_t*, int64_t, int64_t,      \
      const char*, const double**, int64_t, const char**, Handle*))                                                     \
+  X(lift, 't', "_ZN2at4_ops4lift4callERKNS_6TensorE", TensorValue, (Handle))                                           \
   X(version, 't', "_ZNK2at10TensorBase8_versionEv", int64_t, (Handle))                                                 \
   X(flash_attention, 't', "aoti_torch_cpu__scaled_dot_product_flash_attention_for_cpu", int32_t,                       \
     (Handle, Handle, Handle, double, int32_t, Handle*, double*, Handle*, Handle*))                                     \

@@ -221,7 +221,7 @@ bool RunWithoutPython(const TorchApi& t, const Call& call, std::span<const Buffe
   }
   for (size_t i = 0; i < results.size(); ++i) {
     Buffer& r = results[i];
-    r.handle = TakeHandle(t, out.Take(static_cast<int>(i)));
+    r.handle = TakeFresh(t, out.Take(static_cast<int>(i)));
     const int8_t* device = &Field<int8_t>(r.handle, t.at.device);
     r.device = device[0] ? Device{DeviceKind::kCuda, device[1]} : Device{};
     r.data = DataOf(t, r.handle, DTypeSize(r.dtype));

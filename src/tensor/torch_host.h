@@ -81,6 +81,7 @@ std::unique_ptr<MemoryWatch> WatchTorch(const TorchApi& t, const Buffer& b);
 bool HasOrdinaryMemory(const TorchApi& t, Impl impl);
 
 void* DataOf(const TorchApi& t, Impl impl, int64_t item);
+Impl TakeFresh(const TorchApi& t, Handle result);
 bool Deliver(const TorchApi& t, Handle result, Buffer& out);
 
 // On CUDA tensors (torch_cuda.cc).

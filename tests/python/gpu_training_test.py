@@ -462,3 +462,24 @@ def test_parts_on_a_stream(buckets):
 @pytest.mark.parametrize("how", ["inside", "outside"])
 def test_two_processes(how, tmp_path):
     test_distributed.run_two(how, tmp_path, "cuda")
+
+
+def test_a_view_of_the_result_of_attention_is_written_behind_a_break():
+    """torch's kernel, called without its dispatcher, answers with a view of what it has allocated."""
+
+    def f(x, w):
+        q, k, v = (t.view(2, 36, 2, 4).transpose(1, 2) for t in F.linear(x, w).chunk(3, -1))
+        a = F.scaled_dot_product_attention(q, k, v)
+        y = a.transpose(1, 2).reshape(x.shape)
+        print(end="")
+        y[:, 1:3] += y[:, 1:3]
+        return y, a
+
+    x, w, seen = tensor(2, 36, 8), tensor(24, 8), []
+    for run in (f, framejit.compile(f)):
+        own = w.clone().requires_grad_()
+        y, a = run(x, own)
+        (y * x).sum().backward()
+        seen.append(([y.detach(), own.grad], (y.stride(), y._version, y._base is a, a._is_view(), a._version)))
+    torch.testing.assert_close(seen[1][0], seen[0][0])
+    assert seen[1][1] == seen[0][1]

@@ -174,3 +174,76 @@ def test_a_hook_is_never_told_none(fresh):
         (y.sum() + g.sum()).backward()
         told.append([*seen, x.grad, w.grad, y.grad])
     torch.testing.assert_close(told[1], told[0])
+
+
+def test_a_hook_is_never_told_none_where_a_derivative_is_made_of_the_result(fresh):
+    """Results of which none is made hang on nodes of the framework's own. A replay that is differentiated has edges to those of which its
+    derivatives are made (`exp`): hooks there, be they older or younger than the edges, be there none, or the tensor gone, see gradients only."""
+
+    def f(x, w):
+        return x.sum() * w, (x * 2).exp(), (x * 3).tanh()
+
+    told = []
+    for run in (f, fresh.compile(f, fullgraph=True)):
+        x, w = (torch.linspace(0, 1, 4, dtype=torch.float64).requires_grad_() for _ in range(2))
+        y, e, t = run(x, w)
+        seen = []
+        e.register_hook(lambda g, seen=seen: seen.append((0, g.clone())))
+        (g,) = torch.autograd.grad((y * y).sum() + e.sum(), [x], create_graph=True)
+        e.register_hook(lambda g, seen=seen: seen.append((1, g.clone())))
+        t.register_hook(lambda g, seen=seen: seen.append((2, g.clone())))
+        torch.autograd.graph.register_multi_grad_hook((e, t), lambda grads, seen=seen: seen.append((3, *[0 if v is None else v.clone() for v in grads])))
+        (again,) = torch.autograd.grad(g.sum(), [x], create_graph=True)
+        (again.sum() + y.sum()).backward(retain_graph=True)
+        del t
+        (y.sum() + g.sum()).backward()
+        told.append([[v for _, *v in sorted(seen, key=lambda s: s[0])], x.grad, w.grad])
+    torch.testing.assert_close(told[1], told[0])
+
+
+def test_results_of_which_none_is_made_have_nodes_of_the_frameworks(fresh):
+    """Such nodes cost a tenth of ours."""
+    g = fresh.compile(lambda x, w: ((x * w).exp(), (x * w).tanh(), x + w), fullgraph=True)
+    names = [r.grad_fn.name() for r in g(*(torch.ones(3, requires_grad=True) for _ in "xw"))]
+    assert [n == "LiftBackward0" for n in names].count(True) == 2, names
+
+
+@pytest.mark.parametrize("wants", [False, True])
+def test_the_result_of_attention_was_never_written(fresh, wants):
+    """The library moves it to its place by a way of torch's that counts writes."""
+    attention = torch.nn.functional.scaled_dot_product_attention
+    q = torch.rand(2, 2, 8, 16, requires_grad=wants)
+    a, b = fresh.compile(lambda q: attention(q, q, q), fullgraph=True)(q), attention(q, q, q)
+    assert (a._version, a._is_view(), a.stride()) == (b._version, b._is_view(), b.stride())
+
+
+MADE_OF = {
+    "of what nothing keeps": lambda x, w: (h := x * w, (h + 1).sin() * x),
+    "of two": lambda x, w: (h := x * w, k := (h + 1).sin(), (k + 1).tanh() * w),
+    "of one that is kept": lambda x, w: (h := (x + 1).exp(), k := (h * 2).sin() + w, (k * h).cos()),
+    "of a view": lambda x, w: (h := x * w, v := h[:2], (v + 1).tanh() * x[:2]),
+    "of a view alone": lambda x, w: (h := (x * w).view(3, 1), (h + 1).sin().sum(0)),
+    "of parts": lambda x, w: (*(h := (x * w).split([1, 2])), (h[0] + 1).sin() * (h[1] + 1).cos()),
+}
+
+
+@pytest.mark.parametrize("how", ["heard", "doubled", "kept"])
+@pytest.mark.parametrize("name", MADE_OF)
+@pytest.mark.filterwarnings("ignore:Using backward")
+def test_a_differentiated_pass_comes_by_the_results_that_others_are_made_of(fresh, name, how):
+    """What a second pass owes to such a result goes to it once, be the derivative made of it or of what is made of it inside."""
+    f, told = MADE_OF[name], []
+    for run in (f, fresh.compile(f, fullgraph=True)):
+        for which in range(len(f(torch.ones(3), torch.ones(3)))):
+            x, w = (torch.linspace(0.2, 1, 3, dtype=torch.float64).requires_grad_() for _ in range(2))
+            results, heard = run(x, w), []
+            if how == "kept":
+                results[which].retain_grad()
+            else:
+                results[which].register_hook(lambda g, heard=heard: heard.append(g.clone()) if how == "heard" else g * 2)
+            results[-1].sum().backward(create_graph=True)
+            first, x.grad = x.grad, None
+            of_it = torch.autograd.grad(first.sum(), results[which], create_graph=True, allow_unused=True)
+            (first**2).sum().backward()
+            told.append([x.grad, w.grad, results[which].grad if how == "kept" else sum(heard), *[0 if g is None else g for g in of_it]])
+    torch.testing.assert_close(told[len(told) // 2 :], told[: len(told) // 2])
