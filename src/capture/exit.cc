@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <functional>
 
 #include "capture/builtins.h"
@@ -404,7 +403,7 @@ int Recipe::AddBuiltin(PyObject* o) {
     if (reduced && PyTuple_Check(reduced.get()) && PyTuple_GET_SIZE(reduced.get()) >= 2) {
       RecipeNode n{RecipeNode::kReduce};
       n.iterates = PyIter_Check(o);
-      n.notices = strstr(t->tp_name, "_deque_") != nullptr;
+      n.notices = FactsOf(t).Has(TypeFacts::kNotices);
       PyObject* state = PyTuple_GET_SIZE(reduced.get()) > 2 ? PyTuple_GET_ITEM(reduced.get(), 2) : Py_None;
       PyObject* parts[] = {PyTuple_GET_ITEM(reduced.get(), 0), PyTuple_GET_ITEM(reduced.get(), 1), state};
       bool ok = AddAll(parts, 3, &n.children);
