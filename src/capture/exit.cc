@@ -620,7 +620,7 @@ int Recipe::Build(PyObject* const* inputs, PyObject* const* outs, const int64_t*
   auto at = [&](int i) { return (*values)[i].get(); };
   for (size_t i = 0; i < nodes.size(); ++i) {
     const RecipeNode& n = nodes[i];
-    if (n.late != late) continue;
+    if (IsLate(i) != late) continue;
     bool fills = n.index && (n.kind == RecipeNode::kList || n.kind == RecipeNode::kDict ||
                              n.kind == RecipeNode::kCell || n.kind == RecipeNode::kInstance);
     PyObject* r = fills ? Borrow(at(n.index - 1)).release() : nullptr;

@@ -41,7 +41,6 @@ struct RecipeNode {
   int items = -1;             // kInstance of a dict/list/tuple subclass: node of its contents
   bool iterates = false;      // Is it an iterator?
   bool notices = false;       // Does it refuse to go on once what it iterates over was written?
-  bool late = false;          // It is made behind the writes of the exit (PutInOrder).
 };
 
 class Recipe {
@@ -56,6 +55,8 @@ class Recipe {
   std::vector<const Source*> object_sources;
   std::vector<TraceId> outputs;
   std::vector<RecipeNode> nodes;
+  std::vector<bool> late;  // Which nodes are made behind the writes of the exit (PutInOrder); empty: none.
+  bool IsLate(size_t node) const { return node < late.size() && late[node]; }
   // Builds every node, those that are late or the others, into values[i], a new reference each. It returns 0, or -1
   // with an exception set.
   int Build(PyObject* const* inputs, PyObject* const* outputs_in, const int64_t* symbols, size_t num_symbols, bool late,
@@ -116,7 +117,6 @@ struct Exit {
   };
   std::vector<Call> calls;
   std::vector<std::pair<int, int>> cells;  // (node of the cell, node of its new contents or -1)
-  bool late = false;                       // Is a node of the recipe late?
   int grad_after = -1;                     // The grad mode to leave behind; -1 leaves it as it is.
   // Is one tensor returned, and nothing else done?
   bool ReturnsOutput() const {
@@ -135,7 +135,7 @@ struct Exit {
  private:
   bool IsLate(const Store& store) const;
   bool IsLate(const Call& call) const;
-  bool IsLate(int node) const { return node >= 0 && recipe.nodes[node].late; }
+  bool IsLate(int node) const { return node >= 0 && recipe.IsLate(node); }
   // What is late or the rest of it; false with an exception set.
   bool Effects(const std::vector<Ref>& values, bool late);
   void Land(const std::vector<Ref>& values, FjFrame* frame) const;
