@@ -196,7 +196,7 @@ int Recipe::Add(PyObject* o) {
     auto* lazy = reinterpret_cast<Lazy*>(o);
     return lazy->resolved ? Add(lazy->resolved) : AddInput(lazy->source);
   }
-  if (const Source* found = s_->FoundTuple(o)) return AddInput(found);
+  if (const Source* found = s_->WhereFound(o)) return AddInput(found);
   auto [it, added] = memo_.try_emplace(o, -2);
   if (!added && it->second != -2) return it->second;
   constexpr const char* kCycle = "an object that contains itself";
