@@ -38,7 +38,7 @@ struct RecipeNode {
   shape::Int expr;            // Of kSym and kSymFloat.
   std::vector<int> children;  // kInstance: the descriptors of slots, each with its value
   int dict = -1;              // kInstance: node of its __dict__, -1 none
-  int items = -1;             // kInstance of a dict/list/tuple subclass: node of its contents
+  int items = -1;             // The node of the contents: of a kInstance of a dict/list/tuple subclass, of a set.
   bool iterates = false;      // Is it an iterator?
   bool notices = false;       // Does it refuse to go on once what it iterates over was written?
 };
