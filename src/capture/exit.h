@@ -113,7 +113,6 @@ struct Exit {
   struct Call {
     Ref method;
     std::vector<int> args;
-    bool made = false;  // Has the capture already made the call, for the first run?
   };
   std::vector<Call> calls;
   std::vector<std::pair<int, int>> cells;  // (node of the cell, node of its new contents or -1)

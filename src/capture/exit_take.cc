@@ -76,7 +76,6 @@ bool Exit::Effects(const std::vector<Ref>& values, bool late) {
   }
   for (Call& c : calls) {
     if (IsLate(c) != late) continue;
-    if (std::exchange(c.made, false)) continue;
     std::vector<PyObject*> args;
     for (int node : c.args) args.push_back(values[node].get());
     Ref r(PyObject_Vectorcall(c.method.get(), args.data(), args.size(), nullptr));

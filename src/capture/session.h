@@ -62,7 +62,6 @@ struct CaptureOptions {
   bool whole = false;                // Is it fullgraph=True?
   bool derivatives = true;           // torch.func.grad, torch.autograd.grad are modelled
   bool checkpoints = true;           // torch.utils.checkpoint is modelled
-  std::vector<Cached>* cached;       // what captures of this call have really put into caches, each of them once
   const std::vector<Ref>* as_they_are = nullptr;  // backward functions that cannot be captured
   bool RunsAsItIs(PyObject* backward) const {
     return as_they_are &&
