@@ -44,8 +44,11 @@ def of_list_index():
     return told(lambda: exec("x[[i]]", names))
 
 
-def of_checkpoint(given):
-    """Without use_reentrant; or of inputs that want no gradients."""
+def of_checkpoint_without_form():
     x = sys.modules["torch"].zeros(1)
-    checkpoint = sys.modules["torch.utils.checkpoint"].checkpoint
-    return told(lambda: checkpoint(abs, x, use_reentrant=True) if given else checkpoint(abs, x))
+    return told(lambda: sys.modules["torch.utils.checkpoint"].checkpoint(abs, x))  # without use_reentrant
+
+
+def of_checkpoint_without_gradients():
+    x = sys.modules["torch"].zeros(1)
+    return told(lambda: sys.modules["torch.utils.checkpoint"].checkpoint(abs, x, use_reentrant=True))

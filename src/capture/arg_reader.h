@@ -19,6 +19,9 @@ class ArgReader {
   // Was a NumPy float among what was read, or a NumPy integer or bool?
   bool numpy_number() const { return numpy_number_; }
   bool numpy_integer() const { return numpy_integer_; }
+  // Was a bool of NumPy's, or a float32?
+  bool numpy_bool() const { return numpy_bool_; }
+  bool numpy_single() const { return numpy_single_; }
 
  private:
   std::optional<bool> Number(PyObject* o, Arg* out);
@@ -29,7 +32,7 @@ class ArgReader {
 
   Session& s_;
   const bool ranges_as_lists_;
-  bool numpy_number_ = false, numpy_integer_ = false;
+  bool numpy_number_ = false, numpy_integer_ = false, numpy_bool_ = false, numpy_single_ = false;
 };
 
 }  // namespace framejit::capture

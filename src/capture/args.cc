@@ -49,8 +49,8 @@ std::optional<bool> ArgReader::Number(PyObject* o, Arg* out) {
   }
   if (s_.IsNumpyNumber(o) && !PyFloat_Check(o)) {
     numpy_integer_ = true;  // elements of their own dtype are int64, float32 and bool in torch, too
-    if (IsFloat32(o)) return *out = Arg::Float(PyFloat_AsDouble(o)), true;
-    if (OfType(o, CType::kNumpyBool)) return *out = Arg::Bool(PyObject_IsTrue(o) == 1), true;
+    if (IsFloat32(o)) return numpy_single_ = true, *out = Arg::Float(PyFloat_AsDouble(o)), true;
+    if (OfType(o, CType::kNumpyBool)) return numpy_bool_ = true, *out = Arg::Bool(PyObject_IsTrue(o) == 1), true;
     Ref number(PyNumber_Index(o));
     return number && Read(number.get(), out);
   }

@@ -224,8 +224,8 @@ class SegmentBuilder {
   }
 
   template <typename C>
-  void AddExitCall(const C& c, bool made = false) {
-    Exit::Call call{c.method, {}, made};
+  void AddExitCall(const C& c) {
+    Exit::Call call{c.method, {}};
     for (auto& a : c.args) call.args.push_back(recipe().Add(a.get()));
     seg_->exit.calls.push_back(std::move(call));
   }
@@ -240,7 +240,7 @@ class SegmentBuilder {
       PyObject* item = PyList_GET_ITEM(items, i);
       if (item == PyList_GET_ITEM(PyTuple_GET_ITEM(read, 0), i)) continue;
       Ref at(PyLong_FromSsize_t(i));
-      AddExitCall(PendingCall{Borrow(assign), {}}, false);
+      AddExitCall(PendingCall{Borrow(assign), {}});
       seg_->exit.calls.back().args = {recipe().Add(deque), recipe().Add(at.get()), recipe().Add(item)};
       s_.Keep(at.release());
     }
@@ -256,14 +256,14 @@ class SegmentBuilder {
         if (PutInPlace(list, read->second.get(), items.get())) return;
       for (const char* name : {"clear", "extend"}) {
         Ref method(PyObject_GetAttrString(reinterpret_cast<PyObject*>(Py_TYPE(list)), name));
-        AddExitCall(PendingCall{std::move(method), {}}, false);
+        AddExitCall(PendingCall{std::move(method), {}});
         seg_->exit.calls.back().args = {recipe().Add(list)};
       }
       seg_->exit.calls.back().args.push_back(recipe().Add(items.get()));
       s_.Keep(items.release());
       return;
     }
-    AddExitCall(PendingCall{Borrow(assign), {}}, false);
+    AddExitCall(PendingCall{Borrow(assign), {}});
     seg_->exit.calls.back().args = {recipe().Add(list), recipe().Add(all.get()), recipe().Add(items.get())};
     s_.Keep(all.release());  // their addresses are in the memo
     s_.Keep(items.release());
@@ -283,7 +283,7 @@ class SegmentBuilder {
       for (auto& [name, value] : std::exchange(own, {})) {
         const bool whole = value.get() == made;
         Ref items(whole ? s_.MarkFresh(PyDict_Copy(made)) : Py_NewRef(value.get()));
-        AddExitCall(PendingCall{Borrow(whole ? give : set), {}}, false);
+        AddExitCall(PendingCall{Borrow(whole ? give : set), {}});
         std::vector<int>& args = seg_->exit.calls.back().args;
         args = {recipe().Add(proxy.get())};
         if (!whole) args.push_back(recipe().Add(name.get()));
@@ -318,7 +318,7 @@ class SegmentBuilder {
     for (auto& c : s_.pending().cells())
       seg_->exit.cells.emplace_back(recipe().Add(c.cell.get()), c.value ? recipe().Add(c.value.get()) : -1);
     for (auto& c : s_.pending().cache_calls)
-      if (c.call.method) AddExitCall(c.call, c.made);
+      if (c.call.method) AddExitCall(c.call);
     for (auto& c : s_.modes.switches.AtExit()) AddExitCall(c);
     for (auto& [cell, root] : s_.root_cells) {
       PyObject* now = PyCell_GET(cell);

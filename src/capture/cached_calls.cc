@@ -71,9 +71,10 @@ PyObject* StandIn(PyObject* cached) {
   return found;
 }
 
-// The cache's own dict and the name of a call in it. *name empty: it is not there.
+// The cache's own dict and the name of a call in it. Null: it is not there; *name is what a cache would call it, *typed
+// what one does that tells types apart.
 PyObject* CacheEntry(PyObject* cached, PyObject* function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
-                     PyObject** dict, Ref* name) {
+                     PyObject** dict, Ref* name, Ref* typed) {
   const Py_ssize_t keywords = kwnames ? PyTuple_GET_SIZE(kwnames) : 0;
   PyObject* const stand_in = StandIn(cached);
   CacheParts parts{stand_in ? stand_in : function};
@@ -87,24 +88,19 @@ PyObject* CacheEntry(PyObject* cached, PyObject* function, PyObject* const* args
     key.insert(key.end(), {PyTuple_GET_ITEM(kwnames, i), args[nargs + i]});
     types.push_back(reinterpret_cast<PyObject*>(Py_TYPE(args[nargs + i])));
   }
-  for (bool typed : {false, true}) {
-    if (typed) key.insert(key.end(), types.begin(), types.end());
+  for (Ref* out : {name, typed}) {
+    if (out == typed) key.insert(key.end(), types.begin(), types.end());
     Ref all(PyTuple_New(static_cast<Py_ssize_t>(key.size())));
     for (size_t i = 0; all && i < key.size(); ++i) PyTuple_SET_ITEM(all.get(), i, Py_NewRef(key[i]));
     if (!all) return nullptr;
     const bool alone = key.size() == 1 && (PyLong_CheckExact(key[0]) || PyUnicode_CheckExact(key[0]));
-    *name = alone ? Borrow(key[0]) : std::move(all);
-    PyObject* entry = PyDict_GetItemWithError(*dict, name->get());
+    *out = alone ? Borrow(key[0]) : std::move(all);
+    PyObject* entry = PyDict_GetItemWithError(*dict, out->get());
+    if (entry && out == typed) *name = Borrow(typed->get());
     if (entry || PyErr_Occurred()) return entry;
   }
   return nullptr;
 }
-
-PyObject* ReadResult(PyObject*, PyObject* entry) {
-  PyObject* result = ResultIn(entry);
-  return Py_NewRef(result ? result : Py_None);
-}
-PyMethodDef read_result = {"lru_cache_result", ReadResult, METH_O, nullptr};
 
 // Where an lru_cache keeps its function, in bytes from its beginning. 0: nowhere.
 Py_ssize_t FunctionIn(PyObject* cached, PyObject* function) {
@@ -121,12 +117,28 @@ PyObject*& At(PyObject* cached, Py_ssize_t offset) {
 // (result,) or exception.
 constexpr Py_ssize_t kHead = 3, kOfCall = 3;
 
-// Where in that list a call begins; 0: it is not there, -1: an error.
-Py_ssize_t FindCall(PyObject* waiting, PyObject* args, PyObject* keywords) {
+// Are two calls one to every cache? -1: an error. kOther: they are equal, but a cache may tell types or the order of
+// keywords apart.
+enum Alike : int8_t { kError = -1, kNot, kOther, kSame };
+Alike Compare(PyObject* args, PyObject* keywords, PyObject* others, PyObject* other_keywords) {
+  int same = PyObject_RichCompareBool(args, others, Py_EQ);
+  if (same == 1) same = PyObject_RichCompareBool(keywords, other_keywords, Py_EQ);
+  if (same != 1) return same ? kError : kNot;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); ++i)
+    if (Py_TYPE(PyTuple_GET_ITEM(args, i)) != Py_TYPE(PyTuple_GET_ITEM(others, i))) return kOther;
+  PyObject *k, *v, *k2, *v2;
+  for (Py_ssize_t at = 0, at2 = 0; PyDict_Next(keywords, &at, &k, &v) && PyDict_Next(other_keywords, &at2, &k2, &v2);)
+    if (Py_TYPE(v) != Py_TYPE(v2) || PyUnicode_Compare(k, k2)) return kOther;
+  return kSame;
+}
+
+// Where in that list a call begins; 0: it is not there, -1: an error. *other: one that is equal is.
+Py_ssize_t FindCall(PyObject* waiting, PyObject* args, PyObject* keywords, bool* other = nullptr) {
   for (Py_ssize_t i = kHead; i + kOfCall <= PyList_GET_SIZE(waiting); i += kOfCall) {
-    int same = PyObject_RichCompareBool(args, PyList_GET_ITEM(waiting, i), Py_EQ);
-    if (same == 1) same = PyObject_RichCompareBool(keywords, PyList_GET_ITEM(waiting, i + 1), Py_EQ);
-    if (same) return same < 0 ? -1 : i;
+    const Alike alike = Compare(args, keywords, PyList_GET_ITEM(waiting, i), PyList_GET_ITEM(waiting, i + 1));
+    if (alike == kError) return -1;
+    if (alike == kSame) return i;
+    if (alike == kOther && other) *other = true;
   }
   return 0;
 }
@@ -193,53 +205,64 @@ bool Wait(PyObject* cached, PyObject* there, PyObject* function, PyObject* args,
   return true;
 }
 
-// Calls the function of a cache once, for a call that the cache does not know, and has the cache learn it: now, or
-// later, and where the function raises, when the program makes the call.
+// Does its code name what may be its own cache?
+bool NamesItself(PyObject* function) {
+  if (!PyFunction_Check(function)) return false;
+  auto* code = reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function));
+  Ref free(PyCode_GetFreevars(code));
+  return !free || PySequence_Contains(code->co_names, code->co_name) || PySequence_Contains(free.get(), code->co_name);
+}
+
+// How many calls of a cache wait for the program to make them.
+Py_ssize_t HowMany(PyObject* cached) {
+  PyObject* const there = StandIn(cached);
+  return there ? (PyList_GET_SIZE(PyCFunction_GET_SELF(there)) - kHead) / kOfCall : 0;
+}
+
+// Calls the function of a cache once, for a call that the cache does not know. The cache learns it, and counts it, when
+// the program makes the call: at the exit, before a run, or where no segment comes of the capture. first: no call of a
+// cache with a bound waits, which what the function asks of it would come before.
 PyObject* CallOnce(Session& s, PyObject* cached, PyObject* function, PyObject* const* args, Py_ssize_t nargs,
-                   PyObject* kwnames, bool later = false) {
+                   PyObject* kwnames, bool first) {
   PyObject* const there = StandIn(cached);
   if (!there && !FunctionIn(cached, function)) return s.Break(BreakId::kUnknownCall, "a functools.lru_cache");
   Ref all, named;
   if (!Pack(args, nargs, kwnames, &all, &named)) return nullptr;
-  const Py_ssize_t at = there ? FindCall(PyCFunction_GET_SELF(there), all.get(), named.get()) : 0;
+  bool other = false;
+  const Py_ssize_t at = there ? FindCall(PyCFunction_GET_SELF(there), all.get(), named.get(), &other) : 0;
   if (at < 0) return nullptr;
+  if (!at && other) return s.Break(BreakId::kUnknownCall, "a functools.lru_cache that knows this by an equal key");
   Ref result, outcome;
   if (at) {  // a capture has called it
     outcome = Borrow(PyList_GET_ITEM(PyCFunction_GET_SELF(there), at + 2));
     if (PyTuple_Check(outcome.get())) result = Borrow(PyTuple_GET_ITEM(outcome.get(), 0));
   } else {
+    if (!first && NamesItself(function))
+      return s.Break(BreakId::kUnknownCall, "a functools.lru_cache of a function that calls itself");
     result = Ref(PyObject_Call(function, all.get(), named.get()));
     outcome = result ? Ref(PyTuple_Pack(1, result.get())) : TakeError();
-    if (!outcome || !Wait(cached, there, function, all.get(), named.get(), outcome.get())) return nullptr;
+    if (!outcome || !Wait(cached, StandIn(cached), function, all.get(), named.get(), outcome.get())) return nullptr;
   }
-  if (result) return later ? result.release() : PyObject_Call(cached, all.get(), named.get());
+  if (result) return result.release();
   return s.Break(BreakId::kUnknownCall, "a functools.lru_cache of a function that raises");
 }
 
-bool Is(const Cached& cached, PyObject* cache, PyObject* name) {
-  return cached.cache.get() == cache && PyObject_RichCompareBool(cached.name.get(), name, Py_EQ) == 1;
+// What a call of a cache gives: what the cache has, or what waits for the call. Else the dict, which no call gives.
+PyObject* WhatIsGiven(PyObject*, PyObject* given) {
+  PyObject *bounded, *dict, *name, *reference, *args, *named;
+  if (!PyArg_UnpackTuple(given, "lru_cache", 6, 6, &bounded, &dict, &name, &reference, &args, &named)) return nullptr;
+  PyObject* entry = PyDict_GetItemWithError(dict, name);
+  if (!entry && PyErr_Occurred()) return nullptr;
+  if (entry) return Py_NewRef(bounded == Py_True ? ResultIn(entry) : entry);
+  PyObject* const cached = PyWeakref_GET_OBJECT(reference);
+  PyObject* const stand_in = cached == Py_None ? nullptr : StandIn(cached);
+  PyObject* const waiting = stand_in ? PyCFunction_GET_SELF(stand_in) : nullptr;
+  const Py_ssize_t at = waiting ? FindCall(waiting, args, named) : 0;
+  if (at < 0) return nullptr;
+  PyObject* const outcome = at ? PyList_GET_ITEM(waiting, at + 2) : nullptr;
+  return Py_NewRef(outcome && PyTuple_Check(outcome) ? PyTuple_GET_ITEM(outcome, 0) : dict);
 }
-
-// A call that captures have made and that the program makes here for the first time.
-bool MadeBefore(Session& s, PyObject* cache, PyObject* name) {
-  const auto& made = *s.options().cached;
-  return std::any_of(made.begin(), made.end(), [&](const Cached& c) { return Is(c, cache, name); }) &&
-         std::none_of(s.pending().cache_calls.begin(), s.pending().cache_calls.end(),
-                      [&](auto& c) { return Is(c.cached, cache, name); });
-}
-
-// A cache with a bound drops what was not asked for the longest: what waits for the exit is asked for now.
-bool AskNow(Session& s, PyObject* cache) {
-  for (CacheCall& c : s.pending().cache_calls) {
-    if (c.made || c.cached.cache.get() != cache || !c.call.method) continue;
-    std::vector<PyObject*> args;
-    for (const Ref& a : c.call.args) args.push_back(a.get());
-    if (!Ref(PyObject_Vectorcall(c.call.method.get(), args.data(), args.size(), nullptr))) return false;
-    c.made = true;
-    s.options().cached->push_back({Borrow(cache), Borrow(c.cached.name.get())});
-  }
-  return true;
-}
+PyMethodDef what_is_given = {"lru_cache", WhatIsGiven, METH_VARARGS, nullptr};
 
 }  // namespace
 
@@ -251,39 +274,42 @@ static PyObject* CallCached(Session& s, PyObject* cached, PyObject* const* args,
   if (!function || !info) return nullptr;
   PyObject *most = PyTuple_GetItem(info.get(), 2), *dict;
   if (!most) return nullptr;
-  Ref name, result;
-  PyObject* entry = CacheEntry(cached, function.get(), args, nargs, kwnames, &dict, &name);
+  const bool bounded = most != Py_None;
+  Ref name, typed, result;
+  PyObject* entry = CacheEntry(cached, function.get(), args, nargs, kwnames, &dict, &name, &typed);
   if (!dict) return s.Break(BreakId::kUnknownCall, "a functools.lru_cache");
-  bool made = !entry;
-  if (!made) {
-    made = MadeBefore(s, cached, name.get());
+  // It must not drop what this capture finds in it.
+  const Py_ssize_t waiting = bounded ? HowMany(cached) : 0, room = bounded ? PyLong_AsSsize_t(most) : 0;
+  const auto found = std::count_if(s.pending().cache_calls.begin(), s.pending().cache_calls.end(),
+                                   [&](const CacheCall& c) { return c.cache.get() == cached; });
+  if (bounded && (entry ? waiting && PyDict_GET_SIZE(dict) + waiting > room : room <= std::max(found, waiting)))
+    return s.Break(BreakId::kUnknownCall, "a functools.lru_cache that is full");
+  if (entry) {
+    result = Borrow(bounded ? ResultIn(entry) : entry);
   } else {
     if (PyErr_Occurred()) return nullptr;
     if (s.pending().count())
       return s.Break(BreakId::kUnknownCall, "a functools.lru_cache that may see what was written before");
-    // It must not drop what this capture has found in it.
-    const auto found = std::count_if(s.pending().cache_calls.begin(), s.pending().cache_calls.end(),
-                                     [&](const CacheCall& c) { return c.cached.cache.get() == cached; });
-    if (most != Py_None && PyLong_AsLongLong(most) <= found)
-      return s.Break(BreakId::kUnknownCall, "a functools.lru_cache that is full");
-    if (most != Py_None && !AskNow(s, cached)) return nullptr;
-    result = Ref(CallOnce(s, cached, function.get(), args, nargs, kwnames));
-    entry = result ? CacheEntry(cached, function.get(), args, nargs, kwnames, &dict, &name) : nullptr;
-    if (!result) return nullptr;
-    s.options().cached->push_back({Borrow(cached), Borrow(name.get())});
+    Ref facts(PyObject_CallMethod(cached, "cache_parameters", nullptr));
+    PyObject* const types = facts ? PyDict_GetItemString(facts.get(), "typed") : nullptr;
+    if (!types) return PyErr_Clear(), s.Break(BreakId::kUnknownCall, "a functools.lru_cache");
+    if (types == Py_True) name = std::move(typed);
+    result = Ref(CallOnce(s, cached, function.get(), args, nargs, kwnames, !bounded || !(found || waiting)));
   }
-  if (entry && !result) result = Borrow(most == Py_None ? entry : ResultIn(entry));
-  if (!entry || !result) return s.Break(BreakId::kUnknownCall, "a functools.lru_cache");
-  if (guard::DictLookup(dict, name.get()) != entry)  // it is there by another name, which is equal: 1 and True
-    return s.Break(BreakId::kUnknownCall, "a functools.lru_cache that knows this by an equal key");
-  s.guards().Is(s.guards().Child(SourceKind::kDictItem, s.guards().Const(dict), 0, name.get()), entry);
-  if (most != Py_None) {  // where such a cache drops what is oldest it takes the entry for what is new
-    static PyObject* const reads = PyCFunction_New(&read_result, nullptr);
-    Ref key(PyTuple_Pack(1, entry));
-    if (!reads || !key) return nullptr;
-    s.guards().Is(s.guards().Child(SourceKind::kAnswer, s.guards().Const(reads), 0, key.get()), result.get());
+  if (!result) return nullptr;
+  if (entry && !bounded) {
+    if (guard::DictLookup(dict, name.get()) != entry)  // it is there by another name, which is equal: 1 and True
+      return s.Break(BreakId::kUnknownCall, "a functools.lru_cache that knows this by an equal key");
+    s.guards().Is(s.guards().Child(SourceKind::kDictItem, s.guards().Const(dict), 0, name.get()), entry);
+  } else {
+    static PyObject* const gives = PyCFunction_New(&what_is_given, nullptr);
+    Ref all, named, reference(PyWeakref_NewRef(cached, nullptr));
+    if (!gives || !reference || !Pack(args, nargs, kwnames, &all, &named)) return nullptr;
+    Ref key(PyTuple_Pack(6, bounded ? Py_True : Py_False, dict, name.get(), reference.get(), all.get(), named.get()));
+    if (!key) return nullptr;
+    s.guards().Is(s.guards().Child(SourceKind::kAnswer, s.guards().Const(gives), 0, key.get()), result.get());
   }
-  CacheCall again{{Borrow(cached), {}}, made, {Borrow(cached), Borrow(name.get())}, Borrow(result.get())};
+  CacheCall again{{Borrow(cached), {}}, Borrow(cached), Borrow(result.get())};
   for (Py_ssize_t i = 0; i < nargs; ++i) again.call.args.push_back(Borrow(args[i]));
   if (kwnames && PyTuple_GET_SIZE(kwnames)) {
     Ref tools(tensor::Import("functools")), first(PyTuple_Pack(1, cached)), named(PyDict_New());
@@ -318,16 +344,18 @@ static bool WithoutEffects(std::span<const Call> calls) {
 bool CachedInputs::Ask(Session& s, Call* call, bool quiet, PyObject* const* args, Py_ssize_t nargs, Ref* real) const {
   SuspendScope off;
   PyObject* dict;
-  Ref name;
+  Ref name, typed;
   PyObject *const cached = call->cache.get(), *const kwnames = call->kwnames.get();
-  PyObject* entry = CacheEntry(cached, call->function.get(), args, nargs, kwnames, &dict, &name);
+  PyObject* entry = CacheEntry(cached, call->function.get(), args, nargs, kwnames, &dict, &name, &typed);
   if (!dict) return s.Break(BreakId::kUnknownCall, "a functools.lru_cache"), false;
   if (entry) {
-    call->made = MadeBefore(s, cached, name.get());
     *real = Borrow(call->bounded ? ResultIn(entry) : entry);
   } else if (!PyErr_Occurred() && quiet) {
-    if (call->bounded && !AskNow(s, cached)) return false;
-    *real = Ref(CallOnce(s, cached, call->function.get(), args, nargs, kwnames, true));
+    const auto asks = [&](const auto& c) { return c.cache.get() == cached; };
+    const auto& others = s.pending().cache_calls;
+    const bool first = !call->bounded || (!HowMany(cached) && std::none_of(others.begin(), others.end(), asks) &&
+                                          std::none_of(calls_.begin(), calls_.end(), asks));
+    *real = Ref(CallOnce(s, cached, call->function.get(), args, nargs, kwnames, first));
   }
   return static_cast<bool>(*real);
 }
@@ -354,8 +382,8 @@ PyObject* CachedInputs::TakeTensor(Session& s, Call call, PyObject* real, PyObje
 bool CachedInputs::TakeWaiting(Session& s, const Call& next) {
   if (!next.bounded) return true;
   for (CacheCall& c : s.pending().cache_calls) {
-    if (c.cached.cache.get() != next.cache.get() || !c.call.method) continue;
-    Call call{Borrow(next.cache.get()), Borrow(next.function.get()), {}, {}, true, c.made};
+    if (c.cache.get() != next.cache.get() || !c.call.method) continue;
+    Call call{Borrow(next.cache.get()), Borrow(next.function.get()), {}, {}, true};
     for (const Ref& a : c.call.args) call.args.push_back({Form::kObject, Borrow(a.get())});
     if (c.call.method.get() != next.cache.get()) {  // a partial
       Ref named(PyObject_GetAttrString(c.call.method.get(), "keywords")), names(named ? PyList_New(0) : nullptr);
@@ -386,7 +414,7 @@ PyObject* CachedInputs::Capture(CaptureSemantics& sem, Session& s, PyObject* cac
   PyObject* most = info ? PyTuple_GetItem(info.get(), 2) : nullptr;
   if (!function || !most) return nullptr;
   if (!PyFunction_Check(function.get())) return nullptr;
-  Call call{Borrow(cached), Borrow(function.get()), Borrow(kwnames), {}, most != Py_None, false};
+  Call call{Borrow(cached), Borrow(function.get()), Borrow(kwnames), {}, most != Py_None};
   call.args.resize(nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0));
   for (size_t i = 0; i < call.args.size(); ++i)
     if (!Form::Read(s, args[i], true, &call.args[i])) return nullptr;
@@ -475,7 +503,6 @@ bool CachedInputs::Ask(PyObject** inputs, std::span<const int64_t> symbols, std:
     std::vector<Ref> args;
     std::vector<PyObject*> raw;
     Py_ssize_t nargs = 0;
-    Ref has;  // null: the outcome of the call waits
   };
   std::vector<Question> all;
   for (const Call& c : calls_) {  // All are looked at before one is asked for: caches count.
@@ -486,20 +513,17 @@ bool CachedInputs::Ask(PyObject** inputs, std::span<const int64_t> symbols, std:
     }
     q.nargs = static_cast<Py_ssize_t>(q.raw.size()) - (c.kwnames ? PyTuple_GET_SIZE(c.kwnames.get()) : 0);
     PyObject* dict;
-    Ref name;
-    PyObject* entry = CacheEntry(c.cache.get(), c.function.get(), q.raw.data(), q.nargs, c.kwnames.get(), &dict, &name);
+    Ref name, typed;
+    PyObject* entry =
+        CacheEntry(c.cache.get(), c.function.get(), q.raw.data(), q.nargs, c.kwnames.get(), &dict, &name, &typed);
     const bool waits = !entry && Waits(c.cache.get(), q.raw.data(), q.nargs, c.kwnames.get());
     if (!dict || (!waits && (!entry || guard::DictLookup(dict, name.get()) != entry))) return PyErr_Clear(), false;
-    if (entry) q.has = Borrow(c.bounded ? ResultIn(entry) : entry);
-    if (entry && !c.Fits(q.has.get(), symbols)) return PyErr_Clear(), false;
+    if (entry && !c.Fits(c.bounded ? ResultIn(entry) : entry, symbols)) return PyErr_Clear(), false;
     all.push_back(std::move(q));
   }
   for (size_t i = 0; i < calls_.size(); ++i) {
     const Call& c = calls_[i];
-    const bool made = std::exchange(c.made, false);
-    Ref result(made && all[i].has
-                   ? all[i].has.release()
-                   : PyObject_Vectorcall(c.cache.get(), all[i].raw.data(), all[i].nargs, c.kwnames.get()));
+    Ref result(PyObject_Vectorcall(c.cache.get(), all[i].raw.data(), all[i].nargs, c.kwnames.get()));
     if (!c.Fits(result.get(), symbols)) return PyErr_Clear(), false;
     if (c.input >= 0) inputs[c.input] = result.get();
     held->push_back(std::move(result));

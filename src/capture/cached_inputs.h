@@ -61,9 +61,8 @@ class CachedInputs {
   struct Call {
     Ref cache, function, kwnames;
     std::vector<Form> args;
-    bool bounded;       // Does the cache drop what is oldest?
-    mutable bool made;  // The capture made it, so that the first run does not.
-    int input = -1;     // -1: it gives numbers.
+    bool bounded;    // Does the cache drop what is oldest?
+    int input = -1;  // -1: it gives numbers.
     TensorMeta meta = {};
     uint64_t key_set = 0;
     Form given = {};

@@ -72,15 +72,8 @@ bool NoneTracked(Session& s, PyObject* o, const std::vector<PyObject*>& given) {
 // What torch warns of: that `use_reentrant` was not given, or (`given`) that no input wants gradients. False: it cannot
 // wait.
 bool Warns(Session& s, bool given) {
-  static PyObject* all[2];
-  PyObject*& told = all[given];
-  if (!told) {
-    SuspendScope off;
-    Ref module(tensor::Import("framejit._warns"));
-    told = module ? PyObject_CallMethod(module.get(), "of_checkpoint", "O", given ? Py_True : Py_False) : nullptr;
-    if (!told) return PyErr_Clear(), false;
-  }
-  if (told == Py_None) return true;
+  PyObject* const told = ToldByTorch(given ? "of_checkpoint_without_gradients" : "of_checkpoint_without_form");
+  if (!told || told == Py_None) return told;
   const auto part = [&](int i) { return PyTuple_GET_ITEM(told, i); };
   return WarnLater(s, part(0), PyExc_UserWarning, part(1), part(2), static_cast<int>(PyLong_AsLong(part(3))));
 }

@@ -1,7 +1,11 @@
 // What waits for the segment's exit besides stores into dicts: variables of enclosing functions, lists that are changed
 // in place, output. Output is held back only where it will be then exactly what it would be now: its text is known, or
 // that of a copy, and nothing that writes it can raise or is the program's own code.
+#include "capture/effects.h"
+
 #include <algorithm>
+#include <map>
+#include <string_view>
 
 #include "capture/builtins.h"
 #include "capture/callees.h"
@@ -436,6 +440,17 @@ bool WarnLater(Session& s, PyObject* text, PyObject* category, PyObject* globals
   call.args.push_back(std::move(seen));
   s.pending().Call(std::move(call));
   return true;
+}
+
+PyObject* ToldByTorch(const char* function) {
+  static auto& all = *new std::map<std::string_view, PyObject*>;
+  PyObject*& told = all[function];
+  if (told) return told;
+  SuspendScope off;
+  Ref module(tensor::Import("framejit._warns"));
+  told = module ? PyObject_CallMethod(module.get(), function, nullptr) : nullptr;
+  if (!told) PyErr_Clear();
+  return told;
 }
 
 bool WarnLater(Session& s, PyObject* text, PyObject* category, long level) {

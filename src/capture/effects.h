@@ -9,5 +9,8 @@ namespace framejit::capture {
 bool WarnLater(Session& s, PyObject* text, PyObject* category, long level);
 // The same, as from that line.
 bool WarnLater(Session& s, PyObject* text, PyObject* category, PyObject* globals, PyObject* file, int line);
+// What torch's own code warns of, as this function of framejit._warns finds out once: (text, globals, file, line), or
+// None. Borrowed; null: it cannot be found out now.
+PyObject* ToldByTorch(const char* function);
 
 }  // namespace framejit::capture

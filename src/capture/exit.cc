@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <functional>
 
 #include "capture/builtins.h"
@@ -104,7 +103,10 @@ bool LooksInto(const std::vector<RecipeNode>& nodes, const RecipeNode& n) {
   };
   switch (n.kind) {
     case RecipeNode::kSet:
-    case RecipeNode::kFrozenSet: return std::any_of(n.children.begin(), n.children.end(), asks);
+    case RecipeNode::kFrozenSet: {
+      const std::vector<int>& items = nodes[n.items].children;
+      return std::any_of(items.begin(), items.end(), asks);
+    }
     case RecipeNode::kDict:
       for (size_t i = 0; i < n.children.size(); i += 2)
         if (asks(n.children[i])) return true;
@@ -197,7 +199,7 @@ int Recipe::Add(PyObject* o) {
     auto* lazy = reinterpret_cast<Lazy*>(o);
     return lazy->resolved ? Add(lazy->resolved) : AddInput(lazy->source);
   }
-  if (const Source* found = s_->FoundTuple(o)) return AddInput(found);
+  if (const Source* found = s_->WhereFound(o)) return AddInput(found);
   auto [it, added] = memo_.try_emplace(o, -2);
   if (!added && it->second != -2) return it->second;
   constexpr const char* kCycle = "an object that contains itself";
@@ -279,8 +281,9 @@ std::optional<int> Recipe::AddContainer(PyObject* o) {
   }
   if (t == &PySet_Type || t == &PyFrozenSet_Type) {
     RecipeNode n{t == &PySet_Type ? RecipeNode::kSet : RecipeNode::kFrozenSet};
-    Ref items(ItemsToMakeSetOf(o));
-    if (!items || !AddAll(PySequence_Fast_ITEMS(items.get()), PyList_GET_SIZE(items.get()), &n.children)) return -1;
+    Ref items(WhatMakesSet(o));
+    if (!items || (n.items = Add(items.get())) < 0) return -1;
+    s_->Keep(items.release());  // its address is in the memo
     return Push(std::move(n));
   }
   if (PySlice_Check(o)) {
@@ -404,7 +407,7 @@ int Recipe::AddBuiltin(PyObject* o) {
     if (reduced && PyTuple_Check(reduced.get()) && PyTuple_GET_SIZE(reduced.get()) >= 2) {
       RecipeNode n{RecipeNode::kReduce};
       n.iterates = PyIter_Check(o);
-      n.notices = strstr(t->tp_name, "_deque_") != nullptr;
+      n.notices = FactsOf(t).Has(TypeFacts::kNotices);
       PyObject* state = PyTuple_GET_SIZE(reduced.get()) > 2 ? PyTuple_GET_ITEM(reduced.get(), 2) : Py_None;
       PyObject* parts[] = {PyTuple_GET_ITEM(reduced.get(), 0), PyTuple_GET_ITEM(reduced.get(), 1), state};
       bool ok = AddAll(parts, 3, &n.children);
@@ -621,7 +624,7 @@ int Recipe::Build(PyObject* const* inputs, PyObject* const* outs, const int64_t*
   auto at = [&](int i) { return (*values)[i].get(); };
   for (size_t i = 0; i < nodes.size(); ++i) {
     const RecipeNode& n = nodes[i];
-    if (n.late != late) continue;
+    if (IsLate(i) != late) continue;
     bool fills = n.index && (n.kind == RecipeNode::kList || n.kind == RecipeNode::kDict ||
                              n.kind == RecipeNode::kCell || n.kind == RecipeNode::kInstance);
     PyObject* r = fills ? Borrow(at(n.index - 1)).release() : nullptr;
@@ -652,13 +655,8 @@ int Recipe::Build(PyObject* const* inputs, PyObject* const* outs, const int64_t*
         for (size_t k = 0; r && k + 1 < m; k += 2)
           if (PyDict_SetItem(r, at(n.children[k]), at(n.children[k + 1])) < 0) return Py_DECREF(r), -1;
         break;
-      case RecipeNode::kSet:
-      case RecipeNode::kFrozenSet: {
-        Ref list(PyList_New(0));
-        for (int k : n.children) PyList_Append(list.get(), at(k));
-        r = n.kind == RecipeNode::kSet ? PySet_New(list.get()) : PyFrozenSet_New(list.get());
-        break;
-      }
+      case RecipeNode::kSet: r = PySet_New(at(n.items)); break;
+      case RecipeNode::kFrozenSet: r = PyFrozenSet_New(at(n.items)); break;
       case RecipeNode::kSlice: r = PySlice_New(at(n.children[0]), at(n.children[1]), at(n.children[2])); break;
       case RecipeNode::kMethod: r = PyMethod_New(at(n.children[0]), at(n.children[1])); break;
       case RecipeNode::kBound: {

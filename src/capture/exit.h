@@ -38,10 +38,9 @@ struct RecipeNode {
   shape::Int expr;            // Of kSym and kSymFloat.
   std::vector<int> children;  // kInstance: the descriptors of slots, each with its value
   int dict = -1;              // kInstance: node of its __dict__, -1 none
-  int items = -1;             // kInstance of a dict/list/tuple subclass: node of its contents
+  int items = -1;             // The node of the contents: of a kInstance of a dict/list/tuple subclass, of a set.
   bool iterates = false;      // Is it an iterator?
   bool notices = false;       // Does it refuse to go on once what it iterates over was written?
-  bool late = false;          // It is made behind the writes of the exit (PutInOrder).
 };
 
 class Recipe {
@@ -56,6 +55,8 @@ class Recipe {
   std::vector<const Source*> object_sources;
   std::vector<TraceId> outputs;
   std::vector<RecipeNode> nodes;
+  std::vector<bool> late;  // Which nodes are made behind the writes of the exit (PutInOrder); empty: none.
+  bool IsLate(size_t node) const { return node < late.size() && late[node]; }
   // Builds every node, those that are late or the others, into values[i], a new reference each. It returns 0, or -1
   // with an exception set.
   int Build(PyObject* const* inputs, PyObject* const* outputs_in, const int64_t* symbols, size_t num_symbols, bool late,
@@ -112,11 +113,9 @@ struct Exit {
   struct Call {
     Ref method;
     std::vector<int> args;
-    bool made = false;  // Has the capture already made the call, for the first run?
   };
   std::vector<Call> calls;
   std::vector<std::pair<int, int>> cells;  // (node of the cell, node of its new contents or -1)
-  bool late = false;                       // Is a node of the recipe late?
   int grad_after = -1;                     // The grad mode to leave behind; -1 leaves it as it is.
   // Is one tensor returned, and nothing else done?
   bool ReturnsOutput() const {
@@ -135,7 +134,7 @@ struct Exit {
  private:
   bool IsLate(const Store& store) const;
   bool IsLate(const Call& call) const;
-  bool IsLate(int node) const { return node >= 0 && recipe.nodes[node].late; }
+  bool IsLate(int node) const { return node >= 0 && recipe.IsLate(node); }
   // What is late or the rest of it; false with an exception set.
   bool Effects(const std::vector<Ref>& values, bool late);
   void Land(const std::vector<Ref>& values, FjFrame* frame) const;

@@ -1,6 +1,5 @@
 // What happens behind a run: stores, calls, and what the frame holds.
 #include <algorithm>
-#include <utility>
 
 #include "capture/containers.h"
 #include "capture/exit.h"
@@ -16,7 +15,8 @@ RunEnd Exit::Take(PyObject** inputs, PyObject** out, const int64_t* symbols, siz
   if (recipe.Build(inputs, out, symbols, num_symbols, false, &values) < 0)
     return changed ? RunEnd::kRaised : tensor::EndOfCall();
   if (!Effects(values, false)) return RunEnd::kRaised;
-  if (late && (recipe.Build(inputs, out, symbols, num_symbols, true, &values) < 0 || !Effects(values, true)))
+  if (!recipe.late.empty() &&
+      (recipe.Build(inputs, out, symbols, num_symbols, true, &values) < 0 || !Effects(values, true)))
     return RunEnd::kRaised;
   *result = returns ? Py_NewRef(values[return_node].get()) : nullptr;
   if (!returns) Land(values, frame);
@@ -32,16 +32,8 @@ bool Exit::IsLate(const Call& call) const {
 }
 
 bool Exit::PutInOrder() {
-  std::vector<RecipeNode>& nodes = recipe.nodes;
-  // Where a node leads to what is written, as far as it is said by now which writes count.
-  const auto reach = [&](std::vector<bool> written) {
-    for (size_t i = 0; i < nodes.size(); ++i) {
-      const RecipeNode& n = nodes[i];
-      for (int child : n.children) written[i] = written[i] || written[child];
-      for (int child : {n.dict, n.items}) written[i] = written[i] || (child >= 0 && written[child]);
-    }
-    return written;
-  };
+  const std::vector<RecipeNode>& nodes = recipe.nodes;
+  // Where a node leads to what is written, by all writes or by those that are late as far as is known by now.
   const auto writes = [&](bool all) {
     std::vector<bool> written(nodes.size());
     const auto mark = [&](int node) { written[node] = written[node] || nodes[node].kind == RecipeNode::kInput; };
@@ -49,17 +41,23 @@ bool Exit::PutInOrder() {
       if (all || IsLate(st)) mark(st.dict);
     for (const Call& c : calls)
       if (all || IsLate(c)) std::for_each(c.args.begin(), c.args.end(), mark);
-    return reach(std::move(written));
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      const RecipeNode& n = nodes[i];
+      for (int child : n.children) written[i] = written[i] || written[child];
+      for (int child : {n.dict, n.items}) written[i] = written[i] || (child >= 0 && written[child]);
+    }
+    return written;
   };
   const std::vector<bool> changed = writes(true);
+  std::vector<bool>& late = recipe.late;
+  late.resize(nodes.size());
   for (size_t i = 0; i < nodes.size(); ++i) {
-    RecipeNode& n = nodes[i];
+    const RecipeNode& n = nodes[i];
     if (n.notices && changed[i]) return false;
-    n.late = (n.iterates && changed[i]) || IsLate(n.dict) || IsLate(n.items) ||
-             std::any_of(n.children.begin(), n.children.end(), [&](int child) { return IsLate(child); });
-    late |= n.late;
+    late[i] = (n.iterates && changed[i]) || IsLate(n.dict) || IsLate(n.items) ||
+              std::any_of(n.children.begin(), n.children.end(), [&](int child) { return IsLate(child); });
   }
-  if (!late) return true;
+  if (std::find(late.begin(), late.end(), true) == late.end()) return late.clear(), true;
   const std::vector<bool> again = writes(false);
   for (size_t i = 0; i < nodes.size(); ++i)
     if (nodes[i].iterates && again[i]) return false;
@@ -78,7 +76,6 @@ bool Exit::Effects(const std::vector<Ref>& values, bool late) {
   }
   for (Call& c : calls) {
     if (IsLate(c) != late) continue;
-    if (std::exchange(c.made, false)) continue;
     std::vector<PyObject*> args;
     for (int node : c.args) args.push_back(values[node].get());
     Ref r(PyObject_Vectorcall(c.method.get(), args.data(), args.size(), nullptr));

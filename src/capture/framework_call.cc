@@ -483,12 +483,26 @@ bool FrameworkCall::ComputedByNumpy(PyObject** out) {
   return *out = s_.Adopt(value.release()), true;
 }
 
+// Does torch take bools and float32s of NumPy's as the graph does? Such a bool is the float 1.0 or 0.0 to it, or an
+// error, where it is no tensor's only element, and no such number is made an integer.
+static bool TakesNumpyNumbers(const Callee& callee, const Call& call, const ArgReader& reader) {
+  const bool data = callee.Has(kReadsDType);
+  const auto given = std::find_if(call.kwargs.begin(), call.kwargs.end(), [](auto& k) { return k.first == "dtype"; });
+  const bool told = given != call.kwargs.end() && !given->second.is(Arg::Kind::kNone);
+  if (reader.numpy_bool()) return data && !told && call.args.size() == 1 && call.args[0].is(Arg::Kind::kBool);
+  if (!reader.numpy_single()) return true;
+  if (callee.last() == "new_tensor" || callee.Has(kTypeOfTensors)) return false;
+  return !data || !told || given->second.s.find("float") != std::string::npos;
+}
+
 bool FrameworkCall::Allowed() {
   if (!torch_ && !cupy_)  // NumPy's functions hand CuPy's arrays to CuPy
     EachTensor(call_, [&](TraceId t) { cupy_ |= s_.meta(t).device.kind == DeviceKind::kCuda; });
   // A value and not a tensor here, but one whose type counts for NumPy.
   if (!torch_ && (reader_.numpy_number() || reader_.numpy_integer()))
     return s_.Break(BreakId::kUnsupportedTensor, "a number of NumPy's and arrays beside torch's tensors"), false;
+  if (torch_ && !TakesNumpyNumbers(callee_, call_, reader_))
+    return s_.Break(BreakId::kUnsupportedTensor, "a bool or float32 of NumPy's that is no such number to torch"), false;
   const bool placed = std::any_of(call_.kwargs.begin(), call_.kwargs.end(),
                                   [](auto& k) { return k.first == "out" || k.first == "requires_grad"; });
   if (placed && torch_ && LeavesUnwritten(callee_) && IsDeterministic())

@@ -586,7 +586,12 @@ int CaptureSemantics::SetAdd(PyObject* set, PyObject* v) {
 }
 int CaptureSemantics::SetUpdate(PyObject* set, PyObject* iterable) {
   TARGET(set);
-  return ForEach(*this, iterable, [&](PyObject* x) { return s_.Pin(x) && PySet_Add(set, x) == 0; });
+  RESOLVE_INT(iterable);
+  const bool whole = PyAnySet_CheckExact(iterable) || PyDict_CheckExact(iterable);  // Both tables decide the order.
+  const auto add = [&](PyObject* x) { return s_.Pin(x) && (whole || PySet_Add(set, x) == 0); };
+  if (int failed = ForEach(*this, iterable, add); failed || !whole) return failed;
+  iterable = s_.IsOutside(iterable) ? s_.ForC(iterable, true) : iterable;
+  return iterable ? frame::Semantics::SetUpdate(set, iterable) : -1;
 }
 int CaptureSemantics::MapAdd(PyObject* dict, PyObject* k, PyObject* v) {
   TARGET(dict);

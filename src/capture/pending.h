@@ -32,18 +32,11 @@ struct PendingCell {
   Ref value;  // Empty where the variable is deleted.
 };
 
-// A call that a functools.lru_cache answered, by its name there.
-struct Cached {
-  Ref cache, name;
-};
-
-// Such a call, made at the exit; `made`: it has really been made already, by this capture or one before it that came to
-// nothing.
+// A call that a functools.lru_cache answered, made at the exit.
 struct CacheCall {
   PendingCall call;
-  bool made;
-  Cached cached;
-  Ref result;  // what the cache has
+  Ref cache;
+  Ref result;  // what the call gives
 };
 
 // A wrapper that was made here (wrappers.h).

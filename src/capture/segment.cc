@@ -219,12 +219,11 @@ bool OnlyMakes(Session& s, const Compiled& compiled, FjFrame* frame, int index) 
 // Runs the frame's code under capture until it returns, breaks, or `stop_after` outermost instructions. broke_at, left:
 // as an earlier capture of the same instructions says.
 Captured CaptureOnce(Compiled& compiled, Place& place, FjFrame* frame, long stop_after, int broke_at,
-                     std::vector<Cached>* cached, const std::string& left) {
+                     const std::string& left) {
   Captured out;
   tensor::LookForProcesses();
   FrameImage before(frame);
   CaptureOptions options = OptionsFor(compiled, place, stop_after, broke_at);
-  options.cached = cached;
   Counting counting(place);
   Session s(frame, std::move(options));
   TapeScope tape(s, &place.needs_tape);
@@ -441,14 +440,13 @@ Segment* CaptureAt(Compiled& compiled, CodeState& code, Place& place, FjFrame* f
   std::vector<int> stopped;          // where
   long stop_after = -1;
   int broke_at = -1;
-  std::vector<Cached> cached;
   Captured c;
   std::string left;
   std::shared_ptr<guard::GuardSet> cause;
   compiled.guesses->taken.clear();
   for (int attempt = 0; attempt < 40; ++attempt) {
     const unsigned long switches = fj_thread_switches();
-    c = CaptureOnce(compiled, place, frame, stop_after, broke_at, &cached, left);
+    c = CaptureOnce(compiled, place, frame, stop_after, broke_at, left);
     if (!c.left.empty()) left = c.left;
     if (PyErr_Occurred()) PyErr_Clear();
     const Problem& problem = c.problem;

@@ -394,7 +394,7 @@ PyObject* Session::FromOutside(PyObject* o, const Source* s, bool used) {
   if (IsPrimitive(o) || IsTupleOfPrimitives(o)) {
     // Where it goes out it is read there again. One that is found in two places is that object in both.
     const auto note_found = [&](PyObject* seen) {
-      const auto [first, added] = tuples_.try_emplace(seen, s);
+      const auto [first, added] = found_.try_emplace(seen, s);
       if (added) return Keep(Py_NewRef(seen));
       if (first->second == s) return;
       guard::Row row{guard::Kind::kSameObject, s, first->second};

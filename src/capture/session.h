@@ -62,7 +62,6 @@ struct CaptureOptions {
   bool whole = false;                // Is it fullgraph=True?
   bool derivatives = true;           // torch.func.grad, torch.autograd.grad are modelled
   bool checkpoints = true;           // torch.utils.checkpoint is modelled
-  std::vector<Cached>* cached;       // what captures of this call have really put into caches, each of them once
   const std::vector<Ref>* as_they_are = nullptr;  // backward functions that cannot be captured
   bool RunsAsItIs(PyObject* backward) const {
     return as_they_are &&
@@ -107,10 +106,10 @@ class Session {
   // tensor).
   // used: the caller goes on with the result alone, so that an int may come as a symbol.
   PyObject* FromOutside(PyObject* o, const Source* s, bool used = false);
-  // Where this tuple of numbers and texts, which is known by its items, was found; null: it was made here.
-  const Source* FoundTuple(PyObject* o) const {
-    auto at = tuples_.find(o);
-    return at == tuples_.end() ? nullptr : at->second;
+  // Where this number or text, or this tuple of them, was found; null: it was made here, or any equal one will do.
+  const Source* WhereFound(PyObject* o) const {
+    auto at = found_.find(o);
+    return at == found_.end() ? nullptr : at->second;
   }
   // An object that came out of C code: known, primitive, constant or fresh. Steals, returns a new reference.
   PyObject* Adopt(PyObject* o);
@@ -330,8 +329,8 @@ class Session {
   Origins origins_;
   std::unordered_map<TraceId, PyObject*> proxies_;
   std::vector<Ref> keep_;
-  std::unordered_map<PyObject*, const Source*> tuples_;  // FoundTuple; kept
-  std::vector<PyObject*> generators_;                    // The generators that were made here.
+  std::unordered_map<PyObject*, const Source*> found_;  // WhereFound; kept
+  std::vector<PyObject*> generators_;                   // The generators that were made here.
   PendingEffects pending_;
   struct Read {
     PyObject *container, *key;

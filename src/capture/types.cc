@@ -64,6 +64,10 @@ constexpr Row kRows[] = {
     {"_contextvars.ContextVar", {0, CType::kContextVar}},
     {"ContextVar", {0, CType::kContextVar}},  // before 3.12
     {"collections.deque", {0, CType::kDeque}},
+    {"_collections._deque_iterator", {F::kNotices}},
+    {"_collections._deque_reverse_iterator", {F::kNotices}},
+    {"collections._deque_iterator", {F::kNotices}},  // since 3.12
+    {"collections._deque_reverse_iterator", {F::kNotices}},
     {"collections.defaultdict", {0, CType::kDefaultDict}},
     {"collections.OrderedDict", {0, CType::kOrderedDict}},
     {"_hashlib.HASH", {F::kPlain}},

@@ -48,6 +48,7 @@ struct TypeFacts {
     kStays = 1u << 6,        // the very object may be a result again
     kReduced = 1u << 7,      // as a result it is made again of what its __reduce__ says
     kOfNumpy = 1u << 8,
+    kNotices = 1u << 9,  // an iterator that refuses to go on once what it iterates over was written
   };
   uint16_t flags = 0;
   CType type = CType::kOther;

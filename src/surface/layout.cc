@@ -275,16 +275,19 @@ TensorMeta Reversed(TensorMeta m) {
   return m;
 }
 
-Ints NumpyPointwise(Env& env, const Ints& shape, std::span<const TensorMeta* const> tensors) {
+Ints NumpyPointwise(Env& env, const Ints& shape, std::span<const TensorMeta* const> tensors, bool casts) {
   bool all_default = true;
   for (const TensorMeta* t : tensors) all_default &= IsRowMajor(*t);
   if (all_default || shape.size() < 2) return RowMajor(shape);
   // Where all lie alike NumPy needs no iterator, whose order knows nothing of dimensions of size 1.
   auto columns = [&](const TensorMeta* t) {
-    return t->sizes == shape && t->dtype == tensors[0]->dtype && IsContiguous(env, Reversed(*t));
+    const Ints& sizes = t->sizes;
+    return sizes.empty() || (std::equal(sizes.begin(), sizes.end(), shape.begin(), shape.end(),
+                                        [&](Int a, Int b) { return env.Eq(a, b); }) &&
+                             IsContiguous(env, Reversed(*t)));
   };
   const bool ones = std::any_of(shape.begin(), shape.end(), [&](Int i) { return env.Eq(i, 1); });
-  if (ones && std::all_of(tensors.begin(), tensors.end(), columns) &&
+  if (ones && !casts && std::all_of(tensors.begin(), tensors.end(), columns) &&
       !std::all_of(tensors.begin(), tensors.end(), [&](auto* t) { return IsContiguous(env, *t); })) {
     std::vector<int> all(shape.size());
     std::iota(all.begin(), all.end(), 0);

@@ -24,8 +24,10 @@ shape::Ints TorchIterator(shape::Env& env, const shape::Ints& shape, const std::
 // that they broadcast to. scalars: a Python number is among the operands, which switches the iterator's shortcuts off.
 shape::Ints TorchPointwise(shape::Env& env, const shape::Ints& shape, std::span<const TensorMeta* const> tensors,
                            bool scalars);
-// The strides of the result of a ufunc of NumPy, in 'K' order.
-shape::Ints NumpyPointwise(shape::Env& env, const shape::Ints& shape, std::span<const TensorMeta* const> tensors);
+// The strides of the result of a ufunc of NumPy, in 'K' order. casts: an operand is computed in another type than its
+// own, which NumPy leaves to its iterator.
+shape::Ints NumpyPointwise(shape::Env& env, const shape::Ints& shape, std::span<const TensorMeta* const> tensors,
+                           bool casts = false);
 // The strides that empty_like, clone and to give with preserve_format.
 shape::Ints PreserveFormat(shape::Env& env, const TensorMeta& m);
 // The strides of m seen with other sizes that have as many elements; nothing if that needs a copy.

@@ -253,7 +253,17 @@ shape::Ints Scope::Pointwise(ValueId result, std::span<const Operand> operands) 
     scalars |= !o.is_tensor();
   }
   if (cupy) return RowMajor(shape);
-  return torch() ? TorchPointwise(env, shape, tensors, scalars) : NumpyPointwise(env, shape, tensors);
+  if (torch()) return TorchPointwise(env, shape, tensors, scalars);
+  DType in = b.type(result).dtype;
+  if (IsBool(in)) {  // of what is compared
+    std::vector<TypeOperand> typed;
+    for (const Operand& o : operands) typed.push_back({o.meta, o.number.kind});
+    in = NumpyResultType(typed);
+  }
+  const bool casts = std::any_of(tensors.begin(), tensors.end(), [&](const TensorMeta* t) {
+    return t->sizes.size() > 1 && t->dtype != in && !(IsComplex(t->dtype) && !IsComplex(in));
+  });
+  return NumpyPointwise(env, shape, tensors, casts);
 }
 
 Out Scope::Elementwise(ValueId result, std::span<const Operand> operands) const {

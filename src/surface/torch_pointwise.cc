@@ -535,6 +535,11 @@ Outs Where(Scope& s) {
   std::array<Operand, 3> all{c, ab[0], ab[1]};
   Out out = s.Elementwise(v, all);
   out.array = true;
+  if (s.torch() || s.cupy) return out;
+  std::vector<const TensorMeta*> tensors;
+  for (const Operand& o : all)
+    if (o.is_tensor()) tensors.push_back(o.meta);
+  out.strides = NumpyPointwise(s.env, s.b.type(v).shape, tensors, true);  // it is no ufunc: there is always an iterator
   return out;
 }
 

@@ -211,3 +211,48 @@ def test_changing_sizes():
         x, a = torch.ones(n), np.full(n, 0.5, dtype="f4")
         torch.testing.assert_close(f(x, a), torch.from_numpy(np.exp(a)) + x)
     assert framejit.explain(f)(x, a).graph_count <= 3
+
+
+NUMPY_NUMBERS = {
+    "plus": lambda x, s, d: x + s,
+    "plus, on its right": lambda x, s, d: s + x,
+    "times": lambda x, s, d: s * x,
+    "to the power": lambda x, s, d: torch.pow(s, x),
+    "compared": lambda x, s, d: x == s,
+    "in place": lambda x, s, d: x.add_(s),
+    "filled": lambda x, s, d: x.fill_(s),
+    "alpha": lambda x, s, d: torch.add(x, x, alpha=s),
+    "where": lambda x, s, d: torch.where(x > 0, x, s),
+    "clamp": lambda x, s, d: x.clamp(max=s),
+    "masked_fill": lambda x, s, d: x.masked_fill(x > 0, s),
+    "summed": lambda x, s, d: sum([x, s]),
+    "keepdim": lambda x, s, d: x.sum(0, keepdim=s),
+    "as an index": lambda x, s, d: x[s],
+    "full": lambda x, s, d: (torch.full((2,), s), torch.full((2,), s, dtype=d), torch.full_like(x, s)),
+    "tensor": lambda x, s, d: torch.tensor(s),
+    "tensor of a type": lambda x, s, d: torch.tensor(s, dtype=d),
+    "tensor of a list": lambda x, s, d: torch.tensor([s, 1]),
+    "tensor of a list of a type": lambda x, s, d: torch.tensor([s, 1], dtype=d),
+    "as_tensor": lambda x, s, d: torch.as_tensor(s, dtype=d),
+    "new_tensor": lambda x, s, d: x.new_tensor(s),
+    "new_tensor of a list": lambda x, s, d: x.new_tensor([s]),
+    "LongTensor": lambda x, s, d: torch.LongTensor([s]),
+}
+
+
+@pytest.mark.parametrize("name", NUMPY_NUMBERS)
+@pytest.mark.parametrize("scalar", [np.bool_(True), np.float32(2.5), np.float64(2.5), np.int64(3)], ids=lambda s: type(s).__name__)
+def test_numbers_of_numpy_are_to_torch_what_they_are_in_eager(fresh, name, scalar):
+    """A bool is the float 1.0, where it is no error, and a float32 never becomes an integer."""
+
+    def run(f, dtype):
+        try:
+            result = f(torch.ones(2, dtype=dtype), scalar, dtype)
+        except (TypeError, RuntimeError, IndexError) as error:
+            return type(error), str(error).partition("\n")[0]
+        return [(r.dtype, r.tolist()) for r in (result if isinstance(result, tuple) else (result,))]
+
+    for dtype in (torch.float32, torch.int32, torch.bool, torch.float16):
+        compiled = fresh.compile(lambda x, s, d: NUMPY_NUMBERS[name](x, s, d) if x is not None else None)
+        assert run(compiled, dtype) == run(NUMPY_NUMBERS[name], dtype)
+        assert run(compiled, dtype) == run(NUMPY_NUMBERS[name], dtype)

@@ -456,3 +456,32 @@ def test_small_products_of_turned_rows_have_a_kernel(dtype, fresh):
                 assert here.stride() == there.stride()
                 torch.testing.assert_close(here, there)
     assert framejit.cache_info(compiled)["outcomes"]["run"] == {"graph": 2}
+
+
+COLUMNS = {
+    "a cast to int64": (bool, lambda a, np: a + 1),
+    "a cast to float64": (int, lambda a, np: a * 1.5),
+    "no cast": ("f4", lambda a, np: a * 1.5),
+    "a scalar of another type": ("f4", lambda a, np: a * np.float64(1.5)),
+    "a scalar of a smaller type": ("f8", lambda a, np: a * np.int8(2)),
+    "compared as they are": ("f8", lambda a, np: a > 0.5),
+    "compared as floats": (int, lambda a, np: a > 0.5),
+    "a square root of integers": (int, lambda a, np: np.sqrt(a)),
+    "a modulus": (complex, abs),
+    "a choice": ("f8", lambda a, np: np.where(a > 0, a, 1)),
+    "two arrays": ("f8", lambda a, np: a + a.copy("K")),
+}
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+@pytest.mark.parametrize("dynamic", [True, None])
+def test_arrays_in_columns_with_sizes_of_one(fresh, name, dynamic):
+    """NumPy's iterator, which it needs where something is cast, orders dimensions of size 1 in another way than it does without one."""
+    np = pytest.importorskip("numpy")
+    dtype, of = COLUMNS[name]
+    f = (lambda a: of(a)) if of is abs else (lambda a: of(a, np))
+    compiled = fresh.compile(f, dynamic=dynamic)
+    for shape in [(1, 2, 3), (2, 1, 3), (2, 3, 1), (1, 4, 5), (3, 1, 1), (4, 1, 3), (1, 3), (3, 1), (2, 3, 4)]:
+        for a in (np.ones(shape, dtype).T, np.asfortranarray(np.ones(shape, dtype)), np.ones(shape, dtype)):
+            assert compiled(a).strides == f(a).strides, (shape, a.strides)
+    assert not compiled.cache_info()["breaks"] and compiled.cache_info()["segments"] and set(compiled.cache_info()["outcomes"]["run"]) == {"graph"}

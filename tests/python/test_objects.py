@@ -521,3 +521,39 @@ def test_a_tuple_from_outside_behind_a_break():
     for _ in range(4):
         t = tuple([2, 2.5])
         assert compiled(torch.ones(2), t)[1] is t
+
+
+SETS = {
+    "of a literal": lambda s: {1, 9, 17, -1},
+    "spread": lambda s: {*s, 33},
+    "of a dict": lambda s: {*dict.fromkeys(s), 5},
+    "a copy": lambda s: s.copy(),
+    "a set": set,
+    "a frozenset": frozenset,
+    "both": lambda s: s & {1, 9, 17, -1},
+    "either": lambda s: s | {100},
+    "without": lambda s: s - {17},
+    "copied and added to": lambda s: (t := set(s), t.add(33), t.add(65))[0],
+    "copied and taken from": lambda s: (t := s.copy(), t.discard(1), t.add(25))[0],
+    "filled": lambda s: (t := set(), [t.add(v) for v in (17, 1, 33, 9)])[0],
+}
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_order_of_sets(fresh, name):
+    """It depends on the number of places that a set has for its items, and that on how it was made."""
+    outside = {1, 2, 3}
+    outside.add(9)
+    outside.discard(2)
+    outside |= {17, -1}
+
+    def f(x, s):
+        made = SETS[name](s)
+        return x + 1, made, list(made), frozenset(made), [v for v in {*made}]
+
+    compiled = fresh.compile(f)
+    for given in (outside, {8, 0, 16, 3, 24}, set(range(0, 80, 8)), outside):
+        expected, got = f(torch.ones(1), given), compiled(torch.ones(1), given)
+        assert [list(e) for e in expected[1:]] == [list(g) for g in got[1:]]
+        assert [type(e) for e in expected] == [type(g) for g in got]
+    assert set(fresh.cache_info(compiled)["outcomes"]["run"]) == {"graph"}

@@ -81,14 +81,8 @@ static void StackIntegers(Session& s, Call& call, std::vector<Arg>& items, absl:
 
 // torch's own warning, which waits for the exit. False: it cannot.
 static bool WarnsOfListIndex(Session& s) {
-  static PyObject* told = nullptr;
-  if (!told) {
-    SuspendScope off;
-    Ref module(tensor::Import("framejit._warns"));
-    told = module ? PyObject_CallMethod(module.get(), "of_list_index", nullptr) : nullptr;
-    if (!told) return PyErr_Clear(), false;
-  }
-  return told != Py_None && WarnLater(s, PyTuple_GET_ITEM(told, 0), PyExc_UserWarning, 1);
+  PyObject* const told = ToldByTorch("of_list_index");
+  return told && told != Py_None && WarnLater(s, PyTuple_GET_ITEM(told, 0), PyExc_UserWarning, 1);
 }
 
 bool DataSizes::AsIndices(Call& call) {
