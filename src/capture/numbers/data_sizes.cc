@@ -70,8 +70,8 @@ void DataSizes::Apply(Call& call) {
 void DataSizes::Make(Call& call) {
   const std::string_view last = call.callee.last();
   const bool torch = call.callee.framework() == Framework::kTorch, sized = call.callee.Has(kSizedByData);
-  const bool may =
-      torch ? sized || last == "__getitem__" || last == "__setitem__" || last == "where" : sized && !s_.libraries.torch;
+  const bool may = torch ? sized || last == "__getitem__" || last == "__setitem__" || last == "where"
+                         : sized && (!s_.libraries.torch || s_.guessing().OfConstants(call));
   if (!may || !s_.options().guesses || s_.in_custom || s_.vmap.open()) return s_.lowering().Apply(call);
   if (torch && AsIndices(call)) return;
   Lower(call);

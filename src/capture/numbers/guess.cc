@@ -224,6 +224,12 @@ class NothingToWarnOf {
 
 }  // namespace
 
+bool Guessing::OfConstants(const Call& call) const {
+  bool all = true;
+  EachTensor(call, [&](TraceId t) { all = all && !s_.lowering().IsHidden(t) && IsConstant(s_.trace(), t); });
+  return all && s_.draws.empty();  // a number that was drawn may have become one of the program's
+}
+
 Ref Guessing::Known(TraceId t) {
   if (s_.broken() || s_.vmap.open() || s_.in_custom || s_.lowering().IsHidden(t) || !IsConstant(s_.trace(), t))
     return {};

@@ -62,6 +62,8 @@ class Guessing {
   PyObject* Constant(TraceId t, const std::string& method);
   // A tensor that nothing from outside leads to, so that it is the same in each run; null: something does.
   Ref Known(TraceId t);
+  // Is each of the call's tensors one that nothing from outside leads to?
+  bool OfConstants(const Call& call) const;
   Ref RunUpTo(TraceId t);  // The tensor, computed from the real inputs; null if that fails.
 
  private:
