@@ -67,8 +67,8 @@ void DataSizes::Apply(Call& call) {
   Make(call);
 }
 
-// Do numbers of the program alone decide the size of what a call of NumPy's gives? An item's size is decided by an index
-// that is an array.
+// Do numbers of the program alone decide the size of what a call of NumPy's gives? An item's size is decided by an
+// index that is an array.
 static bool NumbersDecide(Session& s, const Call& call) {
   int tensors = 0;
   EachTensor(call, [&](TraceId) { ++tensors; });
