@@ -276,6 +276,8 @@ bool FrameworkCall::AnsweredByValue(PyObject** out) {
                                 : nullptr);
       known)
     return *out = s_.Adopt(known.release()), true;
+  if (asks && alone() && !torch_ && callee_.last() == "item")
+    if ((*out = s_.draws.ItemOf(s_, args_[0])) || s_.broken() || PyErr_Occurred()) return true;
   if (asks && alone() && (truth || callee_.last() == "item"))
     if ((*out = s_.data_sizes().ItemOf(AsTensor(args_[0])->id, truth))) return true;
   if (asks && alone() && callee_.last() == "item" && !s_.broken() && !PyErr_Occurred() &&

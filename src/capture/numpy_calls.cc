@@ -109,6 +109,15 @@ bool IsNumpyArray(Session& s, PyObject* o) {
   return m.framework == Framework::kNumpy && !m.is_scalar && m.device.kind == DeviceKind::kCpu;
 }
 
+// Of a list or tuple the array that NumPy's functions make of it. Null: it is another object, or there was a Break.
+Ref ArrayOfNumbers(Session& s, PyObject* o) {
+  static const Callee array("numpy.asarray");
+  PyObject* list = s.Resolve(o);
+  bool declined = false;
+  if (!list || !(PyList_CheckExact(list) || PyTuple_CheckExact(list))) return {};
+  return Ref(s.CallFramework(array, &list, 1, nullptr, &declined));
+}
+
 bool IsUfunc(PyObject* o) {
   return o && OfType(o, CType::kUfunc);
 }
@@ -205,7 +214,11 @@ PyObject* CaptureSemantics::NumpyCall(PyObject* callable, PyObject* const* args,
   const bool plain = name.space() == "numpy";  // below the bodies of numpy.linalg and numpy.fft are functions of C
   if (plain && !surface::HasRow(name) && !surface::HasNumpyDerivative(name) && s_.SourceOf(body.get()) && InTransform())
     return CallPython(body.get(), args, nargs, kwnames);
-  PyObject* r = s_.CallFramework(name, args, nargs, kwnames, &declined);
+  std::vector<PyObject*> with(args, args + total);
+  Ref array(nargs && name.Has(kSizedByData) ? ArrayOfNumbers(s_, args[0]) : Ref());
+  if (s_.broken() || PyErr_Occurred()) return nullptr;
+  if (array) with[0] = array.get();
+  PyObject* r = s_.CallFramework(name, with.data(), nargs, kwnames, &declined);
   if (!declined) return r;
   // What the graph has no node for is captured as it is written.
   return s_.SourceOf(body.get()) ? CallPython(body.get(), args, nargs, kwnames) : nullptr;

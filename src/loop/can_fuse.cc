@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "loop/space.h"
 
 namespace framejit::loop {
@@ -18,6 +20,13 @@ bool CanFuse(const Graph& g, const std::vector<ValueId>& group, const std::vecto
   if (work <= 2 * once + 8) return true;
   if (why) *why = "a value would be computed once for each of the views it is read through";
   return false;
+}
+
+bool IsElementwise(const Graph& g, ValueId v) {
+  const Node& n = g.nodes[v];
+  const auto computes = [&](ValueId x) { return Computes(g.nodes[x].type.dtype); };
+  return Info(n.op).kind == 'P' && n.type.device.kind != DeviceKind::kMeta && n.type.shape.size() <= kMostVars &&
+         computes(v) && std::all_of(n.operands.begin(), n.operands.end(), computes);
 }
 
 }  // namespace framejit::loop

@@ -124,6 +124,9 @@ struct BuiltKernel {
 // complex where elements are only moved). why: where it cannot, the reason.
 bool CanFuse(const Graph& g, const std::vector<ValueId>& group, const std::vector<ValueId>& stored,
              std::string* why = nullptr);
+// Does the node compute each element of its result from those at the same place? Connected ones of one shape can always
+// be one kernel, if they read no values that the kernel makes itself (constants, positions), but for plain constants.
+bool IsElementwise(const Graph& g, ValueId v);
 // layouts[v]: for every operand outside of the group and every stored member. Throws std::logic_error if !CanFuse.
 BuiltKernel BuildKernel(const Graph& g, const std::vector<ValueId>& group, const std::vector<ValueId>& stored,
                         const std::vector<Layout>& layouts, const Costs& costs = {});

@@ -59,10 +59,6 @@ Lins ResultIndex(const Node& n, const Lins& operand) {
   return out;
 }
 
-bool Computes(DType t) {
-  return !IsComplex(t) && t != DType::kInt4x2 && t != DType::kFloat8E4M3 && t != DType::kFloat8E5M2;
-}
-
 // Does the node put elements elsewhere or choose some, and nothing more, so that complex ones are only bits?
 bool Moves(const Graph& g, const Node& n) {
   if (n.op == Op::kPad) return IsZero(n.attrs.scalar);
@@ -159,7 +155,7 @@ bool Space::Analyze() {
   for (int attempt = 0; attempt < 16; ++attempt) {
     split_var_ = -1;
     MakeSeedIndex();
-    if (extents_.size() > 24) return Fail("too many dimensions");
+    if (extents_.size() > kMostVars) return Fail("too many dimensions");
     if (Propagate() && CheckRoots() && VisitRoots()) return true;
     if (split_var_ < 0) return false;
     why_.clear();

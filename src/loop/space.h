@@ -54,6 +54,13 @@ struct Needed {  // A value that is needed at an index under a predicate.
   int cost = 0;       // rough instructions per element, with what it is made from
 };
 
+inline bool Computes(DType t) {
+  return !IsComplex(t) && t != DType::kInt4x2 && t != DType::kFloat8E4M3 && t != DType::kFloat8E5M2;
+}
+
+// A kernel has at most so many variables, before reshapes cut them.
+constexpr size_t kMostVars = 24;
+
 class Space {
  public:
   // layouts (may be null): of operands outside of the group; a stride of zero means that the variable does not matter.

@@ -48,6 +48,7 @@ class Fuser {
     int next_extern = -1;        // externs run in program order: they may read the generator or print
     int next_foreign = -1;       // of what may raise: the operator of the user's that is called behind it
     bool dead = false;
+    bool elementwise = false;  // all nodes are, and what they read that is free is a plain constant
   };
   struct Candidate {
     double gain;
@@ -100,6 +101,11 @@ class Fuser {
     }
   }
 
+  bool IsPlainConstant(ValueId v) const {
+    const Node& n = g_.nodes[v];
+    return n.op == Op::kConstant || (n.op == Op::kBroadcast && g_.nodes[n.operands[0]].op == Op::kConstant);
+  }
+
   void MakeUnits() {
     unit_of_.assign(g_.nodes.size(), -1);
     int last_extern = -1;
@@ -116,6 +122,9 @@ class Fuser {
       Unit unit;
       unit.position = u;
       unit.nodes = {v};
+      unit.elementwise = loop::IsElementwise(g_, v) && !free_[v] &&
+                         std::all_of(node.operands.begin(), node.operands.end(),
+                                     [&](ValueId o) { return !free_[o] || IsPlainConstant(o); });
       if (Info(node.op).kind == 'M') unit.kind = Group::Kind::kLibrary;
       if (node.op == Op::kExtern) {
         unit.kind = Group::Kind::kExtern;
@@ -272,6 +281,11 @@ class Fuser {
     return false;
   }
 
+  // Connected units that are surely one kernel: to ask that of a chain, again for each merge, is most of what it costs.
+  bool SurelyOneKernel(const Unit& a, const Unit& b) const {
+    return a.elementwise && b.elementwise && g_.nodes[a.nodes[0]].type.shape == g_.nodes[b.nodes[0]].type.shape;
+  }
+
   // Does one kernel compute all of `merged`? why: where it does not, the reason.
   bool IsOneKernel(const std::vector<ValueId>& merged, std::string* why = nullptr) const {
     if (RepeatsExpensiveWork(merged)) {
@@ -317,12 +331,14 @@ class Fuser {
       Unit& b = units_[c.consumer];
       if (a.dead || b.dead || a.stamp != c.producer_stamp || b.stamp != c.consumer_stamp) continue;
       std::vector<ValueId> merged = Union(a.nodes, b.nodes);
-      if (!IsOneKernel(merged)) continue;
+      const bool surely = SurelyOneKernel(a, b);
+      if (!surely && !IsOneKernel(merged)) continue;
       if (!Reorder(c.producer, c.consumer)) continue;
       for (ValueId v : b.nodes) unit_of_[v] = c.producer;
       a.nodes = std::move(merged);
       if (a.next_foreign < 0 || (b.next_foreign >= 0 && b.next_foreign < a.next_foreign))
         a.next_foreign = b.next_foreign;  // the first of them: operators are called in program order
+      a.elementwise = surely;
       ++a.stamp;
       b.dead = true;
       b.nodes.clear();

@@ -400,12 +400,20 @@ class Runner : public GraphRunner {
     return end;
   }
 
+  static bool LieAlike(const NumpyArray& a, const NumpyArray& b) {
+    for (int d = 0; d < a.nd; ++d)
+      if (a.dims[d] > 1 && a.strides[d] != b.strides[d]) return false;
+    return true;
+  }
+
   PyObject* Wrap(const Buffer& b, size_t output, PyObject* array) {
     PyObject* o = array ? array : torch_ ? WrapTorch(*bound_torch, b.handle) : static_cast<PyObject*>(b.handle);
     if (torch_ && !array && output_[output] != Made::kTensor) {  // a call has made it
       Ref tensor(o);
       Ref view(o ? PyObject_CallMethod(o, "numpy", nullptr) : nullptr);
       o = view ? PyObject_CallMethod(view.get(), "copy", "s", "K") : nullptr;
+      if (o && !LieAlike(*AsArray(o), *AsArray(view.get())))  // a column of what np.nonzero makes: a view in NumPy, too
+        Py_SETREF(o, PyObject_CallMethod(view.get(), "view", nullptr));
     }
     if (!o || output_[output] != Made::kScalar || Py_TYPE(o) != bound_numpy->array) return o;
     PyObject* s = bound_numpy->make_scalar(AsArray(o)->data, AsArray(o)->descr, nullptr);

@@ -72,8 +72,11 @@ bool ShapesDecide(const Call& call, PyObject* callee, const std::vector<TensorMe
 PyObject* StandIn(const NumpyApi& n, const TensorMeta& m) {
   std::vector<int64_t> sizes = Values(m.sizes), strides = Values(m.strides);
   int64_t item = DTypeSize(m.dtype), numel = 1;
-  bool usual = true;  // only positive strides without overlap can be allocated as they are
-  for (int64_t& s : strides) s *= item, usual = usual && s > 0;
+  bool usual = true;  // only positive strides without overlap, and axes that were put in, can be allocated as they are
+  for (size_t i = 0; i < strides.size(); ++i) {
+    strides[i] *= item;
+    usual = usual && (strides[i] > 0 || sizes[i] == 1);
+  }
   for (int64_t s : sizes) numel *= s;
   if (numel > kMaxStandIn) return PyErr_Format(PyExc_ValueError, "too large");
   int rank = static_cast<int>(sizes.size());

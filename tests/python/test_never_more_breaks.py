@@ -243,3 +243,109 @@ def test_what_torch_warns_of_is_asked_beside_the_filters_of_others():
         with warnings.catch_warnings(record=True) as seen:
             warnings.warn("later", stacklevel=1)
         assert len(seen) == 1
+
+
+def sums(x, axes):
+    for axis in sorted(np.unique(axes).astype(int), reverse=True):
+        x = x.sum(int(axis))
+    return x
+
+
+AXES = [2, 0, 2]
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: sums(x, [2, 3, 2]),
+        lambda x: sums(x, tuple(range(2, x.dim()))),
+        lambda x: sums(x, AXES),
+        lambda x: x.sum(tuple(np.unique(np.array([2, 3, 2])))),
+        lambda x: x.sum(tuple(int(i) for i in np.nonzero(np.array([0, 1, 2, 3]) > 1)[0])),
+        lambda x: x.sum(tuple(int(i) for i in np.flatnonzero([0, 1, 1]))),
+        lambda x: x * len(np.setdiff1d([0, 1, 5], [1])) + len(np.unique([1.5, 2, 2])),
+        lambda x: x + int(np.bincount(np.array([0, 1, 1, 3]))[1]),
+        lambda x: x[:, np.unique([1, 1, 0], return_counts=True)[1] - 1],
+        lambda x: x * float(np.array([1.0, 2.0, 3.0])[np.array([True, False, True])].sum()),
+    ],
+)
+def test_sizes_that_numbers_of_the_program_decide_beside_torch(f):
+    whole(f, [(torch.arange(120.0).reshape(2, 3, 4, 5),)])
+
+
+def test_arrays_of_such_sizes_are_results_as_numpys():
+    def f(x):
+        rows, columns = np.nonzero(np.array([[0, 1], [1, 1]]))
+        return x + 1, np.unique([3, 1, 3]), np.unique((0.5, 0.25), return_index=True), rows, columns, np.unique([True, False, True])
+
+    def facts(o):
+        if isinstance(o, tuple):
+            return [facts(v) for v in o]
+        return (o.tolist(), o.dtype, o.strides, o.flags.writeable, o.flags.owndata, type(o.base)) if isinstance(o, np.ndarray) else o.tolist()
+
+    compiled, x = framejit.compile(f), torch.ones(2)
+    given = [compiled(x) for _ in range(3)]
+    assert [facts(g) for g in given] == [facts(f(x))] * 3
+    given[0][1][0] = 7
+    assert given[1][1].tolist() == compiled(x)[1].tolist() == [1, 3]  # each call has an array of its own
+    assert not framejit.cache_info(compiled)["breaks"], framejit.cache_info(compiled)
+
+
+def test_columns_of_one_array_beside_torch():
+    """Wrong in silence before: NumPy's result of a size that data decides lay densely where the graph had tensors of torch behind it."""
+
+    def f(a, x):
+        return np.nonzero(a), x + 1
+
+    compiled, a = framejit.compile(f), np.array([[0, 1], [1, 1]])
+    for _ in range(3):
+        got, want = compiled(a, torch.ones(2))[0], f(a, torch.ones(2))[0]
+        for g, w in zip(got, want):
+            assert g.tolist() == w.tolist() and g.strides == w.strides == (16,) and not g.flags.owndata and type(g.base) is np.ndarray
+            g += 1
+    assert framejit.cache_info(compiled)["outcomes"]["run"].get("graph"), framejit.cache_info(compiled)
+
+
+def test_such_numbers_that_change_are_asked_again():
+    compiled = framejit.compile(lambda x, axes: sums(x, axes))
+    x = torch.arange(24.0).reshape(2, 3, 4)
+    for axes in ([0, 1], [1, 1], [0, 1, 2], [2], [0, 1]):
+        assert torch.equal(compiled(x, axes), sums(x, axes))
+    by_size = framejit.compile(lambda x: x.sum(0) + len(np.unique([x.shape[0], 5, 7])))
+    for n in (5, 6, 7, 8):
+        x = torch.ones(n, 2)
+        assert by_size(x).tolist() == [n + len({n, 5, 7})] * 2
+
+
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.nn.Embedding(10, 4, max_norm=1.0),
+        lambda: torch.nn.Embedding(10, 4, padding_idx=0, max_norm=0.5, norm_type=1),
+        lambda: torch.nn.EmbeddingBag(10, 4, max_norm=0.5),
+    ],
+)
+def test_rows_of_an_embedding_that_are_shortened(make, grad):
+    import copy
+
+    torch.manual_seed(0)
+    made = make()
+    eager, ours = copy.deepcopy(made), copy.deepcopy(made)
+    compiled, index = framejit.compile(ours), torch.tensor([[1, 2], [0, 1]])
+    with torch.set_grad_enabled(grad):
+        for _ in range(3):
+            want, got = eager(index), compiled(index)
+            assert torch.equal(got, want) and torch.equal(ours.weight, eager.weight) and ours.weight._version == eager.weight._version
+            if grad:
+                want.square().sum().backward()
+                got.square().sum().backward()
+                assert torch.equal(ours.weight.grad, eager.weight.grad)
+            with torch.no_grad():
+                eager.weight.add_(1)
+                ours.weight.add_(1)
+    told = framejit.cache_info(compiled)
+    assert not told["breaks"] and told["captures"] == 1, told
+    assert told["outcomes"]["run"] == {"framework" if grad else "graph": 3}, told  # with gradients: written behind their back
+    with pytest.raises(IndexError):
+        compiled(torch.tensor([[3, 11]]))

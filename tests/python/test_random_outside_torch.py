@@ -251,3 +251,62 @@ def test_interrupts_of_draws_reach_the_program(fresh):
         signal.signal(signal.SIGALRM, before)
         thread.join()
     assert fresh.cache_info(compiled)["breaks"] == 0
+
+
+def spans(batch, length, share, span, epsilon):
+    """The rows of a mask in spans, as SpecAugment of transformers chooses them."""
+
+    def count():
+        n = max(int(share * length / span + epsilon), 2)
+        return length // span if n * span > length else n
+
+    mask, chosen, most = np.zeros((batch, length), dtype=bool), [], count()
+    for _ in range(batch):
+        n = count()
+        first = np.random.choice(np.arange(length - (span - 1)), n, replace=False)
+        chosen.append(np.concatenate([first, np.ones(most - n, dtype=np.int32) * first[0]]))
+    places = np.broadcast_to(np.array(chosen)[:, :, None], (batch, most, span)).reshape(batch, most * span)
+    offsets = np.broadcast_to(np.arange(span)[None, None, :], (batch, most, span)).reshape(batch, most * span)
+    places = places + offsets
+    if places.max() > length - 1:
+        places[places > length - 1] = length - 1
+    np.put_along_axis(mask, places, 1, -1)
+    return mask
+
+
+def augmented(x):
+    y = x * 2
+    y[torch.tensor(spans(2, 20, 0.5, 3, np.random.rand(1).item()), dtype=torch.bool)] = 0
+    return y + 1
+
+
+def test_spans_that_random_numbers_choose(fresh):
+    as_eager(fresh, augmented, lambda k: torch.arange(120.0).reshape(2, 20, 3) + k, rounds=12)
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: x * np.random.rand(1).item(),
+        lambda x: x[: np.random.randint(1, 3, size=1).item()] + 1,
+        lambda x: x * np.random.rand(1, 1).item() + np.random.rand(),
+        lambda x: x + torch.from_numpy(np.random.permutation(np.arange(4))),
+        lambda x: x + torch.from_numpy(np.random.choice(np.array([1.0, 2.0, 4.0]), 4)),
+    ],
+)
+def test_items_of_drawn_arrays(fresh, f):
+    as_eager(fresh, f, rounds=8, graphs=0)
+    compiled = fresh.compile(f)
+    for k in range(8):
+        compiled(x(k))
+    assert not fresh.cache_info(compiled)["breaks"], fresh.cache_info(compiled)
+
+
+def test_an_item_of_a_drawn_array_that_was_written_to(fresh):
+    def f(x):
+        drawn = np.random.rand(1)
+        before = drawn.item()
+        drawn += 1
+        return x * before + drawn.item()
+
+    as_eager(fresh, f, graphs=0)

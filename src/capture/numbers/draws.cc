@@ -86,6 +86,10 @@ PyObject* Fixed(Session& s, PyObject* o) {
   if (!o) return nullptr;
   if (IsSymInt(o) || IsSymFloat(o)) return Concrete(o);
   if (IsPrimitive(o) || (IsConstantKind(o) && s.SourceOf(o))) return Py_NewRef(o);
+  if (IsTensor(o)) {  // np.random.choice(np.arange(9), 3)
+    const TensorMeta& m = s.meta(AsTensor(o)->id);
+    return m.framework == Framework::kNumpy ? s.guessing().Known(AsTensor(o)->id, true).release() : nullptr;
+  }
   const bool list = PyList_CheckExact(o);
   if ((!list && !PyTuple_Check(o)) || !s.NoteContents(o)) return nullptr;
   Ref all(list ? PyList_New(0) : PyTuple_New(PyTuple_GET_SIZE(o)));
@@ -124,7 +128,8 @@ void GeneratorStates::Restore() const {
   for (const Part& p : parts_) std::memcpy(StateIn(p.object.get()).first, p.bytes.data(), p.bytes.size());
 }
 
-PyObject* DrawProgram::Made::Call() const {
+PyObject* DrawProgram::Made::Call(const std::vector<Ref>& drawn) const {
+  if (of >= 0) return PyObject_CallMethod(drawn[of].get(), "item", nullptr);
   std::vector<PyObject*> raw;
   for (const Ref& a : args) raw.push_back(a.get());
   const Py_ssize_t keywords = kwnames ? PyTuple_GET_SIZE(kwnames.get()) : 0;
@@ -132,10 +137,11 @@ PyObject* DrawProgram::Made::Call() const {
 }
 
 bool DrawProgram::Run(GeneratorStates* before) const {
-  for (const Made& d : draws_) before->Save(d.generator.get());
+  for (const Made& d : draws_)
+    if (d.generator) before->Save(d.generator.get());
   std::vector<Ref> drawn;  // other threads may run meanwhile, and draw for the same segment
   for (const Made& d : draws_) {
-    drawn.emplace_back(d.Call());
+    drawn.emplace_back(d.Call(drawn));
     if (!drawn.back()) return false;
   }
   for (size_t i = 0; i < drawn.size(); ++i)
@@ -188,11 +194,26 @@ PyObject* DrawProgram::Draw(Session& s, PyObject* function, PyObject* const* arg
   if (!values_) values_ = Ref(PyList_New(0));
   before_.Save(generator);
   SuspendScope off;
-  Ref value(values_ ? made.Call() : nullptr);
+  Ref value(values_ ? made.Call({}) : nullptr);
   if (!value && !PyErr_ExceptionMatches(PyExc_Exception)) return nullptr;  // KeyboardInterrupt
   if (!value) return PyErr_Clear(), s.Break(BreakId::kRandom, name);
   draws_.push_back(std::move(made));
-  return Seen(s, value.get(), name);
+  PyObject* seen = Seen(s, value.get(), name);
+  if (seen && IsTensor(seen)) draws_.back().tensor = AsTensor(seen)->id;
+  return seen;
+}
+
+PyObject* DrawProgram::ItemOf(Session& s, PyObject* array) {
+  const TraceId id = AsTensor(array)->id;
+  const auto draw = std::find_if(draws_.begin(), draws_.end(), [&](const Made& d) { return d.tensor == id; });
+  if (draw == draws_.end() || s.trace().tensors[id].mutated || s.later || s.in_custom || s.InLookup()) return nullptr;
+  Made made;
+  made.of = static_cast<int>(draw - draws_.begin());
+  SuspendScope off;
+  Ref value(PyObject_CallMethod(PyList_GET_ITEM(values_.get(), made.of), "item", nullptr));
+  if (!value || !(PyFloat_CheckExact(value.get()) || PyLong_CheckExact(value.get()))) return PyErr_Clear(), nullptr;
+  draws_.push_back(std::move(made));
+  return Seen(s, value.get(), "item");
 }
 
 }  // namespace framejit::capture

@@ -4,6 +4,7 @@
 // generators are put back.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "capture/ref.h"
@@ -35,6 +36,9 @@ class DrawProgram {
   size_t size() const { return draws_.size(); }
   // A draw in a capture; args begin with the generator, which Undo() puts back. A new reference, or null after a Break.
   PyObject* Draw(Session& s, PyObject* function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
+  // What array.item() says of a drawn array of one element that nobody has written to: a number that is found where the
+  // draws are. A new reference; null: it is no such array, or a Break.
+  PyObject* ItemOf(Session& s, PyObject* array);
   void Undo() {
     before_.Restore();
     before_ = {};
@@ -47,7 +51,9 @@ class DrawProgram {
   struct Made {
     Ref generator, function, kwnames;
     std::vector<Ref> args;
-    PyObject* Call() const;
+    int64_t tensor = -1;  // the array that it is to the capture
+    int of = -1;          // no draw, but what item() says of what this one gave
+    PyObject* Call(const std::vector<Ref>& drawn) const;
   };
   PyObject* Seen(Session& s, PyObject* value, const char* name);  // What captured code gets for a drawn value.
 

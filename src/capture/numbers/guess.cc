@@ -224,10 +224,16 @@ class NothingToWarnOf {
 
 }  // namespace
 
-Ref Guessing::Known(TraceId t) {
+bool Guessing::OfConstants(const Call& call) const {
+  bool all = true;
+  EachTensor(call, [&](TraceId t) { all = all && !s_.lowering().IsHidden(t) && IsConstant(s_.trace(), t); });
+  return all && s_.draws.empty();
+}
+
+Ref Guessing::Known(TraceId t, bool beside_draws) {
   if (s_.broken() || s_.vmap.open() || s_.in_custom || s_.lowering().IsHidden(t) || !IsConstant(s_.trace(), t))
     return {};
-  if (!s_.draws.empty()) return {};  // A number that was drawn may have become one of the program's.
+  if (!s_.draws.empty() && !beside_draws) return {};
   SuspendScope off;
   NothingToWarnOf quiet;
   return RunUpTo(t);

@@ -60,8 +60,11 @@ class Guessing {
   // What a method without arguments says of a tensor that nothing from outside leads to, so that it says the same in
   // each run. New reference; null without an exception: something does, or it is not for this method to say.
   PyObject* Constant(TraceId t, const std::string& method);
-  // A tensor that nothing from outside leads to, so that it is the same in each run; null: something does.
-  Ref Known(TraceId t);
+  // A tensor that nothing from outside leads to, so that it is the same in each run; null: something does. A number
+  // that was drawn may have become one of the program's, which would be a version for each: that is for `beside_draws`.
+  Ref Known(TraceId t, bool beside_draws = false);
+  // Is each of the call's tensors one that nothing from outside leads to?
+  bool OfConstants(const Call& call) const;
   Ref RunUpTo(TraceId t);  // The tensor, computed from the real inputs; null if that fails.
 
  private:
