@@ -768,7 +768,33 @@ def test_modules_that_are_made_in_the_function(fresh):
         for n in (8, 12):
             x = torch.randn(3, n)
             torch.testing.assert_close(compiled(x), f(x))
-    before = compiled.cache_info()["recompiles"]
+    before = compiled.cache_info()
+    assert before["breaks"] <= 3
     for _ in range(4):
         compiled(torch.randn(3, 12))
-    assert compiled.cache_info()["recompiles"] == before
+    assert compiled.cache_info()["recompiles"] == before["recompiles"]
+
+
+def test_batches_that_torch_loads(fresh):
+    class Rows(torch.utils.data.Dataset):
+        def __init__(self, x):
+            self.x = x
+
+        def __len__(self):
+            return len(self.x)
+
+        def __getitem__(self, i):
+            return self.x[i] * 2
+
+    def f(x):
+        torch.manual_seed(0)
+        total = 0
+        for batch in torch.utils.data.DataLoader(Rows(x), batch_size=2, shuffle=True):
+            total = total * 2 + batch.sum(0)
+        return total
+
+    compiled = fresh.compile(f)
+    for n in (6, 4, 4, 7, 6):
+        x = torch.arange(3.0 * n).reshape(n, 3)
+        assert torch.equal(compiled(x), f(x))
+    assert compiled.cache_info()["breaks"] <= 4
