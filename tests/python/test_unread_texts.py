@@ -257,7 +257,7 @@ def test_what_is_read_is_eagers(fresh, read):
 @pytest.mark.parametrize("spec", ["d", "c", "x", "10.3q"])
 def test_formats_that_python_refuses(fresh, spec):
     def f(x):
-        f"{x.sum():{spec}}"
+        _ = f"{x.sum():{spec}}"
         return x + 1
 
     for x in (torch.ones(3), torch.ones(3, dtype=torch.int64) * 100):
@@ -272,7 +272,7 @@ def test_formats_that_python_refuses(fresh, spec):
 
 def test_shapes_cannot_be_formatted(fresh):
     def f(x):
-        f"{x:.3f}"
+        _ = f"{x:.3f}"
         return x + 1
 
     with pytest.raises(TypeError, match="unsupported format string"):
@@ -281,7 +281,7 @@ def test_shapes_cannot_be_formatted(fresh):
 
 def test_a_batch_has_no_number(fresh):
     def f(x):
-        f"{x.sum()}"
+        _ = f"{x.sum()}"
         return x + 1
 
     for g in (f, fresh.compile(f)):
@@ -331,3 +331,65 @@ def test_text_that_tells_of_gradients(fresh):
     compiled = fresh.compile(f)
     for x in (torch.ones(2, requires_grad=True), torch.ones(2), torch.nn.Parameter(torch.ones(2))):
         assert compiled(x)[1] == f(x)[1]
+
+
+def of_own_error(x):
+    class Own(Exception):
+        def __init__(self, text):
+            super().__init__(text)
+            self.text = text
+
+    try:
+        raise Own(f"n {x.sum()}")
+    except Own as e:
+        return x + 1, e.text, str(e), e.args
+
+
+def of_written_tensors(x):
+    t = x.sum()
+    before = f"{t} {t!r}"
+    t.mul_(2)
+    return x + 1, before, f"{t}"
+
+
+def of_each(x):
+    texts = [f"{v}" for v in x]
+    return x + 1, " ".join(texts), sorted(texts), max(texts[0], "z")
+
+
+def of_generators(x):
+    def texts():
+        for v in (1, 2):
+            yield f"{(x * v).sum()}"
+
+    return x + 1, list(texts()), ", ".join(texts())
+
+
+def of_formats_by_name(x):
+    return x + 1, "%(a)s %(b)d" % {"a": x.sum(), "b": 3}, "{0} {1:>{2}}".format(x.sum(), x.mean(), 9), "{a.shape}".format(a=x)
+
+
+def of_questions(x):
+    text = f"{x.sum()}"
+    return x + 1, text is text, text == text, text != None, isinstance(text, (int, str)), type(text), text in "5 3.0"  # noqa: E711
+
+
+def of_infinity(x):
+    return x + 1, "%d" % (x.sum() / 0)
+
+
+def of_missing_values(x):
+    return x + 1, "%s %s" % (x.sum(),)
+
+
+@pytest.mark.parametrize("f", [of_own_error, of_written_tensors, of_each, of_generators, of_formats_by_name, of_questions, of_infinity, of_missing_values])
+def test_programs_that_use_texts(fresh, f):
+    compiled = fresh.compile(f)
+    for x in (torch.ones(3), torch.tensor([2.0, 5.0, -1.0]), torch.tensor([2.0, 5.0, -1.0])):
+        seen = []
+        for g in (f, compiled):
+            try:
+                seen.append(g(x.clone()))
+            except (OverflowError, TypeError) as e:
+                seen.append((x, type(e), str(e)))
+        assert torch.equal(seen[0][0], seen[1][0]) and seen[0][1:] == seen[1][1:]
