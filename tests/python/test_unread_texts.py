@@ -379,7 +379,7 @@ def of_infinity(x):
 
 
 def of_missing_values(x):
-    return x + 1, "%s %s" % (x.sum(),)
+    return x + 1, "%s %s" % (x.sum(),)  # noqa: F507
 
 
 @pytest.mark.parametrize("f", [of_own_error, of_written_tensors, of_each, of_generators, of_formats_by_name, of_questions, of_infinity, of_missing_values])
