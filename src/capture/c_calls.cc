@@ -15,6 +15,7 @@
 #include "capture/proxy.h"
 #include "capture/semantics.h"
 #include "capture/special_calls.h"
+#include "capture/unread_text.h"
 #include "capture/wrappers/wrappers.h"
 #include "guard/source.h"
 
@@ -61,6 +62,7 @@ class CCall {
   bool MovesItemsOf(PyObject* o) const;
   bool AsksForClass() const;
   bool PickledByValue() const;
+  bool MakesText();
   PyObject* Pure(Py_ssize_t first);  // reads its arguments from `first` on, takes in those before
   PyObject* Invoke();
   PyObject* AskedAgain(PyObject* refusal);  // steals
@@ -148,7 +150,8 @@ bool CCall::AnsweredByObject() {
       PyDescr_TYPE(args_[0]) == &PyType_Type) {  // type.__dict__["__mro__"].__get__(cls)
     PyObject* of = args_[1];
     if (PyType_Check(of)) return Done(sem_.ClassFact(reinterpret_cast<PyTypeObject*>(of), PyDescr_NAME(args_[0])));
-    const bool stands = IsTensor(of) || IsSymInt(of) || IsSymFloat(of) || IsItemFloat(of) || IsUnseen(of);
+    const bool stands =
+        IsTensor(of) || IsSymInt(of) || IsSymFloat(of) || IsItemFloat(of) || IsUnseen(of) || IsUnreadText(of);
     if (of != Py_None && !stands && nargs_ == total_) {  // It raises, whatever is in an object that is no class.
       s_.NoteType(Py_TYPE(of));
       return Done(PyObject_Vectorcall(callable_, args_, nargs_, nullptr));
@@ -241,6 +244,19 @@ bool CCall::AnsweredByDict() {
   return false;
 }
 
+// repr(x), format(x, "...") and "...".format(x), whose text only a run may know.
+bool CCall::MakesText() {
+  const std::string_view name = name_;
+  if (owner_ == &PyUnicode_Type && name == "format") {
+    result_ = UnreadFields(sem_, s_, args_, nargs_, kwnames_);
+  } else if (!owner_ && !kwnames_ && nargs_ && (name == "repr" || name == "format") &&
+             Describe(callable_).starts_with("builtins.")) {
+    if (nargs_ > (name == "format" ? 2 : 1)) return false;
+    result_ = UnreadFormat(s_, args_[0], name == "repr" ? 2 : 0, nargs_ > 1 ? args_[1] : nullptr);
+  }
+  return result_ || s_.broken() || PyErr_Occurred();
+}
+
 bool CCall::AnsweredByName() {
   if (effect_ == Effect::kUnknown && !owner_ && !strcmp(name_, "_make_extobj") &&
       std::all_of(args_, args_ + total_, IsPrimitive))  // of numpy.errstate
@@ -256,6 +272,7 @@ bool CCall::AnsweredByName() {
     const long up = !total_ ? 0 : PyLong_CheckExact(args_[0]) ? PyLong_AsLong(args_[0]) : -1;
     return Done(frame && up >= 0 ? sem_.FrameAbove(frame, up) : s_.Break(BreakId::kUnknownCall, "sys._getframe"));
   }
+  if (MakesText()) return true;
   if (effect_ == Effect::kPure && !owner_ && total_ == 1 && !strcmp(name_, "hash") && PyCFunction_Check(args_[0]))
     return Done(PyObject_Vectorcall(callable_, args_, 1, nullptr));  // where it lies
   if (!owner_ && total_ == 1 && !strcmp(name_, "abs") && IsWrapper(args_[0]))
@@ -493,7 +510,7 @@ static bool NamesOurs() {
   PyObject* text = args && PyTuple_GET_SIZE(args) ? PyTuple_GET_ITEM(args, 0) : value;
   const char* said = text && PyUnicode_Check(text) ? PyUnicode_AsUTF8(text) : nullptr;
   if (!said) PyErr_Clear();
-  const bool ours = said && strstr(said, "'framejit.");
+  const bool ours = said && (strstr(said, "'framejit.") || strstr(said, UnreadTextType.tp_name));
   PyErr_Restore(type, value, traceback);
   return ours;
 }

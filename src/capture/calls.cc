@@ -19,6 +19,7 @@
 #include "capture/proxy.h"
 #include "capture/semantics.h"
 #include "capture/special_calls.h"
+#include "capture/unread_text.h"
 #include "capture/wrappers/collectives.h"
 #include "capture/wrappers/overrides.h"
 #include "capture/wrappers/tape.h"
@@ -490,6 +491,7 @@ static std::optional<bool> GoneOver(Session& s, PyTypeObject* type, PyObject** a
 static PyObject* TypeOf(Session& s, PyObject* o) {
   if (IsTensor(o)) return TensorClass(s, o);
   if (IsUnseen(o)) return AskUnseen(o);
+  if (IsUnreadText(o)) return Py_NewRef(&PyUnicode_Type);
   if (PyType_HasFeature(Py_TYPE(o), Py_TPFLAGS_HEAPTYPE) && reinterpret_cast<PyObject*>(Py_TYPE(o)) == FlagsType())
     return s.Break(BreakId::kUnknownOrigin, "the class of an array's flags");
   auto* t = reinterpret_cast<PyObject*>(IsSymInt(o)                       ? &PyLong_Type
@@ -532,6 +534,8 @@ PyObject* CaptureSemantics::CallPureType(PyTypeObject* type, PyObject* const* ar
     s_.Keep(called);
   }
   for (Py_ssize_t i = 0; i < total; ++i) {
+    static const initproc keeps = reinterpret_cast<PyTypeObject*>(PyExc_ValueError)->tp_init;
+    if (IsUnreadText(v.data()[i]) && type->tp_init == keeps) continue;  // an exception keeps what it is given
     const std::optional<bool> known = GoneOver(s_, type, &v.data()[i]);
     if (known ? !*known : !ForC(v.data() + i, 1)) return nullptr;
     if (known) continue;
@@ -552,6 +556,8 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
   if (type == &PyType_Type && nargs == 1 && !kwnames) return TypeOf(s_, args[0]);
   if (type == &PyFloat_Type && total == 1 && nargs == 1)
     if (PyObject* made = FloatOf(args[0]); made || PyErr_Occurred()) return made;
+  if (type == &PyUnicode_Type && total == 1 && nargs == 1)
+    if (PyObject* text = UnreadFormat(s_, args[0], 1, nullptr); text || s_.broken() || PyErr_Occurred()) return text;
   if (type == &PyLong_Type && total == 1 && nargs == 1)
     if (PyObject* made = IntOf(args[0]); made || s_.broken() || PyErr_Occurred()) return made;
   if (type == &PySuper_Type && total == 0) return ImplicitSuper();

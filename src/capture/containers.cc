@@ -261,9 +261,10 @@ bool Session::NoteContents(PyObject* o, bool deep) {
     if (!g || g->kind != Origin::kOutside) return true;
     if (!Reads(o)) return false;
     if (std::exchange(g->contents_noted, true)) return true;
-    // A set that has changed may go through the same items in another order.
-    guards_->Is(g->source, o);
-    if (PyFrozenSet_CheckExact(o)) return true;
+    if (PySet_GET_SIZE(o) > 1) {  // One that has changed may go through the same items in another order.
+      guards_->Is(g->source, o);
+      if (PyFrozenSet_CheckExact(o)) return true;
+    }
     guard::Row row{guard::Kind::kKeys, g->source};
     row.object = PySequence_List(o);
     if (!row.object) return false;
@@ -308,6 +309,12 @@ bool Session::Pin(PyObject* o) {
   if (OfType(LayoutOf(Py_TYPE(o)), CType::kDeque)) {
     Ref items(PySequence_List(o));
     return items && Pin(items.get());
+  }
+  if (PySet_CheckExact(o) || PyFrozenSet_CheckExact(o)) {  // of numbers and texts: what is in it decides all
+    const Ref items(PySequence_Tuple(o));
+    if (!items) return false;
+    PyObject** all = &PyTuple_GET_ITEM(items.get(), 0);
+    if (std::all_of(all, all + PyTuple_GET_SIZE(items.get()), IsPrimitive)) return NoteContents(o) && Pin(items.get());
   }
   if (PySlice_Check(o)) {
     auto* s = reinterpret_cast<PySliceObject*>(o);

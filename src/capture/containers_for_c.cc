@@ -7,6 +7,7 @@
 #include "capture/identity.h"
 #include "capture/proxy.h"
 #include "capture/session.h"
+#include "capture/unread_text.h"
 #include "capture/wrappers/wrappers.h"
 #include "guard/source.h"
 #include "guard/versions.h"
@@ -92,6 +93,7 @@ bool Session::IteratedByC(PyObject* iterator) {
 PyObject* Session::LeafForC(PyObject* o, bool asked_nothing) {
   Origin* g = Find(o);
   if (IsWrapper(o)) return asked_nothing ? o : Break(BreakId::kSubclass, "C code reads a wrapper");
+  if (IsUnreadText(o)) return asked_nothing ? o : AskUnreadText(o);
   if (PyAnySet_Check(o)) return NoteContents(o) ? o : nullptr;
   if (UsesContext(o)) return Break(BreakId::kThreadState, "decimal.getcontext()");
   if (!IteratedByC(o)) return nullptr;

@@ -13,6 +13,7 @@
 #include "capture/override.h"
 #include "capture/proxy.h"
 #include "capture/semantics.h"
+#include "capture/unread_text.h"
 #include "guard/source.h"
 #include "tensor/import.h"
 
@@ -247,22 +248,13 @@ bool FrameAt(Session& s, long level, Origin3* out) {
   return false;
 }
 
-// A tensor whose text is that of `o` now. Null without an error: there is none.
-PyObject* CopyForText(Session& s, PyObject* o) {
-  const TensorMeta& m = s.meta(AsTensor(o)->id);
-  if (m.framework != Framework::kTorch || m.requires_grad || m.is_parameter || s.vmap.open() || s.in_custom ||
-      s.lowering().IsHidden(AsTensor(o)->id))
-    return nullptr;
-  return s.CallFramework(callees::kTensorClone, &o, 1, nullptr);
-}
-
 // Gives what is logged in place of `o`, with the same text at the exit, as a new reference. It is null without an error
 // where that is not known.
 PyObject* ForLog(Session& s, PyObject* o, bool* ascii) {
   if (IsTensor(o)) return CopyForText(s, o);
-  if (PyUnicode_CheckExact(o)) *ascii = *ascii && PyUnicode_IS_ASCII(o);
-  const bool plain =
-      IsPrimitive(o) || IsSymInt(o) || IsSymFloat(o) || OfType(o, CType::kTorchDType) || OfType(o, CType::kTorchDevice);
+  if (PyUnicode_CheckExact(o) || IsUnreadText(o)) *ascii = *ascii && IsAscii(o);
+  const bool plain = IsPrimitive(o) || IsUnreadText(o) || IsSymInt(o) || IsSymFloat(o) ||
+                     OfType(o, CType::kTorchDType) || OfType(o, CType::kTorchDevice);
   if (plain) return Py_NewRef(o);
   const bool items = PyTuple_CheckExact(o) || OfType(o, CType::kTorchSize);
   if (!items || s.IsOutside(o)) return nullptr;
@@ -293,6 +285,14 @@ bool Parameters(std::initializer_list<const char*> names, PyObject* const* args,
 }
 
 }  // namespace
+
+PyObject* CopyForText(Session& s, PyObject* o) {
+  const TensorMeta& m = s.meta(AsTensor(o)->id);
+  if (m.framework != Framework::kTorch || m.requires_grad || m.is_parameter || s.vmap.open() || s.in_custom ||
+      s.lowering().IsHidden(AsTensor(o)->id))
+    return nullptr;
+  return s.CallFramework(callees::kTensorClone, &o, 1, nullptr);
+}
 
 bool Session::InLookup() const {
   Ref held = Borrow(reinterpret_cast<PyObject*>(PyEval_GetFrame()));
@@ -407,6 +407,9 @@ PyObject* CaptureSemantics::Print(PyObject*, PyObject* const* args, Py_ssize_t n
     PyObject* o = args[i];
     if (IsTensor(o)) {  // its text is that of a copy
       values.emplace_back(CopyForText(s_, o));
+    } else if (IsUnreadText(o)) {
+      values.emplace_back(Py_NewRef(o));
+      ascii = ascii && IsAscii(o);
     } else {
       constexpr int kStr = 1;  // FORMAT_VALUE's
       values.emplace_back(PyUnicode_CheckExact(o) ? Py_NewRef(o) : Format(o, kStr, nullptr));
@@ -482,12 +485,13 @@ PyObject* CaptureSemantics::Log(PyFunctionObject* function, PyObject* const* arg
   auto& [logger, level, text, values, error, extra, stack, depth] = given;
   for (PyObject* none : {error, extra, stack})
     if (none && none != Py_None && none != Py_False) return nullptr;
-  if (!logger || !level || !text || !values || !PyLong_CheckExact(level) || !PyUnicode_CheckExact(text) ||
-      !PyTuple_CheckExact(values) || (depth && !PyLong_CheckExact(depth)) || s_.InLookup())
+  if (!logger || !level || !text || !values || !PyLong_CheckExact(level) ||
+      !(PyUnicode_CheckExact(text) || IsUnreadText(text)) || !PyTuple_CheckExact(values) ||
+      (depth && !PyLong_CheckExact(depth)) || s_.InLookup())
     return nullptr;
   const Source* source = s_.IsOutside(logger) ? s_.SourceOf(logger) : nullptr;
   if (!source) return nullptr;
-  bool ascii = PyUnicode_IS_ASCII(text);
+  bool ascii = IsAscii(text);
   Ref all(PyTuple_New(PyTuple_GET_SIZE(values)));
   for (Py_ssize_t i = 0; all && i < PyTuple_GET_SIZE(values); ++i) {
     PyObject* value = s_.Resolve(PyTuple_GET_ITEM(values, i));

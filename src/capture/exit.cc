@@ -8,10 +8,12 @@
 
 #include "capture/builtins.h"
 #include "capture/identity.h"
+#include "capture/no_warnings.h"
 #include "capture/override.h"
 #include "capture/own_attributes.h"
 #include "capture/proxy.h"
 #include "capture/set_order.h"
+#include "capture/unread_text.h"
 #include "capture/wrappers/tape.h"
 #include "capture/wrappers/wrappers.h"
 #include "guard/versions.h"
@@ -28,26 +30,6 @@ bool IsStructSequence(PyTypeObject* t) {
   PyObject *visible = PyDict_GetItemString(dict, "n_sequence_fields"), *all = PyDict_GetItemString(dict, "n_fields");
   return visible && all && PyLong_CheckExact(all) && PyObject_RichCompareBool(visible, all, Py_EQ) == 1;
 }
-
-// From 3.12 on iterators of itertools warn whoever pickles them. Here they are only rebuilt so, of which the program
-// must not hear.
-class NoWarnings {
- public:
-  NoWarnings() : module_(tensor::Import("warnings")) {
-    filters_ = Ref(module_ ? PyObject_GetAttrString(module_.get(), "filters") : nullptr);
-    Ref none(filters_ ? Py_BuildValue("[(sOOOi)]", "ignore", Py_None, PyExc_Warning, Py_None, 0) : nullptr);
-    if (!none || PyObject_SetAttrString(module_.get(), "filters", none.get()) < 0) PyErr_Clear();
-  }
-  ~NoWarnings() {
-    PyObject *type, *value, *traceback;
-    PyErr_Fetch(&type, &value, &traceback);
-    if (filters_ && PyObject_SetAttrString(module_.get(), "filters", filters_.get()) < 0) PyErr_Clear();
-    PyErr_Restore(type, value, traceback);
-  }
-
- private:
-  Ref module_, filters_;
-};
 
 }  // namespace
 
@@ -339,6 +321,10 @@ int Recipe::AddCall(PyObject* callable, PyObject* args) {
 // Immutable objects of the frameworks, and what calling its type with its items makes again.
 std::optional<int> Recipe::AddValue(PyObject* o) {
   PyTypeObject* t = Py_TYPE(o);
+  if (IsUnreadText(o)) {
+    Ref parts(PartsOf(o));
+    return parts ? AddCall(TextMaker(), parts.release()) : Fail("a text of a tensor");
+  }
   auto call_with_items = [&] {
     Ref items(PyTuple_New(PyTuple_GET_SIZE(o)));
     for (Py_ssize_t i = 0; items && i < PyTuple_GET_SIZE(o); ++i)

@@ -9,6 +9,7 @@
 #include "capture/policy/rounds.h"
 #include "capture/proxy.h"
 #include "capture/semantics.h"
+#include "capture/unread_text.h"
 #include "capture/wrappers/wrappers.h"
 #include "diag/diag.h"
 #include "guard/source.h"
@@ -48,7 +49,6 @@ constexpr int kPower = 8, kInPlacePower = 21, kFirstInPlace = 13;
 bool Container(PyObject* o) {
   return PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o) || PyAnySet_Check(o);
 }
-
 }  // namespace
 
 #define RESOLVE(x)                                    \
@@ -68,6 +68,8 @@ PyObject* CaptureSemantics::Binary(int op, PyObject* a, PyObject* b) {
   RESOLVE(a);
   RESOLVE(b);
   if (IsWrapper(a) || IsWrapper(b)) return WrapperBinary(s_, op, a, b);
+  PyObject* text = UnreadOperator(*this, s_, kBinary[op], a, b);
+  if (text || s_.broken() || PyErr_Occurred()) return text;
   if (IsTensor(a)) {
     if (IsTensor(b) || !(Py_TYPE(b)->tp_flags & Py_TPFLAGS_HEAPTYPE)) return TensorBinary(s_, op, a, b);
   } else if (IsTensor(b) && (IsPrimitive(a) || Container(a) || s_.IsNumpyNumber(a))) {
@@ -137,6 +139,7 @@ int CaptureSemantics::Is(PyObject* a, PyObject* b) {
   RESOLVE_INT(b);
   for (PyObject** o : {&a, &b})  // a list that is written to is the one from outside
     if (const Origin* g = s_.Find(*o); g && g->real) *o = g->real;
+  if (PyObject* text = WhichTextIs(a, b)) return AskUnreadText(text), -1;
   if (IsPrimitive(a) || IsPrimitive(b) || a == b) {
     // What was read before is guarded by equality. Which of equal ints and strings are one object is not promised.
     return a == b;
@@ -216,6 +219,7 @@ int CaptureSemantics::Contains(PyObject* container, PyObject* value) {
 int CaptureSemantics::Truth(PyObject* a) {
   RESOLVE_INT(a);
   if (IsTensor(a)) return PyObject_IsTrue(a);
+  if (IsUnreadText(a)) return 1;
   if (IsWrapper(a)) return s_.Break(BreakId::kTensorBool, "a wrapper"), -1;
   if (!IsPrimitive(a)) {
     if (!(a = Counted(s_, a))) return -1;
@@ -403,6 +407,7 @@ static PyObject* TextFunction(PyTypeObject* type, int conversion, PyObject* spec
 PyObject* CaptureSemantics::Format(PyObject* value, int conversion, PyObject* spec) {
   RESOLVE(value);
   if (spec) RESOLVE(spec);
+  if (PyObject* text = UnreadFormat(s_, value, conversion, spec); text || s_.broken() || PyErr_Occurred()) return text;
   bool formats;
   if (PyObject* in_python = IsPrimitive(value) || IsTensor(value) || s_.IsFresh(value)
                                 ? nullptr
@@ -553,7 +558,8 @@ PyObject* CaptureSemantics::BuildSlice(PyObject* a, PyObject* b, PyObject* c) {
 }
 PyObject* CaptureSemantics::BuildString(PyObject* const* parts, Py_ssize_t n) {
   RESOLVED(parts, n);
-  return frame::Semantics::BuildString(resolved.data(), n);
+  PyObject* r = UnreadJoined(s_, resolved.data(), n);
+  return r ? r : frame::Semantics::BuildString(resolved.data(), n);
 }
 // What is being filled is private, unless the capture began in the middle of filling it.
 #define TARGET(x) \

@@ -5,6 +5,7 @@
 
 #include "capture/modes.h"
 #include "capture/session.h"
+#include "capture/unread_text.h"
 
 namespace framejit::capture {
 namespace {
@@ -290,7 +291,8 @@ void FreeStandIn(PyObject* o) {
 
 bool ReadyProxies() {
   return PyType_Ready(&TensorProxyType) == 0 && ReadyNumbers() && PyType_Ready(&UnseenType) == 0 &&
-         PyType_Ready(&ItemFloatType) == 0 && PyType_Ready(&LazyType) == 0 && ReadyModes();
+         PyType_Ready(&UnreadTextType) == 0 && PyType_Ready(&ItemFloatType) == 0 && PyType_Ready(&LazyType) == 0 &&
+         ReadyModes();
 }
 
 PyObject* NewTensorProxy(Session* s, TraceId id) {

@@ -8,6 +8,7 @@
 #include "capture/modes.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
+#include "capture/unread_text.h"
 #include "capture/wrappers/wrappers.h"
 #include "guard/source.h"
 #include "guard/versions.h"
@@ -67,6 +68,7 @@ bool NoteClassInfo(Session& s, PyObject* info, bool tensor, int depth = 0) {
 Ref ClassBehind(Session& s, PyObject* o) {
   if (IsTensor(o)) return Ref(TensorClass(s, o));
   if (IsSymInt(o)) return Borrow(reinterpret_cast<PyObject*>(&PyLong_Type));
+  if (IsUnreadText(o)) return Borrow(reinterpret_cast<PyObject*>(&PyUnicode_Type));
   if (IsSymFloat(o) || IsItemFloat(o)) return Borrow(reinterpret_cast<PyObject*>(&PyFloat_Type));
   return {};
 }

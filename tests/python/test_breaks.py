@@ -137,7 +137,7 @@ def autograd_call(x):
 
 def tensor_protocol(x):
     y = x + 1
-    return repr(y), y * 2
+    return complex(y.sum()), y * 2
 
 
 def thread_state(x):

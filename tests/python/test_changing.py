@@ -737,3 +737,64 @@ def test_views_that_the_framework_makes_of_what_has_symbolic_sizes(fresh):
             of.mul_(2)
             assert torch.equal(a, before * 2)
     assert fresh.cache_info(compiled)["captures"] == 1
+
+
+def test_sets_that_are_made_anew(fresh):
+    class Held:
+        def __init__(self, names):
+            self.names = names
+
+    def f(x, held):
+        for name in held.names:
+            x = x + len(name)
+        return x * 2 if "aa" in held.names else x, "aa" in held.names
+
+    compiled = fresh.compile(f)
+    for _ in range(12):  # each a set of its own
+        for make in (set, frozenset):
+            assert torch.equal(compiled(torch.ones(2), Held(make()))[0], torch.ones(2))
+            assert torch.equal(compiled(torch.ones(2), Held(make(["aa"])))[0], torch.full((2,), 6.0))
+    assert compiled.cache_info()["segments"] == 4 and not compiled.cache_info()["breaks"]
+    for names in ({"b"}, {"aa", "b"}, {"b", "aa"}, frozenset(["aa", "b"]), {"aa"}, {"c"}):
+        assert torch.equal(compiled(torch.ones(2), Held(names))[0], f(torch.ones(2), Held(names))[0])
+
+
+def test_modules_that_are_made_in_the_function(fresh):
+    def f(x):
+        return torch.nn.LayerNorm(x.shape[-1])(x)
+
+    compiled = fresh.compile(f)
+    for _ in range(4):
+        for n in (8, 12):
+            x = torch.randn(3, n)
+            torch.testing.assert_close(compiled(x), f(x))
+    before = compiled.cache_info()
+    assert before["breaks"] <= 3
+    for _ in range(4):
+        compiled(torch.randn(3, 12))
+    assert compiled.cache_info()["recompiles"] == before["recompiles"]
+
+
+def test_batches_that_torch_loads(fresh):
+    class Rows(torch.utils.data.Dataset):
+        def __init__(self, x):
+            self.x = x
+
+        def __len__(self):
+            return len(self.x)
+
+        def __getitem__(self, i):
+            return self.x[i] * 2
+
+    def f(x):
+        torch.manual_seed(0)
+        total = 0
+        for batch in torch.utils.data.DataLoader(Rows(x), batch_size=2, shuffle=True):
+            total = total * 2 + batch.sum(0)
+        return total
+
+    compiled = fresh.compile(f)
+    for n in (6, 4, 4, 7, 6):
+        x = torch.arange(3.0 * n).reshape(n, 3)
+        assert torch.equal(compiled(x), f(x))
+    assert compiled.cache_info()["breaks"] <= 4

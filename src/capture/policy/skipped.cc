@@ -13,11 +13,11 @@ namespace {
 // Parts of torch whose frames are plumbing around the user's program. What they call may be the user's.
 constexpr std::string_view kPlumbing =
     " _dynamo/ _inductor/ distributed/fsdp/ distributed/tensor/ _functorch/_aot_autograd/ _subclasses/ "
-    "_higher_order_ops/ _library/ fx/ nested/_internal/ "
-    "autograd/ optim/ profiler/ amp/ accelerator/ __init__.py _tensor.py overrides.py _ops.py _utils.py _guards.py "
-    "_compile.py "
-    "storage.py utils/_device.py utils/_foreach_utils.py utils/_contextlib.py utils/_python_dispatch.py "
-    "random.py utils/_config_module.py utils/weak.py nn/utils/clip_grad.py ";
+    "_higher_order_ops/ _library/ fx/ nested/_internal/ autograd/ optim/ profiler/ amp/ accelerator/ utils/data/ mtia/ "
+    "xpu/ cuda/__init__.py cuda/random.py __init__.py _tensor.py _tensor_str.py overrides.py _ops.py _utils.py "
+    "_guards.py _compile.py storage.py utils/_device.py utils/_foreach_utils.py utils/_contextlib.py "
+    "utils/_python_dispatch.py random.py utils/_config_module.py utils/weak.py "
+    "nn/utils/clip_grad.py ";
 
 // Parts of torch that no graph can follow in the middle of a program, and what is done where a capture comes to one.
 enum class Instead : uint8_t {
