@@ -117,6 +117,10 @@ CodeLoops::CodeLoops(PyCodeObject* code) : code_(Borrow(reinterpret_cast<PyObjec
 }
 CodeLoops::~CodeLoops() = default;
 
+void CodeLoops::Missed(int64_t calls) {
+  if (whole_) whole_->visits = static_cast<int>(std::min<int64_t>(whole_->visits + calls, kMostPatience));
+}
+
 CodeLoops::Head* CodeLoops::Find(int index) {
   for (auto& p : heads_)
     if (p->loop.start == index) return p.get();

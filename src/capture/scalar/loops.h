@@ -59,6 +59,7 @@ class CodeLoops {
   bool none() const { return heads_.empty(); }
   void MarkIn(std::vector<bool>& instructions) const;            // those of all loops
   void Stepped(int64_t instructions) { work_ += instructions; }  // that a frame ran without At
+  void Missed(int64_t calls);                                    // of the function, that were left to Python
 
  private:
   struct Version;
