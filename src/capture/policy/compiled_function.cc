@@ -209,7 +209,11 @@ bool NoHook() {
   if (called == CodeLoops::Called::kNot) return {};
   if (called == CodeLoops::Called::kReturned) return result;
   const GoesOn on(left, called == CodeLoops::Called::kLeftAtStep);
-  return ThroughTheHook(kept, fn, args, nargsf, kwnames, &state);
+  result = ThroughTheHook(kept, fn, args, nargsf, kwnames, &state);
+  if (!result || !GoesOn::Waits()) return result;
+  Py_DECREF(result);  // it began anew, and has done twice what the code had done
+  PyErr_SetString(PyExc_SystemError, "framejit: a call did not go on where its code was left");
+  return nullptr;
 }
 
 [[gnu::hot]] PyObject* RunCompiled(const std::shared_ptr<Compiled>& kept, PyObject* fn, PyObject* const* args,

@@ -23,8 +23,8 @@ class GoesOn {
   GoesOn(scalar::Left& left, bool steps);
   ~GoesOn();
   GoesOn(const GoesOn&) = delete;
-  static bool In(
-      FjFrame* frame);  // The frame is about to begin. True: it is that one, and goes on where the code was left.
+  // A frame is about to begin. True: it is that one, and goes on where the code was left.
+  static bool In(FjFrame* frame);
   static bool Waits() { return waiting_; }
 
  private:
