@@ -33,7 +33,7 @@ using llvm::Value;
 
 constexpr const char* kDone = "framejit.versioned";
 constexpr uint64_t kCold = 64;  // so much more often goes the other way
-constexpr unsigned kMostInstructions = 600;
+constexpr unsigned kMostInstructions = 600, kSearch = 60;
 constexpr int64_t kMostRounds = 1 << 30, kMostStep = 1 << 20;
 // Of a number to which loops add: what it starts with, what is added at once, how often in a round, and rounds.
 constexpr int64_t kMostStart = int64_t{1} << 61, kMostAdded = int64_t{1} << 36, kFewRounds = 1 << 20;
@@ -42,6 +42,18 @@ constexpr size_t kMostAdditions = 16;
 constexpr int64_t kMostSame = int64_t{1} << 31, kMostMade = int64_t{1} << 62;
 static_assert(kMostAdded * kFewRounds * int64_t{kMostAdditions} <= kMostStart);
 constexpr unsigned kUnrolledWhole = 16;  // rounds: such a loop will be none
+
+// Is it a `while` whose condition has several parts, or which is left by `break`? Such loops search: they have few
+// rounds as a rule, and where those are short, looking at all ends before the first one costs more than looking in
+// each. They are known by looking for signals themselves.
+bool Searches(const llvm::Loop& loop) {
+  bool looks = false, ends = false;
+  for (llvm::BasicBlock* block : loop.blocks()) {
+    for (const llvm::Instruction& i : *block) looks |= llvm::isa<llvm::LoadInst>(i) && i.isVolatile();
+    ends |= block != loop.getLoopLatch() && loop.isLoopExiting(block) && !UsualWay(*block->getTerminator());
+  }
+  return looks && ends;
+}
 
 class Versioner {
  public:
@@ -57,7 +69,7 @@ class Versioner {
       if (c->getAPInt().ult(kUnrolledWhole)) return false;
     unsigned size = 0;
     for (llvm::BasicBlock* b : loop_.blocks()) size += b->size();
-    if (size > kMostInstructions) return false;
+    if (size > kMostInstructions || (size < kSearch && Searches(loop_))) return false;
     FindAll();
     if (checks_.empty()) return false;
     Copy();

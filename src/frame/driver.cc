@@ -13,6 +13,7 @@
 
 #include "bytecode/code.h"
 #include "diag/diag.h"
+#include "frame/room.h"
 #include "frame/self_test.h"
 
 namespace framejit::frame {
@@ -278,6 +279,10 @@ const char* HookUnavailable() {
     return "another tool (torch.compile, a debugger, ...) has installed a frame hook";
   static const char* const failed = SelfTest();
   return failed;
+}
+
+bool HasRoom(PyThreadState* ts) {
+  return fj_room(ts) && !StackLow() && !HookUnavailable();
 }
 
 void KeepHook() {

@@ -13,6 +13,7 @@
 #undef Py_BUILD_CORE
 #define CODE(f) (((_PyInterpreterFrame*)(f))->f_code)
 #include "frame/py_common.h"
+#include "frame/room.h"
 
 PyObject* fj_function(FjFrame* f) {
   return (PyObject*)FR(f)->f_func;
@@ -46,6 +47,10 @@ int fj_link(PyThreadState* ts, FjFrame* f, FjLink* link) {
   FR(f)->is_entry = true;
   ts->cframe = mine;
   return 0;
+}
+
+int fj_room(PyThreadState* ts) {
+  return ts->recursion_remaining > 1;
 }
 
 void fj_unlink(PyThreadState* ts, FjFrame* f, FjLink* link) {

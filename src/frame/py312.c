@@ -16,6 +16,7 @@
 #define CODE(f) (((_PyInterpreterFrame*)(f))->f_code)
 #define HAS_MONITORING
 #include "frame/py_common.h"
+#include "frame/room.h"
 
 PyObject* fj_function(FjFrame* f) {
   return FR(f)->f_funcobj;
@@ -48,6 +49,10 @@ int fj_link(PyThreadState* ts, FjFrame* f, FjLink* link) {
   FR(f)->previous = ts->cframe->current_frame;
   ts->cframe = mine;
   return 0;
+}
+
+int fj_room(PyThreadState* ts) {
+  return ts->py_recursion_remaining > 1 && ts->c_recursion_remaining > 8;
 }
 
 void fj_unlink(PyThreadState* ts, FjFrame* f, FjLink* link) {

@@ -17,6 +17,7 @@
 #define CODE(f) ((PyCodeObject*)((_PyInterpreterFrame*)(f))->f_executable)
 #define HAS_MONITORING
 #include "frame/py_common.h"
+#include "frame/room.h"
 
 PyObject* fj_function(FjFrame* f) {
   return FR(f)->f_funcobj;
@@ -45,6 +46,10 @@ int fj_link(PyThreadState* ts, FjFrame* f, FjLink* link) {
   FR(f)->previous = ts->current_frame;
   ts->current_frame = FR(f);
   return 0;
+}
+
+int fj_room(PyThreadState* ts) {
+  return ts->py_recursion_remaining > 1 && ts->c_recursion_remaining > 8;
 }
 
 void fj_unlink(PyThreadState* ts, FjFrame* f, FjLink* link) {

@@ -1364,3 +1364,57 @@ def test_named_rows_that_go_to_many():
         return r, q
 
     check(program, (rng().random((5, 7)), np.zeros((4, 7)), 30))
+
+
+# --- loops that search, and inner loops without rounds -------------------------------------------------------------------------
+def longest_match(data, window, longest):
+    """The best match before each place: short loops whose condition has several parts."""
+    out = np.zeros(len(data), np.int64)
+    for i in range(len(data)):
+        best = 0
+        for j in range(max(0, i - window), i):
+            k = 0
+            while k < longest and data[j + k] == data[i + k]:
+                k += 1
+            best = max(best, k)
+        out[i] = best
+    return out
+
+
+def below_diagonal(a, n, lead):
+    """Inner loops that have no rounds at first, and then more and more."""
+    total = 0.0
+    for i in range(n):
+        for j in range(i - lead):
+            total += a[i, j] * a[j, i]
+            a[i, j] = total
+    return total, a
+
+
+def test_loops_that_search():
+    data = rng().integers(0, 3, 80, dtype=np.uint8)
+    data[-8:] = 9, 8, 7, 6, 5, 4, 3, 2
+    check(
+        longest_match,
+        (data, 20, 9),
+        (data, 3, 70),
+        (data[:-8], 20, 9),  # an index behind the end
+        (data[:0], 20, 9),
+        (data.astype(np.int64), 100, 0),
+        (data.astype(np.int64), 100, -1),
+    )
+
+
+def test_inner_loops_without_rounds():
+    a = rng().random((40, 40))
+    check(
+        below_diagonal,
+        (a, 40, 0),
+        (a, 40, 5),
+        (a, 40, 50),
+        (a, 40, -1),  # the last inner loop leaves the row
+        (a[:, :30], 40, 0),
+        (a, 0, 0),
+    )
+    large = rng().random((1100, 1100))  # inner loops of more rounds than expected
+    check(below_diagonal, (large, 1100, 0), (large, 1100, 1099))

@@ -6,6 +6,7 @@
 
 #include <optional>
 
+#include "capture/estimate.h"
 #include "capture/meter.h"
 #include "capture/named_code.h"
 #include "capture/now.h"
@@ -14,8 +15,12 @@
 #include "capture/override.h"
 #include "capture/policy/generators.h"
 #include "capture/policy/timing.h"
+#include "capture/scalar/loops.h"
+#include "capture/scalar/objects.h"
 #include "capture/session.h"
+#include "capture/special_calls.h"
 #include "diag/diag.h"
+#include "frame/room.h"
 #include "tensor/import.h"
 #include "tensor/peer.h"
 
@@ -184,12 +189,41 @@ bool NoHook() {
   return retry.Finish(result);
 }
 
+// A call of a function all of which is machine code. Nothing: it goes another way, and nothing was done.
+[[gnu::hot]] std::optional<PyObject*> CallCode(const std::shared_ptr<Compiled>& kept, PyObject* fn,
+                                               PyObject* const* args, size_t nargsf, PyObject* kwnames,
+                                               CodeState& state) {
+  auto* code = reinterpret_cast<PyCodeObject*>(reinterpret_cast<PyFunctionObject*>(fn)->func_code);
+  PyThreadState* ts = PyThreadState_Get();
+  if (!state.hot || state.instead || (code->co_flags & (CO_VARARGS | CO_VARKEYWORDS)) || diag::EventsOn() ||
+      fj_profiled(ts) || Estimate::Current() || IsDisabled(fn) || !frame::HasRoom(ts))
+    return {};
+  diag::OptionScope options(kept->options.empty() ? nullptr : &kept->options);
+  CodeLoops* loops = LoopsOf(*kept, state, code);
+  Slots slots;
+  if (!loops || !slots.Bind(reinterpret_cast<PyFunctionObject*>(fn), args, PyVectorcall_NARGS(nargsf), kwnames))
+    return {};
+  PyObject* result = nullptr;
+  scalar::Left left;
+  const CodeLoops::Called called = loops->Call(*kept, slots.slot, &result, &left);
+  if (called == CodeLoops::Called::kNot) return {};
+  if (called == CodeLoops::Called::kReturned) return result;
+  const GoesOn on(left, called == CodeLoops::Called::kLeftAtStep);
+  result = ThroughTheHook(kept, fn, args, nargsf, kwnames, &state);
+  if (!result || !GoesOn::Waits()) return result;
+  Py_DECREF(result);  // it began anew, and has done twice what the code had done
+  PyErr_SetString(PyExc_SystemError, "framejit: a call did not go on where its code was left");
+  return nullptr;
+}
+
 [[gnu::hot]] PyObject* RunCompiled(const std::shared_ptr<Compiled>& kept, PyObject* fn, PyObject* const* args,
                                    size_t nargsf, PyObject* kwnames) {
   Compiled& compiled = *kept;
   auto* function = reinterpret_cast<PyFunctionObject*>(fn);
   auto* code = reinterpret_cast<PyCodeObject*>(function->func_code);
-  const CodeState* state = compiled.Known({code, function->func_globals});
+  CodeState* state = compiled.Known({code, function->func_globals});
+  if (state && state->loops && state->loops->MayCall())
+    if (const auto result = CallCode(kept, fn, args, nargsf, kwnames, *state)) return *result;
   Place* entry = state ? state->entry : nullptr;
   if (entry && GivenUp(*entry)) {
     const Meter meter(compiled, state);

@@ -66,6 +66,10 @@ class Policy : public frame::FramePolicy {
   bool Wants(FjFrame* frame) override {
     if (override_semantics) return true;
     if (!active || ending) return false;
+    if (GoesOn::Waits() && GoesOn::In(frame)) {
+      ForgetProgress(frame);
+      return true;
+    }
     if (active->fullgraph && active->AwaitsImports()) return false;  // this call imports, the next one is compiled
     if (!tensor::CaptureObstacle().empty()) {  // for all of this frame: what it is called under does not end in it
       if (active->fullgraph || !StateOf(*active, CodeOf(frame)).skip) RememberObstacle(*active, frame);
@@ -117,7 +121,7 @@ class Policy : public frame::FramePolicy {
     // A frame that begins lies where another one lay: what that one skipped is no concern of it.
     if (&place == state.entry) {
       ForgetSkips(frame);
-      std::erase_if(progress, [&](const Progress& p) { return p.frame == frame; });
+      ForgetProgress(frame);
     }
     CodeLoops* loops = LoopsOf(*compiled, state, code);
     bool ran = false;
@@ -202,6 +206,10 @@ class Policy : public frame::FramePolicy {
   }
 
  private:
+  static void ForgetProgress(FjFrame* frame) {
+    std::erase_if(progress, [&](const Progress& p) { return p.frame == frame; });
+  }
+
   static frame::Action InPython(Compiled& compiled) {
     compiled.outcomes->Add(diag::RunBy::kPython);
     return frame::Action::kHandOver;

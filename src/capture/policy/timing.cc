@@ -139,6 +139,9 @@ Timing::Turn Timing::Choose(Compiled& compiled, PyObject* const* args, Py_ssize_
     }
     if (turn.python) return turn;
     c->state = State::kMeasuring;
+    for (const auto& [code, state] : compiled.codes)  // the calls since then count as calls of what may become code
+      if (state->loops && reinterpret_cast<PyObject*>(code.code) == compiled.root_code.get())
+        state->loops->Missed(c->pause);
     c->seconds.compiled.clear(), c->seconds.plain.clear();
     c->warm = c->tries = c->maps = 0;
     --left_, ++measuring_;

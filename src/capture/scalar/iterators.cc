@@ -340,20 +340,25 @@ void Translator::NextNumber(State& s, const Instr& i, const State& done) {
     return;
   }
   const int stop = Value(it.items[2]);
-  const int more = Compare(ScalarOp::kLt, next, stop);
-  const int yes = Way([&] {
+  const bool brief = Brief(s);
+  const auto serve = [&] {
     const int left = Op(ScalarOp::kSub, ScalarType::kInt, stop, next);
-    const bool brief = Brief(s);
-    const int limit = ServeSometimes(left, stop, [&] {
+    return ServeSometimes(left, stop, [&] {
       if (!brief) return Op(ScalarOp::kAdd, ScalarType::kInt, next, Least(left, Int(kServed)));
       const int exit = MakeExit(region_, region_stored_, "");
       out_.exits[exit].many = s.frames.back().pc;
       Emit({.op = ScalarOp::kExitIf, .a = Compare(ScalarOp::kGt, left, Int(kServed)), .exit = exit});
       return stop;
     });
+  };
+  // LLVM knows of a first round where nothing but that is asked right before the loop.
+  const int before = brief ? serve() : -1;
+  const int more = Compare(ScalarOp::kLt, next, stop);
+  const int yes = Way([&] {
+    const int limit = brief ? before : serve();
     State on = s;
     on.top().stack.back().brief = brief;
-    Emit({.op = ScalarOp::kAssume, .a = Compare(ScalarOp::kLt, next, limit)});  // there is a first round
+    if (!brief) Emit({.op = ScalarOp::kAssume, .a = Compare(ScalarOp::kLt, next, limit)});  // there is a first round
     on.top().stack.back().items.push_back(New(Is::kInt, limit));
     GoTo(on);
   });

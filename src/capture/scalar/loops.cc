@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <iterator>
 #include <limits>
 
 #include "capture/now.h"
 #include "capture/policy/policy.h"
+#include "capture/policy/stretch.h"
 #include "capture/scalar/iterators.h"
 #include "capture/scalar/objects.h"
 #include "capture/scalar/rows_ahead.h"
@@ -67,6 +69,7 @@ static bool HasLongRows(FjFrame* frame) {
 
 struct CodeLoops::Version {
   Translation t;
+  scalar::Names names;
   codegen::CompiledScalar code;
 };
 
@@ -93,7 +96,7 @@ struct CodeLoops::Head {
   std::vector<std::unique_ptr<Version>> versions;
 };
 
-CodeLoops::CodeLoops(PyCodeObject* code) {
+CodeLoops::CodeLoops(PyCodeObject* code) : code_(Borrow(reinterpret_cast<PyObject*>(code))) {
   const bytecode::Code* decoded = bytecode::Code::Of(code);
   if (!decoded) {
     PyErr_Clear();
@@ -113,6 +116,10 @@ CodeLoops::CodeLoops(PyCodeObject* code) {
   whole_->function = true;
 }
 CodeLoops::~CodeLoops() = default;
+
+void CodeLoops::Missed(int64_t calls) {
+  if (whole_) whole_->visits = static_cast<int>(std::min<int64_t>(whole_->visits + calls, kMostPatience));
+}
 
 CodeLoops::Head* CodeLoops::Find(int index) {
   for (auto& p : heads_)
@@ -291,67 +298,149 @@ void CodeLoops::Compile(Compiled& compiled, Head& head, FjFrame* frame) {
   for (ObjectSpec& spec : made->t.objects)  // what is found in the frame again is not kept alive
     if (!spec.fixed && (spec.array || spec.list || !spec.used)) spec.object = Ref();
   if (head.versions.empty() && !head.function) made_.emplace_back(head.loop.start, head.loop.end);
+  callable_ |= head.function;
   head.versions.push_back(std::move(made));
 }
 
-// Runs the version if the frame holds what it takes for granted. Nothing: the frame is as it was; *version is that of
-// the one before if it is no more.
-std::optional<frame::Action> CodeLoops::Run(Compiled& compiled, Head& head, size_t* version, FjFrame* frame,
-                                            bool* ran) {
-  const auto drop = [&] { head.versions.erase(head.versions.begin() + static_cast<ptrdiff_t>((*version)--)); };
-  const Translation& t = head.versions[*version]->t;
-  if (t.undoes && RoundsLeft(head, frame) < std::max(kWorthUndo, t.undo_rounds)) return {};
-  if (!scalar::NamesHold(t)) return {};
-  absl::InlinedVector<int64_t, 64> cells(t.cells);
-  absl::InlinedVector<PyObject*, 16> objects(t.objects.size());
-  if (!scalar::ReadFrame(t, frame, cells.data(), objects.data())) return {};
-  if (!scalar::IsAlike(t, cells.data())) {
+struct CodeLoops::Running {
+  explicit Running(const Translation& t) : cells(t.cells), objects(t.objects.size()) {}
+  absl::InlinedVector<int64_t, 64> cells;
+  absl::InlinedVector<PyObject*, 16> objects;
+  scalar::Undo undo;
+  std::optional<scalar::MadeOfRun> made;
+  std::optional<scalar::ProductsAhead> ahead;
+  scalar::Made* memory() { return made ? made->get() : nullptr; }
+};
+
+// Runs the version if all is as it takes for granted, and gives the exit by which it was left.
+std::optional<int64_t> CodeLoops::Enter(Head& head, Version& version, PyObject* const* locals, PyObject* const* stack,
+                                        int depth, Running* run) {
+  const Translation& t = version.t;
+  if (!version.names.Hold(t)) return {};
+  if (!scalar::ReadSlots(t, locals, stack, depth, run->cells.data(), run->objects.data())) return {};
+  if (!scalar::IsAlike(t, run->cells.data())) {
     head.differ = true;
     return {};
   }
-  scalar::Undo undo;
-  if (t.undoes && !undo.Keep(t, objects.data())) return {};
+  if (t.undoes && !run->undo.Keep(t, run->objects.data())) return {};
   uint32_t bits;
-  cells[scalar::kBreakerCell] = reinterpret_cast<int64_t>(fj_breaker(PyThreadState_Get(), &bits));
-  std::optional<scalar::MadeOfRun> made;
+  run->cells[scalar::kBreakerCell] = reinterpret_cast<int64_t>(fj_breaker(PyThreadState_Get(), &bits));
   if (t.makes)
-    cells[scalar::kMadeCell] = reinterpret_cast<int64_t>(made.emplace(head.function ? kShortArray : kAnyArray).get());
-  std::optional<scalar::ProductsAhead> ahead;
-  if (t.ahead) cells[scalar::kAheadCell] = reinterpret_cast<int64_t>(&ahead.emplace());
-  const int64_t exit = head.versions[*version]->code.fn(cells.data(), 0);
-  if (t.exits[exit].undo) {
-    undo.PutBack();
-    head.undone = true;
-    drop();
-    return {};
-  }
+    run->cells[scalar::kMadeCell] =
+        reinterpret_cast<int64_t>(run->made.emplace(head.function ? kShortArray : kAnyArray).get());
+  if (t.ahead) run->cells[scalar::kAheadCell] = reinterpret_cast<int64_t>(&run->ahead.emplace());
+  return version.code.fn(run->cells.data(), 0);
+}
+
+// *version is that of the one before then.
+void CodeLoops::Drop(Head& head, size_t* version) {
+  const auto at = head.versions.begin() + static_cast<ptrdiff_t>((*version)--);
+  dropped_.push_back(std::move(*at));
+  head.versions.erase(at);
+}
+
+// What is counted of a run, and what follows from it. The version may be no more then.
+void CodeLoops::Ended(Compiled& compiled, Head& head, size_t* version, const ExitState& e, int64_t rounds) {
   ++compiled.scalar_runs;
-  *ran = true;
-  head.rounds += cells[0];
-  work_ += kWorkOfRound * cells[0] + kWorkOfEntry;
-  coded_ += kWorkOfRound * cells[0];
-  const ExitState& e = t.exits[exit];
+  head.rounds += rounds;
+  work_ += kWorkOfRound * rounds + kWorkOfEntry;
+  coded_ += kWorkOfRound * rounds;
   head.runs += !e.others;
   head.others += e.others;
   head.ended += e.usual;
   if (head.runs >= kRuns && head.rounds < kRounds * head.runs)
     (2 * head.ended > head.runs && head.loop.iterates ? head.seldom : head.off) = true;
   if (head.function && head.runs >= kRuns && 2 * head.ended < head.runs) head.off = true;
-  if (!scalar::WriteFrame(frame, e, cells.data(), objects.data(), made ? made->get() : nullptr))
-    return frame::Action::kRaise;
-  if (e.breaker && !ServeBreaker(frame)) return frame::Action::kRaise;
   if (e.many >= 0) {
     head.longs.insert(e.many);
-    drop();
+    Drop(head, version);
     if (head.function) head.visits = head.again;  // it is made anew at once
-    return frame::Action::kStep;
-  }
-  if (e.others && head.others > kMostOthers * (head.ended + kVersions) && !head.together) {
+  } else if (e.others && head.others > kMostOthers * (head.ended + kVersions) && !head.together) {
     head.together = true;
+    std::ranges::move(head.versions, std::back_inserter(dropped_));
     head.versions.clear();
-    return frame::Action::kAgain;
   }
-  return e.usual || e.breaker || e.others ? frame::Action::kAgain : frame::Action::kStep;
+}
+
+static bool IsPythons(const ExitState& e) {
+  return e.many >= 0 || !(e.usual || e.breaker || e.others);
+}
+
+// Nothing: the frame is as it was, and does not look as the version takes for granted, or that is no more.
+std::optional<frame::Action> CodeLoops::Run(Compiled& compiled, Head& head, size_t* version, FjFrame* frame,
+                                            bool* ran) {
+  Version& v = *head.versions[*version];
+  if (v.t.undoes && RoundsLeft(head, frame) < std::max(kWorthUndo, v.t.undo_rounds)) return {};
+  PyObject** locals = fj_localsplus(frame);
+  PyObject** stack = locals + fj_nlocalsplus(frame);
+  Running run(v.t);
+  const std::optional<int64_t> exit = Enter(head, v, locals, stack, fj_stack_depth(frame), &run);
+  if (!exit) return {};
+  const ExitState& e = v.t.exits[*exit];
+  if (e.undo) {
+    run.undo.PutBack();
+    head.undone = true;
+    Drop(head, version);
+    return {};
+  }
+  *ran = true;
+  Ended(compiled, head, version, e, run.cells[0]);
+  auto left = scalar::MakeLeft(locals, stack, e, run.cells.data(), run.objects.data(), run.memory());
+  if (!left) return frame::Action::kRaise;
+  left->Into(frame);
+  if (e.breaker && !ServeBreaker(frame)) return frame::Action::kRaise;
+  return IsPythons(e) ? frame::Action::kStep : frame::Action::kAgain;
+}
+
+CodeLoops::Called CodeLoops::Call(Compiled& compiled, PyObject* const* locals, PyObject** result, scalar::Left* left) {
+  Head& head = *whole_;
+  if (head.off) return callable_ = false, Called::kNot;
+  for (size_t i = 0; i < head.versions.size(); ++i) {
+    Version& v = *head.versions[i];
+    if (v.t.undoes) continue;
+    Running run(v.t);
+    const std::optional<int64_t> exit = Enter(head, v, locals, nullptr, 0, &run);
+    if (!exit) continue;
+    const ExitState& e = v.t.exits[*exit];
+    ++calls_;
+    Ended(compiled, head, &i, e, run.cells[0]);
+    if (e.returns) {
+      auto* code = reinterpret_cast<PyCodeObject*>(code_.get());
+      const bytecode::Instr& at = bytecode::Code::Of(code)->At(e.next);
+      *result = at.op == bytecode::Op::kReturnConst
+                    ? Py_NewRef(PyTuple_GET_ITEM(code->co_consts, at.arg))
+                    : scalar::MakeResult(locals, e, run.cells.data(), run.objects.data(), run.memory());
+      return Called::kReturned;
+    }
+    auto made = scalar::MakeLeft(locals, nullptr, e, run.cells.data(), run.objects.data(), run.memory());
+    *result = nullptr;
+    if (!made) return Called::kReturned;
+    *left = std::move(*made);
+    return IsPythons(e) ? Called::kLeftAtStep : Called::kLeft;
+  }
+  return Called::kNot;
+}
+
+GoesOn::GoesOn(scalar::Left& left, bool steps) : left_(left), steps_(steps) {
+  waiting_ = this;
+}
+GoesOn::~GoesOn() {
+  if (waiting_ == this) waiting_ = nullptr;
+}
+
+bool GoesOn::In(FjFrame* frame) {
+  GoesOn* const self = std::exchange(waiting_, nullptr);
+  if (!self) return false;
+  // The instructions that bring in what encloses the function do not run.
+  PyCodeObject* code = fj_code(frame);
+  PyObject* closure = PyFunction_GET_CLOSURE(fj_function(frame));
+  for (int i = 0; i < code->co_nfreevars; ++i)
+    self->left_.locals.emplace_back(code->co_nlocalsplus - code->co_nfreevars + i,
+                                    Borrow(PyTuple_GET_ITEM(closure, i)));
+  self->left_.Into(frame);
+  ForgetSkips(frame);
+  if (self->steps_) SkipNext(frame, 2);  // it and what comes behind it
+  return true;
 }
 
 // Is it time to make code of the whole function, for calls that no version of that is there for? Nothing is captured of

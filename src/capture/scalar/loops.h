@@ -12,8 +12,26 @@
 namespace framejit::capture {
 
 namespace scalar {
+struct ExitState;
+struct Left;
 struct Translation;
-}
+}  // namespace scalar
+
+// While alive, a call whose code was left before its end waits for its frame, the next one that begins in this thread.
+class GoesOn {
+ public:
+  GoesOn(scalar::Left& left, bool steps);
+  ~GoesOn();
+  GoesOn(const GoesOn&) = delete;
+  // A frame is about to begin. True: it is that one, and goes on where the code was left.
+  static bool In(FjFrame* frame);
+  static bool Waits() { return waiting_; }
+
+ private:
+  static thread_local inline GoesOn* waiting_ = nullptr;
+  scalar::Left& left_;
+  bool steps_;  // Is the next instruction Python's?
+};
 
 class CodeLoops {
  public:
@@ -30,16 +48,23 @@ class CodeLoops {
   bool Considered(FjFrame* frame);
   // Called with the frame at an instruction. Nothing: no loop of these begins there. *ran tells whether code ran.
   std::optional<frame::Action> At(Compiled& compiled, FjFrame* frame, bool* ran);
+  // A call of the function, with the arguments as its frame would have them, as code of all of it. *result is null
+  // where an exception is set; it is not set where the call goes on in a frame, which GoesOn wants to know of.
+  enum class Called : uint8_t { kNot, kReturned, kLeft, kLeftAtStep };
+  bool MayCall() const { return callable_; }
+  Called Call(Compiled& compiled, PyObject* const* locals, PyObject** result, scalar::Left* left);
   // Loops that became code since this was asked: [first instruction, end).
   std::vector<std::pair<int, int>> TakeMade() { return std::exchange(made_, {}); }
   bool any() const;  // Has code been made, or is it about to be?
   bool none() const { return heads_.empty(); }
   void MarkIn(std::vector<bool>& instructions) const;            // those of all loops
   void Stepped(int64_t instructions) { work_ += instructions; }  // that a frame ran without At
+  void Missed(int64_t calls);                                    // of the function, that were left to Python
 
  private:
   struct Version;
   struct Head;
+  struct Running;
   Head* Find(int index);
   bool Try(Head& head, FjFrame* frame, int from);
   static int64_t RoundsLeft(const Head& head, FjFrame* frame);
@@ -47,14 +72,21 @@ class CodeLoops {
   static int64_t Gain(const Head& head, FjFrame* frame);
   bool Wanted(const Head& head, FjFrame* frame) const;
   void Compile(Compiled& compiled, Head& head, FjFrame* frame);
+  std::optional<int64_t> Enter(Head& head, Version& version, PyObject* const* locals, PyObject* const* stack, int depth,
+                               Running* run);
+  void Drop(Head& head, size_t* version);
+  void Ended(Compiled& compiled, Head& head, size_t* version, const scalar::ExitState& e, int64_t rounds);
   std::optional<frame::Action> Run(Compiled& compiled, Head& head, size_t* version, FjFrame* frame, bool* ran);
   bool WantsWhole(Compiled& compiled, FjFrame* frame);
   std::optional<frame::Action> Whole(Compiled& compiled, FjFrame* frame, bool* ran);
 
   std::vector<std::unique_ptr<Head>> heads_;
   std::unique_ptr<Head> whole_;  // The function from its first instruction on; null where a loop begins there.
-  int64_t calls_ = 0;            // that began there
-  std::vector<bool> starts_;     // Does a loop start at this instruction?
+  Ref code_;
+  bool callable_ = false;                          // Is there code of the whole function?
+  std::vector<std::unique_ptr<Version>> dropped_;  // A run of one may be under way. There are few.
+  int64_t calls_ = 0;                              // that began there
+  std::vector<bool> starts_;                       // Does a loop start at this instruction?
   std::vector<std::pair<int, int>> made_;
   int64_t work_ = 0;   // The number of instructions that frames ran.
   int64_t coded_ = 0;  // Of these, what ran as code.

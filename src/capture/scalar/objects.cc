@@ -23,16 +23,15 @@ class Reader {
  public:
   Reader(const Translation& t, int64_t* cells, PyObject** objects) : t_(t), cells_(cells), objects_(objects) {}
 
-  bool Frame(FjFrame* frame) {
-    PyObject** slots = fj_localsplus(frame);
-    if (fj_stack_depth(frame) != static_cast<int>(t_.stack.size())) return false;
+  bool Slots(PyObject* const* locals, PyObject* const* stack, int depth) {
+    if (depth != static_cast<int>(t_.stack.size())) return false;
     for (const Slot& s : t_.locals) {
-      PyObject* o = slots[s.slot];
+      PyObject* o = locals[s.slot];
       if (o && PyCell_Check(o)) o = PyCell_GET(o);
       if (!s.live ? !DiesUnseen(o) : !Read(s, o)) return false;
     }
     for (const Slot& s : t_.stack)
-      if (!Read(s, slots[fj_nlocalsplus(frame) + s.slot])) return false;
+      if (!Read(s, stack[s.slot])) return false;
     for (size_t k = 0; k < t_.objects.size(); ++k)
       if (!Object(static_cast<int>(k))) return false;
     return !t_.apart || LieApart(t_, objects_);
@@ -227,40 +226,37 @@ class Writer {
  public:
   Writer(const int64_t* cells, PyObject* const* objects, Made* made) : cells_(cells), objects_(objects), made_(made) {}
 
-  // False: an exception is set, and the frame is as it was.
-  bool Frame(FjFrame* frame, const ExitState& e) {
-    PyObject** slots = fj_localsplus(frame);
-    PyObject** base = slots + fj_nlocalsplus(frame);
+  std::optional<Left> Frame(PyObject* const* locals, PyObject* const* stack, const ExitState& e) {
     const bool results = e.returns && !fj_profiled(PyThreadState_Get());
-    std::vector<std::pair<int, Ref>> locals;
-    std::vector<Ref> stack;
+    Left left;
+    left.next = e.next;
     const auto made = [&](const Slot& s) {
-      size_t leaf = 0;
-      if (s.twin < 0) return Ref(Make(s.val, s.cells, &leaf));
-      for (const auto& [slot, value] : locals)
+      if (s.twin < 0) return Ref(Whole(s));
+      for (const auto& [slot, value] : left.locals)
         if (slot == s.twin) return value;
-      PyObject* there = slots[s.twin];
-      return Borrow(there && PyCell_Check(there) ? PyCell_GET(there) : there);
+      return Borrow(There(locals, s.twin));
     };
     for (const Slot& s : e.locals) {
       if (!cells_[s.changed] || (results && !s.result)) continue;
-      locals.emplace_back(s.slot, made(s));
-      if (!locals.back().second && s.val.is != Is::kNull) return false;
+      left.locals.emplace_back(s.slot, made(s));
+      if (!left.locals.back().second && s.val.is != Is::kNull) return {};
     }
     for (const Slot& s : e.stack) {
-      stack.push_back(s.val.is == Is::kFrame ? Borrow(base[s.slot]) : made(s));
-      if (!stack.back() && s.val.is != Is::kNull && s.val.is != Is::kFrame) return false;
+      left.stack.push_back(s.val.is == Is::kFrame ? Borrow(stack[s.slot]) : made(s));
+      if (!left.stack.back() && s.val.is != Is::kNull && s.val.is != Is::kFrame) return {};
     }
-    std::vector<Ref> old;  // dies when all is in its place
-    for (auto& [slot, value] : locals) {
-      old.emplace_back(slots[slot]);
-      slots[slot] = value.release();
+    return left;
+  }
+
+  PyObject* Result(PyObject* const* locals, const ExitState& e) {
+    const Slot* s = &e.stack.back();
+    while (s->twin >= 0) {  // the same object as a local, which may have been written to
+      const auto local = std::find_if(e.locals.begin(), e.locals.end(),
+                                      [&](const Slot& l) { return l.slot == s->twin && cells_[l.changed]; });
+      if (local == e.locals.end()) return Py_XNewRef(There(locals, s->twin));
+      s = &*local;
     }
-    for (int i = fj_stack_depth(frame); i-- > 0;) old.emplace_back(base[i]);
-    for (size_t i = 0; i < stack.size(); ++i) base[i] = stack[i].release();
-    fj_set_stack_depth(frame, static_cast<int>(stack.size()));
-    fj_set_next(frame, e.next);
-    return true;
+    return Whole(*s);
   }
 
  private:
@@ -269,6 +265,16 @@ class Writer {
     T v;
     memcpy(&v, &cells_[cell], sizeof v);
     return v;
+  }
+
+  PyObject* Whole(const Slot& s) {
+    size_t leaf = 0;
+    return Make(s.val, s.cells, &leaf);
+  }
+
+  static PyObject* There(PyObject* const* locals, int slot) {
+    PyObject* there = locals[slot];
+    return there && PyCell_Check(there) ? PyCell_GET(there) : there;
   }
 
   PyObject* Make(const Val& v, const std::vector<int>& cells, size_t* leaf) {
@@ -478,17 +484,28 @@ bool LieApart(const Translation& t, PyObject* const* objects) {
   return true;
 }
 
-bool NamesHold(const Translation& t) {
+bool Names::Hold(const Translation& t) {
+  if (t.floats && tensor::NumpyTraps() & kUnderflow) return false;
+  if (dicts_.empty())
+    for (const NameGuard& g : t.guards)
+      for (PyObject* dict : {g.dict.get(), g.builtins.get()})
+        if (dict && std::ranges::none_of(dicts_, [&](const auto& known) { return known.first == dict; }))
+          dicts_.emplace_back(dict, guard::DictTag());
+  if (std::ranges::all_of(dicts_, [](auto& d) { return d.second.Fresh(d.first); })) return true;
+  for (auto& [dict, tag] : dicts_) tag.Stamp(dict);
   for (const NameGuard& g : t.guards) {
     PyObject* o = PyDict_GetItemWithError(g.dict.get(), g.name.get());
     if (!o && g.builtins) o = PyDict_GetItemWithError(g.builtins.get(), g.name.get());
-    if (o != g.value.get()) return PyErr_Clear(), false;
+    if (o == g.value.get()) continue;
+    for (auto& [dict, tag] : dicts_) tag.Invalidate();
+    return PyErr_Clear(), false;
   }
-  return !t.floats || !(tensor::NumpyTraps() & kUnderflow);
+  return true;
 }
 
-bool ReadFrame(const Translation& t, FjFrame* frame, int64_t* cells, PyObject** objects) {
-  return Reader(t, cells, objects).Frame(frame);
+bool ReadSlots(const Translation& t, PyObject* const* locals, PyObject* const* stack, int depth, int64_t* cells,
+               PyObject** objects) {
+  return Reader(t, cells, objects).Slots(locals, stack, depth);
 }
 
 void MakeAlike(Translation& t, const int64_t* cells) {
@@ -529,8 +546,28 @@ bool IsAlike(const Translation& t, const int64_t* cells) {
                      [&](const AlikeNumber& a) { return cells[a.cell] == (a.as < 0 ? a.constant : cells[a.as]); });
 }
 
-bool WriteFrame(FjFrame* frame, const ExitState& e, const int64_t* cells, PyObject* const* objects, Made* made) {
-  return Writer(cells, objects, made).Frame(frame, e);
+std::optional<Left> MakeLeft(PyObject* const* locals, PyObject* const* stack, const ExitState& e, const int64_t* cells,
+                             PyObject* const* objects, Made* made) {
+  return Writer(cells, objects, made).Frame(locals, stack, e);
+}
+
+PyObject* MakeResult(PyObject* const* locals, const ExitState& e, const int64_t* cells, PyObject* const* objects,
+                     Made* made) {
+  return Writer(cells, objects, made).Result(locals, e);
+}
+
+void Left::Into(FjFrame* frame) {
+  PyObject** slots = fj_localsplus(frame);
+  PyObject** base = slots + fj_nlocalsplus(frame);
+  std::vector<Ref> old;  // dies when all is in its place
+  for (auto& [slot, value] : locals) {
+    old.emplace_back(slots[slot]);
+    slots[slot] = value.release();
+  }
+  for (int i = fj_stack_depth(frame); i-- > 0;) old.emplace_back(base[i]);
+  for (size_t i = 0; i < stack.size(); ++i) base[i] = stack[i].release();
+  fj_set_stack_depth(frame, static_cast<int>(stack.size()));
+  fj_set_next(frame, next);
 }
 
 }  // namespace framejit::capture::scalar

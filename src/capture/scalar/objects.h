@@ -1,8 +1,13 @@
 // Between a frame's objects and the cells of a loop's code.
 #pragma once
 
+#include <optional>
+#include <utility>
+#include <vector>
+
 #include "capture/scalar/made.h"
 #include "capture/scalar/translate.h"
+#include "guard/versions.h"
 
 namespace framejit::capture::scalar {
 
@@ -14,16 +19,39 @@ bool NumberOfScalar(DType t, PyObject* o, int64_t* cell);
 // Does what the code writes lie in one array alone?
 bool LieApart(const Translation& t, PyObject* const* objects);
 // Do the names still mean what they meant when the code was made?
-bool NamesHold(const Translation& t);
-// Copies the frame into cells. False: the frame does not look as the code takes for granted.
-bool ReadFrame(const Translation& t, FjFrame* frame, int64_t* cells, PyObject** objects);
+class Names {
+ public:
+  bool Hold(const Translation& t);  // always the same one
+
+ private:
+  std::vector<std::pair<PyObject*, guard::DictTag>> dicts_;  // The translation holds them.
+};
+// Copies what a frame holds into cells. False: that does not look as the code takes for granted.
+bool ReadSlots(const Translation& t, PyObject* const* locals, PyObject* const* stack, int depth, int64_t* cells,
+               PyObject** objects);
+inline bool ReadFrame(const Translation& t, FjFrame* frame, int64_t* cells, PyObject** objects) {
+  PyObject** locals = fj_localsplus(frame);
+  return ReadSlots(t, locals, locals + fj_nlocalsplus(frame), fj_stack_depth(frame), cells, objects);
+}
 // Takes for granted that sizes of arrays, and the ints that bound loops, are equal if they are now, and that small
 // sizes stay as they are: then indices are seen to lie in arrays, and short loops are unrolled. `cells`: as ReadFrame
 // made them.
 void MakeAlike(Translation& t, const int64_t* cells);
 // Is all as was taken for granted then?
 bool IsAlike(const Translation& t, const int64_t* cells);
-// Copies cells back into the frame at an exit. False: an exception is set, and the frame is as it was.
-bool WriteFrame(FjFrame* frame, const ExitState& e, const int64_t* cells, PyObject* const* objects, Made* made);
+
+// What a frame gets at an exit.
+struct Left {
+  int next = 0;
+  std::vector<std::pair<int, Ref>> locals;
+  std::vector<Ref> stack;
+  void Into(FjFrame* frame);
+};
+// Makes that of cells and of what the frame holds. Nothing: an exception is set.
+std::optional<Left> MakeLeft(PyObject* const* locals, PyObject* const* stack, const ExitState& e, const int64_t* cells,
+                             PyObject* const* objects, Made* made);
+// Likewise, of a function that returns what lies on top of its stack, that alone. Null: an exception is set.
+PyObject* MakeResult(PyObject* const* locals, const ExitState& e, const int64_t* cells, PyObject* const* objects,
+                     Made* made);
 
 }  // namespace framejit::capture::scalar
