@@ -387,14 +387,6 @@ Outs Embedding(Scope& s) {  // (weight, indices, padding_idx, scale_grad_by_freq
   return v;
 }
 
-// torch.embedding_renorm_: rows that are asked for and too long are shortened. torch's own kernel, on a copy.
-Outs Renormed(Scope& s) {  // (weight, indices, max_norm, norm_type)
-  const Operand w = s.tensor(0), i = s.tensor(1);
-  const auto call = s.CallOf("torch.ops.aten.embedding_renorm",
-                             {Arg::Tensor(0), Arg::Tensor(1), Arg::Float(s.number(2)), Arg::Float(s.number(3))}, false);
-  return s.b.Extern(call, {w.value, i.value}, {{w.meta->dtype, w.meta->sizes, w.meta->device}}, {w.meta->strides});
-}
-
 Outs TakeFlat(Scope& s) {
   Operand x = s.tensor(0), i = s.tensor(1);
   if (i.meta->dtype != DType::kInt64) Scope::Skip();
@@ -460,7 +452,6 @@ constexpr Row kRows[] = {
     {"I:fill_diagonal", "(Tensor input, Scalar fill_value, bool wrap=False)", &FillDiagonal},
     {"t:embedding", "(Tensor weight, Tensor indices, int padding_idx=-1, bool scale_grad_by_freq=False, bool sparse=False)",
      &Embedding},
-    {"I:embedding_renorm", "(Tensor input, Tensor indices, Scalar max_norm, Scalar norm_type)", &Renormed},
     {"tm:take", "(Tensor input, Tensor index)", &TakeFlat},
     {"nf:one_hot", "(Tensor input, int num_classes=-1)", &OneHot},
 };
