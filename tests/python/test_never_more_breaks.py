@@ -345,6 +345,6 @@ def test_rows_of_an_embedding_that_are_shortened(make, grad):
                 eager.weight.add_(1)
                 ours.weight.add_(1)
     told = framejit.cache_info(compiled)
-    assert len(told["breaks"]) == 1, told  # a graph would write a copy of the whole table
+    assert told["breaks"] == 1, told  # a graph would write a copy of the whole table
     with pytest.raises(IndexError):
         compiled(torch.tensor([[3, 11]]))
