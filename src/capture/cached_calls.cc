@@ -135,7 +135,8 @@ Alike Compare(PyObject* args, PyObject* keywords, PyObject* others, PyObject* ot
 // Where in that list a call begins; 0: it is not there, -1: an error. *other: one that is equal is.
 Py_ssize_t FindCall(PyObject* waiting, PyObject* args, PyObject* keywords, bool* other = nullptr) {
   for (Py_ssize_t i = kHead; i + kOfCall <= PyList_GET_SIZE(waiting); i += kOfCall) {
-    const Alike alike = Compare(args, keywords, PyList_GET_ITEM(waiting, i), PyList_GET_ITEM(waiting, i + 1));
+    const Ref others = Borrow(PyList_GET_ITEM(waiting, i)), named = Borrow(PyList_GET_ITEM(waiting, i + 1));
+    const Alike alike = Compare(args, keywords, others.get(), named.get());
     if (alike == kError) return -1;
     if (alike == kSame) return i;
     if (alike == kOther && other) *other = true;
@@ -205,12 +206,27 @@ bool Wait(PyObject* cached, PyObject* there, PyObject* function, PyObject* args,
   return true;
 }
 
-// Does its code name what may be its own cache?
-bool NamesItself(PyObject* function) {
-  if (!PyFunction_Check(function)) return false;
+// Does its code name what may be the cache of another function, or its own?
+bool Names(PyObject* function, PyObject* other) {
+  if (!PyFunction_Check(function) || !PyFunction_Check(other)) return false;
   auto* code = reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function));
+  PyObject* const name = reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(other))->co_name;
   Ref free(PyCode_GetFreevars(code));
-  return !free || PySequence_Contains(code->co_names, code->co_name) || PySequence_Contains(free.get(), code->co_name);
+  return !free || PySequence_Contains(code->co_names, name) || PySequence_Contains(free.get(), name);
+}
+
+// Does it name a cache with a bound of which a call waits for the exit? It would ask that for something before.
+bool AsksBefore(Session& s, PyObject* function) {
+  const auto asks = [&](const CacheCall& c) {
+    Ref other(PyObject_GetAttrString(c.cache.get(), "__wrapped__"));
+    if (!other || !Names(function, other.get())) return false;
+    Ref info(PyObject_CallMethod(c.cache.get(), "cache_info", nullptr));
+    return !info || PyTuple_GetItem(info.get(), 2) != Py_None;
+  };
+  const auto& calls = s.pending().cache_calls;
+  const bool found = std::any_of(calls.begin(), calls.end(), asks);
+  PyErr_Clear();
+  return found;
 }
 
 // How many calls of a cache wait for the program to make them.
@@ -237,8 +253,8 @@ PyObject* CallOnce(Session& s, PyObject* cached, PyObject* function, PyObject* c
     outcome = Borrow(PyList_GET_ITEM(PyCFunction_GET_SELF(there), at + 2));
     if (PyTuple_Check(outcome.get())) result = Borrow(PyTuple_GET_ITEM(outcome.get(), 0));
   } else {
-    if (!first && NamesItself(function))
-      return s.Break(BreakId::kUnknownCall, "a functools.lru_cache of a function that calls itself");
+    if ((!first && Names(function, function)) || AsksBefore(s, function))
+      return s.Break(BreakId::kUnknownCall, "a functools.lru_cache of a function that asks one of which a call waits");
     result = Ref(PyObject_Call(function, all.get(), named.get()));
     outcome = result ? Ref(PyTuple_Pack(1, result.get())) : TakeError();
     if (!outcome || !Wait(cached, StandIn(cached), function, all.get(), named.get(), outcome.get())) return nullptr;

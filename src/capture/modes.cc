@@ -354,7 +354,7 @@ PyObject* NumpyErrors::Set(Session& s, PyObject* var, PyObject* state) {
   Ref scope(enter ? reinterpret_cast<PyObject*>(PyFrame_GetBack(enter)) : nullptr);
   if (traps_ && now != *traps_ && !(now & ~*traps_) &&
       IsCodeOf(reinterpret_cast<PyFrameObject*>(scope.get()), "numpy")) {
-    if (PyContextVar_Reset(var, back.get())) return nullptr;
+    if (!tensor::ResetNumpyState(back.get())) return nullptr;
     PyObject* as_it_is = nullptr;
     if (PyContextVar_Get(var, nullptr, &as_it_is) < 0 || !as_it_is) return Refuse(s);
     Ref held(as_it_is);
@@ -373,7 +373,7 @@ PyObject* NumpyErrors::Call(Session& s, PyObject* var, std::string_view method, 
   if (method != "reset" || !number || !PyLong_CheckExact(number) || PyLong_AsSize_t(number) != before_.size() ||
       !open())
     return Refuse(s);
-  const bool good = PyContextVar_Reset(var, before_.back().get()) == 0;
+  const bool good = tensor::ResetNumpyState(before_.back().get());
   before_.pop_back();
   return good ? Py_NewRef(Py_None) : nullptr;
 }

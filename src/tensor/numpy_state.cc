@@ -23,6 +23,7 @@ struct State {
 struct Access {
   PyObject* variable = nullptr;  // null: not believed
   PyObject* make = nullptr;
+  PyObject* unset = nullptr;  // the capsule where nothing is set
 };
 
 const State* Read(PyObject* capsule) {
@@ -36,6 +37,16 @@ PyObject* Make(PyObject* make, int raised, long buffer_size) {
     if (!how || PyDict_SetItemString(kw.get(), kNames[i], how.get()) < 0) return nullptr;
   }
   return empty && kw ? PyObject_Call(make, empty.get(), kw.get()) : nullptr;
+}
+
+// What a variable is in a context of its own.
+PyObject* Unset(PyObject* variable) {
+  PyObject* value = nullptr;
+  Ref context(PyContext_New());
+  if (!context || PyContext_Enter(context.get()) < 0) return nullptr;
+  if (PyContextVar_Get(variable, nullptr, &value) < 0) value = nullptr;
+  PyContext_Exit(context.get());
+  return value;
 }
 
 const Access& TheAccess() {
@@ -53,17 +64,26 @@ const Access& TheAccess() {
     };
     const bool believed = variable && PyContextVar_CheckExact(variable.get()) && mask_of(0, 8192) == 0 &&
                           mask_of(15, 4096) == 02222 && mask_of(1, 4096) == 2 && mask_of(8, 4096) == 02000;
+    PyObject* const unset = believed ? Unset(variable.get()) : nullptr;
     PyErr_Clear();
-    if (believed) a = {variable.release(), make.release()};
+    if (believed) a = {variable.release(), make.release(), unset};
     return a;
   }();
   return access;
 }
 
+// Before 3.12 a collection may come in the middle of a variable's reset, and run code of the program's or a capture of
+// it. What is found set there is remembered by the variable, without a reference, as its value from then on. So it
+// forgets what it was asked for here. The values of other variables are looked up once more.
+void ForgetRead() {
+  ++PyThreadState_Get()->context_ver;
+}
+
 [[gnu::hot]] std::optional<State> Current() {
-  PyObject* variable = TheAccess().variable;
+  const auto [variable, make, unset] = TheAccess();
   PyObject* capsule = nullptr;
   if (!variable || PyContextVar_Get(variable, nullptr, &capsule) < 0 || !capsule) return PyErr_Clear(), std::nullopt;
+  if (capsule != unset) ForgetRead();
   Ref held(capsule);
   // What a capsule holds stays as it is. The last one is kept, unless a function of the program's hangs on it.
   static PyObject* last = nullptr;
@@ -99,7 +119,9 @@ int NumpyTraps() {
 }
 
 bool ResetNumpyState(PyObject* token) {
-  return PyContextVar_Reset(TheAccess().variable, token) == 0;
+  const bool good = PyContextVar_Reset(TheAccess().variable, token) == 0;
+  ForgetRead();
+  return good;
 }
 
 bool IsNumpyState(PyObject* o) {
@@ -165,7 +187,7 @@ NumpyRaises::~NumpyRaises() {
   SavedError saved;
   if (warns_) warn::Leave();
   if (!token_) return;
-  if (PyContextVar_Reset(TheAccess().variable, token_) < 0) PyErr_Clear();
+  if (!ResetNumpyState(token_)) PyErr_Clear();
   Py_DECREF(token_);
 }
 

@@ -512,6 +512,14 @@ def around_a_cache(how):
     def calls_itself(x, n):
         return x * fib(3) + fib(n + 5) + fib(4) + cached(n)[0]
 
+    @how
+    def outer(n):
+        log.append(("outer", n))
+        return cached(n)[0] + cached(n + 1)[0]
+
+    def another_asks_it(x, n):
+        return x + cached(n)[0] + outer(n) + cached(0)[0]
+
     def keywords_in_another_order(x, n):
         return x + cached(n=3, scale=2)[0] + cached(scale=2, n=3)[0] + cached(3, 2)[0] + cached(3, scale=2)[0]
 
@@ -523,10 +531,10 @@ def around_a_cache(how):
         cached.cache_clear()
         return y + cached(n)[0], cached.cache_info()
 
-    return log, (cached, fib), {f.__name__: f for f in (nothing_comes_of_it, a_graph_and_a_break, more_than_it_holds, what_it_drops, calls_itself, keywords_in_another_order, types, cleared)}
+    return log, (cached, fib, outer), {f.__name__: f for f in (nothing_comes_of_it, a_graph_and_a_break, more_than_it_holds, what_it_drops, calls_itself, another_asks_it, keywords_in_another_order, types, cleared)}
 
 
-AROUND = ["nothing_comes_of_it", "a_graph_and_a_break", "more_than_it_holds", "what_it_drops", "calls_itself", "keywords_in_another_order", "types", "cleared"]
+AROUND = ["nothing_comes_of_it", "a_graph_and_a_break", "more_than_it_holds", "what_it_drops", "calls_itself", "another_asks_it", "keywords_in_another_order", "types", "cleared"]
 
 
 @pytest.mark.parametrize("how", [functools.lru_cache(None), functools.lru_cache(1), functools.lru_cache(2), functools.lru_cache(3), functools.lru_cache(128), functools.lru_cache(typed=True)])

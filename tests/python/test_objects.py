@@ -557,3 +557,23 @@ def test_order_of_sets(fresh, name):
         assert [list(e) for e in expected[1:]] == [list(g) for g in got[1:]]
         assert [type(e) for e in expected] == [type(g) for g in got]
     assert set(fresh.cache_info(compiled)["outcomes"]["run"]) == {"graph"}
+
+
+@pytest.mark.parametrize("way", ["copied", "filled"])
+def test_order_of_large_sets(fresh, way):
+    """Many items are not where their hashes would have them, since others came first."""
+    import random
+
+    def f(x, items):
+        if way == "copied":
+            return x + 1, {*items}
+        made = set()
+        for v in items:
+            made.add(v)
+        return x + 1, made
+
+    compiled = fresh.compile(f)
+    for items in (random.Random(1).sample(range(10000), 200), *([] if way == "filled" else [range(0, 800, 8)])):
+        items = items if way == "filled" else set(items)
+        assert list(compiled(torch.ones(1), items)[1]) == list(f(torch.ones(1), items)[1])
+    assert set(fresh.cache_info(compiled)["outcomes"]["run"]) == {"graph"}

@@ -4,7 +4,10 @@ import contextlib
 import copy
 import functools
 import logging
+import os
+import subprocess
 import sys
+import textwrap
 import warnings
 
 import pytest
@@ -299,3 +302,55 @@ def test_a_number_of_inference_beside_gradients(capfd):
         assert torch.equal(*grads)
     assert "internal error" not in "".join(capfd.readouterr())
     assert framejit.cache_info(compiled)["outcomes"]["run"].get("refused", 0) == 0
+
+
+@pytest.mark.skipif(np.lib.NumpyVersion(np.__version__) < "2.0.0", reason="NumPy 1 has no context variable")
+def test_a_capture_in_a_collection_in_a_reset():
+    """Before 3.12 a collection may come while a ContextVar is reset, which then remembers what is read meanwhile. A finalizer that is captured
+    there must not make NumPy's state one that was left, or one that is freed."""
+    program = """
+        import contextvars, gc, sys
+        import numpy as np
+        from numpy._core.umath import _extobj_contextvar as var, _make_extobj
+        import framejit
+
+        others = [contextvars.ContextVar(str(i)) for i in range(5)]  # more than one, so that the reset allocates
+        for other in others: other.set(1)
+        finalized = []
+
+        class Finalized:
+            def __del__(self):
+                finalized.append(gc.isenabled())
+
+        def leave(token, enable=gc.enable, reset=var.reset):
+            enable()
+            reset(token)
+            gc.disable()
+
+        def f(token):
+            a = np.arange(3.0) + 1
+            leave(token)
+            return a
+
+        def run(f):
+            gc.collect()
+            gc.disable()
+            thing = Finalized()
+            thing.itself = thing
+            del thing
+            kept = [[] for _ in range(50)]
+            f(var.set(_make_extobj(all="raise")))
+            gc.disable()
+            return np.geterr()
+
+        gc.set_threshold(1)
+        assert run(f)["divide"] == "warn"
+        compiled = framejit.compile(f)
+        assert run(compiled)["divide"] == "warn"
+        gc.collect()
+        assert len(finalized) == 2 and framejit.cache_info(compiled)["captures"]
+        print("done")
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=170,
+                          env={**os.environ, "PYTHONPATH": ":".join(p for p in sys.path if p)})  # fmt: skip
+    assert "done" in done.stdout, done.stderr[-2000:]

@@ -152,14 +152,20 @@ Timing::Turn Timing::Choose(Compiled& compiled, PyObject* const* args, Py_ssize_
   turn.loops = compiled.scalar_loops;
   turn.mapped = runtime::ArenaPool::Get().mapped();
   // What other programs have kept this thread from is not the call's time.
-  if (!c->seconds.compiled.empty() && Best(c->seconds.compiled) >= kShortCall) turn.waited = Waited();
+  if (!c->seconds.compiled.empty() && Best(c->seconds.compiled) >= kShortCall) {
+    turn.before = Now();
+    turn.waited = Waited();
+  }
   turn.start = Now();
   return turn;
 }
 
 void Timing::Ended(Compiled& compiled, const Turn& turn, PyObject* result) {
-  const double wall = Now() - turn.start;
-  const double seconds = turn.waited < 0 ? wall : wall - (Waited() - turn.waited);
+  double seconds = Now() - turn.start;
+  if (turn.waited >= 0) {  // What was waited may have been so while that was asked.
+    const double waited = Waited() - turn.waited, outside = Now() - turn.before - seconds;
+    seconds -= std::max(0.0, waited - outside);
+  }
   Class* c = Find(turn.key);
   if (!c || c->state != State::kMeasuring || !result) return;
   if (LeadsGradients(result) && !Measurable(compiled)) {

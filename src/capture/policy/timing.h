@@ -21,7 +21,8 @@ class Timing {
     uint64_t key = 0;
     int64_t captures = 0, loops = 0;  // that there were; loops: those that became code
     uint64_t mapped = 0;              // See ArenaPool.
-    double start = 0, waited = -1;    // See Waited; -1: of a short call, which is rarely disturbed.
+    double start = 0;
+    double before = 0, waited = -1;  // See Waited, and when that was; -1: of a short call, which is rarely disturbed.
   };
   // at: which part of the function, if not all of it.
   Turn Begin(Compiled& compiled, PyObject* const* args, Py_ssize_t n, uint64_t at = 0) {
