@@ -553,3 +553,32 @@ def test_calls_are_counted_and_made_once_whatever_comes_of_the_capture(fresh, na
         seen.append(outcomes)
     assert seen[0] == seen[1]
     assert name == "nothing_comes_of_it" or fresh.cache_info(f)["outcomes"]["run"]["graph"]
+
+
+@pytest.mark.parametrize("bound", [None, 2])
+@pytest.mark.parametrize("how", ["item", "global", "closure"])
+def test_what_the_function_writes_was_read_before_it(bound, how, fresh):
+    """A capture that begins anew would read what the first one has left there."""
+
+    def program():
+        import functools
+
+        names = {"state": {"n": 0}, "count": 0, "bound": bound, "functools": functools}
+        exec(
+            {
+                "item": "@functools.lru_cache(bound)\ndef cached(n):\n    state['n'] += n\n    return state['n']\n"
+                "def f(x, i):\n    a = state['n']\n    y = x + cached(i)\n    return y, a, state['n']\n",
+                "global": "@functools.lru_cache(bound)\ndef cached(n):\n    global count\n    count += n\n    return count\n"
+                "def f(x, i):\n    a = count\n    y = x + cached(i)\n    return y, a, count\n",
+                "closure": "def make():\n    count = 0\n    @functools.lru_cache(bound)\n    def cached(n):\n        nonlocal count\n        count += n\n        return count\n"
+                "    def f(x, i):\n        a = count\n        y = x + cached(i)\n        return y, a, count\n    return f\nf = make()\n",
+            }[how],
+            names,
+        )
+        return names["f"]
+
+    torch = pytest.importorskip("torch")
+    eager, compiled = program(), fresh.compile(program())
+    for i in (1, 1, 2, 3, 1, 3):
+        expected, got = eager(torch.ones(3), i), compiled(torch.ones(3), i)
+        assert expected[1:] == got[1:] and torch.equal(expected[0], got[0]), (i, expected, got)
