@@ -421,8 +421,7 @@ CodeLoops::Called CodeLoops::Call(Compiled& compiled, PyObject* const* locals, P
   return Called::kNot;
 }
 
-GoesOn::GoesOn(scalar::Left& left, PyObject* function, bool steps)
-    : left_(left), function_(function), steps_(steps) {
+GoesOn::GoesOn(scalar::Left& left, PyObject* function, bool steps) : left_(left), function_(function), steps_(steps) {
   waiting_ = this;
 }
 GoesOn::~GoesOn() {
