@@ -337,7 +337,8 @@ PyObject* UnreadFields(CaptureSemantics& c, Session& s, PyObject* const* args, P
     if (name == Py_None) continue;
     PyObject* value = nullptr;
     if (!PyUnicode_GET_LENGTH(name)) value = next < nargs ? args[next++] : nullptr;
-    for (Py_ssize_t i = nargs; !value && kwnames && i < total; ++i)
+    // "0", "a.b" and "a[0]" are no names, whatever keys **kwargs has.
+    for (Py_ssize_t i = nargs; !value && kwnames && i < total && PyUnicode_IsIdentifier(name) == 1; ++i)
       if (PyUnicode_Compare(PyTuple_GET_ITEM(kwnames, i - nargs), name) == 0) value = args[i];
     const Py_UCS4 kind = how == Py_None ? 0 : PyUnicode_READ_CHAR(how, 0);
     const int conversion = kind == 's' ? kStr : kind == 'r' ? kRepr : kind == 'a' ? kAscii : kNone;

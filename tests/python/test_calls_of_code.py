@@ -83,6 +83,38 @@ def test_what_a_function_reads_may_change():
     assert compiled(x) == (4.0, 0.75)
 
 
+asked, answers = [], True
+
+
+class Says(str):
+    """A text that says what it is equal to."""
+
+    __hash__ = str.__hash__
+
+    def __eq__(self, other):
+        asked.append((str(self), other, sys._getframe().f_code.co_name))
+        return answers and str.__eq__(self, other)
+
+
+def test_names_of_arguments_that_say_what_they_are_equal_to():
+    global asked, answers
+    x, y = rng().random(30), np.zeros(30)
+    wrong = np.where(np.arange(30) == 20, -1.0, x)
+    compiled = called_often(filled, x, y, 30, calls=6000)
+    assert needs(compiled, x, y, n=30) == (filled(x, y, 30), 0)
+    for answers in (True, False):
+        for given in (x, wrong):
+            seen = []
+            for function in (filled, compiled):
+                asked = []
+                try:
+                    end = function(given, y, **{Says("n"): 30})[0]
+                except (TypeError, ValueError) as error:
+                    end = str(error)
+                seen.append((end, asked))
+            assert seen[0] == seen[1] and len(seen[0][1]) == 3
+
+
 def enclosed():
     factor = 2.0
 

@@ -369,6 +369,16 @@ def of_formats_by_name(x):
     return x + 1, "%(a)s %(b)d" % {"a": x.sum(), "b": 3}, "{0} {1:>{2}}".format(x.sum(), x.mean(), 9), "{a.shape}".format(a=x)
 
 
+def of_no_names(x):
+    n, texts = x.sum(), []
+    for text, given in (("{a.b}", {"a.b": n, "a": 3}), ("{0}", {"0": n}), ("{}", {"": n}), ("{a[0]}", {"a[0]": n, "a": [5]}), ("{a}", {"a": n})):
+        try:
+            texts.append(text.format(**given))
+        except (AttributeError, IndexError) as error:
+            texts.append(str(error))
+    return x + 1, *texts
+
+
 def of_questions(x):
     text = f"{x.sum()}"
     return x + 1, text is text, text == text, text != None, isinstance(text, (int, str)), type(text), text in "5 3.0"  # noqa: E711
@@ -382,7 +392,7 @@ def of_missing_values(x):
     return x + 1, "%s %s" % (x.sum(),)  # noqa: F507
 
 
-@pytest.mark.parametrize("f", [of_own_error, of_written_tensors, of_each, of_generators, of_formats_by_name, of_questions, of_infinity, of_missing_values])
+@pytest.mark.parametrize("f", [of_own_error, of_written_tensors, of_each, of_generators, of_formats_by_name, of_no_names, of_questions, of_infinity, of_missing_values])
 def test_programs_that_use_texts(fresh, f):
     compiled = fresh.compile(f)
     for x in (torch.ones(3), torch.tensor([2.0, 5.0, -1.0]), torch.tensor([2.0, 5.0, -1.0])):

@@ -69,6 +69,7 @@ class Slots {
     }
     for (Py_ssize_t k = 0; kwnames && k < PyTuple_GET_SIZE(kwnames); ++k) {
       PyObject* name = PyTuple_GET_ITEM(kwnames, k);
+      if (!PyUnicode_CheckExact(name)) return false;  // a class of the program may say what it is equal to
       int at = -1;
       for (int i = co->co_posonlyargcount; i < total && at < 0; ++i)
         if (PyTuple_GET_ITEM(co->co_localsplusnames, i) == name) at = i;
@@ -208,7 +209,7 @@ bool NoHook() {
   const CodeLoops::Called called = loops->Call(*kept, slots.slot, &result, &left);
   if (called == CodeLoops::Called::kNot) return {};
   if (called == CodeLoops::Called::kReturned) return result;
-  const GoesOn on(left, called == CodeLoops::Called::kLeftAtStep);
+  const GoesOn on(left, fn, called == CodeLoops::Called::kLeftAtStep);
   result = ThroughTheHook(kept, fn, args, nargsf, kwnames, &state);
   if (!result || !GoesOn::Waits()) return result;
   Py_DECREF(result);  // it began anew, and has done twice what the code had done

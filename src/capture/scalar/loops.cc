@@ -421,7 +421,7 @@ CodeLoops::Called CodeLoops::Call(Compiled& compiled, PyObject* const* locals, P
   return Called::kNot;
 }
 
-GoesOn::GoesOn(scalar::Left& left, bool steps) : left_(left), steps_(steps) {
+GoesOn::GoesOn(scalar::Left& left, PyObject* function, bool steps) : left_(left), function_(function), steps_(steps) {
   waiting_ = this;
 }
 GoesOn::~GoesOn() {
@@ -429,8 +429,8 @@ GoesOn::~GoesOn() {
 }
 
 bool GoesOn::In(FjFrame* frame) {
+  if (!waiting_ || fj_function(frame) != waiting_->function_) return false;
   GoesOn* const self = std::exchange(waiting_, nullptr);
-  if (!self) return false;
   // The instructions that bring in what encloses the function do not run.
   PyCodeObject* code = fj_code(frame);
   PyObject* closure = PyFunction_GET_CLOSURE(fj_function(frame));

@@ -17,10 +17,10 @@ struct Left;
 struct Translation;
 }  // namespace scalar
 
-// While alive, a call whose code was left before its end waits for its frame, the next one that begins in this thread.
+// While alive, a call whose code was left before its end waits for its frame, the function's next one in this thread.
 class GoesOn {
  public:
-  GoesOn(scalar::Left& left, bool steps);
+  GoesOn(scalar::Left& left, PyObject* function, bool steps);
   ~GoesOn();
   GoesOn(const GoesOn&) = delete;
   // A frame is about to begin. True: it is that one, and goes on where the code was left.
@@ -30,6 +30,7 @@ class GoesOn {
  private:
   static thread_local inline GoesOn* waiting_ = nullptr;
   scalar::Left& left_;
+  PyObject* function_;
   bool steps_;  // Is the next instruction Python's?
 };
 
