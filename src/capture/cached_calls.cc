@@ -216,8 +216,9 @@ bool Names(PyObject* function, PyObject* other) {
   return !free || PySequence_Contains(code->co_names, name) || PySequence_Contains(free.get(), name);
 }
 
-// May it write what this capture has read? A capture that begins anew would read what is there then. So it may if its code
-// binds variables that are not its own, or names an object that the capture has looked at and that is not a constant.
+// May it write what this capture has read? A capture that begins anew would read what is there then. So it may if its
+// code binds variables that are not its own, or names an object that the capture has looked at and that is not a
+// constant.
 bool MayWriteWhatWasRead(Session& s, PyObject* function) {
   if (!PyFunction_Check(function)) return false;
   auto* code = reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function));

@@ -661,19 +661,6 @@ PyObject* CaptureSemantics::LoadSuperAttr(PyObject* super, PyObject* cls, PyObje
   return object ? LoadAttr(object.get(), name) : nullptr;
 }
 
-PyObject* CaptureSemantics::LoadBuildClass(PyObject*) {
-  return s_.Break(BreakId::kInstruction, "class statement");
-}
-
-PyObject* CaptureSemantics::LoadSpecial(PyObject* o, PyObject* name) {
-  RESOLVE(o);
-  if (IsTensor(o)) return nullptr;
-  PyTypeObject* type = Py_TYPE(o);
-  s_.NoteType(type);
-  PyObject* d = _PyType_Lookup(type, name);
-  return d ? ClassValue(d, o, type) : nullptr;
-}
-
 bool CaptureSemantics::MayHandOver(FjFrame* frame, int index) {
   s_.Break(BreakId::kInstruction,
            std::string(PyUnicode_AsUTF8(fj_code(frame)->co_qualname)) + " at " + std::to_string(2 * index));

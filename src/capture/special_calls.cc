@@ -415,4 +415,18 @@ PyObject* InPython(PyObject* function) {
   return wanted && calling ? PyObject_CallOneArg(calling, function) : nullptr;
 }
 
+PyObject* CaptureSemantics::LoadBuildClass(PyObject*) {
+  return s_.Break(BreakId::kInstruction, "class statement");
+}
+
+PyObject* CaptureSemantics::LoadSpecial(PyObject* o, PyObject* name) {
+  if (s_.broken()) return s_.Break(s_.reason().id);
+  if (!(o = s_.Resolve(o))) return nullptr;
+  if (IsTensor(o)) return nullptr;
+  PyTypeObject* type = Py_TYPE(o);
+  s_.NoteType(type);
+  PyObject* d = _PyType_Lookup(type, name);
+  return d ? ClassValue(d, o, type) : nullptr;
+}
+
 }  // namespace framejit::capture
