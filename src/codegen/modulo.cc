@@ -25,6 +25,7 @@ constexpr const char* kModulo[] = {"fj_modulo", "fj_modulo_by_natural", "fj_modu
 void Divide(llvm::CallInst* call, const llvm::SimplifyQuery& known) {
   llvm::IRBuilder<> b(call);
   Value* by = call->getArgOperand(1);
+  if (!llvm::isGuaranteedNotToBeUndefOrPoison(by, known.AC, known.CxtI, known.DT)) by = b.CreateFreeze(by);
   if (!llvm::isKnownNonZero(by, known)) by = b.CreateBinaryIntrinsic(llvm::Intrinsic::umax, by, b.getInt64(1));
   call->replaceAllUsesWith(b.CreateURem(call->getArgOperand(0), by));
   call->eraseFromParent();
@@ -45,8 +46,10 @@ llvm::Function* Modulo(llvm::Module& m, Signs signs) {
   auto* entry = llvm::BasicBlock::Create(c, "modulo", f);
   auto* divide = llvm::BasicBlock::Create(c, "divide", f);
   auto* done = llvm::BasicBlock::Create(c, "divided", f);
-  Value *x = f->getArg(0), *y = f->getArg(1);
+  // A call may have come to where what it is given means nothing (poison), and is asked for nothing there: so may a
+  // branch or a divisor not be.
   b.SetInsertPoint(entry);
+  Value *x = b.CreateFreeze(f->getArg(0)), *y = b.CreateFreeze(f->getArg(1));
   Value* within = signs == Signs::kAny ? b.CreateAnd(b.CreateICmpSGE(x, b.getInt64(0)), b.CreateICmpSLT(x, y))
                                        : b.CreateICmpULT(x, y);
   b.CreateCondBr(within, done, divide, llvm::MDBuilder(c).createBranchWeights(1 << 16, 1));

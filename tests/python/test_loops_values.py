@@ -1418,3 +1418,27 @@ def test_inner_loops_without_rounds():
     )
     large = rng().random((1100, 1100))  # inner loops of more rounds than expected
     check(below_diagonal, (large, 1100, 0), (large, 1100, 1099))
+
+
+def test_a_remainder_of_what_means_nothing_on_another_way(fresh):
+    """An index `int(f) % n` may be computed before it is known that f is a float: its remainder must not decide anything there."""
+
+    def program(b, l, k, f, n):
+        i0 = c = 0
+        while i0 < n:
+            i0 += 1
+            for i1 in range(2):
+                for _ in range(i0):
+                    f = 8
+                    c += 1
+                    k = l[i1 + 1]
+                k, f = f, (-4 // (2.0 if i0 < 0 else (i0 * l[i1])))
+                k, f = f, b[int(f) % n]
+        return k, i0, f, c
+
+    compiled = fresh.compile(program)
+    for f in (np.float64(0.5), 0.5, 1):
+        for _ in range(3):
+            arguments = np.arange(20), [9, 2, 4, 4, 5], 0, f, 8
+            assert compiled(*arguments) == program(*arguments) == (-1, 8, 7, 72)
+    assert fresh.cache_info(compiled)["scalar_runs"] > 0
