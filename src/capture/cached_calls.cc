@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "bytecode/code.h"
 #include "capture/builtins.h"
 #include "capture/cached_inputs.h"
+#include "capture/may_write.h"
 #include "capture/numbers/number_slots.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
@@ -216,32 +216,6 @@ bool Names(PyObject* function, PyObject* other) {
   return !free || PySequence_Contains(code->co_names, name) || PySequence_Contains(free.get(), name);
 }
 
-// May it write what this capture has read? A capture that begins anew would read what is there then. So it may if its
-// code binds variables that are not its own, or names an object that the capture has looked at and that is not a
-// constant.
-bool MayWriteWhatWasRead(Session& s, PyObject* function) {
-  if (!PyFunction_Check(function)) return false;
-  auto* code = reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function));
-  const bytecode::Code* all = bytecode::Code::Of(code);
-  if (!all) return PyErr_Clear(), true;
-  for (int i = 0; i < all->size(); ++i) {
-    const bytecode::Instr& at = all->At(i);
-    if (at.op == bytecode::Op::kStoreGlobal || at.op == bytecode::Op::kDeleteGlobal) return true;
-    if ((at.op == bytecode::Op::kStoreDeref || at.op == bytecode::Op::kDeleteDeref) &&
-        at.arg >= code->co_nlocalsplus - code->co_nfreevars)
-      return true;
-  }
-  const auto changes = [&](PyObject* o) {
-    return o && !IsPrimitive(o) && !PyModule_Check(o) && !PyType_Check(o) && !PyCallable_Check(o) && s.SourceOf(o);
-  };
-  PyObject *globals = PyFunction_GET_GLOBALS(function), *closure = PyFunction_GET_CLOSURE(function);
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(code->co_names); ++i)
-    if (changes(guard::DictLookup(globals, PyTuple_GET_ITEM(code->co_names, i)))) return true;
-  for (Py_ssize_t i = 0; closure && i < PyTuple_GET_SIZE(closure); ++i)
-    if (changes(PyCell_GET(PyTuple_GET_ITEM(closure, i)))) return true;
-  return false;
-}
-
 // Does it name a cache with a bound of which a call waits for the exit? It would ask that for something before.
 bool AsksBefore(Session& s, PyObject* function) {
   const auto asks = [&](const CacheCall& c) {
@@ -282,7 +256,7 @@ PyObject* CallOnce(Session& s, PyObject* cached, PyObject* function, PyObject* c
   } else {
     if ((!first && Names(function, function)) || AsksBefore(s, function))
       return s.Break(BreakId::kUnknownCall, "a functools.lru_cache of a function that asks one of which a call waits");
-    if (MayWriteWhatWasRead(s, function))
+    if (MayWriteWhatWasRead(s, function, all.get(), named.get()))
       return s.Break(BreakId::kUnknownCall, "a functools.lru_cache of a function that may write what was read before");
     result = Ref(PyObject_Call(function, all.get(), named.get()));
     outcome = result ? Ref(PyTuple_Pack(1, result.get())) : TakeError();

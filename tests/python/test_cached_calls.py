@@ -556,14 +556,22 @@ def test_calls_are_counted_and_made_once_whatever_comes_of_the_capture(fresh, na
 
 
 @pytest.mark.parametrize("bound", [None, 2])
-@pytest.mark.parametrize("how", ["item", "global", "closure"])
+@pytest.mark.parametrize("how", ["item", "global", "closure", "callee", "alias", "method", "argument", "its_list"])
 def test_what_the_function_writes_was_read_before_it(bound, how, fresh):
     """A capture that begins anew would read what the first one has left there."""
 
     def program():
         import functools
 
-        names = {"state": {"n": 0}, "count": 0, "bound": bound, "functools": functools}
+        class Counter:
+            def __init__(self):
+                self.n, self.seen = 0, []
+
+            def step(self, n):
+                self.n += n
+
+        counter = Counter()
+        names = {"state": {"n": 0}, "count": 0, "counter": counter, "holder": [counter], "bound": bound, "functools": functools}
         exec(
             {
                 "item": "@functools.lru_cache(bound)\ndef cached(n):\n    state['n'] += n\n    return state['n']\n"
@@ -572,6 +580,16 @@ def test_what_the_function_writes_was_read_before_it(bound, how, fresh):
                 "def f(x, i):\n    a = count\n    y = x + cached(i)\n    return y, a, count\n",
                 "closure": "def make():\n    count = 0\n    @functools.lru_cache(bound)\n    def cached(n):\n        nonlocal count\n        count += n\n        return count\n"
                 "    def f(x, i):\n        a = count\n        y = x + cached(i)\n        return y, a, count\n    return f\nf = make()\n",
+                "callee": "def step(n):\n    state['n'] += n\n@functools.lru_cache(bound)\ndef cached(n):\n    step(n)\n    return n\n"
+                "def f(x, i):\n    a = state['n']\n    y = x + cached(i)\n    return y, a, state['n']\n",
+                "alias": "@functools.lru_cache(bound)\ndef cached(n):\n    holder[0].n += n\n    return n\n"
+                "def f(x, i):\n    a = counter.n\n    y = x + cached(i)\n    return y, a, counter.n\n",
+                "method": "@functools.lru_cache(bound)\ndef cached(n):\n    counter.step(n)\n    return n\n"
+                "def f(x, i):\n    a = counter.n\n    y = x + cached(i)\n    return y, a, counter.n\n",
+                "argument": "@functools.lru_cache(bound)\ndef cached(counter, n):\n    counter.step(n)\n    return n\n"
+                "def f(x, i):\n    a = counter.n\n    y = x + cached(counter, i)\n    return y, a, counter.n\n",
+                "its_list": "@functools.lru_cache(bound)\ndef cached(counter, n):\n    counter.seen.append(n)\n    return n\n"
+                "def f(x, i):\n    a = len(counter.seen)\n    y = x + cached(counter, i)\n    return y, a, len(counter.seen)\n",
             }[how],
             names,
         )
