@@ -4,6 +4,7 @@ then: writes of the captured function that they could read must not wait behind 
 import collections
 import dis
 import gc
+import re
 import sys
 import types
 import weakref
@@ -12,7 +13,7 @@ import numpy
 import torch
 
 from . import _operators
-from ._keeping import keeps
+from ._keeping import KEEPING, METHODS, Keeping
 from ._reads import CHANGING, PURE, SCALARS, TRUSTED, UNREAD, Reads, Unfollowed, _top
 
 ESCAPES = {"exec", "eval", "globals", "locals", "breakpoint", "__import__", "compile"}  # what these reach is not known
@@ -24,6 +25,7 @@ MAKING = {"type", "__class__", "replace"}  # what makes objects of classes that 
 MODULES_OWN = {"_parameters", "_buffers", "_modules"}
 SKIPPED = (types.CodeType, types.FrameType, types.GetSetDescriptorType, types.MemberDescriptorType, torch.library.Library)
 MOST = 20_000
+SCHEMA = {"int", "SymInt", "float", "bool", "str", "number", "Device"}  # types of arguments that are no tensors
 GRADIENTS = {"requires_grad", "is_leaf", "grad_fn", "grad"}  # what the run's tensors, which have values only, do not tell
 asking = set()  # the operators whose kernels read one of these
 LYING = {"set_", "resize_", "resize_as_", "swap_tensors", "_swap_tensors"}  # what has a tensor lie in other memory, where the run would not look for it
@@ -59,7 +61,8 @@ class KernelReads(Reads):
     def __init__(self):
         super().__init__()
         self.everything = self.sets_by_name = self.writes = False  # writes: to tensors
-        self.keeps = False  # could it store a tensor that it is given or gives, where it changes things?
+        self.keeps = False  # could it store a tensor that it is given or gives, where it changes things? Not told by the code in keeping.
+        self.keeping, self.named = Keeping(), None  # the second: what is looked at next, by its name alone
         self.names = set()
         self.others, self.tensors, self.inner = [], [], []
         self.made = {}  # classes that the code names, and may make objects of
@@ -104,13 +107,25 @@ class KernelReads(Reads):
         if code.co_name in ("__init__", "__post_init__"):  # what an object is given while it is made
             self.stored -= _own_stores(code) - before
         names = {*code.co_names}
-        self.keeps |= keeps(code, scope) or bool(SETTING & names)
+        self.keeping.add(code, scope)
+        self.keeps |= bool(SETTING & names)
+        self.changes |= any(step.opname in METHODS and step.argval in KEEPING for step in dis.get_instructions(code))
         self.sets_by_name |= bool(SETTING & names)
         self.makes |= bool(MAKING & names)
         if SWITCHING & names:
             self.stored.add("training")
         self.writes |= self.changes or any(n == "data" or (n.endswith("_") and not n.endswith("__")) for n in code.co_names)
         self.writes |= any(c == "out" or (isinstance(c, tuple) and "out" in c) for c in code.co_consts)
+
+    def _constants(self, constants, scope, built_in):
+        for const in constants:
+            if isinstance(const, types.CodeType):  # of functions that are made there
+                self.keeping.enter(const)
+        super()._constants(constants, scope, built_in)
+
+    def _global(self, name, scope, built_in):
+        self.named = scope.get(name)
+        super()._global(name, scope, built_in)
 
     def _builtin(self, f):
         self.keeps |= f.__name__ in CHANGING  # under whatever name it is called
@@ -149,8 +164,14 @@ class KernelReads(Reads):
             kernels = kernels_of(o)
             self.everything |= kernels is None
             for kernel in kernels or ():
+                if isinstance(kernel, types.FunctionType):
+                    self.keeping.enter(kernel.__code__, _kinds(o, kernel.__code__))
+                    self.named = kernel
                 self._value(kernel)
             return
+        named, self.named = self.named, None
+        if isinstance(o, types.FunctionType) and o is not named:
+            self.keeping.enter(o.__code__)
         if isinstance(o, type):
             self.made.update((id(c), c) for c in o.__mro__)
         self.makes |= isinstance(o, classmethod)
@@ -263,6 +284,15 @@ def _called(call):
     return found
 
 
+def _kinds(op, code):
+    """What a kernel is given by the dispatcher, by the names of its parameters: those that are no tensor, and those that are one; None: it has others."""
+    op, _, _ = _operators.overload_of(op)
+    declared = {a.name: set(re.findall(r"\w+", str(a.type))) - {"Optional"} for a in op._schema.arguments} if op is not None else {}
+    if [*declared] != [*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]] or code.co_flags & 12:
+        return None
+    return {name: "tensor" if kind == {"Tensor"} else "plain" if kind - {"List"} <= SCHEMA else None for name, kind in declared.items()}
+
+
 def _stand_in(kind):
     kind = str(kind)
     plain = {"Tensor": torch.empty(0), "int": 0, "SymInt": 0, "float": 0.0, "bool": False, "str": "", "number": 0, "Device": torch.device("cpu")}
@@ -322,7 +352,7 @@ def composite_of(op):
 
 def reached(op, tensors):
     """What the kernels of an operator, which is given these tensors, reach: (can it read whatever there is?; can it change things?; does it draw
-    random numbers that are not torch's?; does it write to tensors?; could it keep tensors that it is given or gives?; places; memory, as KernelReads says; the names of attributes that are read, or None:
+    random numbers that are not torch's?; does it write to tensors?; could it keep tensors that it is given or gives?; that it is given?; places; memory, as KernelReads says; the names of attributes that are read, or None:
     all; what is watched, as KernelReads says; the tensors)"""
     reads = KernelReads()
     try:
@@ -335,7 +365,8 @@ def reached(op, tensors):
         reads.everything = True
     reads.everything |= "__class__" in reads.stored
     changes = bool(reads.stored or reads.binds or reads.changes or reads.sets_by_name)
+    keeps = [reads.keeps or reads.everything or reads.keeping.keeps(new) for new in (True, False)][::-1]  # the second finds more
     names = None if reads.by_name else frozenset(reads.names)
     (asking.discard if GRADIENTS.isdisjoint(reads.names) else asking.add)(op)
     (moving.discard if LYING.isdisjoint(reads.names) and "data" not in reads.stored else moving.add)(op)
-    return reads.everything, changes, reads.draws, reads.writes, reads.keeps or reads.everything, tuple(reads.places()), tuple(reads.memory()), names, *reads.watched(), tuple(reads.tensors)
+    return reads.everything, changes, reads.draws, reads.writes, *keeps, tuple(reads.places()), tuple(reads.memory()), names, *reads.watched(), tuple(reads.tensors)

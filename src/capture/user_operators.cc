@@ -176,6 +176,8 @@ PyObject* CaptureSemantics::CallOperator(PyObject* op, PyObject* const* args, Py
     return nullptr;
   std::vector<PyObject*> all = InOrder(plan, args, nargs, kwnames);
   if (all.empty()) return nullptr;
+  if (plan.function == Py_None && s_.kernels.Keeps(op))  // it writes to copies
+    return s_.Break(BreakId::kSideEffect, "an operator in Python that may keep what it writes to");
   if (plan.function == Py_None) return s_.vmap.open() || ShareMemory(s_, all) ? nullptr : CallWriting(s_, plan, all);
   if (!NoteFormulas(s_, plan.defined)) return nullptr;
   s_.SourceOf(plan.function);
