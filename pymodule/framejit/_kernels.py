@@ -27,6 +27,7 @@ SKIPPED = (types.CodeType, types.FrameType, types.GetSetDescriptorType, types.Me
 MOST = 20_000
 SCHEMA = {"int", "SymInt", "float", "bool", "str", "number", "Device"}  # types of arguments that are no tensors
 GRADIENTS = {"requires_grad", "is_leaf", "grad_fn", "grad"}  # what the run's tensors, which have values only, do not tell
+FACTS = {"is_leaf", "grad_fn", "_version", "_base", "_is_view", "is_view", "output_nr", "retain_grad", "retains_grad", "register_hook", "Parameter"}
 asking = set()  # the operators whose kernels read one of these
 LYING = {"set_", "resize_", "resize_as_", "swap_tensors", "_swap_tensors"}  # what has a tensor lie in other memory, where the run would not look for it
 moving = set()  # the operators whose kernels call one of these, or set `data`
@@ -348,6 +349,18 @@ def composite_of(op):
         return False
     absent, arguments = object(), op._schema.arguments
     return f, tuple(a.name for a in arguments), tuple(a.default_value if a.has_default_value() else absent for a in arguments), absent
+
+
+def asks_facts(function):
+    """Could a backward function ask what its tensors are to others: how they were made, how often they were written, whose views they are? A run has
+    tensors of its own for it, with the same values."""
+    reads = KernelReads()
+    try:
+        reads._value(function)
+        reads._spaces()
+    except Unfollowed:
+        pass
+    return not FACTS.isdisjoint(reads.names)
 
 
 def reached(op, tensors):
