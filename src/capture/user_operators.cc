@@ -140,9 +140,18 @@ PyObject* CaptureSemantics::CallOperator(PyObject* op, PyObject* const* args, Py
   static PyObject* const plan_of = FromModule("framejit._functions", "plan_of");
   const std::optional<bool> in_python = HasPythonKernel(op);
   if (!in_python) return nullptr;
-  std::vector<PyObject*> tensors;
-  for (Py_ssize_t i = 0; i < nargs + KwCount(kwnames); ++i)
-    EachTensorIn(args[i], [&](PyObject* t) { tensors.push_back(t); });
+  std::vector<PyObject*> tensors, given(args, args + nargs + KwCount(kwnames));
+  std::vector<Ref> lists;
+  for (PyObject*& o : given) {
+    if ((PyTuple_CheckExact(o) || PyList_CheckExact(o)) && s_.IsOutside(o)) {  // what stands for the tensors in it
+      PyObject* items = s_.ItemsOf(o);
+      if (!items) return nullptr;
+      lists.emplace_back(BuildTuple(PySequence_Fast_ITEMS(items), PySequence_Fast_GET_SIZE(items)));
+      if (!(o = lists.back().get())) return nullptr;
+    }
+    EachTensorIn(o, [&](PyObject* t) { tensors.push_back(t); });
+  }
+  args = given.data();
   if (*in_python) {
     if (!s_.options().whole && !s_.guessing().made().empty())  // With fullgraph=True it is called again.
       return s_.Break(BreakId::kSideEffect, "an operator in Python, which a wrong guess must not call");
