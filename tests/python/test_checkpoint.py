@@ -440,6 +440,22 @@ def test_everything_inside_is_made_again_of_what_is_there_then(fresh, f, written
     assert info["captures"] == 1 and info["outcomes"]["run"]["graph"] >= 1
 
 
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("write", [lambda m, x: m(x).tanh(), lambda m, x: (m.running_mean.add_(1), m.eval()(x))[1], lambda m, x: m.weight.data.mul_(2) * x])
+def test_what_is_read_first_inside_and_written_there(fresh, write, reentrant):
+    """Such writes happen twice in eager, too."""
+    ours, theirs = nn.BatchNorm1d(3), nn.BatchNorm1d(3)
+    compiled = fresh.compile(lambda x: checkpoint(write, ours, x, use_reentrant=reentrant).exp())
+    for k in range(3):
+        torch.manual_seed(k)
+        x = torch.randn(4, 3)
+        a, b = x.clone().requires_grad_(), x.clone().requires_grad_()
+        compiled(a).sum().backward()
+        checkpoint(write, theirs, b, use_reentrant=reentrant).exp().sum().backward()
+        equal([a.grad], [b.grad])
+        equal(list(ours.state_dict().values()), list(theirs.state_dict().values()))
+
+
 def test_a_result_that_is_written_is_not_what_is_made_again(fresh):
     def f(x):
         y = again(torch.exp, x)
