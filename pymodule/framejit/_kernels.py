@@ -28,7 +28,7 @@ MOST = 20_000
 SCHEMA = {"int", "SymInt", "float", "bool", "str", "number", "Device"}  # types of arguments that are no tensors
 GRADIENTS = {"requires_grad", "is_leaf", "grad_fn", "grad"}  # what the run's tensors, which have values only, do not tell
 FACTS = {"is_leaf", "grad_fn", "_version", "_base", "_is_view", "is_view", "output_nr", "retain_grad", "retains_grad", "register_hook", "Parameter"}
-asking = set()  # the operators whose kernels read one of these
+asking, wondering = set(), set()  # the operators whose kernels read one of GRADIENTS, of the other FACTS
 LYING = {"set_", "resize_", "resize_as_", "swap_tensors", "_swap_tensors"}  # what has a tensor lie in other memory, where the run would not look for it
 moving = set()  # the operators whose kernels call one of these, or set `data`
 WATCHED = {"item", "cell", "list", "dict", "set", "object", "class", "function"}  # entries that hold objects
@@ -381,5 +381,6 @@ def reached(op, tensors):
     keeps = [reads.keeps or reads.everything or reads.keeping.keeps(new) for new in (True, False)][::-1]  # the second finds more
     names = None if reads.by_name else frozenset(reads.names)
     (asking.discard if GRADIENTS.isdisjoint(reads.names) else asking.add)(op)
+    (wondering.add if reads.names & (FACTS - GRADIENTS) else wondering.discard)(op)
     (moving.discard if LYING.isdisjoint(reads.names) and "data" not in reads.stored else moving.add)(op)
     return reads.everything, changes, reads.draws, reads.writes, *keeps, tuple(reads.places()), tuple(reads.memory()), names, *reads.watched(), tuple(reads.tensors)

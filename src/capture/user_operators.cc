@@ -161,6 +161,8 @@ PyObject* CaptureSemantics::CallOperator(PyObject* op, PyObject* const* args, Py
       std::any_of(tensors.begin(), tensors.end(), [&](PyObject* t) { return s_.meta(AsTensor(t)->id).requires_grad; });
   if (tracked && *in_python && !IsOurs(op) && IsIn("asking", op))
     return s_.Break(BreakId::kSideEffect, "an operator in Python that asks for the gradients of what it is given");
+  if (*in_python && !IsOurs(op) && IsIn("wondering", op))
+    return s_.Break(BreakId::kSideEffect, "an operator in Python that asks how what it is given was made");
   if (*in_python && !IsOurs(op) && IsIn("moving", op))
     return s_.Break(BreakId::kSideEffect, "an operator in Python that may have tensors lie in other memory");
   tracked &= s_.modes.now.grad && !s_.modes.now.inference;

@@ -859,3 +859,25 @@ def test_which_kernels_keep_what_they_write_to(kernel):
     assert run(compiled) == run(f)
     info = framejit.cache_info(compiled)
     assert info["outcomes"]["run"]["graph"] >= 3 and bool(info["breaks"]) == (kernel in KEEP)
+
+
+@pytest.mark.parametrize("ask", [
+    lambda x: x._version, lambda x: x._base is None, lambda x: x._is_view(), lambda x: isinstance(x, torch.nn.Parameter),
+])
+def test_a_kernel_that_asks_how_what_it_is_given_was_made(ask):
+    weight = torch.nn.Parameter(torch.ones(3))
+    op = operator(lambda x: x * 1 + float(ask(x)))
+
+    def f(x):
+        y = x * 2
+        y.add_(1)
+        return op(y), op(y[1:]), op(x), op(weight)
+
+    def run(call):
+        with torch.no_grad():
+            return [[t.tolist() for t in call(torch.ones(3) * k)] for k in range(3)]
+
+    compiled = framejit.compile(f)
+    assert run(compiled) == run(f)
+    info = framejit.cache_info(compiled)
+    assert info["breaks"] and info["outcomes"]["run"]["graph"] >= 3
