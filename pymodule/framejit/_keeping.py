@@ -247,6 +247,7 @@ class Keeping:
 
     def __init__(self):
         self.scopes, self.kinds = {}, {}  # by code: global variables; by parameter, what all calls give it: "plain", "tensor" or None
+        self.changed = set()  # code of which less is known than before
 
     def add(self, code, scope):
         self.scopes[code] = scope
@@ -256,7 +257,9 @@ class Keeping:
         known = self.kinds.setdefault(code, {})
         for name in _given(code):
             kind = kinds.get(name) if kinds else None
-            known[name] = kind if known.get(name, kind) == kind else None
+            if name not in known or known[name] not in (kind, None):
+                known[name] = None if name in known else kind
+                self.changed.add(code)
 
     def _call(self, f, kinds):
         code, defaults = f.__code__, f.__defaults__ or ()
@@ -270,9 +273,9 @@ class Keeping:
         waiting, seen = set(self.scopes), {}
         while waiting:
             code = waiting.pop()
-            before = {c: dict(k) for c, k in self.kinds.items()}
+            self.changed.clear()
             seen[code] = _Code(code, self.scopes[code], self.kinds.get(code) or {}, new)
             for f, kinds in seen[code].calls():
                 self._call(f, kinds)
-            waiting |= {c for c, k in self.kinds.items() if c in self.scopes and k != before.get(c)}
+            waiting |= self.changed & self.scopes.keys()
         return any(c.keeps() for c in seen.values())

@@ -365,8 +365,8 @@ def asks_facts(function):
 
 def reached(op, tensors):
     """What the kernels of an operator, which is given these tensors, reach: (can it read whatever there is?; can it change things?; does it draw
-    random numbers that are not torch's?; does it write to tensors?; could it keep tensors that it is given or gives?; that it is given?; places; memory, as KernelReads says; the names of attributes that are read, or None:
-    all; what is watched, as KernelReads says; the tensors)"""
+    random numbers that are not torch's?; does it write to tensors?; could it keep tensors that it is given or gives?; that it is given?; places; memory,
+    as KernelReads says; the names of attributes that are read, or None: all; what is watched, as KernelReads says; the tensors)"""
     reads = KernelReads()
     try:
         reads._value(op)
@@ -378,9 +378,10 @@ def reached(op, tensors):
         reads.everything = True
     reads.everything |= "__class__" in reads.stored
     changes = bool(reads.stored or reads.binds or reads.changes or reads.sets_by_name)
-    keeps = [reads.keeps or reads.everything or reads.keeping.keeps(new) for new in (True, False)][::-1]  # the second finds more
+    keeps_given = reads.keeps or reads.everything or reads.keeping.keeps(new=True)
+    keeps = keeps_given or reads.keeping.keeps(new=False)
     names = None if reads.by_name else frozenset(reads.names)
     (asking.discard if GRADIENTS.isdisjoint(reads.names) else asking.add)(op)
     (wondering.add if reads.names & (FACTS - GRADIENTS) else wondering.discard)(op)
     (moving.discard if LYING.isdisjoint(reads.names) and "data" not in reads.stored else moving.add)(op)
-    return reads.everything, changes, reads.draws, reads.writes, *keeps, tuple(reads.places()), tuple(reads.memory()), names, *reads.watched(), tuple(reads.tensors)
+    return reads.everything, changes, reads.draws, reads.writes, keeps, keeps_given, tuple(reads.places()), tuple(reads.memory()), names, *reads.watched(), tuple(reads.tensors)

@@ -146,7 +146,9 @@ PyObject* CaptureSemantics::CallOperator(PyObject* op, PyObject* const* args, Py
     if ((PyTuple_CheckExact(o) || PyList_CheckExact(o)) && s_.IsOutside(o)) {  // what stands for the tensors in it
       PyObject* items = s_.ItemsOf(o);
       if (!items) return nullptr;
-      lists.emplace_back(BuildTuple(PySequence_Fast_ITEMS(items), PySequence_Fast_GET_SIZE(items)));
+      PyObject** first = PySequence_Fast_ITEMS(items);
+      const Py_ssize_t n = PySequence_Fast_GET_SIZE(items);
+      lists.emplace_back(PyTuple_Check(items) ? BuildTuple(first, n) : BuildList(first, n));
       if (!(o = lists.back().get())) return nullptr;
     }
     EachTensorIn(o, [&](PyObject* t) { tensors.push_back(t); });
