@@ -4,6 +4,7 @@ then: writes of the captured function that they could read must not wait behind 
 import collections
 import dis
 import gc
+import re
 import sys
 import types
 import weakref
@@ -12,7 +13,7 @@ import numpy
 import torch
 
 from . import _operators
-from ._keeping import keeps
+from ._keeping import KEEPING, METHODS, Keeping
 from ._reads import CHANGING, PURE, SCALARS, TRUSTED, UNREAD, Reads, Unfollowed, _top
 
 ESCAPES = {"exec", "eval", "globals", "locals", "breakpoint", "__import__", "compile"}  # what these reach is not known
@@ -24,8 +25,10 @@ MAKING = {"type", "__class__", "replace"}  # what makes objects of classes that 
 MODULES_OWN = {"_parameters", "_buffers", "_modules"}
 SKIPPED = (types.CodeType, types.FrameType, types.GetSetDescriptorType, types.MemberDescriptorType, torch.library.Library)
 MOST = 20_000
+SCHEMA = {"int", "SymInt", "float", "bool", "str", "number", "Device"}  # types of arguments that are no tensors
 GRADIENTS = {"requires_grad", "is_leaf", "grad_fn", "grad"}  # what the run's tensors, which have values only, do not tell
-asking = set()  # the operators whose kernels read one of these
+FACTS = {"is_leaf", "grad_fn", "_version", "_base", "_is_view", "is_view", "output_nr", "retain_grad", "retains_grad", "register_hook", "Parameter"}
+asking, wondering = set(), set()  # the operators whose kernels read one of GRADIENTS, of the other FACTS
 LYING = {"set_", "resize_", "resize_as_", "swap_tensors", "_swap_tensors"}  # what has a tensor lie in other memory, where the run would not look for it
 moving = set()  # the operators whose kernels call one of these, or set `data`
 WATCHED = {"item", "cell", "list", "dict", "set", "object", "class", "function"}  # entries that hold objects
@@ -59,7 +62,8 @@ class KernelReads(Reads):
     def __init__(self):
         super().__init__()
         self.everything = self.sets_by_name = self.writes = False  # writes: to tensors
-        self.keeps = False  # could it store a tensor that it is given or gives, where it changes things?
+        self.keeps = False  # could it store a tensor that it is given or gives, where it changes things? Not told by the code in keeping.
+        self.keeping, self.named = Keeping(), None  # the second: what is looked at next, by its name alone
         self.names = set()
         self.others, self.tensors, self.inner = [], [], []
         self.made = {}  # classes that the code names, and may make objects of
@@ -104,13 +108,25 @@ class KernelReads(Reads):
         if code.co_name in ("__init__", "__post_init__"):  # what an object is given while it is made
             self.stored -= _own_stores(code) - before
         names = {*code.co_names}
-        self.keeps |= keeps(code, scope) or bool(SETTING & names)
+        self.keeping.add(code, scope)
+        self.keeps |= bool(SETTING & names)
+        self.changes |= any(step.opname in METHODS and step.argval in KEEPING for step in dis.get_instructions(code))
         self.sets_by_name |= bool(SETTING & names)
         self.makes |= bool(MAKING & names)
         if SWITCHING & names:
             self.stored.add("training")
         self.writes |= self.changes or any(n == "data" or (n.endswith("_") and not n.endswith("__")) for n in code.co_names)
         self.writes |= any(c == "out" or (isinstance(c, tuple) and "out" in c) for c in code.co_consts)
+
+    def _constants(self, constants, scope, built_in):
+        for const in constants:
+            if isinstance(const, types.CodeType):  # of functions that are made there
+                self.keeping.enter(const)
+        super()._constants(constants, scope, built_in)
+
+    def _global(self, name, scope, built_in):
+        self.named = scope.get(name)
+        super()._global(name, scope, built_in)
 
     def _builtin(self, f):
         self.keeps |= f.__name__ in CHANGING  # under whatever name it is called
@@ -149,8 +165,14 @@ class KernelReads(Reads):
             kernels = kernels_of(o)
             self.everything |= kernels is None
             for kernel in kernels or ():
+                if isinstance(kernel, types.FunctionType):
+                    self.keeping.enter(kernel.__code__, _kinds(o, kernel.__code__))
+                    self.named = kernel
                 self._value(kernel)
             return
+        named, self.named = self.named, None
+        if isinstance(o, types.FunctionType) and o is not named:
+            self.keeping.enter(o.__code__)
         if isinstance(o, type):
             self.made.update((id(c), c) for c in o.__mro__)
         self.makes |= isinstance(o, classmethod)
@@ -263,6 +285,15 @@ def _called(call):
     return found
 
 
+def _kinds(op, code):
+    """What a kernel is given by the dispatcher, by the names of its parameters: those that are no tensor, and those that are one; None: it has others."""
+    op, _, _ = _operators.overload_of(op)
+    declared = {a.name: set(re.findall(r"\w+", str(a.type))) - {"Optional"} for a in op._schema.arguments} if op is not None else {}
+    if [*declared] != [*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]] or code.co_flags & 12:
+        return None
+    return {name: "tensor" if kind == {"Tensor"} else "plain" if kind - {"List"} <= SCHEMA else None for name, kind in declared.items()}
+
+
 def _stand_in(kind):
     kind = str(kind)
     plain = {"Tensor": torch.empty(0), "int": 0, "SymInt": 0, "float": 0.0, "bool": False, "str": "", "number": 0, "Device": torch.device("cpu")}
@@ -320,10 +351,22 @@ def composite_of(op):
     return f, tuple(a.name for a in arguments), tuple(a.default_value if a.has_default_value() else absent for a in arguments), absent
 
 
+def asks_facts(function):
+    """Could a backward function ask what its tensors are to others: how they were made, how often they were written, whose views they are? A run has
+    tensors of its own for it, with the same values."""
+    reads = KernelReads()
+    try:
+        reads._value(function)
+        reads._spaces()
+    except Unfollowed:
+        pass
+    return not FACTS.isdisjoint(reads.names)
+
+
 def reached(op, tensors):
     """What the kernels of an operator, which is given these tensors, reach: (can it read whatever there is?; can it change things?; does it draw
-    random numbers that are not torch's?; does it write to tensors?; could it keep tensors that it is given or gives?; places; memory, as KernelReads says; the names of attributes that are read, or None:
-    all; what is watched, as KernelReads says; the tensors)"""
+    random numbers that are not torch's?; does it write to tensors?; could it keep tensors that it is given or gives?; that it is given?; places; memory,
+    as KernelReads says; the names of attributes that are read, or None: all; what is watched, as KernelReads says; the tensors)"""
     reads = KernelReads()
     try:
         reads._value(op)
@@ -335,7 +378,10 @@ def reached(op, tensors):
         reads.everything = True
     reads.everything |= "__class__" in reads.stored
     changes = bool(reads.stored or reads.binds or reads.changes or reads.sets_by_name)
+    keeps_given = reads.keeps or reads.everything or reads.keeping.keeps(new=True)
+    keeps = keeps_given or reads.keeping.keeps(new=False)
     names = None if reads.by_name else frozenset(reads.names)
     (asking.discard if GRADIENTS.isdisjoint(reads.names) else asking.add)(op)
+    (wondering.add if reads.names & (FACTS - GRADIENTS) else wondering.discard)(op)
     (moving.discard if LYING.isdisjoint(reads.names) and "data" not in reads.stored else moving.add)(op)
-    return reads.everything, changes, reads.draws, reads.writes, reads.keeps or reads.everything, tuple(reads.places()), tuple(reads.memory()), names, *reads.watched(), tuple(reads.tensors)
+    return reads.everything, changes, reads.draws, reads.writes, keeps, keeps_given, tuple(reads.places()), tuple(reads.memory()), names, *reads.watched(), tuple(reads.tensors)

@@ -3,10 +3,9 @@
 // drinks from what the gradients use. The edges of a minimum cut are saved: all that the backward part computes again
 // follows from them. Of equal cuts the one nearest to the gradients is taken, which computes least again.
 #include <algorithm>
-#include <deque>
-#include <limits>
 
 #include "autodiff/autodiff.h"
+#include "autodiff/flow.h"
 #include "diag/diag.h"
 #include "graph/device.h"
 #include "graph/effects.h"
@@ -17,92 +16,6 @@
 
 namespace framejit::autodiff {
 namespace {
-
-constexpr int64_t kInfinite = std::numeric_limits<int64_t>::max() / 4;
-
-class Flow {  // Dinic
- public:
-  explicit Flow(int n) : first_(n, -1) {}
-  void Edge(int from, int to, int64_t capacity) {
-    edges_.push_back({to, first_[from], capacity});
-    first_[from] = static_cast<int>(edges_.size()) - 1;
-    edges_.push_back({from, first_[to], 0});
-    first_[to] = static_cast<int>(edges_.size()) - 1;
-  }
-  void Maximize(int source, int sink) {
-    while (Levels(source, sink)) {
-      next_ = first_;
-      while (Push(source, sink)) {
-      }
-    }
-  }
-  // Nodes from which the sink can still be reached.
-  std::vector<bool> ReachSink(int sink) const {
-    std::vector<bool> seen(first_.size());
-    std::deque<int> todo = {sink};
-    seen[sink] = true;
-    while (!todo.empty()) {
-      int v = todo.front();
-      todo.pop_front();
-      for (int e = first_[v]; e >= 0; e = edges_[e].next) {
-        int u = edges_[e].to;  // the twin of e leads from u to v
-        if (seen[u] || edges_[e ^ 1].left <= 0) continue;
-        seen[u] = true;
-        todo.push_back(u);
-      }
-    }
-    return seen;
-  }
-
- private:
-  struct E {
-    int to, next;
-    int64_t left;
-  };
-  bool Levels(int source, int sink) {
-    level_.assign(first_.size(), -1);
-    level_[source] = 0;
-    std::deque<int> todo = {source};
-    while (!todo.empty()) {
-      int v = todo.front();
-      todo.pop_front();
-      for (int e = first_[v]; e >= 0; e = edges_[e].next) {
-        if (edges_[e].left <= 0 || level_[edges_[e].to] >= 0) continue;
-        level_[edges_[e].to] = level_[v] + 1;
-        todo.push_back(edges_[e].to);
-      }
-    }
-    return level_[sink] >= 0;
-  }
-  // One augmenting path, without recursion: graphs are thousands of values deep.
-  bool Push(int source, int sink) {
-    std::vector<int> path;
-    int v = source;
-    while (v != sink) {
-      int& e = next_[v];
-      while (e >= 0 && (edges_[e].left <= 0 || level_[edges_[e].to] != level_[v] + 1)) e = edges_[e].next;
-      if (e >= 0) {
-        path.push_back(e);
-        v = edges_[e].to;
-      } else {
-        if (path.empty()) return false;
-        level_[v] = -1;
-        v = edges_[path.back() ^ 1].to;
-        path.pop_back();
-      }
-    }
-    int64_t least = kInfinite;
-    for (int e : path) least = std::min(least, edges_[e].left);
-    for (int e : path) {
-      edges_[e].left -= least;
-      edges_[e ^ 1].left += least;
-    }
-    return true;
-  }
-
-  std::vector<int> first_, next_, level_;
-  std::vector<E> edges_;
-};
 
 // Values of the backward pass: the tangents and all that derivatives made, also of tangents that are zeros. Which
 // values these are depends on the set of tangents, so none of them is kept by the forward pass.
@@ -171,6 +84,34 @@ bool Recomputable(const Graph& g, ValueId primal, const std::vector<int>& region
   }
 }
 
+// The region whose derivative this value of the backward pass is part of; 0: none's. It reads what is there when it
+// runs.
+int RegionOfDerivative(const Joint& j, ValueId v) {
+  const ValueId of = v < j.primal ? kNoValue : j.origin[v - j.primal];
+  return of == kNoValue ? 0 : RegionOf(j, of);
+}
+
+// Does the derivative of this region make the value again? What others read of the same value is what it was.
+bool IsRemade(const Joint& j, ValueId v, int region) {
+  return region && v < j.primal && RegionOf(j, v) == region && Recomputable(j.graph, j.primal, j.region, v);
+}
+
+// What the values are made of that derivatives of regions make again.
+std::vector<ValueId> ReadByRegions(const Joint& j, const std::vector<bool>& needed) {
+  std::vector<ValueId> read;
+  std::vector<bool> remade(j.primal);
+  for (auto v = static_cast<ValueId>(j.graph.nodes.size()); v-- > 0;) {
+    const bool own = v < j.primal;
+    if (own ? !remade[v] : !needed[v]) continue;
+    for (ValueId o : j.graph.node(v).operands)
+      if (IsRemade(j, o, own ? RegionOf(j, v) : RegionOfDerivative(j, v)))
+        remade[o] = true;
+      else if (own)
+        read.push_back(o);
+  }
+  return read;
+}
+
 // Where memory is read fast: pointwise values that the forward part needs again behind a contraction or a call (a
 // residual stream). They are in memory anyway; computed again, each would be made of all before it.
 std::vector<bool> Lasting(const Joint& j) {
@@ -190,7 +131,7 @@ std::vector<bool> Lasting(const Joint& j) {
 // Copies nodes of one graph into another.
 class Copier {
  public:
-  Copier(const Graph& from, Graph* to) : from_(from), to_(*to), map_(2 * from.nodes.size(), kNoValue) {}
+  Copier(const Graph& from, Graph* to) : from_(from), to_(*to), map_(3 * from.nodes.size(), kNoValue) {}
   bool has(ValueId v) const { return map_[v] != kNoValue; }
   ValueId operator[](ValueId v) const { return map_[v]; }
   void Copy(ValueId v) { Copy(v, v, from_.node(v).operands); }
@@ -397,7 +338,7 @@ std::vector<ValueId> ChooseSaved(const Joint& j, const std::vector<bool>& passin
   const Written written = WhatIsWritten(g, j.primal, j.region, held);
   std::vector<bool> back = OfBackward(j), needed = NeededFor(g, roots);
   std::vector<bool> own = OthersMayWrite(j, passing, needed, written);
-  std::vector<ValueId> saved, read;
+  std::vector<ValueId> saved, read = ReadByRegions(j, needed);
   const std::vector<int64_t> hints = Hints(g);
   const int source = 2 * static_cast<int>(g.nodes.size()), sink = source + 1;
   Flow flow(sink + 1);
@@ -417,11 +358,12 @@ std::vector<ValueId> ChooseSaved(const Joint& j, const std::vector<bool>& passin
   for (ValueId v = 0; v < g.nodes.size(); ++v) {
     const Node& n = g.node(v);
     if (!needed[v]) continue;
+    const int region = RegionOfDerivative(j, v);
     for (ValueId o : n.operands) {
-      if (back[o]) continue;
+      if (back[o] || IsRemade(j, o, region)) continue;
       if (!back[v]) {
         flow.Edge(2 * static_cast<int>(o) + 1, 2 * static_cast<int>(v), kInfinite);
-      } else if (ReadsBefore(g, v)) {
+      } else if (!region && ReadsBefore(g, v)) {
         drink(o);
       } else {
         read.push_back(o);
@@ -431,10 +373,9 @@ std::vector<ValueId> ChooseSaved(const Joint& j, const std::vector<bool>& passin
     int64_t bytes = n.type.numel().Eval(hints) * DTypeSize(n.type.dtype) + 1;
     if (n.op == Op::kInput && !copied(v)) bytes = bytes / 64 + 1;  // most are kept by somebody anyway
     bool several = n.op == Op::kExtern && n.attrs.result_types.size() > 1;
-    const bool again = RegionOf(j, v) && !leaving[v] && Recomputable(g, j.primal, j.region, v);
-    if (several || (own[v] && !copied(v)) || again) bytes = kInfinite;
+    if (several || (own[v] && !copied(v))) bytes = kInfinite;
     flow.Edge(2 * static_cast<int>(v), 2 * static_cast<int>(v) + 1, bytes);
-    if (!Recomputable(g, j.primal, j.region, v) || leaving[v] || (lasting[v] && !again))
+    if (!Recomputable(g, j.primal, j.region, v) || leaving[v] || lasting[v])
       flow.Edge(source, 2 * static_cast<int>(v), kInfinite);
   }
   for (ValueId v : roots)
@@ -538,24 +479,25 @@ static shape::Ints OnesOf(const Graph& g, ValueId leaf, ValueId gradient) {
 Graph BackwardGraph(const Joint& j, const std::vector<ValueId>& saved, std::vector<GradSource>* grads) {
   const Graph& g = j.graph;
   // Values have numbers as they are when the gradients are computed. What may have been written since has a second one
-  // as it was, behind all others.
+  // as it was, behind all others, and what a region makes again a third.
   const auto size = static_cast<ValueId>(g.nodes.size());
   const auto moves = [&](ValueId v) { return v < j.moves.size() && j.moves[v]; };
-  const auto node_of = [&](ValueId v) { return v < size ? v : v - size; };
+  const auto node_of = [&](ValueId v) { return v % size; };
   const auto operands_of = [&](ValueId v) {
     const ValueId node = node_of(v);
-    const bool before = v >= size || (node < j.primal ? !moves(node) : ReadsBefore(g, node));
+    const int region = v < size ? RegionOfDerivative(j, v) : v < 2 * size ? 0 : RegionOf(j, node);
+    const bool before = !region && (v >= size || (node < j.primal ? !moves(node) : ReadsBefore(g, node)));
     std::vector<ValueId> operands = g.node(node).operands;
-    for (ValueId& o : operands) o = before && moves(o) ? o + size : o;
+    for (ValueId& o : operands) o = IsRemade(j, o, region) ? o + 2 * size : before && moves(o) ? o + size : o;
     return operands;
   };
-  std::vector<bool> needed(2 * g.nodes.size()), cut(2 * g.nodes.size());
+  std::vector<bool> needed(3 * g.nodes.size()), cut(3 * g.nodes.size());
   const auto number = [&](ValueId s) { return s < j.primal ? s : s - j.primal + (moves(s - j.primal) ? size : 0); };
   for (ValueId s : saved) cut[number(s)] = true;
   for (ValueId v : j.grads)
     if (v != kNoValue) needed[v] = true;
   for (ValueId node = size; node-- > 0;)
-    for (ValueId v : {node + size, node})
+    for (ValueId v : {node + 2 * size, node + size, node})
       if (needed[v] && !cut[v])
         for (ValueId o : operands_of(v)) needed[o] = true;
   Graph out;

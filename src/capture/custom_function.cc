@@ -349,10 +349,20 @@ PyObject* CustomCall::Wanting(PyObject* o) {
   return held_.back().get();
 }
 
+// Could this function ask what its tensors are to others (is_leaf, _version)?
+bool AsksFacts(PyObject* function) {
+  static PyObject* const asks = FromModule("framejit._kernels", "asks_facts");
+  SuspendScope off;
+  Ref answer(asks ? PyObject_CallOneArg(asks, function) : nullptr);
+  if (!answer) PyErr_Clear();
+  return answer.get() != Py_False;
+}
+
 // The backward is not captured: a call of the graph runs it as it is, when the pass does, and gives the gradients.
 bool CustomCall::AsItIs(PyObject* backward) {
   const Origin* origin = s_.Find(backward);
   if (origin && origin->kind == Origin::kFresh) return Refuse("a backward that was made here"), false;
+  if (AsksFacts(backward)) return Refuse("a backward that is not captured and asks how its tensors were made"), false;
   GradOff off(s_, tracked_);
   Ref names, values, held;
   std::vector<PyObject*> wanted;

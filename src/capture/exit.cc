@@ -181,7 +181,10 @@ int Recipe::Add(PyObject* o) {
     auto* lazy = reinterpret_cast<Lazy*>(o);
     return lazy->resolved ? Add(lazy->resolved) : AddInput(lazy->source);
   }
-  if (const Source* found = s_->WhereFound(o)) return AddInput(found);
+  if (const Source* found = s_->WhereFound(o)) {
+    if (IsLiteral(*s_, o)) s_->guards().Is(found, o);
+    return AddInput(found);
+  }
   auto [it, added] = memo_.try_emplace(o, -2);
   if (!added && it->second != -2) return it->second;
   constexpr const char* kCycle = "an object that contains itself";
@@ -235,7 +238,8 @@ std::optional<int> Recipe::AddKnown(PyObject* o) {
     n.object = std::move(bound.descriptor);
     return AddAll(&self, 1, &n.children) ? Push(std::move(n)) : -1;
   }
-  if (IsPrimitive(o) || (g && g->kind == Origin::kConst)) {
+  const bool literal = PyTuple_CheckExact(o) && IsLiteral(*s_, o);
+  if (IsPrimitive(o) || literal || (g && g->kind == Origin::kConst)) {
     RecipeNode n{RecipeNode::kConst};
     n.object = Borrow(o);
     return Push(std::move(n));

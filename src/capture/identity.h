@@ -31,4 +31,8 @@ bool IsListOrDeque(PyObject* o);
 // was made here.
 PyObject* WeakReference(Session& s, PyObject* o);
 
+// Does code that was run here have this very object as a literal? Then it stands for both, what was found and what is
+// written there.
+bool IsLiteral(Session& s, PyObject* o);
+
 }  // namespace framejit::capture

@@ -75,10 +75,10 @@ bool KernelReads::Add(Session& s, PyObject* op, const std::vector<PyObject*>& gi
   }
   PyObject *places, *memory, *names;
   KernelWatch::Reached watched;
-  int everything, changes, draws, writes, keeps;
-  if (!told || !PyArg_ParseTuple(told.get(), "pppppOOOO!O!O!O!", &everything, &changes, &draws, &writes, &keeps,
-                                 &places, &memory, &names, &PyTuple_Type, &watched.places, &PyTuple_Type, &watched.held,
-                                 &PyTuple_Type, &watched.own, &PyTuple_Type, &watched.tensors))
+  int everything, changes, draws, writes, keeps, keeps_given;
+  if (!told || !PyArg_ParseTuple(told.get(), "ppppppOOOO!O!O!O!", &everything, &changes, &draws, &writes, &keeps,
+                                 &keeps_given, &places, &memory, &names, &PyTuple_Type, &watched.places, &PyTuple_Type,
+                                 &watched.held, &PyTuple_Type, &watched.own, &PyTuple_Type, &watched.tensors))
     return false;
   const bool moves = KernelWatch::Moves(op);
   everything |= moves;
@@ -93,6 +93,7 @@ bool KernelReads::Add(Session& s, PyObject* op, const std::vector<PyObject*>& gi
   everything_ |= everything != 0;
   all_changed_ |= everything && changes;
   keeps_ |= keeps != 0;
+  bool stores = everything && changes;
   all_names_ |= names == Py_None;
   draws_ |= draws != 0;
   if (names != Py_None) {
@@ -111,6 +112,7 @@ bool KernelReads::Add(Session& s, PyObject* op, const std::vector<PyObject*>& gi
     if (!PyArg_ParseTuple(PyTuple_GET_ITEM(places, i), "OOO", &owner, &name, &changed)) return false;
     places_.push_back({owner, name == Py_None ? nullptr : name});
     if (changed == Py_None) continue;
+    stores = true;
     if (const Origin* g = s.Find(owner); g && g->IsGoneThrough())
       return s.Break(BreakId::kSideEffect, "an operator in Python that may change what is gone through"), false;
     auto [at, added] = changed_.try_emplace(owner);
@@ -122,6 +124,7 @@ bool KernelReads::Add(Session& s, PyObject* op, const std::vector<PyObject*>& gi
       for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(all.get()); ++k) at->second.push_back(PyTuple_GET_ITEM(all.get(), k));
     }
   }
+  if (keeps_given && stores) keeping_.insert(op);
   return true;
 }
 

@@ -37,6 +37,8 @@ class KernelReads {
   // These tensors were given to an operator, or are its results. Its kernel may have kept them: then what the program
   // writes to them is to be seen there, and the graph ends before that.
   void Lend(Session& s, const std::vector<PyObject*>& tensors) const;
+  // Could the kernel of an operator that was called keep what it is given?
+  bool Keeps(PyObject* op) const { return keeping_.contains(op); }
   // Could a kernel that was called have drawn random numbers that are not torch's?
   bool draws() const { return draws_; }
 
@@ -60,6 +62,7 @@ class KernelReads {
   std::unordered_set<PyObject*> names_;                            // of attributes that are read
   bool all_names_ = false, everything_ = false, all_changed_ = false, draws_ = false;
   bool keeps_ = false;                       // Could one store what it is given or gives?
+  std::unordered_set<PyObject*> keeping_;    // The operators whose kernels could do so.
   std::set<std::vector<PyObject*>> called_;  // operators, each with the tensors from outside that have attributes
   std::vector<Ref> kept_, watches_;
   bool behind_ = false, writes_ = false;  // Did a write wait when a kernel was called? Does one write to tensors?

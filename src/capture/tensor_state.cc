@@ -203,6 +203,22 @@ PyObject* RegisterHook(Session& s, PyObject* tensor, const char* name, PyObject*
   return NewUnseen(s, "the handle of a hook");
 }
 
+// The framework counts a write, by which nothing changes: of what was made here to this call, of memory from outside to
+// one that waits.
+bool CountWrite(Session& s, PyObject* tensor) {
+  static const Callee copy("torch.Tensor.copy_");
+  static PyObject* const increment = tensor::ResolveCallee("torch.autograd.graph.increment_version");
+  Ref root(s.NewProxy(s.trace().tensors[IdOf(tensor)].base));
+  PyObject* same[] = {tensor, tensor};
+  if (!root || InputOf(s, root.get()) < 0) return root && Ref(s.CallFramework(copy, same, 2, nullptr));
+  if (!increment) return false;
+  Alone(s, InputOf(s, root.get()));
+  PendingCall call{Borrow(increment), {}};
+  call.args.push_back(std::move(root));
+  s.pending().Call(std::move(call));
+  return true;
+}
+
 // Answers t.unsqueeze_(0): the object is a view of what it was.
 PyObject* SeenOtherwise(Session& s, Callee callee, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   PyObject* tensor = args[0];
@@ -216,6 +232,7 @@ PyObject* SeenOtherwise(Session& s, Callee callee, PyObject* const* args, Py_ssi
   const std::string name(callee.last());
   PyObject* function = Method(s, tensor, name.c_str());
   if (!function) return nullptr;
+  if (input < 0 && !s.meta(IdOf(tensor)).requires_grad && !CountWrite(s, tensor)) return nullptr;
   Ref made(s.CallFramework(Callee(callee.name().substr(0, callee.name().size() - 1)), args, nargs, kwnames));
   if (!made || !IsTensor(made.get())) return nullptr;
   // What was made here is no view of anything afterwards, as what detach() makes is none.

@@ -576,15 +576,6 @@ void NoteUnanswered(const Graph& g, const std::vector<std::vector<ValueId>>& fun
   }
 }
 
-// What a checkpoint made is made again where it was written: that pass is a replay.
-void WatchRemade(const Plan& plan, tensor::Training* t) {
-  for (size_t i = 0; i < t->saved.size(); ++i) {
-    const bool made = plan.saved[i] < plan.region.size() && plan.region[plan.saved[i]];
-    const int output = made ? t->saved[i].output : -1;
-    if (output >= 0 && output < static_cast<int>(t->differentiable.size())) t->versioned[output] = true;
-  }
-}
-
 }  // namespace
 
 TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tensor::OutputPlan>& plans,
@@ -661,7 +652,6 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tens
     passing.push_back(t.wanted[i] && !trace.tensors[trace.inputs[i]].meta.is_parameter);
   plan.saved = autodiff::ChooseSaved(joint, passing, held);
   Graph ahead = autodiff::ForwardGraph(joint, plan.saved, &t.saved);
-  WatchRemade(plan, &t);
   t.quietly = [](PyObject* (*f)(void*), void* ctx) {
     SuspendScope off;
     return f(ctx);

@@ -140,9 +140,20 @@ PyObject* CaptureSemantics::CallOperator(PyObject* op, PyObject* const* args, Py
   static PyObject* const plan_of = FromModule("framejit._functions", "plan_of");
   const std::optional<bool> in_python = HasPythonKernel(op);
   if (!in_python) return nullptr;
-  std::vector<PyObject*> tensors;
-  for (Py_ssize_t i = 0; i < nargs + KwCount(kwnames); ++i)
-    EachTensorIn(args[i], [&](PyObject* t) { tensors.push_back(t); });
+  std::vector<PyObject*> tensors, given(args, args + nargs + KwCount(kwnames));
+  std::vector<Ref> lists;
+  for (PyObject*& o : given) {
+    if ((PyTuple_CheckExact(o) || PyList_CheckExact(o)) && s_.IsOutside(o)) {  // what stands for the tensors in it
+      PyObject* items = s_.ItemsOf(o);
+      if (!items) return nullptr;
+      PyObject** first = PySequence_Fast_ITEMS(items);
+      const Py_ssize_t n = PySequence_Fast_GET_SIZE(items);
+      lists.emplace_back(PyTuple_Check(items) ? BuildTuple(first, n) : BuildList(first, n));
+      if (!(o = lists.back().get())) return nullptr;
+    }
+    EachTensorIn(o, [&](PyObject* t) { tensors.push_back(t); });
+  }
+  args = given.data();
   if (*in_python) {
     if (!s_.options().whole && !s_.guessing().made().empty())  // With fullgraph=True it is called again.
       return s_.Break(BreakId::kSideEffect, "an operator in Python, which a wrong guess must not call");
@@ -152,6 +163,8 @@ PyObject* CaptureSemantics::CallOperator(PyObject* op, PyObject* const* args, Py
       std::any_of(tensors.begin(), tensors.end(), [&](PyObject* t) { return s_.meta(AsTensor(t)->id).requires_grad; });
   if (tracked && *in_python && !IsOurs(op) && IsIn("asking", op))
     return s_.Break(BreakId::kSideEffect, "an operator in Python that asks for the gradients of what it is given");
+  if (*in_python && !IsOurs(op) && IsIn("wondering", op))
+    return s_.Break(BreakId::kSideEffect, "an operator in Python that asks how what it is given was made");
   if (*in_python && !IsOurs(op) && IsIn("moving", op))
     return s_.Break(BreakId::kSideEffect, "an operator in Python that may have tensors lie in other memory");
   tracked &= s_.modes.now.grad && !s_.modes.now.inference;
@@ -176,6 +189,8 @@ PyObject* CaptureSemantics::CallOperator(PyObject* op, PyObject* const* args, Py
     return nullptr;
   std::vector<PyObject*> all = InOrder(plan, args, nargs, kwnames);
   if (all.empty()) return nullptr;
+  if (plan.function == Py_None && s_.kernels.Keeps(op))  // it writes to copies
+    return s_.Break(BreakId::kSideEffect, "an operator in Python that may keep what it writes to");
   if (plan.function == Py_None) return s_.vmap.open() || ShareMemory(s_, all) ? nullptr : CallWriting(s_, plan, all);
   if (!NoteFormulas(s_, plan.defined)) return nullptr;
   s_.SourceOf(plan.function);

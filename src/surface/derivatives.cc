@@ -176,8 +176,11 @@ void Derivatives::BeginCheckpoint(size_t nodes) {
 
 void Derivatives::EndCheckpoint(size_t nodes) {
   if (--depth_) return;
+  const size_t known = versions_.size();
+  versions_.resize(objects_.versions().size());  // of what was read there first, and of what was made there
   for (size_t t = 0; t < versions_.size(); ++t)
-    if (objects_.versions()[t] != versions_[t]) throw Decline("a tensor from outside is written");  // and again, later
+    if (objects_.versions()[t] != versions_[t] && (t < known || trace_.tensors[t].input >= 0))
+      throw Decline("a tensor from outside is written");  // and again, later
   checkpointed_.emplace_back(begin_, nodes);
 }
 

@@ -372,3 +372,101 @@ def test_passes_that_look_for_some_gradients_only(fresh, name):
         torch.testing.assert_close(seen[1], seen[0], msg=lambda m, seen=seen, how=how: f"{how}: {m}") if not isinstance(seen[0], str) else None
     told = fresh.explain(f)(torch.ones(4, requires_grad=True), torch.ones(4, requires_grad=True))
     assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+
+
+def both_read(x, w):
+    y = again(torch.sigmoid, x)
+    return (y * x.sigmoid() * w).sum()
+
+
+def its_own_result(x, w):
+    return (again(lambda x: (x * w).exp(), x) ** 2).sum()
+
+
+def two_results(x, w):
+    a, b = again(lambda x: ((h := (x @ w).tanh()), h.exp()), x)
+    return (a * b).sum() + (a * x).sum()
+
+
+def result_of_another(x, w):
+    y = again(lambda x: (x @ w).exp().sin(), x)
+    return again(lambda y: (y * x).tanh(), y).pow(2).sum()
+
+
+def nested(x, w):
+    return again(lambda x: again(lambda y: (y @ w).tanh(), x.exp()).exp() * x, x).pow(2).sum()
+
+
+def a_power(x, w):
+    return again(lambda x, w: (x.abs() + 1) ** w, x, w).sum()
+
+
+def an_inverse(x, w):
+    return again(lambda x, w: torch.linalg.inv(x @ w + 5 * torch.eye(3)), x, w).sum()
+
+
+def attention(x, w):
+    q = x[None, None]
+    return again(lambda q: F.scaled_dot_product_attention(q, q, w[None, None]), q).sum()
+
+
+def reentrant(x, w):
+    y = checkpoint(lambda x: (x * w).exp(), x, use_reentrant=True)
+    return (y * y * x.exp()).sum()
+
+
+@pytest.mark.parametrize("f", [both_read, its_own_result, two_results, result_of_another, nested, a_power, an_inverse, attention, reentrant])
+@pytest.mark.parametrize("written", [(), ("x",), ("w",), ("x", "w")])
+def test_everything_inside_is_made_again_of_what_is_there_then(fresh, f, written):
+    """A write by `.data` to what goes in shows in all that is inside. What others read of the same values is what it was."""
+
+    def run(call, dtype=torch.float32):
+        seen = []
+        for k in range(3):
+            torch.manual_seed(k)
+            inputs = {"x": torch.randn(3, 3, dtype=torch.float64).to(dtype), "w": torch.randn(3, 3, dtype=torch.float64).to(dtype)}
+            for t in inputs.values():
+                t.requires_grad_()
+            loss = call(**inputs)
+            for name in written:
+                inputs[name].data.mul_(2).add_(1)
+            loss.backward()
+            seen += [loss.detach(), *(t.grad for t in inputs.values())]
+        return seen
+
+    compiled = fresh.compile(f, fullgraph=True)
+    equal(run(compiled), run(f), rtol=1e-4, atol=1e-5)
+    info = fresh.cache_info(compiled)
+    assert info["captures"] == 1 and info["outcomes"]["run"]["graph"] >= 1
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("write", [lambda m, x: m(x).tanh(), lambda m, x: (m.running_mean.add_(1), m.eval()(x))[1], lambda m, x: m.weight.data.mul_(2) * x])
+def test_what_is_read_first_inside_and_written_there(fresh, write, reentrant):
+    """Such writes happen twice in eager, too."""
+    ours, theirs = nn.BatchNorm1d(3), nn.BatchNorm1d(3)
+    compiled = fresh.compile(lambda x: checkpoint(write, ours, x, use_reentrant=reentrant).exp())
+    for k in range(3):
+        torch.manual_seed(k)
+        x = torch.randn(4, 3)
+        a, b = x.clone().requires_grad_(), x.clone().requires_grad_()
+        compiled(a).sum().backward()
+        checkpoint(write, theirs, b, use_reentrant=reentrant).exp().sum().backward()
+        equal([a.grad], [b.grad])
+        equal(list(ours.state_dict().values()), list(theirs.state_dict().values()))
+
+
+def test_a_result_that_is_written_is_not_what_is_made_again(fresh):
+    def f(x):
+        y = again(torch.exp, x)
+        return y, y.sum()
+
+    for call in (f, compiled := fresh.compile(f, fullgraph=True)):
+        x = torch.ones(3, requires_grad=True)
+        y, loss = call(x)
+        with torch.no_grad():
+            y.mul_(5)
+        loss.backward()
+        torch.testing.assert_close(x.grad, torch.ones(3).exp())
+    info = fresh.cache_info(compiled)
+    assert info["captures"] == 1 and info["outcomes"]["run"]["graph"] >= 1

@@ -3,8 +3,10 @@ their arguments, methods that change containers, objects of classes that no name
 
 import bisect
 import collections
+import contextvars
 import cProfile
 import heapq
+import itertools
 import types
 import weakref
 
@@ -654,3 +656,228 @@ def test_a_kernel_that_only_takes_notes_does_not_end_the_graph(kernel):
     compiled = framejit.compile(f, fullgraph=True)
     assert run(compiled) == run(f)
     assert framejit.cache_info(compiled)["breaks"] == 0
+
+
+numbers = itertools.count()
+
+
+def keeps_what_it_writes(x):
+    x.add_(1)
+    kept.append(x)
+
+
+def keeps_a_part_of_what_it_writes(x):
+    named.tensor = x[1:]
+    x.mul_(3)
+    kept.append(named.tensor)
+
+
+def reads_what_was_kept(x):
+    return x + sum(float(t.sum()) for t in kept)
+
+
+def writes_what_was_kept(x):
+    for t in kept:
+        t.mul_(2)
+    return x + 1
+
+
+@pytest.mark.parametrize("keeping", [keeps_what_it_writes, keeps_a_part_of_what_it_writes])
+@pytest.mark.parametrize("behind", [None, reads_what_was_kept, writes_what_was_kept])
+@pytest.mark.parametrize("given", ["input", "made here", "a view"])
+def test_what_a_kernel_keeps_is_what_it_wrote_to(keeping, behind, given):
+    """It is called with the program's own tensor: what the program writes later shows there, and what later kernels write shows here."""
+
+    def made(f, writes, fake):
+        schema = "(Tensor(a!) x) -> ()" if writes else "(Tensor x) -> Tensor"
+        op = torch.library.custom_op(f"framejit_test_reach::writes{next(numbers)}", f, mutates_args=writes, schema=schema)
+        op.register_fake(fake)
+        return op
+
+    op = made(keeping, ("x",), lambda x: None)
+    other = behind and made(behind, (), torch.empty_like)
+
+    def f(x):
+        t = x if given == "input" else x * 2
+        op(t[:2] if given == "a view" else t)
+        y = other(x) if other else x
+        t.add_(10)
+        return t + y
+
+    def run(call):
+        seen = []
+        for k in range(3):
+            kept.clear()
+            x = torch.ones(3) * k
+            result = call(x)
+            result.add_(1)
+            seen.append((result.tolist(), x.tolist(), [t.tolist() for t in kept]))
+            x.add_(1)
+            seen.append([t.tolist() for t in kept])
+        return seen
+
+    compiled = framejit.compile(f)
+    assert run(compiled) == run(f)
+    info = framejit.cache_info(compiled)
+    assert info["breaks"] and info["outcomes"]["run"]["graph"] >= 3
+
+
+def helper(name, value):
+    named.last = name
+    kept.append(name)
+
+
+def keeper(name, value):
+    helper(name, value)
+    kept.append(value)
+
+
+def first_of(xs, ys=[]):  # noqa: B006
+    ys.append(xs)
+    return ys
+
+
+context = contextvars.ContextVar("context")
+
+
+def counts_by_name(x, out):
+    named.count = x.shape[0]
+    helper("count", x)
+    counters["count"] = counters.get("count", 0) + 1
+
+
+def writes_by_index(x, out):
+    kept.append("called")
+    out[:] = x + out
+    out.view(-1)[0] = x.sum()
+    row = out[1:]
+    row[0] = x[0]
+
+
+def keeps_what_is_made_here(x, out):
+    kept.append(x.clone())
+    named.last = out + 1
+    out.mul_(2)
+
+
+def collects_in_a_list(x, out):
+    kept.append("called")
+    parts = []
+    for t in (x, out):
+        parts.append(t * 2)
+    parts.append(x)
+    out.copy_(sum(parts))
+
+
+def keeps_by_a_helper(x, out):
+    keeper("x", out)
+    out.mul_(2)
+
+
+def keeps_as_a_key(x, out):
+    counters[out] = 1
+    out.mul_(2)
+
+
+def keeps_a_list(x, out):
+    parts = []
+    kept.append(parts)
+    parts.append(out)
+    out.add_(x)
+
+
+def keeps_in_a_default(x, out):
+    kept[:] = first_of(out)[-1:]
+    out.add_(x)
+
+
+def keeps_in_a_context(x, out):
+    context.set(out)
+    out.add_(x)
+
+
+def keeps_in_place(x, out):
+    global kept
+    kept += [out[1:]]
+    out.add_(x)
+
+
+def keeps_a_closure(x, out):
+    named.last = lambda: out
+    out.add_(x)
+
+
+def keeps_the_result_of_a_name(x, out):
+    out.add_(x)
+    kept.append(torch.as_tensor(out))
+
+
+def keeps_by_a_method_of_its_name(x, out):
+    store = kept.append
+    store(out)
+    out.add_(x)
+
+
+def keeps_in_a_loop(x, out):
+    for t in (x, out):
+        counters["last"] = t
+    out.add_(x)
+
+
+counters = {}
+NOTES = [counts_by_name, writes_by_index, keeps_what_is_made_here, collects_in_a_list]
+KEEP = [keeps_by_a_helper, keeps_as_a_key, keeps_a_list, keeps_in_a_default, keeps_in_a_context, keeps_in_place, keeps_a_closure]
+KEEP += [keeps_the_result_of_a_name, keeps_by_a_method_of_its_name, keeps_in_a_loop]
+
+
+@pytest.mark.parametrize("kernel", NOTES + KEEP)
+def test_which_kernels_keep_what_they_write_to(kernel):
+    op = torch.library.custom_op(f"framejit_test_reach::writes{next(numbers)}", kernel, mutates_args=("out",), schema="(Tensor x, Tensor(a!) out) -> ()")
+    op.register_fake(lambda x, out: None)
+
+    def f(x, out):
+        op(x, out)
+        out.add_(10)
+        return out + x
+
+    def all_kept():
+        last = getattr(named, "last", None)
+        found = [*kept, *counters, *counters.values(), last() if callable(last) else last, context.get(None)]
+        return [t.tolist() if isinstance(t, torch.Tensor) else [p.tolist() for p in t] if isinstance(t, list) else t for t in found]
+
+    def run(call):
+        seen = []
+        for k in range(3):
+            kept.clear(), counters.clear(), context.set(None)
+            x, out = torch.ones(3) * k, torch.ones(3)
+            seen.append((call(x, out).tolist(), out.tolist(), all_kept()))
+            out.add_(1)
+            seen.append(all_kept())
+        return seen
+
+    compiled = framejit.compile(f, fullgraph=kernel in NOTES)
+    assert run(compiled) == run(f)
+    info = framejit.cache_info(compiled)
+    assert info["outcomes"]["run"]["graph"] >= 3 and bool(info["breaks"]) == (kernel in KEEP)
+
+
+@pytest.mark.parametrize("ask", [
+    lambda x: x._version, lambda x: x._base is None, lambda x: x._is_view(), lambda x: isinstance(x, torch.nn.Parameter),
+])
+def test_a_kernel_that_asks_how_what_it_is_given_was_made(ask):
+    weight = torch.nn.Parameter(torch.ones(3))
+    op = operator(lambda x: x * 1 + float(ask(x)))
+
+    def f(x):
+        y = x * 2
+        y.add_(1)
+        return op(y), op(y[1:]), op(x), op(weight)
+
+    def run(call):
+        with torch.no_grad():
+            return [[t.tolist() for t in call(torch.ones(3) * k)] for k in range(3)]
+
+    compiled = framejit.compile(f)
+    assert run(compiled) == run(f)
+    info = framejit.cache_info(compiled)
+    assert info["breaks"] and info["outcomes"]["run"]["graph"] >= 3

@@ -589,3 +589,38 @@ def test_a_backward_is_not_called_with_a_gradient_that_went_elsewhere():
     for _ in range(3):
         assert run(compiled) == run(f)
     assert framejit.cache_info(compiled)["breaks"] == 0
+
+
+def facts_of(t):
+    return t.is_leaf, t._version, t._is_view(), isinstance(t, torch.nn.Parameter)
+
+
+@pytest.mark.parametrize("ask", [
+    lambda t: t.is_leaf, lambda t: t._version, lambda t: t.grad_fn is None, lambda t: t._base is None, lambda t: getattr(t, "is_leaf"), facts_of,
+    lambda t: [f(t) for f in (facts_of,)],
+])
+def test_a_backward_that_asks_what_its_tensors_are_to_others(ask):
+    def backward(ctx, grad):
+        log.append(ask(ctx.x))
+        return grad * 2, grad * 3
+
+    own = function(backward, lambda ctx, x: setattr(ctx, "x", x))
+
+    def f(x, y):
+        h = x * 2
+        h.add_(1)
+        return own.apply(h, y).pow(2).sum() + own.apply(x, y).pow(2).sum()
+
+    def run(call):
+        log.clear()
+        seen = []
+        for k in range(3):
+            x, y = (torch.ones(3) * k).requires_grad_(), torch.ones(3, requires_grad=True)
+            call(x, y).backward()
+            seen.append((x.grad.tolist(), y.grad.tolist()))
+        return seen, list(log)
+
+    compiled = framejit.compile(f)
+    assert run(compiled) == run(f)
+    info = framejit.cache_info(compiled)
+    assert info["breaks"] >= 1 and info["outcomes"]["run"]["graph"] >= 3

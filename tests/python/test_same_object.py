@@ -197,3 +197,38 @@ def test_a_dict_that_is_listed_written_and_counted():
     for d in ({"a": 1, "t": torch.ones(2)}, {"a": 2, "t": torch.ones(2)}, {"t": torch.ones(2)}, {"b": 3, "t": torch.ones(2)}):
         mine, its = dict(d), dict(d)
         assert str(g(torch.ones(2), mine)) == str(f(torch.ones(2), its)) and list(mine) == list(its)
+
+
+def gives_a_literal(x, c):
+    return x + 1, c, (1, 2, "a b"), 1234.5, "a text"
+
+
+def in_a_callee(x, c):
+    return *gives_a_literal(x, c), c
+
+
+LITERALS = {"a tuple": ((1, 2, "a b"), lambda c: tuple(list(c))), "a float": (1234.5, lambda c: float(repr(c))), "a text": ("a text", lambda c: "".join(list(c)))}
+
+
+@pytest.mark.parametrize("f", [gives_a_literal, in_a_callee])
+@pytest.mark.parametrize("name", LITERALS)
+@pytest.mark.parametrize("first", ["literal", "another"])
+def test_an_argument_that_is_a_literal_of_the_code(fresh, f, name, first):
+    value, new = LITERALS[name]
+    literal = next(c for c in gives_a_literal.__code__.co_consts if c == value)
+    compiled, x = fresh.compile(f, fullgraph=True), np.ones(3)
+    for i in range(4):
+        c = literal if (i % 2 == 0) == (first == "literal") else new(literal)
+        mine, theirs = compiled(x, c)[1:], f(x, c)[1:]
+        assert mine == theirs and [[r is o for o in (c, literal)] for r in mine] == [[r is o for o in (c, literal)] for r in theirs]
+    assert fresh.cache_info(compiled)["captures"] <= 2
+
+
+def test_a_tuple_that_is_a_literal_is_one_object():
+    def f(x):
+        return x + 1, (1, 2, (3, 4)), [(5, 6)]
+
+    compiled, x = framejit.compile(f, fullgraph=True), np.ones(3)
+    for _ in range(3):
+        mine, theirs = compiled(x), f(x)
+        assert mine[1] is theirs[1] and mine[2][0] is theirs[2][0]

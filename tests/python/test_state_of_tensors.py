@@ -1161,3 +1161,26 @@ def test_the_dict_of_an_input(fresh):
                 results.append((g(x, x if one else torch.full((3,), 2.0)), dict(x.__dict__)))
             (a, seen), (b, known) = results
             assert a[0] == b[0] and a[1:] == b[1:] and seen == known, (items, one, results)
+
+
+@pytest.mark.parametrize("change", [
+    lambda y: y.t_(), lambda y: y.squeeze_(), lambda y: y.unsqueeze_(0), lambda y: y.transpose_(0, 1), lambda y: y.swapaxes_(0, 1), lambda y: y.T.t_(),
+    lambda y: (y.t_(), y.add_(1), y.unsqueeze_(0)),
+])
+@pytest.mark.parametrize("of", [lambda x: x, lambda x: x * 2, lambda x: (x * 2)[:1], lambda x: x[:1]])
+def test_views_in_place_count_as_writes(fresh, change, of):
+    def f(x):
+        y = of(x)
+        change(y)
+        return y, y + 1
+
+    def run(call):
+        x = torch.ones(2, 3)
+        y, other = call(x)
+        seen = [t._version for t in (x, y, other)]
+        y.mul_(2)
+        return seen, [t._version for t in (x, y)], x.tolist(), y.tolist(), other.tolist()
+
+    compiled = fresh.compile(f, fullgraph=True)
+    for _ in range(3):
+        assert run(compiled) == run(f)

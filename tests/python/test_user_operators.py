@@ -879,3 +879,49 @@ def test_a_kernel_has_its_argument_lie_elsewhere(name):
     compiled = framejit.compile(f)
     same([compiled(torch.arange(8.0) + k) for k in range(4)], [f(torch.arange(8.0) + k) for k in range(4)])
     assert framejit.cache_info(compiled)["breaks"] > 0
+
+
+@custom_op("framejit_test::add_each_", mutates_args=("xs",))
+def add_each_(xs: list[torch.Tensor]) -> None:
+    for i, x in enumerate(xs):
+        x.add_(i + 1)
+
+
+held = types.SimpleNamespace(xs=None)
+
+
+def of_an_attribute(xs):
+    held.xs = xs
+    add_each_(held.xs)
+    return xs[0] * 2
+
+
+@pytest.mark.parametrize("f", [
+    lambda xs: (add_each_(xs), xs[0] + 1), lambda xs: (xs[1].mul_(3), add_each_(xs), xs[1].mul_(2)), lambda xs: (add_each_(xs[1:]), xs[1] * 2),
+    lambda xs: (add_each_(xs), add_each_(list(xs)), xs[0] + xs[1]), lambda xs: add_each_(held.xs), of_an_attribute,
+])
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_writes_to_tensors_in_a_list_from_outside(f, kind):
+    def run(call):
+        facts = []
+        for k in range(3):
+            xs = held.xs = kind([torch.zeros(2) + k, torch.ones(2)])
+            result = call(xs)
+            facts.append((str(result), str(xs)))
+        return facts
+
+    compiled = framejit.compile(f, fullgraph=True)
+    assert run(compiled) == run(f)
+    assert framejit.cache_info(compiled)["outcomes"]["run"]["graph"] == 3
+
+
+@pytest.mark.parametrize("f", [
+    lambda x: (add_each_([x, x]), x * 2), lambda x: (add_each_([x[0], x[1]]), x * 2), lambda x: (add_each_(list(x.unbind())), x),
+    lambda x: (y := x * 2, add_each_([y[0], y]), y), lambda x: (add_each_([x[:1], x]), x),
+])
+def test_writes_to_tensors_of_one_list_that_share_memory(f):
+    compiled = framejit.compile(f)
+    for k in range(3):
+        x, y = torch.zeros(2, 2) + k, torch.zeros(2, 2) + k
+        assert str(compiled(x)) == str(f(y)) and x.tolist() == y.tolist()
+    assert framejit.cache_info(compiled)["breaks"]
