@@ -433,10 +433,8 @@ Val Compare(Builder& b, int py_op, const Val& x, const Val& y) {
 
 // A float of the same kind, which `op` makes of one.
 static Val OfFloat(Builder& b, ScalarOp op, const Val& x) {
-  Val r = x;
-  r.value = b.Op(op, x.type(), b.Value(x));
-  r.home = -1;
-  return r;
+  const int v = b.Op(op, x.type(), b.Value(x));
+  return x.is == Is::kNumpy ? NewNumpy(x.dtype, v) : New(x.is, v);
 }
 
 Val Negative(Builder& b, const Val& x) {

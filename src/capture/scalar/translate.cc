@@ -416,7 +416,7 @@ void Translator::Extreme(State s, const std::vector<Val>& args, size_t at, Val b
     if (args[at].scalar() && args[at].key() == best.key()) {
       Val chosen = best;
       chosen.value = Op(ScalarOp::kSelect, best.type(), better, Value(args[at]), Value(best));
-      chosen.home = -1;
+      chosen.home = chosen.origin = -1;
       chosen.held |= args[at].held;
       chosen.constant.reset();
       best = chosen;
@@ -601,7 +601,7 @@ Translation Translate(FjFrame* frame, const Loop& loop, int from, const Hopes& h
   std::set<int> not_inline;
   ItemKinds kinds;
   MergedKinds merged;
-  std::set<int> given;
+  GivenNames given;
   constexpr int kMostTries = 8;
   int tries = 0;
   const auto merge = [&](const Translator& translator) {
@@ -621,7 +621,8 @@ Translation Translate(FjFrame* frame, const Loop& loop, int from, const Hopes& h
       kinds.merge(translator.Learned(made));
       bool changed = kinds.size() != known;
       changed |= merge(translator);
-      for (int local : translator.named_given()) changed |= given.insert(local).second;
+      changed |= given != translator.named_given();
+      given = translator.named_given();
       if (changed && ++tries < kMostTries) continue;
       const bool others = std::any_of(made.exits.begin(), made.exits.end(), [](auto& e) { return e.others; });
       if (!others || (hopes.whole ? hopes.mixes : made.loops)) return made;

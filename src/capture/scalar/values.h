@@ -62,7 +62,9 @@ struct Val {
   bool whole = false;    // views of what the code made: all of it, the array itself
   uint8_t born = 0;      // and how many frames there were up to the outermost one that held it
   int same = 0;          // views: those of one number are one object
-  bool given = false;    // numbers of Hopes::whole: it is the very object that the function was called with
+  bool given = false;    // numbers of Hopes::whole: it may be the very object that the function was called with
+  int origin = -1;       // of those, in their block: the value that says which local held it at the entry, from 1 on, or
+                         // 0: it is another one. At an exit the cell.
   bool held = false;     // floats: the program may have this very object under another name
   std::vector<Val> items;
   // The number of a scalar: its value, or else the variable that holds it.
