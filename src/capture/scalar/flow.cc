@@ -167,8 +167,10 @@ int Translator::MakeExit(const State& s, const std::vector<bool>& stored, const 
     for (int i = 0; i < std::min(position, f.nlocals()) && to.twin < 0 && !asked; ++i)
       if (OneObject(f.locals[i], v)) to.twin = i;
     const std::function<void(Val&)> origin = [&](Val& x) {
-      if (asked && x.origin >= 0) cells.cells.emplace_back(out_.cells, x.origin), x.origin = out_.cells++;
-      else x.origin = -1;
+      if (asked && x.origin >= 0)
+        cells.cells.emplace_back(out_.cells, x.origin), x.origin = out_.cells++;
+      else
+        x.origin = -1;
       for (Val& item : x.items) origin(item);
     };
     origin(v);
