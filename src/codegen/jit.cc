@@ -43,9 +43,9 @@ void SetLlvmOption(const char* name, bool value) {
 }
 
 // Some are asked for only if they were named.
-void AllowLlvmOption(const char* name) {
+void NameLlvmOption(const char* name, bool value) {
   auto& options = llvm::cl::getRegisteredOptions();
-  if (auto it = options.find(name); it != options.end()) it->second->addOccurrence(1, name, "true");
+  if (auto it = options.find(name); it != options.end()) it->second->addOccurrence(1, name, value ? "true" : "false");
 }
 
 void Initialize() {
@@ -57,7 +57,11 @@ void Initialize() {
     // Loop strength reduction takes a third of the time of a small kernel; our loops have one counter and x86 scales it
     // for free. There is no option for it but the command line's.
     SetLlvmOption("disable-lsr", true);
-    AllowLlvmOption("unroll-runtime-multi-exit");  // scalar_code.cc asks for it where it wants it
+    NameLlvmOption("unroll-runtime-multi-exit", true);  // scalar_code.cc asks for it where it wants it
+    // A tenth of the time that scalar code takes to compile, for what these processors do by themselves, and for
+    // masks in integers, of which our code has none.
+    NameLlvmOption("post-RA-scheduler", false);
+    SetLlvmOption("disable-x86-domain-reassignment", true);
     // Parts of one array overlap as a whole where their rows do not.
     llvm::VectorizerParams::HoistRuntimeChecks = false;
 #ifdef FRAMEJIT_SANITIZE_CODE

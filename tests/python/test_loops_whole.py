@@ -199,6 +199,59 @@ def test_an_int_as_large_as_a_given_one_is_another_object(program):
             assert (result is n, result is m) == (wanted is n, wanted is m)
 
 
+def groups(n, x):
+    left = n
+    for i in range(len(x)):
+        if x[i] > 0:
+            left -= 1
+    return left, x
+
+
+def turns(n, m, x):
+    for i in range(len(x)):
+        if x[i] > 0:
+            n, m = m, n
+        else:
+            m = n + 1
+    return m, (n, 7)
+
+
+def negative(n, m, x):
+    kept = m
+    for i in range(len(x)):
+        if x[i] > 0:
+            kept = n
+    return -kept, kept
+
+
+@pytest.mark.parametrize("program", [groups, turns, negative])
+def test_which_given_number_a_name_holds_is_known(program):
+    names = program.__code__.co_argcount
+    x = np.ones(30)
+
+    def which(f, args):
+        def of(r):
+            return tuple(map(of, r)) if isinstance(r, tuple) else (type(r), repr(r), [r is a for a in args])
+
+        return of(f(*args))
+
+    numbers = (int("5000"), int("70000"))
+    compiled = called_often(program, *numbers[: names - 1], x)
+    assert is_whole(compiled)
+    before = compiled.cache_info()["scalar_runs"]
+    calls = 0
+    for y in (x, -x, x * 0, x[:1], np.r_[x[:4], -x[:3]], np.r_[-x[:3], x[:4]]):
+        for n, m in (numbers, numbers[::-1], (int("6000"), int("6000")), (3, 4), (10**9, 10**10)):
+            args = (n, m)[: names - 1]
+            assert which(compiled, (*args, y.copy())) == which(program, (*args, y.copy()))
+            calls += 1
+    assert compiled.cache_info()["scalar_runs"] == before + calls
+    for args in ((2.5, 3.5), (np.float64(2.5), np.float64(-1)), (True, 2), (2**70, 5), (10**9, -(10**9))):
+        for y in (x, -x, x[:0]):  # by other code, which does not know
+            given = (*args[: names - 1], y)
+            assert observed(compiled, program, given) == observed(program, program, given)
+
+
 # --- kinds ---------------------------------------------------------------------------------------------------------------------
 def test_kinds_that_change_in_an_outer_loop():
     function, make = PROGRAMS["smith_waterman"]

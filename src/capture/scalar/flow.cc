@@ -16,7 +16,7 @@ State Translator::Entry() {
   f.pc = from_;
   const int n = fj_nlocalsplus(frame_);
   f.locals.resize(n, Unknown());
-  stored_.resize(n), changed_.resize(n, -1), touched_.resize(n), given_.resize(n);
+  stored_.resize(n), changed_.resize(n, -1), touched_.resize(n), given_.resize(n), origins_.resize(n, -1);
   Scan(*f.code);
   const std::vector<bool> live = LiveAt(*f.code, loop_.start, n);
   PyObject** slots = fj_localsplus(frame_);
@@ -33,7 +33,12 @@ State Translator::Entry() {
       v = merged->second;
     given_[i] = hopes_.whole && ((v.scalar() && v.is != Is::kBool) || v.is == Is::kEither || v.is == Is::kComplex ||
                                  v.is == Is::kTuple);
+    const bool number = given_[i];
     given_[i] = given_[i] || named_given_.contains(i);
+    if (given_[i] && changed_[i] >= 0) {
+      origins_[i] = Variable(ScalarType::kInt);
+      Emit({.op = ScalarOp::kSet, .a = Int(number ? i + 1 : 0), .imm = origins_[i]});
+    }
     f.locals[i] = Receive(v, out_.locals, i, i);
     out_.locals.back().live = live[i];
     // Nobody asks what was in it: an exit leaves it as it is, or writes what the code has put there.
@@ -146,6 +151,10 @@ bool OneObject(const Val& a, const Val& b) {
          std::equal(a.items.begin(), a.items.end(), b.items.begin(), b.items.end(), OneObject);
 }
 
+static bool AsksOrigin(const Val& v) {
+  return v.origin >= 0 || std::any_of(v.items.begin(), v.items.end(), AsksOrigin);
+}
+
 int Translator::MakeExit(const State& s, const std::vector<bool>& stored, const std::string& why, bool usual) {
   if (s.frames.size() > 1 && s.effects) throw NotInline{s.frames[0].pc};
   const Frame& f = s.frames[0];
@@ -154,8 +163,17 @@ int Translator::MakeExit(const State& s, const std::vector<bool>& stored, const 
   codegen::ScalarExit cells;
   const auto give = [&](Val v, std::vector<Slot>& slots, int slot, int position) {
     Slot to{.slot = slot};
-    for (int i = 0; i < std::min(position, f.nlocals()) && to.twin < 0; ++i)
+    const bool asked = e.returns && position >= f.nlocals() && AsksOrigin(v);
+    for (int i = 0; i < std::min(position, f.nlocals()) && to.twin < 0 && !asked; ++i)
       if (OneObject(f.locals[i], v)) to.twin = i;
+    const std::function<void(Val&)> origin = [&](Val& x) {
+      if (asked && x.origin >= 0)
+        cells.cells.emplace_back(out_.cells, x.origin), x.origin = out_.cells++;
+      else
+        x.origin = -1;
+      for (Val& item : x.items) origin(item);
+    };
+    origin(v);
     int leaf = 0;
     Leaves(v, [&](Val& x) {
       const int cell = CellOf(position, leaf++);
@@ -257,6 +275,11 @@ void Translator::ServeAfterMany(State& s) {
     }
 }
 
+static void ForgetOrigin(Val& v) {
+  v.origin = -1;
+  for (Val& item : v.items) ForgetOrigin(item);
+}
+
 void Translator::GoTo(State s, bool round) {
   Frame& outer = s.frames[0];
   ComputeAll(s);
@@ -277,6 +300,7 @@ void Translator::GoTo(State s, bool round) {
     Frame& f = s.frames[depth];
     const auto settle = [&](Val& v, int position) {
       int leaf = 0;
+      ForgetOrigin(v);
       Leaves(v, [&](Val& x) {
         const int home = Home(static_cast<int>(depth), position, leaf++, x.type());
         if (x.home != home || x.value >= 0) sets.emplace_back(home, Value(x));

@@ -27,8 +27,8 @@ using scalar::Translation;
 
 namespace {
 
-// A loop becomes code when it is come to again. One in another that does waits for that, but where it runs so many
-// instructions before.
+// A loop becomes code when it is come to again. One in another that does waits for that, but where so many instructions
+// run before, of this round of the other one where it is known to go round.
 constexpr int kVisits = 2;
 constexpr int64_t kInnerWork = 40'000;
 // Code that takes long to compile must be worth it: for each block the loop must have run, or be about to run, so many
@@ -210,12 +210,13 @@ int64_t CodeLoops::Gain(const Head& head, FjFrame* frame) {
 // Is it time to make code for it?
 bool CodeLoops::Wanted(const Head& head, FjFrame* frame) const {
   if (head.versions.size() >= kVersions || head.visits < std::max(kVisits, head.again)) return false;
-  const bool inner = std::any_of(heads_.begin(), heads_.end(), [&](auto& p) {
+  const bool expected = Expected(head, frame) > kInnerWork;
+  return std::none_of(heads_.begin(), heads_.end(), [&](auto& p) {
     return p.get() != &head && !p->off && (p->visits >= p->again || p->soon) && p->candidate &&
            p->loop.start <= head.loop.start && p->loop.end >= head.loop.end &&
-           (p->versions.empty() || p->versions.back()->t.why.empty());
+           (p->versions.empty() || p->versions.back()->t.why.empty()) &&
+           (p->visits ? work_ - p->last <= kInnerWork : head.work <= kInnerWork && !expected);
   });
-  return !inner || head.work > kInnerWork || Expected(head, frame) > kInnerWork;
 }
 
 void CodeLoops::Compile(Compiled& compiled, Head& head, FjFrame* frame) {

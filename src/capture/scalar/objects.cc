@@ -227,6 +227,7 @@ class Writer {
   Writer(const int64_t* cells, PyObject* const* objects, Made* made) : cells_(cells), objects_(objects), made_(made) {}
 
   std::optional<Left> Frame(PyObject* const* locals, PyObject* const* stack, const ExitState& e) {
+    locals_ = locals;
     const bool results = e.returns && !fj_profiled(PyThreadState_Get());
     Left left;
     left.next = e.next;
@@ -249,6 +250,7 @@ class Writer {
   }
 
   PyObject* Result(PyObject* const* locals, const ExitState& e) {
+    locals_ = locals;
     const Slot* s = &e.stack.back();
     while (s->twin >= 0) {  // the same object as a local, which may have been written to
       const auto local = std::find_if(e.locals.begin(), e.locals.end(),
@@ -278,6 +280,10 @@ class Writer {
   }
 
   PyObject* Make(const Val& v, const std::vector<int>& cells, size_t* leaf) {
+    if (v.origin >= 0 && cells_[v.origin]) {
+      *leaf += v.scalar() ? 1 : v.items.size();
+      return Py_XNewRef(There(locals_, static_cast<int>(cells_[v.origin]) - 1));
+    }
     switch (v.is) {
       case Is::kNull:
       case Is::kLiteral:
@@ -426,6 +432,7 @@ class Writer {
 
   const int64_t* cells_;
   PyObject* const* objects_;
+  PyObject* const* locals_ = nullptr;  // as they were at the entry
   Made* made_;
   std::map<int, Ref> views_;  // by Val::same
 };

@@ -2,9 +2,11 @@
 // warning or a larger number leaves the code before that instruction, and Python does it.
 #include <opcode.h>
 
+#include <algorithm>
 #include <cfloat>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "capture/scalar/values.h"
 #include "surface/promote.h"
@@ -81,6 +83,12 @@ constexpr MathRow kMath[] = {{"sin", ::sin},   {"cos", ::cos},    {"tan", ::tan}
                              {"acos", ::acos}, {"atan", ::atan},  {"sinh", ::sinh}, {"cosh", ::cosh},
                              {"tanh", ::tanh}, {"exp", ::exp},    {"log", ::log},   {"log10", ::log10},
                              {"log2", ::log2}, {"expm1", ::expm1}};
+
+struct MathOfTwoRow {
+  const char* name;
+  double (*f)(double, double);
+};
+constexpr MathOfTwoRow kMathOfTwo[] = {{"atan2", ::atan2}, {"copysign", ::copysign}, {"fmod", ::fmod}, {"pow", ::pow}};
 
 // --- conversions
 // -------------------------------------------------------------------------------------------------------
@@ -433,10 +441,8 @@ Val Compare(Builder& b, int py_op, const Val& x, const Val& y) {
 
 // A float of the same kind, which `op` makes of one.
 static Val OfFloat(Builder& b, ScalarOp op, const Val& x) {
-  Val r = x;
-  r.value = b.Op(op, x.type(), b.Value(x));
-  r.home = -1;
-  return r;
+  const int v = b.Op(op, x.type(), b.Value(x));
+  return x.is == Is::kNumpy ? NewNumpy(x.dtype, v) : New(x.is, v);
 }
 
 Val Negative(Builder& b, const Val& x) {
@@ -533,9 +539,43 @@ Val SquareRoot(Builder& b, const Val& x) {
   return NewNumpy(single ? DType::kFloat32 : DType::kFloat64, r);
 }
 
+static int64_t GcdOf(int64_t x, int64_t y) {
+  const uint64_t gcd = std::gcd(x < 0 ? -static_cast<uint64_t>(x) : x, y < 0 ? -static_cast<uint64_t>(y) : y);
+  return static_cast<int64_t>(gcd);  // negative where it has no place
+}
+
+static Val MathOfTwo(Builder& b, const std::string& name, const Val& x, const Val& y) {
+  if (name == "gcd" && x.integral() && y.integral()) {
+    const int gcd = b.Call(reinterpret_cast<void*>(GcdOf), ScalarType::kInt, {Whole(b, x), Whole(b, y)});
+    b.ExitIf(b.Compare(ScalarOp::kLt, gcd, b.Int(0)));
+    return New(Is::kInt, gcd);
+  }
+  const auto* row = std::ranges::find_if(kMathOfTwo, [&](const MathOfTwoRow& r) { return r.name == name; });
+  if (row == std::end(kMathOfTwo)) throw Unsupported{"math." + name};
+  const int v = Double(b, x), w = Double(b, y);
+  for (const int number : {v, w})  // of others Python has its own answers
+    b.ExitIf(b.Op(ScalarOp::kNot, ScalarType::kBool, b.Op(ScalarOp::kFinite, ScalarType::kBool, number)));
+  const int r = b.Call(reinterpret_cast<void*>(row->f), ScalarType::kF64, {v, w});
+  b.ExitIfNewSpecial(r, v, w);  // Python raises an error
+  return New(Is::kFloat, r);
+}
+
+Val Rounded(Builder& b, const Val& x) {
+  if (x.python() && x.integral()) return ToInt(b, x);
+  if (!x.scalar() || x.integral()) throw Unsupported{"round of something else than a float"};
+  const int v = Double(b, x);
+  // A number plus this one has no digits behind the point.
+  constexpr double kWhole = 0x1.8p52, kMost = 0x1p51;
+  const int size = b.Op(ScalarOp::kAbs, ScalarType::kF64, v);
+  b.ExitIf(b.Op(ScalarOp::kNot, ScalarType::kBool, b.Compare(ScalarOp::kLt, size, b.Number(kMost))));
+  const int sum = b.Op(ScalarOp::kAdd, ScalarType::kF64, v, b.Number(kWhole));
+  return ToInt(b, New(Is::kFloat, b.Op(ScalarOp::kSub, ScalarType::kF64, sum, b.Number(kWhole))));
+}
+
 Val MathCall(Builder& b, const std::string& name, const std::vector<Val>& args) {
   for (const Val& v : args)
     if (!v.scalar()) throw Unsupported{"math." + name + " of something else than a number"};
+  if (args.size() == 2) return MathOfTwo(b, name, args[0], args[1]);
   if (args.size() != 1) throw Unsupported{"math." + name};
   const Val& x = args[0];
   if (name == "floor" || name == "ceil" || name == "trunc") {

@@ -50,7 +50,7 @@ void Translator::Store(State& s, int i, Val v) {
       out_.objects[old.object].object.get() != Py_None)
     throw Unsupported{"an object is dropped"};
   if (v.iterator() || v.is == Is::kFrame) throw Unsupported{"an iterator is kept"};
-  if (s.frames.size() == 1 && IsGiven(v)) named_given_.insert(i), Give(v, false);
+  if (s.frames.size() == 1) NoteOrigin(i, v), Give(v, false);
   if (v.is == Is::kLiteral) throw Unsupported{"a list is kept"};
   if (old.is == Is::kDeferred) Lose(s, old.node, v);
   if (v.is == Is::kDeferred && s.frames.size() > 1 && Weight(v.node) > kMostWeight) v = Compute(s, v.node);
@@ -62,7 +62,30 @@ void Translator::Store(State& s, int i, Val v) {
 
 void Translator::Give(Val& v, bool given) {
   v.given = given;
+  v.origin = -1;
   for (Val& item : v.items) Give(item, given);
+}
+
+// One number, whatever it consists of.
+static bool IsNumber(const Val& v) {
+  return v.scalar() || v.is == Is::kEither || v.is == Is::kComplex;
+}
+
+void Translator::GiveLocal(Val& v, int i) {
+  Give(v, true);
+  const auto named = named_given_.find(i);
+  if (!IsNumber(v) || (named != named_given_.end() && !named->second)) return;
+  if (changed_[i] < 0)
+    v.origin = Int(i + 1);
+  else if (origins_[i] >= 0)
+    v.origin = Emit({.op = ScalarOp::kGet, .type = ScalarType::kInt, .imm = origins_[i], .id = -2});
+}
+
+// A local gets another value.
+void Translator::NoteOrigin(int i, const Val& v) {
+  const bool given = IsGiven(v), known = IsNumber(v) && v.origin >= 0;
+  if (given) named_given_.try_emplace(i, true).first->second &= known;
+  if (origins_[i] >= 0) Emit({.op = ScalarOp::kSet, .a = given && known ? v.origin : Int(0), .imm = origins_[i]});
 }
 
 bool Translator::IsGiven(const Val& v) {
@@ -70,11 +93,16 @@ bool Translator::IsGiven(const Val& v) {
 }
 
 // An exit takes the first local that is the result from the frame, if it was not written, and makes it anew if it was.
-void Translator::WantKnownResult(const Frame& f, const Val& v) const {
+// Of others it must be known which object they are.
+void Translator::WantKnownResult(const Frame& f, Val& v) const {
   if (!IsGiven(v)) return;
   const auto local = std::ranges::find_if(f.locals, [&](const Val& l) { return OneObject(l, v); });
-  if (local == f.locals.end() || named_given_.contains(local - f.locals.begin()))
-    throw Unsupported{"a number that the function was called with is kept"};
+  if (local != f.locals.end() && !named_given_.contains(local - f.locals.begin())) return Give(v, true);
+  const auto known = [](const auto& self, const Val& x) -> bool {
+    if (!IsGiven(x) || x.origin >= 0) return true;
+    return x.is == Is::kTuple && std::ranges::all_of(x.items, [&](const Val& item) { return self(self, item); });
+  };
+  if (!known(known, v)) throw Unsupported{"a number that the function was called with is kept"};
 }
 
 // --- loops

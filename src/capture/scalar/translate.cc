@@ -59,8 +59,9 @@ void Translator::Step(State& s, const Instr& i) {
     case Op::kCopy: Push(s, Twice(s.top().stack[s.top().stack.size() - i.arg])); return Next(s, i);
     case Op::kSwap: {
       std::vector<Val>& stack = s.top().stack;
-      Twice(stack[stack.size() - i.arg]), Twice(stack.back());
-      std::swap(stack.back(), stack[stack.size() - i.arg]);
+      Val& other = stack[stack.size() - i.arg];
+      if (other.is == Is::kFrame || stack.back().is == Is::kFrame) throw Unsupported{"a value of an unknown kind"};
+      std::swap(stack.back(), other);
       return Next(s, i);
     }
     case Op::kLoadGlobal: {
@@ -302,10 +303,10 @@ void Translator::StepFlow(State& s, const Instr& i) {
     case Op::kReturnValue:
     case Op::kReturnConst: {
       if (s.frames.size() == 1) {
-        if (i.op == Op::kReturnValue) WantKnownResult(s.top(), s.top().stack.back());
-        Leave(s, "", true);
         ended_ = true;
-        return;
+        if (Waiting(s)) return LeaveBefore(s, "an array that is not computed is returned");
+        if (i.op == Op::kReturnValue) WantKnownResult(s.top(), s.top().stack.back());
+        return Leave(s, "", true);
       }
       Val v = i.op == Op::kReturnConst ? Fixed(PyTuple_GET_ITEM(s.top().co->co_consts, i.arg)) : Pop(s);
       for (const Val& local : s.top().locals)
@@ -416,7 +417,7 @@ void Translator::Extreme(State s, const std::vector<Val>& args, size_t at, Val b
     if (args[at].scalar() && args[at].key() == best.key()) {
       Val chosen = best;
       chosen.value = Op(ScalarOp::kSelect, best.type(), better, Value(args[at]), Value(best));
-      chosen.home = -1;
+      chosen.home = chosen.origin = -1;
       chosen.held |= args[at].held;
       chosen.constant.reset();
       best = chosen;
@@ -455,6 +456,11 @@ std::optional<Val> Translator::CallBuiltin(const State& s, const std::string& na
     if (IsArray(args[0]))
       if (const std::vector<int> sizes = nodes_[NodeOf(args[0])].sizes; !sizes.empty()) return SizeOf(sizes[0]);
   }
+  if (name == "builtins.round" && args.size() == 1) return Rounded(*this, args[0].number());
+  const auto all = [&](auto&& of) { return args.size() == 2 && of(args[0]) && of(args[1]); };
+  if (name == "builtins.divmod" && (all([](const Val& v) { return v.scalar() && v.integral() && !v.truth(); }) ||
+                                    all([](const Val& v) { return v.is == Is::kFloat; })))
+    return Tuple({Binary(*this, NB_FLOOR_DIVIDE, args[0], args[1]), Binary(*this, NB_REMAINDER, args[0], args[1])});
   if (name.starts_with("math.")) return MathCall(*this, name.substr(5), args);
   return std::nullopt;
 }
@@ -601,7 +607,7 @@ Translation Translate(FjFrame* frame, const Loop& loop, int from, const Hopes& h
   std::set<int> not_inline;
   ItemKinds kinds;
   MergedKinds merged;
-  std::set<int> given;
+  GivenNames given;
   constexpr int kMostTries = 8;
   int tries = 0;
   const auto merge = [&](const Translator& translator) {
@@ -621,7 +627,8 @@ Translation Translate(FjFrame* frame, const Loop& loop, int from, const Hopes& h
       kinds.merge(translator.Learned(made));
       bool changed = kinds.size() != known;
       changed |= merge(translator);
-      for (int local : translator.named_given()) changed |= given.insert(local).second;
+      changed |= given != translator.named_given();
+      given = translator.named_given();
       if (changed && ++tries < kMostTries) continue;
       const bool others = std::any_of(made.exits.begin(), made.exits.end(), [](auto& e) { return e.others; });
       if (!others || (hopes.whole ? hopes.mixes : made.loops)) return made;

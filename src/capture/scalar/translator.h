@@ -116,6 +116,8 @@ struct TooMuch {};
 using ItemKinds = std::map<PyObject*, Val>;
 // As what a local is taken where a loop begins: its first instruction, and the local's index.
 using MergedKinds = std::map<std::pair<int, int>, Val>;
+// Locals that get numbers as another name with which the function was called. Is Val::origin of each of these known?
+using GivenNames = std::map<int, bool>;
 // As what it came there; `either`: always as a float of Python or NumPy. `mixes`: a round of an innermost loop may make
 // one of either kind, so which one it is would have to be computed in each round.
 struct KindsSeen {
@@ -130,7 +132,7 @@ struct NotInline {   // what was called must be left to Python as a whole
 class Translator final : public Builder {
  public:
   Translator(FjFrame* frame, const Loop& loop, int from, const Hopes& hopes, const std::set<int>& not_inline,
-             const ItemKinds& kinds, const MergedKinds& merged, const std::set<int>& given)
+             const ItemKinds& kinds, const MergedKinds& merged, const GivenNames& given)
       : frame_(frame),
         loop_(loop),
         from_(from),
@@ -147,7 +149,7 @@ class Translator final : public Builder {
   ItemKinds Learned(const Translation& made) const;
   MergedKinds Mixed() const;
   // Locals that numbers have as another name with which the function was called (Hopes::whole).
-  const std::set<int>& named_given() const { return named_given_; }
+  const GivenNames& named_given() const { return named_given_; }
 
  private:
   // --- the entry
@@ -376,10 +378,10 @@ class Translator final : public Builder {
     const bool back = target <= s.top().pc;
     if (back) innermost_ |= s.frames.size() > 1 || Innermost(*s.top().code, target);
     const Val* it = s.top().code->At(target).op == Op::kForIter ? &s.top().stack.back() : nullptr;
-    const bool few = it && (it->few || it->is == Is::kTupleIter);
-    if (back && few) CountOne(rounds_);
+    const bool unrolled = it && it->is == Is::kTupleIter;
+    if (back && unrolled) CountOne(rounds_);
     s.top().pc = target;
-    GoTo(s, back && !few);
+    GoTo(s, back && !unrolled);
     ended_ = true;
   }
 
@@ -413,8 +415,8 @@ class Translator final : public Builder {
   // their limit is reached, all others whenever they have gone round so often.
   void Round(State s) {
     const Frame& f = s.top();
-    const bool numbers =
-        f.code->At(f.pc).op == Op::kForIter && f.stack.back().is == Is::kRangeIter && f.stack.back().unit;
+    const bool numbers = f.code->At(f.pc).op == Op::kForIter && f.stack.back().is == Is::kRangeIter &&
+                         (f.stack.back().unit || f.stack.back().few);
     if (numbers || (!f.stack.empty() && f.stack.back().is == Is::kChunk)) {
       CountOne(rounds_);
       return GoTo(std::move(s));
@@ -459,12 +461,14 @@ class Translator final : public Builder {
     if (v.is == Is::kNull) throw Unsupported{"a name that is not bound"};
     if (v.is == Is::kFrame) throw Unsupported{"a local of an unknown kind"};
     Val copy = v;
-    if (s.frames.size() == 1 && given_[i]) Give(copy, true);
+    if (s.frames.size() == 1 && given_[i]) GiveLocal(copy, i);
     return copy;
   }
   static void Give(Val& v, bool given);
+  void GiveLocal(Val& v, int i);
   static bool IsGiven(const Val& v);
-  void WantKnownResult(const Frame& f, const Val& v) const;
+  void WantKnownResult(const Frame& f, Val& v) const;
+  void NoteOrigin(int i, const Val& v);
 
   void Store(State& s, int i, Val v);
   static void Hold(Val& v) {
@@ -637,7 +641,7 @@ class Translator final : public Builder {
   const std::set<int>& not_inline_;
   const ItemKinds& kinds_;
   const MergedKinds& merged_;
-  std::set<int> named_given_;
+  GivenNames named_given_;
   std::map<std::pair<int, int>, KindsSeen> kinds_seen_;
   std::set<int> heads_;                    // first instructions of loops
   std::map<int, std::vector<bool>> live_;  // locals there
@@ -657,6 +661,7 @@ class Translator final : public Builder {
   std::map<int, std::vector<int>> leads_to_;
   std::map<int, int> chunks_;  // of loops over so many at once: the block that begins a round, and that which counts
   std::vector<bool> given_;    // those that hold numbers at the entry, or may get one as another name (Hopes::whole)
+  std::vector<int> origins_;   // of those that it writes: the variable of their Val::origin
   std::vector<int> changed_;   // those that it writes: the variable that tells whether it did
   std::vector<bool> touched_;  // the locals that the loop names
   std::vector<bool> stored_, region_stored_;  // those that this block, and this region, have stored

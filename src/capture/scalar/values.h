@@ -62,8 +62,10 @@ struct Val {
   bool whole = false;    // views of what the code made: all of it, the array itself
   uint8_t born = 0;      // and how many frames there were up to the outermost one that held it
   int same = 0;          // views: those of one number are one object
-  bool given = false;    // numbers of Hopes::whole: it is the very object that the function was called with
-  bool held = false;     // floats: the program may have this very object under another name
+  bool given = false;    // numbers of Hopes::whole: it may be the very object that the function was called with
+  int origin = -1;    // of those, in their block: the value that says which local held it at the entry, from 1 on, or
+                      // 0: it is another one. At an exit the cell.
+  bool held = false;  // floats: the program may have this very object under another name
   std::vector<Val> items;
   // The number of a scalar: its value, or else the variable that holds it.
   int value = -1, home = -1;
@@ -255,6 +257,7 @@ Val ToFloat(Builder& b, const Val& x);                                          
 bool HoldsNumbers(DType t);                                                       // Does ToNumpy know it?
 Val ToNumpy(Builder& b, const Val& x, DType t);                                   // As np.float64(x).
 Val MathCall(Builder& b, const std::string& name, const std::vector<Val>& args);  // math.name
+Val Rounded(Builder& b, const Val& x);                                            // As round(x).
 Val SquareRoot(Builder& b, const Val& x);                                         // np.sqrt
 int Stored(Builder& b, const Val& x, DType t);                                    // The number as an element of `t`.
 
