@@ -129,7 +129,10 @@ void GeneratorStates::Restore() const {
 }
 
 PyObject* DrawProgram::Made::Call(const std::vector<Ref>& drawn) const {
-  if (of >= 0) return PyObject_CallMethod(drawn[of].get(), "item", nullptr);
+  if (of >= 0) {
+    Ref one(args.empty() ? Borrow(drawn[of].get()) : Ref(PyObject_GetItem(drawn[of].get(), args[0].get())));
+    return one ? PyObject_CallMethod(one.get(), "item", nullptr) : nullptr;
+  }
   std::vector<PyObject*> raw;
   for (const Ref& a : args) raw.push_back(a.get());
   const Py_ssize_t keywords = kwnames ? PyTuple_GET_SIZE(kwnames.get()) : 0;
@@ -204,13 +207,30 @@ PyObject* DrawProgram::Draw(Session& s, PyObject* function, PyObject* const* arg
 }
 
 PyObject* DrawProgram::ItemOf(Session& s, PyObject* array) {
-  const TraceId id = AsTensor(array)->id;
-  const auto draw = std::find_if(draws_.begin(), draws_.end(), [&](const Made& d) { return d.tensor == id; });
-  if (draw == draws_.end() || s.trace().tensors[id].mutated || s.later || s.in_custom || s.InLookup()) return nullptr;
+  TraceId id = AsTensor(array)->id;
   Made made;
+  const auto is_drawn = [&](const Made& d) { return d.tensor == id; };
+  auto draw = std::find_if(draws_.begin(), draws_.end(), is_drawn);
+  const auto& calls = s.trace().calls;
+  if (draw == draws_.end() && !draws_.empty()) {  // an element of what was drawn?
+    static const Callee item("numpy.ndarray.__getitem__");
+    const auto of = std::find_if(calls.rbegin(), calls.rend(), [&](const framejit::Call& c) {
+      return c.callee == item && c.results.size() == 1 && c.results[0] == id;
+    });
+    if (of == calls.rend() || !of->args[0].is(Arg::Kind::kTensor) || !of->args[1].is(Arg::Kind::kInt) ||
+        !of->args[1].i.is_const() || !s.meta(id).is_scalar)
+      return nullptr;
+    made.args.emplace_back(PyLong_FromLongLong(of->args[1].i.value()));
+    id = of->args[0].t;
+    draw = std::find_if(draws_.begin(), draws_.end(), is_drawn);
+  }
+  if (draw == draws_.end() || s.trace().tensors[id].mutated || s.later || s.in_custom || s.InLookup()) return nullptr;
   made.of = static_cast<int>(draw - draws_.begin());
   SuspendScope off;
-  Ref value(PyObject_CallMethod(PyList_GET_ITEM(values_.get(), made.of), "item", nullptr));
+  std::vector<Ref> drawn;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(values_.get()); ++i)
+    drawn.push_back(Borrow(PyList_GET_ITEM(values_.get(), i)));
+  Ref value(made.Call(drawn));
   if (!value || !(PyFloat_CheckExact(value.get()) || PyLong_CheckExact(value.get()))) return PyErr_Clear(), nullptr;
   draws_.push_back(std::move(made));
   return Seen(s, value.get(), "item");
