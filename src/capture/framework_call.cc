@@ -130,8 +130,19 @@ PyObject* TorchIndex(Session& s, PyObject* key, bool alone = true) {
     return same ? Py_NewRef(key) : s.MarkFresh(all.release());
   }
   key = s.Resolve(key);
+  if (key && PySlice_Check(key) && !s.IsOutside(key)) {
+    auto* slice = reinterpret_cast<PySliceObject*>(key);
+    PyObject* const bounds[] = {slice->start, slice->stop, slice->step};
+    if (std::none_of(std::begin(bounds), std::end(bounds), [](PyObject* b) { return IsTensor(b); }))
+      return Py_NewRef(key);
+    Ref made[3];
+    for (int i = 0; i < 3; ++i)
+      if (!(made[i] = Ref(TorchIndex(s, bounds[i], false)))) return nullptr;
+    return s.MarkFresh(PySlice_New(made[0].get(), made[1].get(), made[2].get()));
+  }
   if (!key || !IsTensor(key) || s.meta(AsTensor(key)->id).framework == Framework::kTorch) return Py_XNewRef(key);
   const TensorMeta m = s.meta(AsTensor(key)->id);
+  if (m.is_scalar && m.dtype == DType::kInt64) return IntOf(key);
   const bool mask = IsBool(m.dtype), rows = alone && m.sizes.size() > 1;  // those would be a tuple
   if (rows || m.sizes.empty() || m.read_only || !(mask || IsInteger(m.dtype)) || m.dtype == DType::kUInt8)
     return nullptr;

@@ -24,6 +24,11 @@ def drawn_list(x, a):
     return order, x[order[0]] + x[order[-1]]
 
 
+def drawn_number(x, a):
+    k, factor = np.random.choice([0, 1, 2]), np.random.choice(np.array([0.5, 2.0]))
+    return k, factor, x[k] * factor, x[:, :k]
+
+
 def drawn_and_written(x, a):
     p = np.random.permutation(4)
     p[0] = 2
@@ -71,7 +76,7 @@ def same(got, expected):
 
 
 @pytest.mark.parametrize("grad", [False, True])
-@pytest.mark.parametrize("f", [drawn_index, drawn_float, drawn_list, drawn_and_written, counted, masked, distinct, length, largest])
+@pytest.mark.parametrize("f", [drawn_index, drawn_float, drawn_list, drawn_number, drawn_and_written, counted, masked, distinct, length, largest])
 def test_one_graph(fresh, f, grad):
     compiled = fresh.compile(lambda x, a: f(x * 2 + 1, a))
     for seed in range(6):
@@ -114,3 +119,32 @@ def test_a_branch_on_a_drawn_element(fresh):
             results.append((call(torch.ones(3)), np.random.rand()))
         same(*results)
     assert framejit.cache_info(compiled)["breaks"] == 0
+
+
+LETTERS = list("abcdef")
+
+
+class Index:
+    def __init__(self, k):
+        self.k = k
+
+    def __index__(self):
+        return self.k
+
+
+@pytest.mark.parametrize("bound", [int, np.int64, np.int32, np.array, torch.tensor, Index])
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x, s: (x[:, s] + 1, x[s] * 2),
+        lambda x, s: (x + 1, LETTERS[s]),
+        lambda x, s: (x + 1, tuple(LETTERS)[s], "abc"[s], [1, 2, 3][s], tuple(x.shape[s])),
+        lambda x, s: (x + 1, [k for k in range(5)[s]]),
+    ],
+)
+def test_slices_from_outside(fresh, f, bound):
+    """A slice whose bounds are no numbers of Python's was guarded by its type alone."""
+    compiled = fresh.compile(f)
+    for k in (1, 2, 3, 2):
+        x = torch.randn(4, 5)
+        same(compiled(x, slice(None, bound(k))), f(x, slice(None, bound(k))))

@@ -131,6 +131,7 @@ void GeneratorStates::Restore() const {
 PyObject* DrawProgram::Made::Call(const std::vector<Ref>& drawn) const {
   if (of >= 0) {
     Ref one(args.empty() ? Borrow(drawn[of].get()) : Ref(PyObject_GetItem(drawn[of].get(), args[0].get())));
+    if (one && function) return PyObject_CallOneArg(function.get(), one.get());
     return one ? PyObject_CallMethod(one.get(), "item", nullptr) : nullptr;
   }
   std::vector<PyObject*> raw;
@@ -201,9 +202,25 @@ PyObject* DrawProgram::Draw(Session& s, PyObject* function, PyObject* const* arg
   if (!value && !PyErr_ExceptionMatches(PyExc_Exception)) return nullptr;  // KeyboardInterrupt
   if (!value) return PyErr_Clear(), s.Break(BreakId::kRandom, name);
   draws_.push_back(std::move(made));
+  // A number of NumPy's (`np.random.choice([1, 2])`) is the element of an array that is made of it.
+  const bool number = tensor::Classify(value.get()) == tensor::Class::kNumpyScalar && s.IsNumpyNumber(value.get());
+  if (number) {
+    static PyObject* const array = tensor::ResolveCallee("numpy.asarray");
+    if (!array || PyList_Append(values_.get(), value.get()) < 0) return nullptr;
+    Made held;
+    held.function = Borrow(array);
+    held.of = static_cast<int>(draws_.size()) - 1;
+    value = Ref(PyObject_CallOneArg(array, value.get()));
+    draws_.push_back(std::move(held));
+    if (!value) return nullptr;
+  }
   PyObject* seen = Seen(s, value.get(), name);
   if (seen && IsTensor(seen)) draws_.back().tensor = AsTensor(seen)->id;
-  return seen;
+  if (!number || !seen) return seen;
+  static const Callee item("numpy.ndarray.__getitem__");
+  Ref whole(seen), none(PyTuple_New(0));
+  PyObject* both[] = {seen, none.get()};
+  return none ? s.CallFramework(item, both, 2, nullptr) : nullptr;
 }
 
 PyObject* DrawProgram::ItemOf(Session& s, PyObject* array) {
@@ -217,10 +234,12 @@ PyObject* DrawProgram::ItemOf(Session& s, PyObject* array) {
     const auto of = std::find_if(calls.rbegin(), calls.rend(), [&](const framejit::Call& c) {
       return c.callee == item && c.results.size() == 1 && c.results[0] == id;
     });
-    if (of == calls.rend() || !of->args[0].is(Arg::Kind::kTensor) || !of->args[1].is(Arg::Kind::kInt) ||
-        !of->args[1].i.is_const() || !s.meta(id).is_scalar)
+    if (of == calls.rend() || !of->args[0].is(Arg::Kind::kTensor) || !s.meta(id).is_scalar) return nullptr;
+    const Arg& index = of->args[1];
+    if (index.is(Arg::Kind::kInt) && index.i.is_const())
+      made.args.emplace_back(PyLong_FromLongLong(index.i.value()));
+    else if (!index.is(Arg::Kind::kTuple) || !index.items.empty())
       return nullptr;
-    made.args.emplace_back(PyLong_FromLongLong(of->args[1].i.value()));
     id = of->args[0].t;
     draw = std::find_if(draws_.begin(), draws_.end(), is_drawn);
   }
