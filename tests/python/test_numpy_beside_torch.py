@@ -148,3 +148,33 @@ def test_slices_from_outside(fresh, f, bound):
     for k in (1, 2, 3, 2):
         x = torch.randn(4, 5)
         same(compiled(x, slice(None, bound(k))), f(x, slice(None, bound(k))))
+
+
+def clipped(a):
+    if a.max() > 1:  # guessed in a function that is called
+        a = np.minimum(a, 1)
+    return torch.from_numpy(a)
+
+
+def test_a_guess_about_an_array_beside_gradients(fresh):
+    """What it is about is a result of the graph, and a pair of graphs gives torch's tensors alone."""
+
+    def f(x, a):
+        h = x[:, None]
+        h.requires_grad = True
+        return h[:, 0] * clipped(a) * weight
+
+    weight = torch.nn.Parameter(torch.randn(8))
+    compiled = fresh.compile(f)
+    for k in range(4):
+        x, a = torch.randn(3, 8), np.random.default_rng(k).random(8).astype(np.float32) * 9
+        results = []
+        for call in (compiled, f):
+            weight.grad = None
+            y = call(x, a)
+            y.sum().backward()
+            results.append((y, weight.grad))
+        same(*results)
+    info = framejit.cache_info(compiled)
+    assert (info["breaks"], info["notes"]) == (0, [])
+    assert info["segments"] <= 2
