@@ -1,5 +1,7 @@
 // torch.autograd.Function.apply: forward and, where gradients are wanted, backward are captured with a context of ours.
 // What this does not model ends the segment before the call, which torch then makes itself.
+#include <absl/cleanup/cleanup.h>
+
 #include <algorithm>
 
 #include "capture/callees.h"
@@ -450,6 +452,8 @@ PyObject* CustomCall::WithGradients() {
 }
 
 PyObject* CustomCall::Run() {
+  const absl::Cleanup back = [&, outer = s_.made_within] { s_.made_within = outer; };
+  s_.made_within = static_cast<TraceId>(s_.trace().tensors.size());
   if (!MakeContext() || !Forward() || !LookAtOutputs()) return nullptr;
   if (!tracked_)
     return PyTuple_Check(out_.get()) ? sem_.BuildTuple(outputs_.data(), static_cast<Py_ssize_t>(outputs_.size()))

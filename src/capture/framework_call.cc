@@ -96,16 +96,20 @@ void NameDType(Arg* a) {
 PyObject* ListOf(Session& s, PyObject* proxy) {
   constexpr int64_t kMost = 64;
   const TensorMeta m = s.meta(AsTensor(proxy)->id);
-  if (m.framework != Framework::kTorch || m.sizes.size() != 1 || !m.sizes[0].is_const() || m.sizes[0].value() > kMost ||
+  const bool torch = m.framework == Framework::kTorch;
+  if ((!torch && !s.libraries.torch) || m.sizes.size() != 1 || !m.sizes[0].is_const() || m.sizes[0].value() > kMost ||
       !(IsInteger(m.dtype) || IsFloat(m.dtype)) || IsBool(m.dtype))
     return nullptr;
   Ref list(PyList_New(0));
   for (int64_t i = 0; list && i < m.sizes[0].value(); ++i) {
     Ref index(PyLong_FromLongLong(i));
     PyObject* args[] = {proxy, index.get()};
-    Ref one(s.CallFramework(callees::kTensorGetItem, args, 2, nullptr));
+    static const Callee numpys("numpy.ndarray.__getitem__");
+    Ref one(s.CallFramework(torch ? callees::kTensorGetItem : numpys, args, 2, nullptr));
     if (!one || !IsTensor(one.get())) return nullptr;
-    Ref number(IsFloat(m.dtype) ? NewItemFloat(s, one.get()) : s.data_sizes().ItemOf(AsTensor(one.get())->id, false));
+    Ref number(!torch             ? (IsFloat(m.dtype) ? FloatOf(one.get()) : IntOf(one.get()))
+               : IsFloat(m.dtype) ? NewItemFloat(s, one.get())
+                                  : s.data_sizes().ItemOf(AsTensor(one.get())->id, false));
     if (!number || PyList_Append(list.get(), number.get()) < 0) return nullptr;
   }
   return s.MarkFresh(list.release());
@@ -126,8 +130,19 @@ PyObject* TorchIndex(Session& s, PyObject* key, bool alone = true) {
     return same ? Py_NewRef(key) : s.MarkFresh(all.release());
   }
   key = s.Resolve(key);
+  if (key && PySlice_Check(key) && !s.IsOutside(key)) {
+    auto* slice = reinterpret_cast<PySliceObject*>(key);
+    PyObject* const bounds[] = {slice->start, slice->stop, slice->step};
+    if (std::none_of(std::begin(bounds), std::end(bounds), [](PyObject* b) { return IsTensor(b); }))
+      return Py_NewRef(key);
+    Ref made[3];
+    for (int i = 0; i < 3; ++i)
+      if (!(made[i] = Ref(TorchIndex(s, bounds[i], false)))) return nullptr;
+    return s.MarkFresh(PySlice_New(made[0].get(), made[1].get(), made[2].get()));
+  }
   if (!key || !IsTensor(key) || s.meta(AsTensor(key)->id).framework == Framework::kTorch) return Py_XNewRef(key);
   const TensorMeta m = s.meta(AsTensor(key)->id);
+  if (m.is_scalar && m.dtype == DType::kInt64) return IntOf(key);
   const bool mask = IsBool(m.dtype), rows = alone && m.sizes.size() > 1;  // those would be a tuple
   if (rows || m.sizes.empty() || m.read_only || !(mask || IsInteger(m.dtype)) || m.dtype == DType::kUInt8)
     return nullptr;
@@ -284,7 +299,7 @@ bool FrameworkCall::AnsweredByValue(PyObject** out) {
       IsFloat(s_.meta(AsTensor(args_[0])->id).dtype))
     if ((*out = NewItemFloat(s_, args_[0])) || s_.broken()) return true;
   if (asks && alone() && callee_.last() == "data_ptr") return *out = NewAddress(s_, AsTensor(args_[0])->id), true;
-  if (asks && alone() && callee_ == callees::kTensorToList)
+  if (asks && alone() && callee_.last() == "tolist")
     if ((*out = ListOf(s_, args_[0])) || s_.broken()) return true;
   if (refusal == BreakId::kTensorBool)
     if ((*out = Comparison(s_, callee_, args_, nargs_, kwnames_)) || s_.broken() || PyErr_Occurred()) return true;

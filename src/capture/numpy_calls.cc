@@ -207,17 +207,18 @@ PyObject* CaptureSemantics::NumpyCall(PyObject* callable, PyObject* const* args,
     return declined ? nullptr : r;
   }
   Ref body = BodyOf(callable);
-  if (!body || std::any_of(args, args + total, [&](PyObject* a) { return Overrides(s_, a); })) return nullptr;
+  if (std::any_of(args, args + total, [&](PyObject* a) { return Overrides(s_, a); })) return nullptr;
+  Ref array(nargs && name.Has(kSizedByData) ? ArrayOfNumbers(s_, args[0]) : Ref());
+  if (s_.broken() || PyErr_Occurred()) return nullptr;
+  std::vector<PyObject*> with(args, args + total);
+  if (array) with[0] = array.get();
+  if (!body) return array ? s_.CallFramework(name, with.data(), nargs, kwnames) : nullptr;
   const bool ruled = surface::HasNumpyDerivative(name) && !surface::HasRow(name);  // errors name the program's line
   if (Follows(s_, name, args, nargs, kwnames) && !(ruled && InTransform()) && s_.SourceOf(body.get()))
     return CallPython(body.get(), args, nargs, kwnames);
   const bool plain = name.space() == "numpy";  // below the bodies of numpy.linalg and numpy.fft are functions of C
   if (plain && !surface::HasRow(name) && !surface::HasNumpyDerivative(name) && s_.SourceOf(body.get()) && InTransform())
     return CallPython(body.get(), args, nargs, kwnames);
-  std::vector<PyObject*> with(args, args + total);
-  Ref array(nargs && name.Has(kSizedByData) ? ArrayOfNumbers(s_, args[0]) : Ref());
-  if (s_.broken() || PyErr_Occurred()) return nullptr;
-  if (array) with[0] = array.get();
   PyObject* r = s_.CallFramework(name, with.data(), nargs, kwnames, &declined);
   if (!declined) return r;
   // What the graph has no node for is captured as it is written.

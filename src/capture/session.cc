@@ -461,6 +461,8 @@ PyObject* Session::FromOutside(PyObject* o, const Source* s, bool used) {
     Ref seen(FromOutside(bound.get(), guards_->Const(bound.get())));
     if (!seen) return nullptr;
   }
+  // It is read by C code without another question.
+  if (PySlice_Check(o) && !IsValue(o)) return Break(BreakId::kUnknownOrigin, "a slice whose bounds are no numbers");
   Origin origin;
   if (!MadeAnew(o, s) && IsConstantKind(o)) {
     if (s->kind != SourceKind::kConst) guards_->Is(s, o);

@@ -273,7 +273,8 @@ class Session {
 
   // --- functions with gradients of their own -------------------------------------------------------------------------
   // These are torch.autograd.Function and what torch builds on it.
-  int in_custom = 0;  // The number of those that are being captured.
+  int in_custom = 0;        // The number of those that are being captured.
+  TraceId made_within = 0;  // The first tensor that the innermost of them can have made; 0 outside of all.
   // A backward pass of the user's is captured, which runs later: of what is outside it may read what never changes, and
   // numbers and texts among the globals of modules. late: these, each with what it is now, and names that are not
   // there, so that a builtin is meant. Where it is another by then, the framework runs the program again, with

@@ -319,6 +319,9 @@ PyObject* Special(CaptureSemantics& c, Session& s, const char* n, PyObject* cons
   *handled = true;
   if (!strcmp(n, "len") && nargs == 1) {
     if (IsTensor(a[0]) || IsWrapper(a[0])) {
+      const bool sized = IsTensor(a[0]) && !s.meta(AsTensor(a[0])->id).sizes.empty();
+      if (sized && AsEver(s, a[0], "__len__")) return s.SymIntObject(s.meta(AsTensor(a[0])->id).sizes[0]);
+      if (s.broken() || PyErr_Occurred()) return nullptr;
       Py_ssize_t len = PyObject_Size(a[0]);
       return len < 0 ? nullptr : PyLong_FromSsize_t(len);
     }

@@ -253,10 +253,14 @@ PyObject* SeenOtherwise(Session& s, Callee callee, PyObject* const* args, Py_ssi
 }
 
 // x.new().resize_(2, 3) and .resize_as_(y): what is empty and was made here becomes memory that nobody has written to.
+// Nothing waits for the exit, so a Function's forward and backward may do so with what they made.
 PyObject* Resized(Session& s, PyObject* const* args, Py_ssize_t nargs, bool as_other) {
   PyObject* tensor = args[0];
   const TraceId id = IdOf(tensor);
   const TensorMeta& m = s.meta(id);
+  if (m.framework != Framework::kTorch || s.vmap.open() || s.InLookup() || s.lowering().IsHidden(id) ||
+      ((s.in_custom || s.later) && (s.made_within == 0 || id < s.made_within)))
+    return nullptr;
   if (InputOf(s, tensor) >= 0 || s.trace().tensors[id].base != id || m.sizes != shape::Ints{shape::Int(0)} ||
       m.requires_grad || m.is_inference || s.modes.now.inference || s.lowering().IsLeaf(id) || Waits(s, tensor) ||
       (tensor::ReadTorchState().words[5] & 1))  // deterministic algorithms, which fill it once more
@@ -304,7 +308,7 @@ PyObject* SetByCall(Session& s, Callee callee, PyObject* const* args, Py_ssize_t
     if (name == view && MayWait(s, args[0])) return SeenOtherwise(s, callee, args, nargs, kwnames);
   if (kwnames) return nullptr;
   const bool as_other = nargs == 2 && name == "resize_as_";
-  if ((as_other || (nargs >= 2 && name == "resize_")) && MayWait(s, args[0])) return Resized(s, args, nargs, as_other);
+  if (as_other || (nargs >= 2 && name == "resize_")) return Resized(s, args, nargs, as_other);
   if (nargs == 1 && name == "detach_" && MayWait(s, args[0])) return Stop(s, args[0], "detach_", false);
   if (nargs == 1 && name == "retain_grad" && MayWait(s, args[0])) return RetainGrad(s, args[0]);
   if (nargs == 2 && name == "requires_grad_" && args[1] == Py_False && s.meta(IdOf(args[0])).requires_grad &&

@@ -133,7 +133,8 @@ bool IsValue(PyObject* o) {
   if (Py_TYPE(o) == &PyRange_Type) return true;
   if (PySlice_Check(o)) {
     auto* s = reinterpret_cast<PySliceObject*>(o);
-    return IsPrimitive(s->start) && IsPrimitive(s->stop) && IsPrimitive(s->step);
+    const auto plain = [](PyObject* p) { return IsPrimitive(p) || tensor::Classify(p) == tensor::Class::kNumpyScalar; };
+    return plain(s->start) && plain(s->stop) && plain(s->step);
   }
   return FactsOf(Py_TYPE(o)).Has(F::kValue);
 }

@@ -6,6 +6,7 @@
 #include "codegen/codegen.h"
 #include "compiler/target.h"
 #include "pass/conv_products.h"
+#include "pass/parts.h"
 #include "pass/split_reduce.h"
 #include "rules/convolution.h"
 #include "runtime/library.h"
@@ -20,6 +21,7 @@ constexpr PassEntry kPasses[] = {
     {"hoist_weights", [](Unit& u) { u.hoisted = pass::HoistWeights(u.graph, u.options.weights); }, true},
     {"split_reduce", [](Unit& u) { pass::SplitReduce(u.graph, {}); }},
     {"store_regions", [](Unit& u) { u.regions = pass::StoreRegions(u.graph); }},
+    {"parts", [](Unit& u) { pass::ForwardParts(u.regions ? u.regions->graph : u.graph); }},
 };
 
 // Small products before the library: they are over before it is called.

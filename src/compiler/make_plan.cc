@@ -11,6 +11,7 @@
 #include "diag/no_kernel.h"
 #include "graph/hints.h"
 #include "graph/raises.h"
+#include "graph/views.h"
 #include "pass/alias.h"
 #include "runtime/interpret_node.h"
 
@@ -65,6 +66,7 @@ class Planner {
         layouts_(grouping.layouts),
         uses_(Uses(g, grouping)),
         kernel_layouts_(g.nodes.size()),
+        part_(g.nodes.size()),
         value_of_(g.nodes.size(), -1) {}
 
   Plan Run() {
@@ -83,11 +85,14 @@ class Planner {
     NoteNothings();
     LayoutsForDirectWrites(g_, grouping_, uses_, layouts_);
     AssignOutputs();
+    PlaceParts();
     for (const Group& group : grouping_.groups) {
       if (group.kind == Group::Kind::kKernel)
         LowerKernel(group);
       else if (group.kind == Group::Kind::kExtern)
         LowerExtern(group);
+      else if (group.kind == Group::Kind::kJoin)
+        Join(group.nodes[0]);
       else
         LowerLibrary(group.nodes[0]);
     }
@@ -172,6 +177,72 @@ class Planner {
     }
   }
 
+  // Where the parts of this lie in it.
+  std::vector<Layout> Places(ValueId join) const {
+    const Node& n = g_.nodes[join];
+    const int64_t axis = n.attrs.axes[0];
+    std::vector<Layout> places;
+    Layout at = layouts_[join];
+    for (ValueId o : n.operands) {
+      places.push_back(at);
+      at.offset = at.offset + g_.nodes[o].type.shape[axis] * at.strides[axis];
+    }
+    return places;
+  }
+
+  // What a kernel makes as a part of something is made in its place there, be it seen through one view or none.
+  void PlaceParts() {
+    std::vector<bool> made(g_.nodes.size()), written(g_.nodes.size());  // by a kernel; written to inputs
+    std::vector<std::vector<ValueId>> views(g_.nodes.size());           // by base
+    for (ValueId v = 0; v < g_.nodes.size(); ++v)
+      if (grouping_.aliases[v]) views[grouping_.aliases[v]->base].push_back(v);
+    for (const Write& w : g_.writes) written[w.value] = true;
+    for (const Group& group : grouping_.groups)
+      for (ValueId v : group.stored) made[v] = group.kind == Group::Kind::kKernel || group.kind == Group::Kind::kJoin;
+    for (size_t i = grouping_.groups.size(); i-- > 0;) {  // what is a part of another before its own parts
+      if (grouping_.groups[i].kind != Group::Kind::kJoin) continue;
+      const ValueId join = grouping_.groups[i].nodes[0];
+      SetLayout(join);
+      const int storage = storage_of_.try_emplace(join, -1).first->second;
+      if (storage < 0) storage_of_[join] = NewStorage(Storage::Kind::kScratch);
+      const std::vector<Layout> places = Places(join);
+      for (size_t k = 0; k < places.size(); ++k) {
+        const ValueId o = g_.nodes[join].operands[k], base = grouping_.aliases[o] ? grouping_.aliases[o]->base : o;
+        if (!made[base] || written[base] || storage_of_.count(base) || views[base].size() > (base == o ? 0 : 1))
+          continue;
+        Layout place = places[k];
+        if (base != o) {
+          Node view;
+          view.op = Op::kReshape;
+          view.type = g_.nodes[base].type;
+          view.attrs.syms = view.type.shape;
+          const Node& n = g_.nodes[o];
+          const auto seen =
+              n.op == Op::kReshape && n.operands[0] == base ? ViewLayout(view, n.type, place) : std::nullopt;
+          if (!seen) continue;
+          layouts_[o] = place;
+          place = *seen;
+        }
+        layouts_[base] = place;
+        part_[base] = true;
+        storage_of_[base] = storage_of_[join];
+      }
+    }
+  }
+
+  // Parts that were not made in their places are copied there.
+  void Join(ValueId join) {
+    const std::vector<Layout> places = Places(join);
+    const int storage = storage_of_.at(join);
+    for (size_t k = 0; k < places.size(); ++k) {
+      const ValueId o = g_.nodes[join].operands[k];
+      const int from = ValueOf(o);
+      if (plan_.values[from].storage == storage && plan_.values[from].offset == places[k].offset) continue;
+      AddCopy(from, AddValue(o, storage, places[k], false));
+    }
+    NewValue(join, storage, !part_[join]);
+  }
+
   // Gives the plan's value for a graph value that exists by now.
   int ValueOf(ValueId v) {
     if (value_of_[v] >= 0) return value_of_[v];
@@ -189,7 +260,7 @@ class Planner {
   int Make(ValueId v, Storage::Kind kind = Storage::Kind::kScratch) {
     auto it = storage_of_.find(v);
     SetLayout(v);
-    return NewValue(v, it != storage_of_.end() ? it->second : NewStorage(kind), true);
+    return NewValue(v, it != storage_of_.end() ? it->second : NewStorage(kind), !part_[v]);
   }
 
   void LowerKernel(const Group& group) {
@@ -242,7 +313,8 @@ class Planner {
     bool reused = false;
     Step step;
     step.kind = Step::Kind::kKernel;
-    step.zeros = built.kernel.stream && group.nodes.size() == 1 && IsZero(g_.nodes[group.nodes[0]]);
+    step.zeros =
+        built.kernel.stream && !part_[group.stored[0]] && group.nodes.size() == 1 && IsZero(g_.nodes[group.nodes[0]]);
     step.name = built.kernel.name;
     step.symbols = built.symbols;
     target.Emit(built.kernel, device, options_, &step, &reused);
@@ -444,6 +516,7 @@ class Planner {
   std::vector<std::shared_ptr<const runtime::Operation>> operations_;  // The last ones.
   const std::vector<int> uses_;                                        // in_place.h
   std::vector<Layout> kernel_layouts_;
+  std::vector<bool> part_;             // by graph value: it is made in the memory of what it is a part of
   std::vector<int> value_of_;          // by graph value
   std::map<ValueId, int> storage_of_;  // values made directly in an output
   std::map<ValueId, int> handed_over_;
@@ -459,7 +532,7 @@ runtime::Plan MakePlan(const Graph& g, const pass::Grouping& grouping, const Com
 }
 
 std::string FusionText(const Graph& g, const pass::Grouping& grouping) {
-  const char* const kinds[] = {"kernel", "library", "framework"};  // by Group::Kind
+  const char* const kinds[] = {"kernel", "library", "framework", "parts of"};  // by Group::Kind
   size_t step = 0;
   std::string text = "fusion of " + g.name + "\n";
   for (const Group& group : grouping.groups) {

@@ -24,6 +24,8 @@ namespace {
 // Parts of arrays of so many bytes cost a kernel of their own if more than so many operations compute them.
 constexpr double kLargeParts = 8192;
 constexpr int kCheapPart = 4;
+// A kernel looks among the parts for that of each element. Of so many, each is stored in its place instead.
+constexpr size_t kManyParts = 8;
 
 class Fuser {
  public:
@@ -76,6 +78,11 @@ class Fuser {
   ValueId Base(ValueId v) const { return is_alias(v) ? out_.aliases[v]->base : v; }
   double Bytes(ValueId v) const { return bytes_[v]; }
 
+  bool Joins(ValueId v) const {
+    const Node& n = g_.nodes[v];
+    return options_.parts_apart && n.op == Op::kCat && n.operands.size() >= kManyParts && Bytes(v) >= kLargeParts;
+  }
+
   void MarkFree() {
     const size_t n = g_.nodes.size();
     const std::vector<int64_t> hints = Hints(g_);
@@ -95,7 +102,7 @@ class Fuser {
       if (is_alias(v)) continue;
       for (ValueId o : node.operands) {
         // A free value that a step other than a kernel reads needs a buffer.
-        if (IsHard(g_, v)) must_store_[o] = must_store_[o] || free_[o];
+        if (IsHard(g_, v) || Joins(v)) must_store_[o] = must_store_[o] || free_[o];
         readers_[Base(o)].push_back(v);
       }
     }
@@ -126,6 +133,7 @@ class Fuser {
                          std::all_of(node.operands.begin(), node.operands.end(),
                                      [&](ValueId o) { return !free_[o] || IsPlainConstant(o); });
       if (Info(node.op).kind == 'M') unit.kind = Group::Kind::kLibrary;
+      if (Joins(v) && !free_[v]) unit.kind = Group::Kind::kJoin;
       if (node.op == Op::kExtern) {
         unit.kind = Group::Kind::kExtern;
         if (last_extern >= 0) units_[last_extern].next_extern = u;
@@ -250,6 +258,7 @@ class Fuser {
   const char* KeepsApart(const Unit& p, const Unit& c) const {
     for (const Unit* u : {&p, &c}) {
       if (u->kind == Group::Kind::kLibrary) return "a product is a library's call";
+      if (u->kind == Group::Kind::kJoin) return "many parts are stored where they belong";
       if (u->kind == Group::Kind::kExtern) return "it is the framework's own call";
     }
     if (p.nodes.size() + c.nodes.size() > options_.max_nodes) return "the kernel would be too long";

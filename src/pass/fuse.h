@@ -20,7 +20,8 @@
 namespace framejit::pass {
 
 struct Group {
-  enum class Kind : uint8_t { kKernel, kLibrary, kExtern };
+  // kJoin: parts that are put together where they are made; nothing computes the whole.
+  enum class Kind : uint8_t { kKernel, kLibrary, kExtern, kJoin };
   Kind kind = Kind::kKernel;
   // In the order of the graph. A kernel's nodes include the constants that it reads; those of a framework call are the
   // call, then its results.

@@ -18,6 +18,7 @@
 #include "pass/epilogue.h"
 #include "pass/fold.h"
 #include "pass/pad_products.h"
+#include "pass/parts.h"
 #include "pass/sink_gather.h"
 #include "pass/split_bias.h"
 #include "pass/split_reduce.h"
@@ -42,6 +43,7 @@ const std::map<std::string, int (*)(Graph&)> kPasses = {
     {"cse", pass::Cse},
     {"dce", pass::Dce},
     {"sink_gather", pass::SinkGather},
+    {"parts", pass::ForwardParts},
     {"channels_last", OnGpu<pass::ChannelsLast>},
     {"split_reduce", [](Graph& g) { return pass::SplitReduce(g, {}); }},
     {"split_bias", OnGpu<pass::SplitBias>},

@@ -1185,3 +1185,64 @@ def test_a_backward_through_saved_tensors_is_refused():
     compiled = framejit.compile(lambda x, y: Through.apply(torch.mul, x, y).sum())
     with pytest.raises(RuntimeError, match="detach them there"):
         compiled(torch.ones(3, requires_grad=True), torch.ones(3)).backward()
+
+
+class Filled(torch.autograd.Function):  # memory that is made without sizes, then written part by part
+    @staticmethod
+    def forward(ctx, x):
+        out, ctx.factors = x.new(), x.new().resize_(3, 4)
+        out.resize_as_(x)
+        out.zero_()
+        out[1:3].add_(x[1:3])
+        out[0].copy_(x[1])
+        ctx.factors.fill_(2.0)
+        ctx.save_for_backward(x)
+        return out
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        back = g.new()
+        back.resize_as_(x)
+        back.zero_()
+        back[1:3].add_(g[1:3])
+        back[1].add_(g[0])
+        return back.mul_(ctx.factors.sum() / 24)
+
+
+class Given(torch.autograd.Function):  # what comes from outside of it becomes other memory there
+    @staticmethod
+    def forward(ctx, x, memory):
+        memory.resize_as_(x)
+        memory.copy_(x)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 2, None
+
+
+@pytest.mark.parametrize("function", [Filled.apply, torch.nn.CrossMapLRN2d(5), torch.nn.CrossMapLRN2d(4, k=2.0)])
+def test_memory_that_a_function_makes_and_sizes(fresh, function):
+    def f(x):
+        return function(x * 2) + 1
+
+    compiled = fresh.compile(f)
+    for k in range(3):
+        torch.manual_seed(k)
+        gradients_agree(compiled, f, torch.randn(2, 6, 5, 4, requires_grad=True))
+    info = framejit.cache_info(compiled)
+    assert (info["segments"], info["breaks"], info["recompiles"]) == (1, 0, 0)
+
+
+def test_memory_from_outside_that_a_function_sizes(fresh):
+    def f(x):
+        memory = x.new()
+        y = Given.apply(x, memory)
+        return y, memory + 1
+
+    compiled = fresh.compile(f)
+    for _ in range(2):
+        x = torch.randn(4, 5, requires_grad=True)
+        for got, expected in zip(compiled(x), f(x)):
+            assert got.equal(expected)

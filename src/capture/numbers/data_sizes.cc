@@ -67,19 +67,10 @@ void DataSizes::Apply(Call& call) {
   Make(call);
 }
 
-// Do numbers of the program alone decide the size of what a call of NumPy's gives? An item's size is decided by an
-// index that is an array.
-static bool NumbersDecide(Session& s, const Call& call) {
-  int tensors = 0;
-  EachTensor(call, [&](TraceId) { ++tensors; });
-  return (tensors > 1 || call.callee.last() != "__getitem__") && s.guessing().OfConstants(call);
-}
-
 void DataSizes::Make(Call& call) {
   const std::string_view last = call.callee.last();
   const bool torch = call.callee.framework() == Framework::kTorch, sized = call.callee.Has(kSizedByData);
-  const bool may = torch ? sized || last == "__getitem__" || last == "__setitem__" || last == "where"
-                         : sized && (!s_.libraries.torch || NumbersDecide(s_, call));
+  const bool may = torch ? sized || last == "__getitem__" || last == "__setitem__" || last == "where" : sized;
   if (!may || !s_.options().guesses || s_.in_custom || s_.vmap.open()) return s_.lowering().Apply(call);
   if (torch && AsIndices(call)) return;
   Lower(call);

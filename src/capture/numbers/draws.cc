@@ -129,7 +129,11 @@ void GeneratorStates::Restore() const {
 }
 
 PyObject* DrawProgram::Made::Call(const std::vector<Ref>& drawn) const {
-  if (of >= 0) return PyObject_CallMethod(drawn[of].get(), "item", nullptr);
+  if (of >= 0) {
+    Ref one(args.empty() ? Borrow(drawn[of].get()) : Ref(PyObject_GetItem(drawn[of].get(), args[0].get())));
+    if (one && function) return PyObject_CallOneArg(function.get(), one.get());
+    return one ? PyObject_CallMethod(one.get(), "item", nullptr) : nullptr;
+  }
   std::vector<PyObject*> raw;
   for (const Ref& a : args) raw.push_back(a.get());
   const Py_ssize_t keywords = kwnames ? PyTuple_GET_SIZE(kwnames.get()) : 0;
@@ -198,19 +202,54 @@ PyObject* DrawProgram::Draw(Session& s, PyObject* function, PyObject* const* arg
   if (!value && !PyErr_ExceptionMatches(PyExc_Exception)) return nullptr;  // KeyboardInterrupt
   if (!value) return PyErr_Clear(), s.Break(BreakId::kRandom, name);
   draws_.push_back(std::move(made));
+  // A number of NumPy's (`np.random.choice([1, 2])`) is the element of an array that is made of it.
+  const bool number = tensor::Classify(value.get()) == tensor::Class::kNumpyScalar && s.IsNumpyNumber(value.get());
+  if (number) {
+    static PyObject* const array = tensor::ResolveCallee("numpy.asarray");
+    if (!array || PyList_Append(values_.get(), value.get()) < 0) return nullptr;
+    Made held;
+    held.function = Borrow(array);
+    held.of = static_cast<int>(draws_.size()) - 1;
+    value = Ref(PyObject_CallOneArg(array, value.get()));
+    draws_.push_back(std::move(held));
+    if (!value) return nullptr;
+  }
   PyObject* seen = Seen(s, value.get(), name);
   if (seen && IsTensor(seen)) draws_.back().tensor = AsTensor(seen)->id;
-  return seen;
+  if (!number || !seen) return seen;
+  static const Callee item("numpy.ndarray.__getitem__");
+  Ref whole(seen), none(PyTuple_New(0));
+  PyObject* both[] = {seen, none.get()};
+  return none ? s.CallFramework(item, both, 2, nullptr) : nullptr;
 }
 
 PyObject* DrawProgram::ItemOf(Session& s, PyObject* array) {
-  const TraceId id = AsTensor(array)->id;
-  const auto draw = std::find_if(draws_.begin(), draws_.end(), [&](const Made& d) { return d.tensor == id; });
-  if (draw == draws_.end() || s.trace().tensors[id].mutated || s.later || s.in_custom || s.InLookup()) return nullptr;
+  TraceId id = AsTensor(array)->id;
   Made made;
+  const auto is_drawn = [&](const Made& d) { return d.tensor == id; };
+  auto draw = std::find_if(draws_.begin(), draws_.end(), is_drawn);
+  const auto& calls = s.trace().calls;
+  if (draw == draws_.end() && !draws_.empty()) {  // an element of what was drawn?
+    static const Callee item("numpy.ndarray.__getitem__");
+    const auto of = std::find_if(calls.rbegin(), calls.rend(), [&](const framejit::Call& c) {
+      return c.callee == item && c.results.size() == 1 && c.results[0] == id;
+    });
+    if (of == calls.rend() || !of->args[0].is(Arg::Kind::kTensor) || !s.meta(id).is_scalar) return nullptr;
+    const Arg& index = of->args[1];
+    if (index.is(Arg::Kind::kInt) && index.i.is_const())
+      made.args.emplace_back(PyLong_FromLongLong(index.i.value()));
+    else if (!index.is(Arg::Kind::kTuple) || !index.items.empty())
+      return nullptr;
+    id = of->args[0].t;
+    draw = std::find_if(draws_.begin(), draws_.end(), is_drawn);
+  }
+  if (draw == draws_.end() || s.trace().tensors[id].mutated || s.later || s.in_custom || s.InLookup()) return nullptr;
   made.of = static_cast<int>(draw - draws_.begin());
   SuspendScope off;
-  Ref value(PyObject_CallMethod(PyList_GET_ITEM(values_.get(), made.of), "item", nullptr));
+  std::vector<Ref> drawn;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(values_.get()); ++i)
+    drawn.push_back(Borrow(PyList_GET_ITEM(values_.get(), i)));
+  Ref value(made.Call(drawn));
   if (!value || !(PyFloat_CheckExact(value.get()) || PyLong_CheckExact(value.get()))) return PyErr_Clear(), nullptr;
   draws_.push_back(std::move(made));
   return Seen(s, value.get(), "item");

@@ -164,6 +164,17 @@ PyObject* Guessing::Value(TraceId t, bool truth, bool raises) {
   }
   if (raises && value.get() != Py_True) return nullptr;
   if (s_.depth == 0 && !raises && PyObject_IsTrue(value.get()) != expected) return nullptr;  // it is about to raise
+  if (s_.libraries.torch &&
+      s_.meta(t).framework == Framework::kNumpy) {  // a pair of graphs gives torch's tensors alone
+    static const Callee steps[] = {Callee("numpy.array"), callees::kFromNumpy, Callee("torch.Tensor.clone")};
+    Ref made(s_.NewProxy(t));
+    for (const Callee& step : steps) {
+      PyObject* one = made.get();
+      if (one) made = Ref(s_.CallFramework(step, &one, 1, nullptr));
+    }
+    if (!made) return nullptr;
+    t = AsTensor(made.get())->id;
+  }
   made_.push_back({t, Borrow(value.get()), std::move(code), where.second});
   return value.release();
 }

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <optional>
 
+#include "capture/callees.h"
 #include "capture/numbers/number_slots.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
@@ -129,10 +130,27 @@ PyObject* FloatBinary(char kind, PyObject* a, PyObject* b) {
   return s->SymFloatObject(op);
 }
 
+// A number of NumPy's beside torch's tensors: one that was drawn is found where the draws are, another one is what a
+// tensor of it holds. Null: it is none of these, or there was a Break.
+static Ref NumberIn(Session& s, PyObject* o) {
+  const TensorMeta m = s.meta(AsTensor(o)->id);
+  if (!m.is_scalar || !s.libraries.torch || !(m.dtype == DType::kFloat64 || m.dtype == DType::kInt64)) return {};
+  Ref drawn(s.draws.ItemOf(s, o));
+  if (drawn || s.broken() || PyErr_Occurred()) return drawn;
+  static const Callee array("numpy.array");
+  Ref held(s.CallFramework(array, &o, 1, nullptr));
+  PyObject* one = held.get();
+  return held ? Ref(s.CallFramework(callees::kFromNumpy, &one, 1, nullptr)) : Ref();
+}
+
 PyObject* FloatOf(PyObject* number) {
   if (IsSymFloat(number) || IsItemFloat(number)) return Py_NewRef(number);
   if (IsTensor(number)) {
     Session* s = AsTensor(number)->session;
+    if (s && s == Session::Current() && s->meta(AsTensor(number)->id).framework == Framework::kNumpy) {
+      Ref in(AsEver(*s, number, "__float__") ? NumberIn(*s, number) : Ref());
+      return in && PyFloat_CheckExact(in.get()) ? in.release() : in ? FloatOf(in.get()) : nullptr;
+    }
     return s && s == Session::Current() && AsEver(*s, number, "__float__") && !WarnsOfFloat(*s, number)
                ? NewItemFloat(*s, number)
                : nullptr;
@@ -156,7 +174,13 @@ PyObject* IntOf(PyObject* number) {
   if (!IsTensor(number)) return nullptr;
   Session* s = AsTensor(number)->session;
   if (!s || s != Session::Current() || !AsEver(*s, number, "__int__")) return nullptr;
-  const TensorMeta& m = s->meta(AsTensor(number)->id);
+  const TensorMeta m = s->meta(AsTensor(number)->id);
+  if (m.framework == Framework::kNumpy) {
+    Ref in(NumberIn(*s, number));
+    if (!in || PyLong_CheckExact(in.get())) return in.release();
+    PyObject* n = IntOf(in.get());
+    return n || !IsSymFloat(in.get()) || PyErr_Occurred() ? n : PyNumber_Long(in.get());  // of this value alone
+  }
   if (m.framework != Framework::kTorch || IsBool(m.dtype)) return nullptr;
   if (IsInteger(m.dtype)) return s->data_sizes().ItemOf(AsTensor(number)->id, false);
   Ref item(IsFloat(m.dtype) ? NewItemFloat(*s, number) : nullptr);
