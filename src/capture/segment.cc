@@ -500,8 +500,7 @@ Segment* CaptureAt(Compiled& compiled, CodeState& code, Place& place, FjFrame* f
   compiled.seconds += seconds;
   CaptureEvent(frame, seconds, c.instructions, c.segment.get(), reasons);
   if (c.segment && !c.segment->has_event) compiled.metered = false;
-  if (code.library && !compiled.fullgraph && diag::OptionOn("leave"))
-    NoteCapture(compiled, *code.library, c.segment ? c.segment->calls : 0);
+  if (code.library && !compiled.fullgraph && diag::OptionOn("leave")) NoteCapture(compiled, code, c.segment.get());
   PyCodeObject* co = fj_code(frame);
   std::vector<size_t> ends;
   for (diag::Break& reason : reasons) {

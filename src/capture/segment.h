@@ -247,6 +247,7 @@ struct Place {  // What is known of one offset of an instruction and one depth o
 struct CodeState {
   Ref code;
   std::shared_ptr<InstalledLibrary> library;  // null: not one that may be left to Python
+  int without_calls = 0;  // Captures of such code, while none has recorded a call of a framework; then -1.
   std::map<std::pair<int, int>, Place> places;
   bool hot = true;         // arguments map to slots one to one, so calls need no frame
   Place* entry = nullptr;  // The place right after RESUME, once it is known.

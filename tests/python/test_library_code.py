@@ -458,6 +458,7 @@ def ledger(tmp_path, monkeypatch):
         lines += [f"def step{i}(table, call):", "    sys._current_frames()", f"    table['n'] = table.get('n', 0) + {i}", f"    return step{i + 1}(table, call)"]
     lines += ["def step30(table, call):", "    sys._current_frames()", "    return call(table)"]
     lines += ["def scaled(x):", "    return (x.sin() * 2 + 1).relu()"]
+    lines += ["def known(made):", "    sys._current_frames()", "    return made in seen or made.training", "seen = {len}"]
     folder = tmp_path / "site-packages" / "ledger"
     folder.mkdir(parents=True)
     (folder / "__init__.py").write_text("\n".join(lines) + "\n")
@@ -490,6 +491,24 @@ def test_libraries_in_which_nothing_is_found_are_left_to_python(fresh, ledger):
     assert "code of ledger is left to Python" in " ".join(told.notes)
     ran = "\n".join(told.graphs)
     assert "cos" in ran and "relu" in ran  # what it calls back, and what gets tensors, is compiled
+
+
+def test_modules_that_each_call_makes_are_no_versions_of_such_a_library(fresh, ledger, capfd):
+    """What gets a module may be worth a graph, until a few captures of it have found none."""
+
+    def f(x):
+        ledger.step0({}, len)
+        for _ in range(20):
+            assert ledger.known(torch.nn.ReLU())
+        return x.relu()
+
+    compiled = fresh.compile(f, options={"leave": True})
+    x, captures = torch.randn(4), []
+    for _ in range(3):
+        torch.testing.assert_close(compiled(x), x.relu())
+        captures.append(compiled.cache_info()["captures"])
+    assert captures[-1] == captures[0], captures
+    assert "FJ0020" not in capfd.readouterr().err
 
 
 def test_the_head_of_a_loop_that_has_begun_is_no_break(fresh):
