@@ -554,7 +554,8 @@ class Policy : public frame::FramePolicy {
 
   // Is there a graph that ends where no version is right? In stretches of plain Python there is none.
   static bool HasCalls(const Compiled& compiled, const Place& place) {
-    return compiled.fullgraph || std::any_of(place.segments.begin(), place.segments.end(), [](auto& s) { return s->calls; });
+    return compiled.fullgraph ||
+           std::any_of(place.segments.begin(), place.segments.end(), [](auto& s) { return s->calls; });
   }
 
   // No entry matched, and the last one by these sizes. True: capture another version.

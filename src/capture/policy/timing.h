@@ -1,8 +1,8 @@
 // Is a compiled function faster than the plain one? Both are timed on calls that are made anyway: some of the first
 // ones run as written. What is not faster compiled is left to Python, for arguments of that size, until it is
 // measured again. Nothing is measured where a call's own time says little (graphs on GPUs, graphs whose form is not
-// settled) and with the option `leave` off. Where the result leads to a backward pass, which is compiled, too, what that
-// may save counts for the compiled call: kBackward times the time in its graphs that have such a pass.
+// settled) and with the option `leave` off. Where the result leads to a backward pass, which is compiled, too, what
+// that may save counts for the compiled call: kBackward times the time in its graphs that have such a pass.
 #pragma once
 
 #include <array>
