@@ -300,9 +300,8 @@ int CaptureSemantics::SetItem(PyObject* o, PyObject* key, PyObject* value) {
   if (IsTensor(o)) return value ? PyObject_SetItem(o, key, value) : PyObject_DelItem(o, key);
   s_.NoteType(Py_TYPE(o));
   if (s_.IsOutside(o)) {
-    static PyObject *const setitem_name = PyUnicode_InternFromString("__setitem__"), *const delitem_name =
-                                                                                         PyUnicode_InternFromString(
-                                                                                             "__delitem__");
+    static PyObject* const setitem_name = PyUnicode_InternFromString("__setitem__");
+    static PyObject* const delitem_name = PyUnicode_InternFromString("__delitem__");
     PyObject* d = _PyType_Lookup(Py_TYPE(o), value ? setitem_name : delitem_name);
     if (IsPlainDict(o) && ComparesAsItIs(key) && (value || s_.GuardsKey(o, key))) {
       if (!value) {

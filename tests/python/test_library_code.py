@@ -539,6 +539,35 @@ def test_arrays_that_are_asked_without_running_their_code(fresh):
     assert info["breaks"] == 0 and len(compiled.graphs) >= 2, info
 
 
+def test_signatures_are_bound_in_the_graph(fresh):
+    """What a mappingproxy is a view of may be an OrderedDict."""
+    import inspect
+    import types
+
+    def target(a, b=2, *c, d=3):
+        pass
+
+    signature = inspect.signature(target)
+    view = types.MappingProxyType(collections.OrderedDict(a=1, b=2))
+    behind = {}
+    weights = types.MappingProxyType(behind)
+
+    def f(x, k):
+        bound = signature.bind(x, d=k)
+        bound.apply_defaults()
+        x = bound.arguments["a"] * bound.arguments["d"] + bound.arguments["b"]
+        for name, value in view.items():
+            x = x * value + len(name)
+        return x * weights.get("w", 1)
+
+    compiled = fresh.compile(f)
+    for k in (2, 2, 5, 3):
+        behind["w"] = k % 3
+        x = torch.randn(4)
+        torch.testing.assert_close(compiled(x, k), f(x, k))
+    assert compiled.cache_info()["breaks"] == 0 and compiled.graphs
+
+
 def test_modules_that_each_call_makes_are_no_versions_of_such_a_library(fresh, ledger, capfd):
     """What gets a module may be worth a graph, until a few captures of it have found none."""
 
