@@ -568,6 +568,40 @@ def test_signatures_are_bound_in_the_graph(fresh):
     assert compiled.cache_info()["breaks"] == 0 and compiled.graphs
 
 
+def test_slots_of_objects_that_are_dicts(fresh):
+    """As frozendict keeps its hash: the slot is written at the exit, and no item."""
+
+    class Frozen(dict):
+        __slots__ = ("_hash", "count")
+
+        def __hash__(self):
+            try:
+                return self._hash
+            except AttributeError:
+                object.__setattr__(self, "_hash", sum(map(hash, self.items())))
+                return self._hash
+
+    def f(x, d):
+        d.count = d["a"] + 2
+        return x * 2 + d.count, d["b"], d.get("count", 5)
+
+    def hashed(x, d):
+        return x + hash(d) % 7, sorted(d)
+
+    x = torch.ones(2)
+    for function, whole in ((f, True), (hashed, False)):
+        compiled = fresh.compile(function)
+        for names in ("ab", "ab", "abc", "ab"):
+            ours, plain = Frozen.fromkeys(names, 1), Frozen.fromkeys(names, 1)
+            for _ in range(2):
+                got, expected = compiled(x, ours), function(x, plain)
+                torch.testing.assert_close(got[0], expected[0])
+                assert got[1:] == expected[1:]
+                assert list(ours.items()) == list(plain.items())
+                assert [getattr(ours, s, None) for s in Frozen.__slots__] == [getattr(plain, s, None) for s in Frozen.__slots__]
+        assert compiled.graphs and (not whole or compiled.cache_info()["breaks"] == 0)
+
+
 def test_modules_that_each_call_makes_are_no_versions_of_such_a_library(fresh, ledger, capfd):
     """What gets a module may be worth a graph, until a few captures of it have found none."""
 
