@@ -192,8 +192,7 @@ void Timing::Ended(Compiled& compiled, const Turn& turn, PyObject* result) {
   // Fresh pages cost more than most kernels do, until there are as many as the program keeps results.
   constexpr int kMaps = 8;
   if (runtime::ArenaPool::Get().mapped() != turn.mapped && ++c->maps < kMaps) return;
-  if (backward) seconds -= kBackward * (in_gradients - turn.in_gradients);
-  if (seconds <= 0) {
+  if (backward && (seconds -= kBackward * (in_gradients - turn.in_gradients)) <= 0) {
     c->state = State::kKept;
     --measuring_;
     return;
