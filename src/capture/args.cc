@@ -63,7 +63,18 @@ std::optional<bool> ArgReader::Number(PyObject* o, Arg* out) {
   return true;
 }
 
+// numpy._CopyMode, a class of Python's, says what True, False and, since NumPy 2.0, None say.
+static PyObject* AsCopyMode(PyObject* o) {
+  if (strcmp(Py_TYPE(o)->tp_name, "_CopyMode")) return nullptr;
+  static auto* modes = new tensor::Named("numpy._CopyMode");
+  if (modes->Get() != reinterpret_cast<PyObject*>(Py_TYPE(o))) return nullptr;
+  Ref value(PyObject_GetAttrString(o, "_value_"));
+  if (!value) return PyErr_Clear(), nullptr;
+  return PyBool_Check(value.get()) ? value.get() : Py_None;
+}
+
 std::optional<bool> ArgReader::Description(PyObject* o, Arg* out) {
+  if (PyObject* mode = AsCopyMode(o)) return s_.Pin(o) && Read(mode, out);
   if (auto d = tensor::DTypeOf(o)) return SetText(out, Arg::Kind::kDType, NameOfDType(*d));
   if (PyType_Check(o)) {
     const char* text = o == (PyObject*)&PyFloat_Type  ? "float64"

@@ -532,7 +532,7 @@ PyObject* CaptureSemantics::LoadAttr(PyObject* o, PyObject* name) {
   if (const Source* source = AsksMapping(o, name) && s_.IsOutside(o) ? s_.SourceOf(o) : nullptr) {
     static PyObject* const behind = PyCFunction_New(&mapping_behind, nullptr);
     Ref mapping(MappingBehind(nullptr, o));
-    if (PyDict_CheckExact(mapping.get())) {  // its methods are the dict's
+    if (PyDict_CheckExact(mapping.get()) || PyODict_CheckExact(mapping.get())) {  // its methods are the mapping's
       Ref seen(s_.FromOutside(mapping.get(), s_.guards().Child(SourceKind::kMember, source, 0, behind)));
       return seen ? LoadAttr(seen.get(), name) : nullptr;
     }

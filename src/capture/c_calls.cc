@@ -131,7 +131,7 @@ static bool InCachedProperty() {
 
 bool CCall::AnsweredByObject() {
   if (owner_ == &PyBaseObject_Type && !strcmp(name_, "__getattribute__") && nargs_ == 2)
-    return Done(sem_.GenericGetAttr(args_[0], args_[1]));
+    return Done(IsTensor(args_[0]) ? sem_.LoadAttr(args_[0], args_[1]) : sem_.GenericGetAttr(args_[0], args_[1]));
   if (owner_ == &PyBaseObject_Type && !strcmp(name_, "__setattr__") && nargs_ == 3) {
     if (sem_.GenericSetAttr(args_[0], args_[1], args_[2]) < 0) return Done(nullptr);
     return Done(Py_NewRef(Py_None));
@@ -150,11 +150,12 @@ bool CCall::AnsweredByObject() {
       PyDescr_TYPE(args_[0]) == &PyType_Type) {  // type.__dict__["__mro__"].__get__(cls)
     PyObject* of = args_[1];
     if (PyType_Check(of)) return Done(sem_.ClassFact(reinterpret_cast<PyTypeObject*>(of), PyDescr_NAME(args_[0])));
-    const bool stands =
-        IsTensor(of) || IsSymInt(of) || IsSymFloat(of) || IsItemFloat(of) || IsUnseen(of) || IsUnreadText(of);
-    if (of != Py_None && !stands && nargs_ == total_) {  // It raises, whatever is in an object that is no class.
-      s_.NoteType(Py_TYPE(of));
-      return Done(PyObject_Vectorcall(callable_, args_, nargs_, nullptr));
+    if (of != Py_None && nargs_ == total_) {  // It raises, whatever is in an object that is no class.
+      Ref type(sem_.CallType(&PyType_Type, &of, 1, nullptr));
+      if (type)
+        PyErr_Format(PyExc_TypeError, "descriptor '%U' for 'type' objects doesn't apply to a '%.100s' object",
+                     PyDescr_NAME(args_[0]), reinterpret_cast<PyTypeObject*>(type.get())->tp_name);
+      return Done(nullptr);
     }
   }
   if (!strcmp(owner_->tp_name, "_thread.RLock") && InCachedProperty()) {

@@ -112,7 +112,8 @@ void GuardDrops(Session& s, const Reads& reads) {
     if (const Source* source = s.SourceOf(container)) GuardDrop(s.guards(), source, key);
   };
   for (auto& st : s.pending().stores()) {
-    PyObject* old = PyDict_Check(st.dict.get()) ? PyDict_GetItemWithError(st.dict.get(), st.key.get()) : nullptr;
+    const bool item = PyDict_Check(st.dict.get()) && !IsSlotOf(st.dict.get(), st.key.get());
+    PyObject* old = item ? PyDict_GetItemWithError(st.dict.get(), st.key.get()) : nullptr;
     if (!known(st.dict.get(), st.key.get(), old)) guard(st.dict.get(), st.key.get());
   }
   for (auto& c : s.pending().cells())
@@ -148,7 +149,7 @@ void Session::SeparateWrites() {
   };
   for (auto& st : pending_.stores()) {
     if (PyType_Check(st.dict.get())) continue;  // What is read of a class is guarded by its version.
-    const bool dict = PyDict_Check(st.dict.get());
+    const bool dict = PyDict_Check(st.dict.get()) && !IsSlotOf(st.dict.get(), st.key.get());
     for (auto& r : reads_)
       if (dict ? PyDict_Check(r.container) && (!r.key || same(r.key, st.key.get())) : r.key == st.key.get())
         apart(st.dict.get(), r.container, r.source, r.typed);
@@ -478,6 +479,7 @@ void Session::NoteViewed(PyObject* const* given, Py_ssize_t n, PyObject* made) {
 
 int Session::WriteDictItem(PyObject* dict, PyObject* key, PyObject* value) {
   if (InLookup()) return Break(BreakId::kSideEffect, "a dict is written to while objects are looked up"), -1;
+  if (IsSlotOf(dict, key)) return Break(BreakId::kSideEffect, "a slot of a dict's class as its key"), -1;
   Origin* g = Find(dict);
   PyObject* real = PyDict_GetItemWithError(dict, key);
   if (!real && PyErr_Occurred()) return -1;

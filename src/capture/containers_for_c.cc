@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "capture/containers.h"
+#include "capture/drops.h"
 #include "capture/identity.h"
 #include "capture/proxy.h"
 #include "capture/session.h"
@@ -152,7 +153,8 @@ PyObject* Session::PendingForC(PyObject* o, bool asked_nothing) {
     if (!x || SetIn(copy.get(), k, x) < 0) return nullptr;
   }
   for (auto& st : pending_.stores())
-    if (st.dict.get() == o && SetIn(copy.get(), st.key.get(), st.value.get()) < 0) return nullptr;
+    if (st.dict.get() == o && !IsSlotOf(o, st.key.get()) && SetIn(copy.get(), st.key.get(), st.value.get()) < 0)
+      return nullptr;
   PyObject* r = MarkFresh(copy.get());
   keep_.push_back(std::move(copy));
   return Find(o)->shadow = r;

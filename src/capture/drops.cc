@@ -85,6 +85,10 @@ bool HasDestructor(PyObject* o) {
   return Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE && _PyType_Lookup(Py_TYPE(o), del);
 }
 
+bool IsSlotOf(PyObject* o, PyObject* key) {
+  return key && Py_IS_TYPE(key, &PyMemberDescr_Type) && PyType_IsSubtype(Py_TYPE(o), PyDescr_TYPE(key));
+}
+
 bool DropsQuietly(PyObject* o) {
   Walk walk;
   if (o) Look(o, &walk);
@@ -99,7 +103,7 @@ bool FrameDropsQuietly(PyObject* o) {
 
 bool DropsQuietly(PyObject* container, PyObject* key) {
   PyObject* dict = PyType_Check(container) ? guard::TypeDict(reinterpret_cast<PyTypeObject*>(container)) : container;
-  if (PyDict_Check(dict)) {
+  if (PyDict_Check(dict) && !IsSlotOf(dict, key)) {
     if (PyObject* old = PyDict_GetItemWithError(dict, key)) return DropsQuietly(old);
     return PyErr_Clear(), true;
   }

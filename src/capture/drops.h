@@ -16,6 +16,8 @@ class Session;
 inline constexpr const char kSeenToDie[] = "a write that drops an object whose end is seen";
 
 bool HasDestructor(PyObject* o);
+// Is the key, of a write to this object, a slot of its class? It may be a dict, too.
+bool IsSlotOf(PyObject* o, PyObject* key);
 // Does nobody see that a container lets go of this object, nor of what it alone holds: no destructor, no callback?
 bool DropsQuietly(PyObject* o);
 // Of an item of a dict, an attribute of a class, a slot (by its descriptor), a variable, or (a null key) of all items

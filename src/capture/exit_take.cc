@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "capture/containers.h"
+#include "capture/drops.h"
 #include "capture/exit.h"
 
 namespace framejit::capture {
@@ -69,9 +70,10 @@ bool Exit::Effects(const std::vector<Ref>& values, bool late) {
     if (IsLate(st) != late) continue;
     PyObject* d = values[st.dict].get();
     PyObject *key = values[st.key].get(), *value = st.value < 0 ? nullptr : values[st.value].get();
-    const int bad = PyType_Check(d)    ? PyObject_SetAttr(d, key, value)
-                    : !PyDict_Check(d) ? Py_TYPE(key)->tp_descr_set(key, d, value)
-                                       : SetIn(d, key, value);
+    const bool item = PyDict_Check(d) && !IsSlotOf(d, key);
+    const int bad = PyType_Check(d) ? PyObject_SetAttr(d, key, value)
+                    : item          ? SetIn(d, key, value)
+                                    : Py_TYPE(key)->tp_descr_set(key, d, value);
     if (bad < 0) return false;
   }
   for (Call& c : calls) {

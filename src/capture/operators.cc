@@ -300,9 +300,8 @@ int CaptureSemantics::SetItem(PyObject* o, PyObject* key, PyObject* value) {
   if (IsTensor(o)) return value ? PyObject_SetItem(o, key, value) : PyObject_DelItem(o, key);
   s_.NoteType(Py_TYPE(o));
   if (s_.IsOutside(o)) {
-    static PyObject *const setitem_name = PyUnicode_InternFromString("__setitem__"), *const delitem_name =
-                                                                                         PyUnicode_InternFromString(
-                                                                                             "__delitem__");
+    static PyObject* const setitem_name = PyUnicode_InternFromString("__setitem__");
+    static PyObject* const delitem_name = PyUnicode_InternFromString("__delitem__");
     PyObject* d = _PyType_Lookup(Py_TYPE(o), value ? setitem_name : delitem_name);
     if (IsPlainDict(o) && ComparesAsItIs(key) && (value || s_.GuardsKey(o, key))) {
       if (!value) {
@@ -566,9 +565,13 @@ PyObject* CaptureSemantics::BuildString(PyObject* const* parts, Py_ssize_t n) {
   RESOLVE_INT(x); \
   if (s_.IsOutside(x)) return s_.Break(BreakId::kSideEffect, "a container that was begun before this graph"), -1
 
+// A comprehension in whose round the capture begins: what it adds waits as other writes do.
 int CaptureSemantics::ListAppend(PyObject* list, PyObject* v) {
-  TARGET(list);
+  RESOLVE_INT(list);
   RESOLVE_INT(v);
+  PyObject* const args[] = {list, v};
+  if (s_.IsOutside(list) && s_.Defer(&PyList_Type, "append", args, 2)) return 0;
+  TARGET(list);
   return PyList_Append(list, v);
 }
 // Gives each item to `add`. It is -1 after a Break or an exception.
@@ -586,8 +589,11 @@ int CaptureSemantics::ListExtend(PyObject* list, PyObject* iterable) {
   return ForEach(*this, iterable, [&](PyObject* x) { return PyList_Append(list, x) == 0; });
 }
 int CaptureSemantics::SetAdd(PyObject* set, PyObject* v) {
-  TARGET(set);
+  RESOLVE_INT(set);
   RESOLVE_INT(v);
+  PyObject* const args[] = {set, v};
+  if (s_.IsOutside(set) && s_.Defer(&PySet_Type, "add", args, 2)) return 0;
+  TARGET(set);
   return s_.Pin(v) ? PySet_Add(set, v) : -1;
 }
 int CaptureSemantics::SetUpdate(PyObject* set, PyObject* iterable) {
@@ -600,9 +606,11 @@ int CaptureSemantics::SetUpdate(PyObject* set, PyObject* iterable) {
   return iterable ? frame::Semantics::SetUpdate(set, iterable) : -1;
 }
 int CaptureSemantics::MapAdd(PyObject* dict, PyObject* k, PyObject* v) {
-  TARGET(dict);
+  RESOLVE_INT(dict);
   RESOLVE_INT(k);
   RESOLVE_INT(v);
+  if (s_.IsOutside(dict) && PyDict_CheckExact(dict)) return SetItem(dict, k, v);
+  TARGET(dict);
   return s_.Pin(k) ? PyDict_SetItem(dict, k, v) : -1;
 }
 int CaptureSemantics::DictUpdate(PyObject* dict, PyObject* other) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "capture/drops.h"
 #include "capture/session.h"
 #include "guard/versions.h"
 
@@ -21,7 +22,7 @@ bool PendingEffects::MayDrop() const {
          std::any_of(stores_.begin(), stores_.end(), [](const PendingStore& st) {
            PyObject* dict = st.dict.get();
            if (PyType_Check(dict)) dict = guard::TypeDict(reinterpret_cast<PyTypeObject*>(dict));
-           if (!dict || !PyDict_Check(dict)) return true;
+           if (!dict || !PyDict_Check(dict) || IsSlotOf(dict, st.key.get())) return true;
            PyObject* old = PyDict_GetItemWithError(dict, st.key.get());
            if (!old) PyErr_Clear();
            return old && !IsPrimitive(old);

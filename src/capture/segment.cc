@@ -432,6 +432,33 @@ static bool IsRefusal(Compiled& compiled, Place& place, Captured& c) {
   return true;
 }
 
+// Remembers the breaks of a capture, and where they stopped it.
+static std::vector<size_t> Remembered(Compiled& compiled, CodeState& code, FjFrame* frame, const Captured& c,
+                                      std::vector<diag::Break>& reasons, const std::vector<int>& stopped) {
+  PyCodeObject* co = fj_code(frame);
+  std::vector<size_t> ends;
+  for (size_t k = 0; k < reasons.size(); ++k) {
+    diag::Break& reason = reasons[k];
+    compiled.imports |= IsFirstImport(reason);
+    // An instruction that ended an earlier capture has its break: what the earlier one made, this one finds outside.
+    const auto before = code.stopped.lower_bound({stopped[k], 0});
+    if (stopped[k] == fj_next(frame) && before != code.stopped.end() && before->first == stopped[k]) {
+      compiled.met.resize(compiled.breaks.size());
+      compiled.met[ends.emplace_back(before->second)] = true;
+      continue;
+    }
+    if (c.segment && c.worthwhile && reason.function == PyUnicode_AsUTF8(co->co_qualname))
+      reason.first_line = PyCode_Addr2Line(co, 2 * fj_next(frame));
+    const size_t known = compiled.breaks.size();
+    const size_t i = ends.emplace_back(RememberBreak(compiled, reason));
+    if (!code.library || (c.segment && c.segment->calls))
+      compiled.before_calls.erase(i);
+    else if (i == known)
+      compiled.before_calls.emplace(i, code.library);
+  }
+  return ends;
+}
+
 Segment* CaptureAt(Compiled& compiled, CodeState& code, Place& place, FjFrame* frame) {
   const Meter::Pause pause;
   double start = Now();
@@ -500,16 +527,9 @@ Segment* CaptureAt(Compiled& compiled, CodeState& code, Place& place, FjFrame* f
   compiled.seconds += seconds;
   CaptureEvent(frame, seconds, c.instructions, c.segment.get(), reasons);
   if (c.segment && !c.segment->has_event) compiled.metered = false;
-  if (code.library && !compiled.fullgraph && diag::OptionOn("leave"))
-    NoteCapture(compiled, *code.library, c.segment ? c.segment->calls : 0);
+  if (code.library && !compiled.fullgraph && diag::OptionOn("leave")) NoteCapture(compiled, code, c.segment.get());
+  std::vector<size_t> ends = Remembered(compiled, code, frame, c, reasons, stopped);
   PyCodeObject* co = fj_code(frame);
-  std::vector<size_t> ends;
-  for (diag::Break& reason : reasons) {
-    compiled.imports |= IsFirstImport(reason);
-    if (c.segment && c.worthwhile && reason.function == PyUnicode_AsUTF8(co->co_qualname))
-      reason.first_line = PyCode_Addr2Line(co, 2 * fj_next(frame));
-    ends.push_back(RememberBreak(compiled, reason));
-  }
   if (!c.segment || (!reasons.empty() && !c.worthwhile))
     for (size_t i = 0; i < ends.size(); ++i) code.stopped.emplace(stopped[i], ends[i]);
   if (PyErr_Occurred()) return nullptr;

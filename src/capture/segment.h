@@ -61,7 +61,14 @@ struct Compiled : std::enable_shared_from_this<Compiled> {
   CodeIn last_code;
   CodeState* last_state = nullptr;
   int64_t captures = 0, recompiles = 0, graph_count = 0, op_count = 0;
-  std::vector<diag::Break> breaks;                        // One for each place, in the order in which they first came.
+  std::vector<diag::Break> breaks;  // One for each place, in the order in which they first came.
+  // Of these, in whose code those are that captures of a library came to before any call for graphs. Once the library
+  // is known to have none, no graph ends at them.
+  std::map<size_t, std::shared_ptr<InstalledLibrary>> before_calls;
+  bool EndsGraph(size_t i) const {
+    const auto at = before_calls.find(i);
+    return at == before_calls.end() || !at->second->barren() || at->second->calls;
+  }
   std::vector<bool> met;                                  // Which of these the call that is explained has met.
   std::vector<std::shared_ptr<const ShownGraph>> graphs;  // All graphs that were compiled.
   std::vector<Ref> as_they_are;                           // Backward functions that cannot be captured.
@@ -247,6 +254,7 @@ struct Place {  // What is known of one offset of an instruction and one depth o
 struct CodeState {
   Ref code;
   std::shared_ptr<InstalledLibrary> library;  // null: not one that may be left to Python
+  int without_calls = 0;  // Captures of such code, while none has recorded a call of a framework; then -1.
   std::map<std::pair<int, int>, Place> places;
   bool hot = true;         // arguments map to slots one to one, so calls need no frame
   Place* entry = nullptr;  // The place right after RESUME, once it is known.

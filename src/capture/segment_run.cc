@@ -9,9 +9,11 @@
 
 #include "capture/events.h"
 #include "capture/meter.h"
+#include "capture/now.h"
 #include "capture/operator_runs.h"
 #include "capture/outcomes.h"
 #include "capture/override.h"
+#include "capture/policy/timing.h"
 #include "capture/segment.h"
 #include "diag/diag.h"
 #include "diag/no_kernel.h"
@@ -138,7 +140,10 @@ RunEnd Segment::RunChecked(PyObject* const* inputs, int64_t* symbols, PyObject**
   std::optional<Meter::Pause> pause;
   if (has_event && Meter::alive) [[unlikely]]
     pause.emplace();
+  const double timed_from = Timing::timed && graph_runner && trace_runner ? Now() : 0;
   const RunEnd end = check ? RunChecked(inputs, symbols, out) : RunOnce(inputs, symbols, out);
+  if (timed_from) [[unlikely]]
+    Timing::in_gradients += Now() - timed_from;
   if (end == RunEnd::kOk) {
     failures = 0;
     outcomes->Add(by);

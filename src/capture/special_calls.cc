@@ -5,6 +5,7 @@
 
 #include "capture/builtins.h"
 #include "capture/containers.h"
+#include "capture/drops.h"
 #include "capture/modes.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
@@ -269,7 +270,7 @@ static bool StaysThere(Session& s, const Source* at) {
   if (!pending.calls().empty() || !pending.cells().empty() || !pending.lists().empty()) return false;
   return std::all_of(pending.stores().begin(), pending.stores().end(), [&](const PendingStore& st) {
     PyObject* dict = st.dict.get();
-    const Source* source = PyDict_Check(dict) ? s.SourceOf(dict) : nullptr;
+    const Source* source = PyDict_Check(dict) && !IsSlotOf(dict, st.key.get()) ? s.SourceOf(dict) : nullptr;
     PyObject* old = source ? PyDict_GetItemWithError(dict, st.key.get()) : nullptr;
     if (!old) return PyErr_Clear(), source != nullptr;
     if (IsPrimitive(old)) return true;

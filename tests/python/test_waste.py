@@ -277,8 +277,7 @@ def two_processes():
 
 @pytest.mark.parametrize("several", [False, True])
 def test_steps_that_hold_their_backward_pass_are_left_to_python(fresh, several):
-    """Torn by hooks and clocks: slower than as written, in which gradients are no obstacle to measuring; a result that leads to a backward
-    pass is one, and so are processes that must do the same."""
+    """Torn by hooks and clocks: slower than as written, in which gradients are no obstacle to measuring; processes that must do the same are."""
     net = torch.nn.Linear(4, 2)
 
     def torn(x):
@@ -308,7 +307,31 @@ def test_steps_that_hold_their_backward_pass_are_left_to_python(fresh, several):
     with two_processes() if several else contextlib.nullcontext():
         measured, not_measured = runs(step, True), runs(step, False)
     assert 0 < measured <= not_measured and (measured == not_measured) == several  # at least its samples were made as written
-    assert runs(torn, True) == runs(torn, False)
+
+
+@pytest.mark.clock
+def test_what_a_backward_pass_may_save_counts(fresh):
+    """A result leads to a backward pass: only the time outside of graphs with gradients speaks against them."""
+    net = torch.nn.Linear(300, 300)
+
+    def whole(x):
+        return net(net(x).tanh()).square().mean()
+
+    def torn(x):
+        words = [str(i) for i in range(40)]
+        for word in words:
+            time.sleep(0)
+            words.sort(key=len)
+        return x.sum() * net.bias[0]
+
+    x = torch.randn(300, 300)
+    for f, left in ((whole, False), (torn, True)):
+        compiled = fresh.compile(f, options={"leave": True})
+        for _ in range(60):
+            torch.testing.assert_close(compiled(x), f(x))
+        assert ("not faster than Python: left to it" in compiled.cache_info()["notes"]) == left
+        if not left:  # nor is it run as written to find that out
+            assert compiled.cache_info()["outcomes"]["run"].get("python", 0) == 0
 
 
 @pytest.mark.clock

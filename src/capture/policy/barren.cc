@@ -19,10 +19,13 @@ std::shared_ptr<InstalledLibrary> InstalledLibraries::Of(PyCodeObject* code, PyC
   return library;
 }
 
-void NoteCapture(Compiled& compiled, InstalledLibrary& library, size_t calls) {
+void NoteCapture(Compiled& compiled, CodeState& code, const Segment* made) {
+  InstalledLibrary& library = *code.library;
   const bool before = library.barren();
   ++library.captures;
-  library.calls += static_cast<int64_t>(calls);
+  if (made) library.calls += made->calls;
+  if (made && made->calls) code.without_calls = -1;
+  if (code.without_calls >= 0) ++code.without_calls;
   if (before || !library.barren()) return;
   compiled.notes.push_back("code of " + library.name +
                            " is left to Python where it gets no tensors: " + std::to_string(library.captures) +
@@ -30,7 +33,7 @@ void NoteCapture(Compiled& compiled, InstalledLibrary& library, size_t calls) {
   diag::Log(diag::Channel::perf_, compiled.notes.back());
 }
 
-bool TakesTensors(FjFrame* frame) {
+static bool TakesTensors(FjFrame* frame) {
   const PyCodeObject* code = fj_code(frame);
   const int n = code->co_argcount + code->co_kwonlyargcount;
   PyTypeObject* module = tensor::ModuleType();
@@ -42,6 +45,11 @@ bool TakesTensors(FjFrame* frame) {
     if (module && PyObject_TypeCheck(o, module)) return true;
   }
   return false;
+}
+
+bool IsBarren(const CodeState& code, FjFrame* frame) {
+  constexpr int kWithoutCalls = 4;
+  return code.library && code.library->barren() && (code.without_calls >= kWithoutCalls || !TakesTensors(frame));
 }
 
 }  // namespace framejit::capture

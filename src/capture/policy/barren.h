@@ -12,7 +12,9 @@
 
 namespace framejit::capture {
 
+struct CodeState;
 struct Compiled;
+struct Segment;
 
 // A package or module that was installed: captures that began in its code, and the framework's calls in them.
 struct InstalledLibrary {
@@ -32,10 +34,11 @@ class InstalledLibraries {  // Those that one compiled function has met.
   std::unordered_map<std::string, std::shared_ptr<InstalledLibrary>> known_;
 };
 
-// A capture that began in code of this library recorded so many calls. Once it is found barren, the function's notes
-// say so.
-void NoteCapture(Compiled& compiled, InstalledLibrary& library, size_t calls);
-// Is one of the frame's arguments a tensor or a module of torch's? Such a call may be worth a graph in any library.
-bool TakesTensors(FjFrame* frame);
+// A capture that began in this code of a library made that segment, or none. Once the library is found barren, the
+// function's notes say so.
+void NoteCapture(Compiled& compiled, CodeState& code, const Segment* made);
+// Is this frame of such code left to Python? A call that gets a tensor or a module of torch's may be worth a graph in
+// any library, until some captures of the code have found none.
+bool IsBarren(const CodeState& code, FjFrame* frame);
 
 }  // namespace framejit::capture

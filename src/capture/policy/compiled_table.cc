@@ -91,6 +91,7 @@ void ResetCompiled(Compiled& c) {
   PythonEvents(c);
   DropSegments(c);
   c.breaks.clear();
+  c.before_calls.clear();
   c.met.clear();
   c.notes.clear();
   c.libraries = {};

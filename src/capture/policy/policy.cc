@@ -71,17 +71,19 @@ class Policy : public frame::FramePolicy {
       return true;
     }
     if (active->fullgraph && active->AwaitsImports()) return false;  // this call imports, the next one is compiled
+    CodeState& c = StateOf(*active, CodeOf(frame));
+    const bool root = active->root_code.get() == reinterpret_cast<PyObject*>(fj_code(frame));
+    const bool plain = c.skip || IsBarren(c, frame);
+    if (plain && !root && !c.instead && !active->fullgraph) return false;  // most frames that a call runs in a library
     if (!tensor::CaptureObstacle().empty()) {  // for all of this frame: what it is called under does not end in it
-      if (active->fullgraph || !StateOf(*active, CodeOf(frame)).skip) RememberObstacle(*active, frame);
+      if (active->fullgraph || !c.skip) RememberObstacle(*active, frame);
       return active->fullgraph;
     }
-    const bool root = active->root_code.get() == reinterpret_cast<PyObject*>(fj_code(frame));
     if (IsDisabled(fj_function(frame))) {  // of another one the break of its caller tells
       if (root) RememberDisabled(*active, frame);
       return root && active->fullgraph;
     }
-    CodeState& c = StateOf(*active, CodeOf(frame));
-    const bool wanted = !c.skip && !(c.idle && Idle(c)) && !(IsBarren(c) && !TakesTensors(frame));
+    const bool wanted = !plain && !(c.idle && Idle(c));
     if (!wanted && root) active->outcomes->Add(diag::RunBy::kPython);
     return wanted || c.instead;
   }
@@ -247,8 +249,6 @@ class Policy : public frame::FramePolicy {
     tensor::CalleeOf(Py_None);
     tensor::CaptureObstacle();
   }
-
-  static bool IsBarren(const CodeState& c) { return c.library && c.library->barren(); }
 
   using Sizes = std::vector<std::pair<int, int>>;  // what GuardSet::DynamicCandidates answers
   static bool Emptied(const Sizes& sizes) { return !sizes.empty() && sizes[0].first < 0; }
@@ -552,6 +552,12 @@ class Policy : public frame::FramePolicy {
     }
   }
 
+  // Is there a graph that ends where no version is right? In stretches of plain Python there is none.
+  static bool HasCalls(const Compiled& compiled, const Place& place) {
+    return compiled.fullgraph ||
+           std::any_of(place.segments.begin(), place.segments.end(), [](auto& s) { return s->calls; });
+  }
+
   // No entry matched, and the last one by these sizes. True: capture another version.
   static bool Missed(Compiled& compiled, Place& place, FjFrame* frame, const Sizes& differ) {
     if (stance == Stance::kEagerOnRecompile) return false;
@@ -575,6 +581,7 @@ class Policy : public frame::FramePolicy {
     for (auto [input, dim] : differ)
       if (input >= 0 && input < last.num_tensor_inputs)
         found.emplace_back(last.guards->InputName(input, fj_code(frame)->co_localsplusnames), dim);
+    const bool graphs = HasCalls(compiled, place);
     DropDead(place);
     // A version that has died after few runs was for objects of one call: the next will be, too.
     constexpr size_t kWaste = 4;
@@ -582,7 +589,7 @@ class Policy : public frame::FramePolicy {
                  have = place.segments.size() + kWaste * place.wasted;
     const bool looped = ProgressOf(frame).looped && !compiled.fullgraph;
     if (have >= (looped ? std::min(most, kLoopVersions) : most)) {
-      if (!place.give_up && have >= most) {
+      if (!place.give_up && have >= most && graphs) {
         diag::Break b = BreakHere(frame, diag::BreakId::kLimit, why);
         b.line = fj_code(frame)->co_firstlineno;
         diag::Warn(diag::Render(b));

@@ -22,6 +22,8 @@ constexpr size_t kClasses = 16;
 // Calls until arguments are looked at again where all that was seen is kept, and until it is asked again whether there
 // is anything to measure.
 constexpr long kRest = 32, kAsk = 512;
+// A backward pass takes some twice as long as the forward pass, and a compiled one may be three times as fast.
+constexpr double kBackward = 4;
 constexpr double kLong = 20e-3;  // seconds of a call that is measured a few times only
 
 // Of the time since the first one, calls in frames may cost this share where they find nothing. Each of the first two,
@@ -156,23 +158,22 @@ Timing::Turn Timing::Choose(Compiled& compiled, PyObject* const* args, Py_ssize_
     turn.before = Now();
     turn.waited = Waited();
   }
+  ++timed;
+  turn.in_gradients = in_gradients;
   turn.start = Now();
   return turn;
 }
 
 void Timing::Ended(Compiled& compiled, const Turn& turn, PyObject* result) {
   double seconds = Now() - turn.start;
+  --timed;
   if (turn.waited >= 0) {  // What was waited may have been so while that was asked.
     const double waited = Waited() - turn.waited, outside = Now() - turn.before - seconds;
     seconds -= std::max(0.0, waited - outside);
   }
   Class* c = Find(turn.key);
   if (!c || c->state != State::kMeasuring || !result) return;
-  if (LeadsGradients(result) && !Measurable(compiled)) {
-    c->state = State::kKept;
-    --measuring_;
-    return;
-  }
+  const bool backward = LeadsGradients(result) && !Measurable(compiled);
   if (turn.python) {
     if (IsCold(c->seconds, written_++)) return;
     c->seconds.plain.push_back(seconds);
@@ -191,6 +192,11 @@ void Timing::Ended(Compiled& compiled, const Turn& turn, PyObject* result) {
   // Fresh pages cost more than most kernels do, until there are as many as the program keeps results.
   constexpr int kMaps = 8;
   if (runtime::ArenaPool::Get().mapped() != turn.mapped && ++c->maps < kMaps) return;
+  if (backward && (seconds -= kBackward * (in_gradients - turn.in_gradients)) <= 0) {
+    c->state = State::kKept;
+    --measuring_;
+    return;
+  }
   c->seconds.compiled.push_back(seconds);
 }
 

@@ -1,7 +1,8 @@
 // Is a compiled function faster than the plain one? Both are timed on calls that are made anyway: some of the first
 // ones run as written. What is not faster compiled is left to Python, for arguments of that size, until it is
-// measured again. Nothing is measured where a call's own time says little (graphs on GPUs, results that lead to a
-// backward pass, graphs whose form is not settled) and with the option `leave` off.
+// measured again. Nothing is measured where a call's own time says little (graphs on GPUs, graphs whose form is not
+// settled) and with the option `leave` off. Where the result leads to a backward pass, which is compiled, too, what
+// that may save counts for the compiled call: kBackward times the time in its graphs that have such a pass.
 #pragma once
 
 #include <array>
@@ -21,7 +22,7 @@ class Timing {
     uint64_t key = 0;
     int64_t captures = 0, loops = 0;  // that there were; loops: those that became code
     uint64_t mapped = 0;              // See ArenaPool.
-    double start = 0;
+    double start = 0, in_gradients = 0;
     double before = 0, waited = -1;  // See Waited, and when that was; -1: of a short call, which is rarely disturbed.
   };
   // at: which part of the function, if not all of it.
@@ -33,6 +34,9 @@ class Timing {
   // a backward pass.
   // `whole`: what is computed with gradients has its backward pass in it, too.
   static bool Measurable(const Compiled& compiled, bool whole = false);
+  // While a call is timed, the runs of graphs that have a backward pass are, too.
+  static inline int timed = 0;  // such calls, of all threads
+  static inline double in_gradients = 0;
   void Ended(Compiled& compiled, const Turn& turn, PyObject* result);  // null: an exception
 
   // No segment is for these arguments. Has it been tried in vain so often that the call is Python's? That is so for a
