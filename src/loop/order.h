@@ -1,5 +1,5 @@
-// The order in which NumPy's add.reduce adds up what lies row by row: what lies side by side in pairs, if that is summed,
-// and what came of it one behind the other, as it lies.
+// The order in which NumPy's add.reduce adds up what lies row by row: what lies side by side in pairs, if that is
+// summed, and what came of it one behind the other, as it lies.
 #pragma once
 
 #include <optional>
@@ -20,8 +20,8 @@ struct Order {
   bool MayBeInner(int v) const { return v == fastest || (!only && !(reduced >> v & 1)); }
 };
 
-// at: by variable, where elements lie; variables that step further come first. Nothing where NumPy sums along several of
-// them as along one axis.
+// at: by variable, where elements lie; variables that step further come first. Nothing where NumPy sums along several
+// of them as along one axis.
 inline std::optional<Order> OrderOf(const Ints& at, const Ints& extents, const std::vector<bool>& alive,
                                     uint64_t reduced) {
   Order order{.fastest = -1, .only = false, .reduced = reduced};

@@ -108,8 +108,8 @@ class Folder {
   }
 
  private:
-  // Does the program compute its result `v`, and would it get `by` instead, a result of the framework's own? That may be
-  // one that cannot be written (NumPy's `imag` of integers).
+  // Does the program compute its result `v`, and would it get `by` instead, a result of the framework's own? That may
+  // be one that cannot be written (NumPy's `imag` of integers).
   bool HandsOver(ValueId v, ValueId by) const {
     const auto own = [](const Node& n) { return n.op == Op::kExtern || n.op == Op::kResult; };
     if (!own(r_.node(by)) || std::find(g_.outputs.begin(), g_.outputs.end(), v) == g_.outputs.end()) return false;
@@ -266,8 +266,7 @@ class Folder {
   // NumPy sums a copy, whose order is its own. What was left out of that lies otherwise.
   ValueId CopyForNumpy(Node& n) {
     const Node& in = In(n, 0);
-    if (!loop::IsNumpysSum(n) || in.strides.empty() || IsRowMajor(in.type.shape, in.strides))
-      return kNoValue;
+    if (!loop::IsNumpysSum(n) || in.strides.empty() || IsRowMajor(in.type.shape, in.strides)) return kNoValue;
     Node copy = in;
     copy.op = Op::kCast;
     copy.operands = {n.operands[0]};
