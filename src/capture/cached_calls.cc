@@ -305,6 +305,9 @@ PyObject* CallOnce(Session& s, PyObject* cached, PyObject* function, PyObject* c
     outcome = Borrow(PyList_GET_ITEM(PyCFunction_GET_SELF(there), at + 2));
     if (PyTuple_Check(outcome.get())) result = Borrow(PyTuple_GET_ITEM(outcome.get(), 0));
   } else {
+    if (s.cached.looks())
+      return s.Break(BreakId::kUnknownCall,
+                     "a functools.lru_cache that does not know what another's function asks it for");
     if ((!first && Names(function, function)) || AsksBefore(s, function) || ClearsAfter(s, cached, function))
       return s.Break(BreakId::kUnknownCall, "a functools.lru_cache of a function that asks one of which a call waits");
     if (MayWriteWhatWasRead(s, function))
@@ -522,7 +525,9 @@ PyObject* CachedInputs::Capture(CaptureSemantics& sem, Session& s, PyObject* cac
   const size_t calls = s.trace().calls.size(), tensors = all.size(), others = s.pending().cache_calls.size(),
                asked = calls_.size(), written = s.pending().count();
   s.SourceOf(function.get());
+  const bool looked = std::exchange(looks_, true);
   Ref shown(sem.Call(function.get(), args, nargs, kwnames));
+  looks_ = looked;
   s.symbols_refused |= s.broken() && s.options().whole;
   if (s.broken()) return nullptr;
   if (!shown && !PyErr_ExceptionMatches(PyExc_Exception)) return nullptr;
