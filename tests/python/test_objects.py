@@ -646,3 +646,39 @@ def test_order_of_large_sets(fresh, way):
         items = items if way == "filled" else set(items)
         assert list(compiled(torch.ones(1), items)[1]) == list(f(torch.ones(1), items)[1])
     assert set(fresh.cache_info(compiled)["outcomes"]["run"]) == {"graph"}
+
+
+def test_methods_of_iteration_are_asked_as_often_as_in_eager(fresh):
+    """An object with `__next__` may still give another iterator, and a list that takes its items asks for their number."""
+
+    class Items:
+        def __init__(self, log):
+            self.log = log
+
+        def __iter__(self):
+            self.log.append("iter")
+            return iter([1, 2])
+
+        def __next__(self):
+            self.log.append("next")
+            raise StopIteration
+
+        def __len__(self):
+            self.log.append("len")
+            return 2
+
+    programs = {
+        "comprehension": lambda o: [x for x in o],
+        "spread": lambda o: [*o, 3],
+        "set": lambda o: {*o},
+        "all": lambda o: (all(o), any(o), sum(o)),
+        "arguments": lambda o: (lambda *a: a)(*o),
+        "list": lambda o: list(o) + sorted(o),
+        "unpacked": lambda o: [a + b for a, b in [o]],
+    }
+    for name, f in programs.items():
+        seen = []
+        for run in (f, fresh.compile(f)):
+            items = Items([])
+            seen.append([(run(items), list(items.log)) for _ in range(3)])
+        assert seen[0] == seen[1], name
