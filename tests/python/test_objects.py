@@ -682,3 +682,39 @@ def test_methods_of_iteration_are_asked_as_often_as_in_eager(fresh):
             items = Items([])
             seen.append([(run(items), list(items.log)) for _ in range(3)])
         assert seen[0] == seen[1], name
+
+
+def test_a_metaclass_makes_each_class_once_for_each_call(fresh):
+    """A class is not made while capturing: its bases and the methods that are told of it would see one too many, and a later call that very one."""
+    told = []
+
+    class Base:
+        def __init_subclass__(cls):
+            told.append(cls.__name__)
+
+    class Plain(type):
+        pass
+
+    class Own(type):
+        def __new__(cls, name, bases, namespace, **words):
+            return type.__new__(cls, name, bases, namespace)
+
+    class Super(type):
+        def __new__(cls, name, bases, namespace):
+            return super().__new__(cls, name, bases, namespace)
+
+    for meta in (Plain, Own, Super):
+
+        def f(base, x, meta=meta):
+            made = meta("Made", (base,), {"x": x})
+            return made.__bases__[0] is base, made.x, made
+
+        compiled = fresh.compile(f)
+        made = []
+        for i in range(4):
+            told.clear()
+            base = type("Between", (Base,), {})
+            its, x, cls = compiled(base, i)
+            assert its and x == i and type(cls) is meta and told == ["Between", "Made"] and base.__subclasses__() == [cls]
+            made.append(cls)
+        assert len(set(made)) == 4
