@@ -25,7 +25,7 @@ SetTable::SetTable(PyObject* set) {
       removed_.push_back(place);
       dummy_ = e.key;
     } else if (e.key) {
-      items_.push_back({place, e.hash});
+      items_.push_back({place, e.hash, e.key});
     }
   }
 }
@@ -34,7 +34,7 @@ PyObject* SetTable::Make(PyObject* items, bool frozen) const {
   PyObject** item = PySequence_Fast_ITEMS(items);
   const auto same = [&](const Entry& e) {
     PyObject* o = item[&e - items_.data()];
-    if (!guard::ComparesByIdentity(o) && !guard::HashesInC(o)) return true;  // What that depends on is guarded.
+    if (o == e.item && !guard::HashesInC(o)) return true;
     const Py_hash_t hash = PyObject_Hash(o);
     if (hash == -1) PyErr_Clear();
     return hash == e.hash;

@@ -21,6 +21,7 @@ class SetTable {
   struct Entry {
     size_t place;
     Py_hash_t hash;
+    PyObject* item;  // compared, never looked at
   };
   size_t mask_;
   Py_ssize_t finger_;

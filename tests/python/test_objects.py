@@ -607,6 +607,29 @@ def test_a_copy_of_a_set_that_once_had_more(fresh):
     assert fresh.cache_info(compiled)["captures"] == 2 and not fresh.cache_info(compiled)["breaks"]
 
 
+def test_items_of_sets_are_found_by_their_own_hash(fresh):
+    class Named:
+        def __init__(self, name):
+            self.name = name
+
+        def __eq__(self, other):
+            return self is other
+
+        __hash__ = object.__hash__
+
+    def f(x, n):
+        y, o = x + n, Named(n)
+        return {y, x, o, n}, frozenset([y, x, o]), y, o
+
+    compiled = fresh.compile(f)
+    x, kept = torch.ones(2), []
+    for n in (1, 1, 2, 3):
+        some, frozen, y, o = compiled(x, n)
+        assert all(v in s for s in (some, frozen) for v in (x, y, o)) and n in some and (len(some), len(frozen)) == (4, 3)
+        kept.append((some, frozen, y, o))
+    assert fresh.cache_info(compiled)["outcomes"]["run"]["graph"]
+
+
 def test_nobody_is_asked_again_for_a_hash_that_a_set_knows(fresh):
     asked = []
 
