@@ -104,7 +104,7 @@ bool CCall::Identify() {
   if (!self_) return false;
   auto* t = reinterpret_cast<PyTypeObject*>(self_);  // a builtin classmethod or __new__
   if (!strcmp(name_, "__new__") && nargs_ >= 2 && PyType_Check(args_[1])) {
-    if (!IsPureType(t)) return Done(s_.Break(BreakId::kUnknownCall, Describe(callable_)));
+    if (!IsPureType(t) || t == &PyType_Type) return Done(s_.Break(BreakId::kUnknownCall, Describe(callable_)));
     static PyObject* const destructor = PyUnicode_InternFromString("__del__");
     if (_PyType_Lookup(reinterpret_cast<PyTypeObject*>(args_[1]), destructor))
       return Done(s_.Break(BreakId::kSideEffect, "an object with a destructor is made"));

@@ -113,6 +113,22 @@ PyObject*& At(PyObject* cached, Py_ssize_t offset) {
   return *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(cached) + offset);
 }
 
+// How many misses an lru_cache has counted: found in one made for the purpose. Null: it was not found.
+Py_ssize_t* MissesOf(PyObject* cached) {
+  static const Py_ssize_t offset = []() -> Py_ssize_t {
+    constexpr Py_ssize_t kMisses = 6, kMost = 4;
+    Ref tools(tensor::Import("functools")),
+        wrap(tools ? PyObject_CallMethod(tools.get(), "lru_cache", "n", kMost) : nullptr);
+    Ref made(wrap ? PyObject_CallOneArg(wrap.get(), reinterpret_cast<PyObject*>(&PyFloat_Type)) : nullptr);
+    for (Py_ssize_t i = 0; made && i < kMisses; ++i) Ref(PyObject_CallFunction(made.get(), "n", i));
+    PyErr_Clear();
+    for (Py_ssize_t i = sizeof(PyObject); made && i < Py_TYPE(made.get())->tp_basicsize; i += sizeof(PyObject*))
+      if (reinterpret_cast<Py_ssize_t>(At(made.get(), i)) == kMisses) return i;
+    return 0;
+  }();
+  return offset ? reinterpret_cast<Py_ssize_t*>(&At(cached, offset)) : nullptr;
+}
+
 // Stands in an lru_cache for its function until the program makes the calls that captures have made already, and gives
 // there what the function gave: [cache, offset, function], and of each call positional arguments, keywords, and
 // (result,) or exception.
@@ -230,6 +246,15 @@ bool AsksBefore(Session& s, PyObject* function) {
   return found;
 }
 
+// Does it name what clears its own cache, of which a call waits for the exit? That would find nothing there.
+bool ClearsAfter(Session& s, PyObject* cached, PyObject* function) {
+  static PyObject* const clear = Interned("cache_clear");
+  const auto& calls = s.pending().cache_calls;
+  return PyFunction_Check(function) &&
+         std::any_of(calls.begin(), calls.end(), [&](const CacheCall& c) { return c.cache.get() == cached; }) &&
+         PySequence_Contains(reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function))->co_names, clear);
+}
+
 // How many calls of a cache wait for the program to make them.
 Py_ssize_t HowMany(PyObject* cached) {
   PyObject* const there = StandIn(cached);
@@ -254,11 +279,19 @@ PyObject* CallOnce(Session& s, PyObject* cached, PyObject* function, PyObject* c
     outcome = Borrow(PyList_GET_ITEM(PyCFunction_GET_SELF(there), at + 2));
     if (PyTuple_Check(outcome.get())) result = Borrow(PyTuple_GET_ITEM(outcome.get(), 0));
   } else {
-    if ((!first && Names(function, function)) || AsksBefore(s, function))
+    if (s.cached.looks())
+      return s.Break(BreakId::kUnknownCall,
+                     "a functools.lru_cache that does not know what another's function asks it for");
+    if ((!first && Names(function, function)) || AsksBefore(s, function) || ClearsAfter(s, cached, function))
       return s.Break(BreakId::kUnknownCall, "a functools.lru_cache of a function that asks one of which a call waits");
     if (MayWriteWhatWasRead(s, function, all.get(), named.get()))
       return s.Break(BreakId::kUnknownCall, "a functools.lru_cache of a function that may write what was read before");
+    Py_ssize_t* const misses = MissesOf(cached);
+    if (!misses) return s.Break(BreakId::kUnknownCall, "a functools.lru_cache");
+    ++*misses;  // The function sees what it would if the cache called it, and may clear it. The program's call counts
+                // it.
     result = Ref(PyObject_Call(function, all.get(), named.get()));
+    --*misses;
     outcome = result ? Ref(PyTuple_Pack(1, result.get())) : TakeError();
     if (!outcome || !Wait(cached, StandIn(cached), function, all.get(), named.get(), outcome.get())) return nullptr;
   }
@@ -466,7 +499,9 @@ PyObject* CachedInputs::Capture(CaptureSemantics& sem, Session& s, PyObject* cac
   const size_t calls = s.trace().calls.size(), tensors = all.size(), others = s.pending().cache_calls.size(),
                asked = calls_.size(), written = s.pending().count();
   s.SourceOf(function.get());
+  const bool looked = std::exchange(looks_, true);
   Ref shown(sem.Call(function.get(), args, nargs, kwnames));
+  looks_ = looked;
   s.symbols_refused |= s.broken() && s.options().whole;
   if (s.broken()) return nullptr;
   if (!shown && !PyErr_ExceptionMatches(PyExc_Exception)) return nullptr;

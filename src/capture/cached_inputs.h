@@ -50,6 +50,7 @@ class CachedInputs {
   bool GivesTensors() const;
   // Containers are the cache's own: none may be changed, or be there behind the exit.
   bool Exposes(const Recipe& recipe) const;
+  bool looks() const { return looks_; }
   void Seal() { proxies_.clear(); }  // The capture has ended.
   // A call in a capture. Null without an error: it is none of these. Null after a Break.
   PyObject* Capture(CaptureSemantics& sem, Session& s, PyObject* cached, PyObject* const* args, Py_ssize_t nargs,
@@ -78,6 +79,7 @@ class CachedInputs {
   const guard::Source* Place(Session& s);  // where the next input is looked for: nothing is there
 
   std::vector<Call> calls_;
+  bool looks_ = false;        // Is code captured for nothing but what it gives? It makes no calls.
   std::vector<Ref> proxies_;  // what captured code got for each
   Ref places_;
 };

@@ -605,7 +605,7 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
   } else {
     if (TakesTensor(type, args, nargs, total)) return AsClass(s_, args[0], type);
     PyTypeObject* base = LayoutOf(type);  // whose __new__ runs
-    if (!IsPureType(base)) return s_.Break(BreakId::kUnknownCall, Describe(o));
+    if (!IsPureType(base) || base == &PyType_Type) return s_.Break(BreakId::kUnknownCall, Describe(o));
     Ref tuple = Packed(args, nargs), kw;
     if (!tuple) return nullptr;
     if (kwnames) {

@@ -268,6 +268,7 @@ bool Session::NoteContents(PyObject* o, bool deep) {
     }
     guard::Row row{guard::Kind::kKeys, g->source};
     row.object = PySequence_List(o);
+    row.number = guard::PlacesOfCopy(o);
     if (!row.object) return false;
     Ref held(row.object);
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(held.get()); ++i)

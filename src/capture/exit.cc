@@ -12,7 +12,6 @@
 #include "capture/override.h"
 #include "capture/own_attributes.h"
 #include "capture/proxy.h"
-#include "capture/set_order.h"
 #include "capture/unread_text.h"
 #include "capture/wrappers/tape.h"
 #include "capture/wrappers/wrappers.h"
@@ -267,7 +266,8 @@ std::optional<int> Recipe::AddContainer(PyObject* o) {
   }
   if (t == &PySet_Type || t == &PyFrozenSet_Type) {
     RecipeNode n{t == &PySet_Type ? RecipeNode::kSet : RecipeNode::kFrozenSet};
-    Ref items(WhatMakesSet(o));
+    Ref items(PySequence_List(o));
+    n.table = std::make_shared<SetTable>(o);
     if (!items || (n.items = Add(items.get())) < 0) return -1;
     s_->Keep(items.release());  // its address is in the memo
     return Push(std::move(n));
@@ -645,8 +645,8 @@ int Recipe::Build(PyObject* const* inputs, PyObject* const* outs, const int64_t*
         for (size_t k = 0; r && k + 1 < m; k += 2)
           if (PyDict_SetItem(r, at(n.children[k]), at(n.children[k + 1])) < 0) return Py_DECREF(r), -1;
         break;
-      case RecipeNode::kSet: r = PySet_New(at(n.items)); break;
-      case RecipeNode::kFrozenSet: r = PyFrozenSet_New(at(n.items)); break;
+      case RecipeNode::kSet:
+      case RecipeNode::kFrozenSet: r = n.table->Make(at(n.items), n.kind == RecipeNode::kFrozenSet); break;
       case RecipeNode::kSlice: r = PySlice_New(at(n.children[0]), at(n.children[1]), at(n.children[2])); break;
       case RecipeNode::kMethod: r = PyMethod_New(at(n.children[0]), at(n.children[1])); break;
       case RecipeNode::kBound: {

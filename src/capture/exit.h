@@ -2,12 +2,14 @@
 // graph, and how to build the private Python objects that hold them.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "capture/session.h"
+#include "capture/set_order.h"
 
 namespace framejit::capture {
 
@@ -39,8 +41,9 @@ struct RecipeNode {
   std::vector<int> children;  // kInstance: the descriptors of slots, each with its value
   int dict = -1;              // kInstance: node of its __dict__, -1 none
   int items = -1;             // The node of the contents: of a kInstance of a dict/list/tuple subclass, of a set.
-  bool iterates = false;      // Is it an iterator?
-  bool notices = false;       // Does it refuse to go on once what it iterates over was written?
+  std::shared_ptr<const SetTable> table;  // of a set
+  bool iterates = false;                  // Is it an iterator?
+  bool notices = false;                   // Does it refuse to go on once what it iterates over was written?
 };
 
 class Recipe {

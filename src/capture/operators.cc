@@ -347,13 +347,14 @@ PyObject* CaptureSemantics::Iter(PyObject* o) {
   RESOLVE(o);
   if (IsTensor(o)) return TensorIter(s_, o);
   s_.NoteType(Py_TYPE(o));
-  // An iterator answers with itself. Only advancing it needs to be looked at.
-  if ((s_.IsFresh(o) && GoesOver(o)) || (PyIter_Check(o) && s_.IsOutside(o))) return Py_NewRef(o);
+  static PyObject* const iter_name = Interned("__iter__");
+  const bool asked = PythonFunctionIn(Py_TYPE(o), iter_name);
+  // An iterator answers with itself, unless the program says otherwise. Only advancing it needs to be looked at.
+  if ((s_.IsFresh(o) && GoesOver(o)) || (!asked && PyIter_Check(o) && s_.IsOutside(o))) return Py_NewRef(o);
   PyObject* dict = DictOfView(o);
   const bool own = dict ? s_.IsFresh(o) && s_.IsFresh(dict)  // its items as they are
                         : (PyTuple_CheckExact(o) || PyList_CheckExact(o)) && !s_.IsOutside(o);
-  static PyObject* const iter_name = Interned("__iter__");
-  PyObject* c = own || PythonFunctionIn(Py_TYPE(o), iter_name) ? o : s_.ItemsOf(o);
+  PyObject* c = own || asked ? o : s_.ItemsOf(o);
   if (!c) return nullptr;
   if (PyAnySet_Check(c) && !s_.NoteContents(c)) return nullptr;
   Ref made(s_.Adopt(PyObject_GetIter(c)));
@@ -575,9 +576,11 @@ int CaptureSemantics::ListAppend(PyObject* list, PyObject* v) {
   return PyList_Append(list, v);
 }
 // Gives each item to `add`. It is -1 after a Break or an exception.
-static int ForEach(CaptureSemantics& s, PyObject* iterable, absl::FunctionRef<bool(PyObject*)> add) {
+static int ForEach(
+    CaptureSemantics& s, PyObject* iterable, absl::FunctionRef<bool(PyObject*)> add,
+    absl::FunctionRef<bool()> begun = [] { return true; }) {
   Ref it(s.Iter(iterable));
-  if (!it) return -1;
+  if (!it || !begun()) return -1;
   for (;;) {
     Ref x(s.Next(it.get()));
     if (!x) return PyErr_Occurred() ? -1 : 0;
@@ -586,7 +589,12 @@ static int ForEach(CaptureSemantics& s, PyObject* iterable, absl::FunctionRef<bo
 }
 int CaptureSemantics::ListExtend(PyObject* list, PyObject* iterable) {
   TARGET(list);
-  return ForEach(*this, iterable, [&](PyObject* x) { return PyList_Append(list, x) == 0; });
+  RESOLVE_INT(iterable);
+  static PyObject *const length = Interned("__len__"), *const hint = Interned("__length_hint__");
+  PyTypeObject* t = Py_TYPE(iterable);
+  const bool sized = PythonFunctionIn(t, length) || PythonFunctionIn(t, hint);  // CPython asks how many there will be.
+  const auto ask = [&] { return !sized || (PyObject_LengthHint(iterable, 0) >= 0 && !s_.broken()); };
+  return ForEach(*this, iterable, [&](PyObject* x) { return PyList_Append(list, x) == 0; }, ask);
 }
 int CaptureSemantics::SetAdd(PyObject* set, PyObject* v) {
   RESOLVE_INT(set);

@@ -430,10 +430,10 @@ class Emitter : ReductionEmitter {
     return SumsInNumpysOrder(k_, stage) && k_.red.empty() && lanes_ <= kAccumulators && !schedule_.block;
   }
 
-  // NumPy adds one row after the other. Where torch's sums may be among them, doubles alone are exact enough for that.
+  // NumPy adds one row after the other.
   bool RowAfterRow(const std::vector<State>& states) const {
-    return k_.ieee && std::none_of(states.begin(), states.end(),
-                                   [](const State& s) { return Sums(s) && s.type != DType::kFloat64; });
+    return std::all_of(states.begin(), states.end(),
+                       [this](const State& s) { return !Sums(s) || k_.insts[s.inst].numpys; });
   }
 
   std::vector<Fetch> fetched_, next_row_;  // by the loop that is emitted; by the one behind the first

@@ -12,9 +12,9 @@ bool SumsInNumpysOrder(const Kernel& k, const Stage& stage) {
     if (inst.kind == IKind::kScan) return false;
     if (inst.kind != IKind::kReduce) continue;
     sums = true;
-    if (inst.op != Op::kSum || (inst.dtype != DType::kFloat64 && inst.dtype != DType::kFloat32)) return false;
+    if (!inst.numpys) return false;
   }
-  return sums && k.ieee && !k.column && stage.loop;
+  return sums && !k.column && stage.loop;
 }
 
 std::vector<ReductionEmitter::State> ReductionEmitter::MakeStates(const Stage& stage, int copies) {

@@ -27,7 +27,8 @@ std::string AttributeText(const Node& n, bool locations) {
   std::string s;
   auto add = [&](const std::string& t) { s += (s.empty() && n.operands.empty() ? " " : ", ") + t; };
   const Attrs& a = n.attrs;
-  for (const char* letter = Info(n.op).attrs; *letter; ++letter) {
+  const std::string letters = Info(n.op).attrs + std::string(n.op == Op::kSum ? "n" : "");  // loop::kNumpys
+  for (const char* letter = letters.c_str(); *letter; ++letter) {
     switch (*letter) {
       case 'a': {
         if (a.axes.empty()) break;

@@ -102,7 +102,7 @@ bool Compare(double a, double b, int op) {
       if (!v || Py_IS_TYPE(v, &PyDict_Type)) return true;
       if (PyODict_Check(v))
         return PyDict_GET_SIZE(v) == PyTuple_GET_SIZE(t.expected.get()) && OrderedKeysMatch(v, t.expected.get());
-      return PyDict_Check(v) || KeysMatch(v, t.expected.get());
+      return PyDict_Check(v) || (KeysMatch(v, t.expected.get()) && (!PyAnySet_Check(v) || PlacesOfCopy(v) == t.number));
     case Kind::kTypeVersion: return t.expected.Is(v) && types[t.extra].Holds(reinterpret_cast<PyTypeObject*>(v));
     case Kind::kFunction:
       return v && PyFunction_Check(v) && functions[t.extra]->Holds(reinterpret_cast<PyFunctionObject*>(v));

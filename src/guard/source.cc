@@ -72,8 +72,12 @@ static bool DecidedInC(PyObject* a, PyObject* b) {
   return plain(a) && plain(b);
 }
 
-// Does its hash run no code of the program's?
-static bool HashesInC(PyObject* o) {
+int64_t PlacesOfCopy(PyObject* set) {
+  const auto* so = reinterpret_cast<PySetObject*>(set);
+  return so->used > 1 && so->fill == so->used ? so->mask + 1 : 0;
+}
+
+bool HashesInC(PyObject* o) {
   if (!PyTuple_Check(o)) return ComparesInCAlone(o) || IsText(o) || (PyType_Check(o) && ComparesByIdentity(o));
   PyObject* const* items = reinterpret_cast<PyTupleObject*>(o)->ob_item;
   return Py_TYPE(o)->tp_hash == PyTuple_Type.tp_hash && std::all_of(items, items + PyTuple_GET_SIZE(o), HashesInC);

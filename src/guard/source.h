@@ -64,6 +64,9 @@ PyObject* DictLookup(PyObject* dict, PyObject* key);  // As Step does for kDictI
 bool IsText(PyObject* o);              // Is it a str, or of a class (StrEnum) that hashes and compares as str does?
 bool IsDeque(PyObject* o);             // exactly a collections.deque
 bool ComparesByIdentity(PyObject* o);  // has object's own __eq__ and __hash__
+// A set of which nothing was taken out is copied place by place, into as many places; others are filled anew.
+int64_t PlacesOfCopy(PyObject* set);
+bool HashesInC(PyObject* o);  // Does its hash run no code of the program's, as far as is known?
 
 // Text of a value for reports, without running Python code.
 std::string ValueText(PyObject* o);

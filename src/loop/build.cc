@@ -13,6 +13,7 @@
 #include <stdexcept>
 
 #include "loop/finish.h"
+#include "loop/order.h"
 #include "loop/space.h"
 
 namespace framejit::loop {
@@ -50,9 +51,13 @@ class KernelBuilder {
     }
   }
 
-  BuiltKernel Build() {
+  bool SumsInOrder() {
     CollectUses();
     MergeVariables();
+    return FindOrder();
+  }
+  BuiltKernel Build() {
+    SumsInOrder();
     ChooseAxes();
     EmitStages();
     Finish(g_, inputs_, stored_, &built_);
@@ -122,6 +127,30 @@ class KernelBuilder {
       }
     }
     for (ValueId v : stored_) AddUse(OfAccess(v, space_.canonical(v)), true, true);
+    for (ValueId v : reductions_) {
+      if (!IsNumpysSum(g_.nodes[v])) continue;
+      orders_.push_back(uses_.size());
+      AddUse(RowByRow(v), false, false);
+    }
+  }
+
+  // Where an element of what a reduction reduces would lie, if that had memory.
+  Affine RowByRow(ValueId reduction) {
+    const Ints& sizes = g_.nodes[g_.nodes[reduction].operands[0]].type.shape;
+    const Lins& at = space_.index(space_.OperandAt(reduction, 0, space_.canonical(reduction), 0).index);
+    Affine a = Empty();
+    Int stride = 1;
+    for (size_t d = at.size(); d-- > 0; stride = stride * sizes[d]) AddLin(a, at[d], stride);
+    return a;
+  }
+
+  // The order of NumPy's sums, if one kernel can keep it.
+  bool FindOrder() {
+    if (orders_.empty()) return true;
+    const Ints& first = RowByRow(reductions_[0]).coef;  // the variables are in the order of its axes
+    if (std::any_of(orders_.begin(), orders_.end(), [&](size_t n) { return uses_[n].at.coef != first; })) return false;
+    order_ = OrderOf(first, extents_, alive_, space_.reduced_vars());
+    return order_.has_value();
   }
 
   // Gives the row-major position along the reduced axes of an arg reduction.
@@ -171,7 +200,7 @@ class KernelBuilder {
     double best = 0;
     int inner = -1;
     for (int v = static_cast<int>(extents_.size()) - 1; v >= 0; --v) {
-      if (!alive_[v]) continue;
+      if (!alive_[v] || (order_ && !order_->MayBeInner(v))) continue;
       double cost = 0;
       for (const Use& u : uses_) {
         if (!u.memory) continue;
@@ -573,6 +602,7 @@ class KernelBuilder {
     const bool adds = n.op == Op::kSum || n.op == Op::kProd;  // rounded once
     Inst inst{.kind = IKind::kReduce, .op = n.op, .dtype = adds ? ComputeType(dtype) : dtype};
     inst.operands = {value};
+    inst.numpys = IsNumpysSum(n);
     if (arg) inst.operands.push_back(EvalLin(Position(v), DType::kInt64));
     int number = Add(std::move(inst), space_.reduced_vars(), 0);
     if (adds && ComputeType(dtype) != dtype) number = AddOp(Op::kCast, dtype, {number}, 0, stage_ + 1);
@@ -623,6 +653,8 @@ class KernelBuilder {
   std::vector<ValueId> reductions_;
   bool sequential_ = false;  // Are there reductions or scans?
   std::vector<Use> uses_;
+  std::vector<size_t> orders_;  // those that say where what NumPy sums would lie ...
+  std::optional<Order> order_;  // ... and what that asks of the axes
   std::set<int> dynamics_seen_;
   Ints extents_;  // by variable, after merging
   std::vector<bool> alive_;
@@ -655,6 +687,12 @@ class KernelBuilder {
 BuiltKernel BuildKernel(const Graph& g, const std::vector<ValueId>& group, const std::vector<ValueId>& stored,
                         const std::vector<Layout>& layouts, const Costs& costs) {
   return KernelBuilder(g, group, stored, layouts, costs).Build();
+}
+
+bool SumsInOrder(const Graph& g, const std::vector<ValueId>& group, const std::vector<ValueId>& stored,
+                 const std::vector<Layout>& layouts) {
+  if (std::none_of(group.begin(), group.end(), [&](ValueId v) { return IsNumpysSum(g.nodes[v]); })) return true;
+  return KernelBuilder(g, group, stored, layouts, {}).SumsInOrder();
 }
 
 }  // namespace framejit::loop

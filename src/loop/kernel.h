@@ -59,8 +59,9 @@ struct Inst {
   Int sym;          // Of kSym; of kInBounds it is the bound.
   int buffer = -1;  // Numbers from buffers.size() on are scratch rows.
   Index index;
-  Ints strides;        // kLoadAt: stride of each indirect operand
-  int predicate = -1;  // loads: bool instruction; where it is false memory is not touched and the value is 0
+  Ints strides;         // kLoadAt: stride of each indirect operand
+  int predicate = -1;   // loads: bool instruction; where it is false memory is not touched and the value is 0
+  bool numpys = false;  // kReduce: a sum whose order is that of NumPy
 };
 
 struct Stage {
@@ -100,6 +101,10 @@ struct Kernel {
   std::string SignatureText() const;  // It has everything but the name.
 };
 
+// The name of a sum of float32 or float64 that adds up in the order of NumPy's add.reduce, whose operand is taken to
+// lie row by row: the rows of what lies side by side in pairs (ReductionEmitter::Pairwise), one behind the other.
+constexpr const char* kNumpys = "numpy";
+
 // A fused group of graph nodes as a kernel. `group`: nodes computed here, in graph order. Operands outside the group
 // are read from buffers with the given strides; members used outside are stored.
 using framejit::Layout;
@@ -124,6 +129,10 @@ struct BuiltKernel {
 // complex where elements are only moved). why: where it cannot, the reason.
 bool CanFuse(const Graph& g, const std::vector<ValueId>& group, const std::vector<ValueId>& stored,
              std::string* why = nullptr);
+// Would one kernel of what CanFuse allows add up in the order of NumPy what is NumPy's (kNumpys)? Not so where what
+// NumPy sums along as one axis is several to the kernel: all of `np.outer(a, b)`.
+bool SumsInOrder(const Graph& g, const std::vector<ValueId>& group, const std::vector<ValueId>& stored,
+                 const std::vector<Layout>& layouts);
 // Does the node compute each element of its result from those at the same place? Connected ones of one shape can always
 // be one kernel, if they read no values that the kernel makes itself (constants, positions), but for plain constants.
 bool IsElementwise(const Graph& g, ValueId v);

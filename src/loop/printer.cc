@@ -85,7 +85,7 @@ std::string InstText(const Kernel& k, int number) {
       operands(0);
       break;
     case IKind::kReduce:
-      out += std::string("reduce ") + Info(inst.op).name;
+      out += std::string("reduce ") + Info(inst.op).name + (inst.numpys ? " numpy" : "");
       operands(0);
       break;
     case IKind::kScan:

@@ -8,6 +8,8 @@
 
 #include "graph/raises.h"
 #include "graph/rewrite.h"
+#include "graph/views.h"
+#include "loop/order.h"
 
 namespace framejit::pass {
 namespace {
@@ -99,13 +101,22 @@ class Folder {
         if (same != kNoValue || changed_) ++count_;
         if (same != kNoValue || !changed_) break;
       }
-      r_.Set(v, same != kNoValue ? same : r_.Append(std::move(n)));
+      r_.Set(v, same != kNoValue && !HandsOver(v, same) ? same : r_.Append(std::move(n)));
     }
     r_.Finish();
     return count_;
   }
 
  private:
+  // Does the program compute its result `v`, and would it get `by` instead, a result of the framework's own? That may
+  // be one that cannot be written (NumPy's `imag` of integers).
+  bool HandsOver(ValueId v, ValueId by) const {
+    const auto own = [](const Node& n) { return n.op == Op::kExtern || n.op == Op::kResult; };
+    if (!own(r_.node(by)) || std::find(g_.outputs.begin(), g_.outputs.end(), v) == g_.outputs.end()) return false;
+    while (g_.nodes[v].op == Op::kCast || Info(g_.nodes[v].op).kind == 'V') v = g_.nodes[v].operands[0];
+    return !own(g_.nodes[v]);
+  }
+
   const Node& In(const Node& n, int i) const { return r_.node(n.operands[i]); }
 
   // The value that may stand for `n`, if its layout and place allow it.
@@ -143,6 +154,7 @@ class Folder {
     switch (Info(n.op).kind) {
       case 'P': return FoldPointwise(n);
       case 'V': return FoldView(n);
+      case 'R': return CopyForNumpy(n);
       default: return kNoValue;
     }
   }
@@ -248,6 +260,20 @@ class Folder {
     if (in.op != Op::kCast || !Lossless(r_.node(in.operands[0]).type.dtype, in.type.dtype)) return kNoValue;
     n.operands[0] = in.operands[0];
     changed_ = true;
+    return kNoValue;
+  }
+
+  // NumPy sums a copy, whose order is its own. What was left out of that lies otherwise.
+  ValueId CopyForNumpy(Node& n) {
+    const Node& in = In(n, 0);
+    if (!loop::IsNumpysSum(n) || in.strides.empty() || IsRowMajor(in.type.shape, in.strides)) return kNoValue;
+    Node copy = in;
+    copy.op = Op::kCast;
+    copy.operands = {n.operands[0]};
+    copy.attrs = {};
+    copy.attrs.dtype = in.type.dtype;
+    copy.strides.clear();
+    n.operands[0] = r_.Append(std::move(copy));
     return kNoValue;
   }
 

@@ -16,6 +16,7 @@
 #include "graph/effects.h"
 #include "graph/hints.h"
 #include "graph/raises.h"
+#include "loop/order.h"
 #include "pass/alias.h"
 
 namespace framejit::pass {
@@ -34,6 +35,7 @@ class Fuser {
   void Run() {
     MarkLive();
     out_.aliases = HardAliases(g_, live_);
+    StoreWhatIsSummed();
     MarkFree();
     MakeUnits();
     if (options_.fuse) Merge();
@@ -71,6 +73,20 @@ class Fuser {
       if (g_.nodes[v].op == Op::kExtern || g_.nodes[v].op == Op::kInput) live_[v] = true;
       if (!live_[v]) continue;
       for (ValueId o : g_.nodes[v].operands) live_[o] = true;
+    }
+  }
+
+  // What NumPy sums it has made before. A view is that only where a sum of what is viewed has the same order.
+  void StoreWhatIsSummed() {
+    const auto numpys = [](const Node& n) { return loop::IsNumpysSum(n); };
+    if (std::none_of(g_.nodes.begin(), g_.nodes.end(), numpys)) return;
+    for (ValueId v = 0; v < g_.nodes.size(); ++v)
+      layouts_.push_back(is_alias(v) ? out_.aliases[v]->layout : StoredLayout(g_, v));
+    for (ValueId v = 0; v < g_.nodes.size(); ++v) {
+      if (!live_[v] || !numpys(g_.nodes[v]) || loop::SumsInOrder(g_, {v}, {v}, layouts_)) continue;
+      const ValueId o = g_.nodes[v].operands[0];
+      out_.aliases[o].reset();
+      layouts_[o] = StoredLayout(g_, o);
     }
   }
 
@@ -306,7 +322,10 @@ class Fuser {
       return false;
     }
     const Group group = Complete(merged);
-    return loop::CanFuse(g_, group.nodes, group.stored, why);
+    if (!loop::CanFuse(g_, group.nodes, group.stored, why)) return false;
+    if (loop::SumsInOrder(g_, group.nodes, group.stored, layouts_)) return true;
+    if (why) *why = "NumPy adds up in another order than one kernel would";
+    return false;
   }
 
   void Push(int a, int b) {
@@ -441,6 +460,7 @@ class Fuser {
   const FuseOptions& options_;
   Grouping& out_;
   std::vector<bool> live_, must_store_, free_;
+  std::vector<loop::Layout> layouts_;  // by value, where it is stored; empty if nothing is a sum of NumPy
   std::vector<double> bytes_;
   std::vector<std::vector<ValueId>> readers_;  // by base: live nodes that read it, aliases seen through
   std::vector<int> unit_of_;

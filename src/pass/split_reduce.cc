@@ -93,6 +93,7 @@ int SplitReduce(Graph& g, const Parallel& wanted) {
       continue;
     }
     ++count;
+    n.attrs.name.clear();  // the order is gone
     Node first = n;
     first.strides.clear();
     std::vector<int64_t> second_axes;

@@ -6,6 +6,7 @@
 
 #include "graph/raises.h"
 #include "graph/rewrite.h"
+#include "loop/order.h"
 #include "runtime/cuda/driver.h"
 #include "surface/autocast.h"
 #include "surface/masked_update.h"
@@ -240,6 +241,16 @@ Device Lowering::Impl::CupyDevice(const Call& call) {
   return *device;
 }
 
+// NumPy's sums of floats add up in its order. Those of what is converted do so in parts.
+static void NameNumpysSums(Graph& g, size_t first) {
+  for (size_t v = first; v < g.nodes.size(); ++v) {
+    Node& n = g.nodes[v];
+    if (n.op == Op::kSum && (n.type.dtype == DType::kFloat64 || n.type.dtype == DType::kFloat32) &&
+        g.nodes[n.operands[0]].type.dtype == n.type.dtype)
+      n.attrs.name = loop::kNumpys;
+  }
+}
+
 bool Lowering::Impl::TryRows(Call& call, bool computable, bool foreign) {
   for (const Candidate& c : FindRows(call.callee)) {
     if (!computable && !(c.row->flags & kAnyDType)) continue;
@@ -261,7 +272,9 @@ bool Lowering::Impl::TryRows(Call& call, bool computable, bool foreign) {
                   [this](TraceId t) { return objects.Read(t); });
       scope.cupy = OnCupy(call);
       if (scope.cupy) scope.device = CupyDevice(call);
+      const size_t first = builder.graph().nodes.size();
       Outs outs = c.row->lower(scope);
+      if (scope.framework == Framework::kNumpy && !scope.cupy) NameNumpysSums(builder.graph(), first);
       Commit(call, *c.row, c.form, std::move(outs), scope.framework, scope.device);
       return true;
     } catch (const NotThisRow&) {

@@ -600,3 +600,30 @@ def test_what_the_function_writes_was_read_before_it(bound, how, fresh):
     for i in (1, 1, 2, 3, 1, 3):
         expected, got = eager(torch.ones(3), i), compiled(torch.ones(3), i)
         assert expected[1:] == got[1:] and torch.equal(expected[0], got[0]), (i, expected, got)
+
+
+CLEARED = {
+    "always": ("h.cache_clear(); return n + 1", "h(n)"),
+    "once": ("if n > 2: h.cache_clear()\n    return n + 1", "h(n)"),
+    "between": ("h.cache_clear(); return n + 1", "h(n) + h(n) + h(n + 1)"),
+    "in a recursion": ("if n == 3: h.cache_clear()\n    return 1 if n < 1 else h(n - 1) + 1", "h(n)"),
+    "by another function": ("clear(); return n", "(h(n), h(n))"),
+    "and asked": ("h.cache_clear(); return h.cache_info().misses + n", "h(n)"),
+    "not, but asked": ("return h.cache_info().misses + n", "h(n)"),
+}
+
+
+@pytest.mark.parametrize("bound", [None, 2])
+@pytest.mark.parametrize("how", CLEARED)
+def test_a_function_that_clears_its_own_cache(bound, how, fresh):
+    seen = []
+    for compiled in (False, True):
+        names = {"bound": bound}
+        exec(
+            f"import functools\n@functools.lru_cache(bound)\ndef h(n):\n    {CLEARED[how][0]}\n"
+            f"def clear(): h.cache_clear()\ndef f(n): return {CLEARED[how][1]}\n",
+            names,
+        )
+        f = fresh.compile(names["f"]) if compiled else names["f"]
+        seen.append([(f(n), tuple(names["h"].cache_info())) for n in (1, 1, 3, 3, 2, 2, 5, 1, 3, 3)])
+    assert seen[0] == seen[1]

@@ -1,5 +1,6 @@
 """Python floats that change between calls: symbols from the second value on, exactly as Python and the framework compute with them."""
 
+import itertools
 import math
 import struct
 import time
@@ -350,9 +351,7 @@ def test_sums_are_numpys_to_the_last_bit(fresh, dtype):
         "rows": lambda a: a.reshape(2, -1).sum(1),
         "then": lambda a: a / a.sum(),
     }
-    if dtype == "float64":
-        table = fresh.disable(lambda a: np.broadcast_to(a[:, None], (a.size, 40)).copy())  # made in the graph its sums are in another order
-        functions["columns"] = lambda a: table(a).sum(0)
+    functions["columns"] = lambda a: np.broadcast_to(a[:, None], (a.size, 40)).copy().sum(0)
     for name, f in functions.items():
         compiled = fresh.compile(f)
         for n in (2, 6, 8, 10, 14, 16, 38, 126, 128, 130, 136, 254, 258, 300, 1000, 1024, 4094, 9002, 20000):
@@ -371,6 +370,24 @@ def test_sums_are_numpys_to_the_last_bit(fresh, dtype):
 
     compiled = fresh.compile(ends_between)
     assert all(compiled(np.random.default_rng(n).normal(size=n).astype(dtype)) for n in range(3, 400, 7))
+
+
+@pytest.mark.parametrize("dtype", ("float64", "float32"))
+def test_sums_of_what_the_graph_made_are_numpys_to_the_last_bit(fresh, dtype):
+    """The order of a sum is chosen by how NumPy's array would lie, not by what it is made of, also where nothing of it is stored."""
+    np = pytest.importorskip("numpy")
+    matrices = """a[:, None] * b | np.outer(a, b) | np.broadcast_to(a[:, None], (a.size, b.size)).copy() | np.repeat(a[:, None], b.size, 1) |
+        a - b[:, None] | a[:, None, None] * b[:, None] + np.ones(3, a.dtype) | np.outer(a, b)[:, 1:] * 2"""
+    for matrix, axis in itertools.product(matrices.split("|"), (0, 1, -1, None, (0, 1))):
+        f = eval(f"lambda a, b: [(m.sum({axis}), m.mean({axis}), m.var({axis})) for m in [{matrix.strip()}]][0]", {"np": np})
+        compiled = fresh.compile(f)
+        for n, k in ((3, 40), (9, 3), (8, 129), (133, 40), (40, 7), (300, 9)):
+            a, b = (np.random.default_rng(n).random(i).astype(dtype) + 1 for i in (n, k))
+            assert [bits(x) for x in compiled(a, b)] == [bits(x) for x in f(a, b)], (matrix, axis, n, k)
+        assert compiled.cache_info()["kernels"] and not compiled.cache_info()["breaks"], (matrix, axis)
+    small = fresh.compile(lambda a, b: ((a[:, None] - b) ** 2).sum(0))  # one kernel: nothing is stored for the order's sake
+    small(np.arange(50, dtype=dtype), np.arange(9, dtype=dtype))
+    assert small.cache_info()["kernels"] == 1
 
 
 @pytest.mark.parametrize("shape, axis", (((1,), None), ((3, 1), 1), ((1, 3), 0), ((1, 1), None)))

@@ -84,7 +84,7 @@ a.astype(np.float32) | b.T.astype(np.float32) | b.T.astype(np.float64) | b.T.ast
 (b.T+1).astype(np.int32) | b[:,::2].astype(np.int8) | b[::-1].astype(np.int8) | b.T.astype(float,order='C') | a.view(np.int64) |
 (a+1).view(np.int64) | (a+1).view() | a.view(np.int32) | a.real | (a+1).real | (a+1).imag | a.imag | np.real(a+1) | np.imag(a) |
 np.real(z) | np.imag(z) | (z+1).real | (z+1).imag | z.conj() | a.conj() | (a+1).conj() | np.conj(a+1) | np.angle(z) |
-np.real_if_close(z) | np.real_if_close(a) | np.real_if_close(a+0j)""",
+np.real_if_close(z) | np.real_if_close(a) | np.real_if_close(a+0j) | (i.imag+0)+0 | (i.imag*1)**1 | (i.imag.T*1).T.astype(np.int64)""",
     "views": """
 b.T | (b+1).T | np.transpose(b+1) | np.transpose(c,(2,0,1)) | np.swapaxes(b+1,0,1) | np.moveaxis(c+1,0,-1) | np.rollaxis(c+1,2) |
 np.expand_dims(a+1,0) | np.expand_dims(a,1) | np.squeeze(a+1) | np.squeeze((a+1)[None]) | np.squeeze(b) | np.atleast_1d(a) |

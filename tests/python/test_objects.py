@@ -559,6 +559,98 @@ def test_order_of_sets(fresh, name):
     assert set(fresh.cache_info(compiled)["outcomes"]["run"]) == {"graph"}
 
 
+MADE = """s | t ; t - s ; s ^ set(l) ; set(frozenset(t) | s) ; {x for x in s if x != 8} ; set(s | t) ; set().union(s, t) ; set.union(t, s) ;
+dict.fromkeys(s).keys() ^ t ; set(frozenset(t) - s) ; Sub(s | t) ; {frozenset(s | t)}"""
+CHANGES = ["v.discard(8)", "v.update(l)", "v ^= t", "v -= t; v |= s", "v.pop()", "v.clear(); v |= t", "v.intersection_update(l + [16, 0])", ""]
+
+
+@pytest.mark.parametrize("made", MADE.split(";"))
+def test_order_of_changed_sets(fresh, made):
+    """What was taken out of a set leaves its place, which decides the order now and after what the program does next."""
+    for change in CHANGES:
+        namespace = {"Sub": type("Sub", (set,), {})}
+        source = f"""def f(s, t, l):
+            v = {made.strip()}
+            {change}
+            return v, list(v), v.copy(), frozenset(v), {{*v}}"""
+        exec(source, namespace)
+        f, compiled = namespace["f"], fresh.compile(namespace["f"])
+        for given in range(3):
+            seen = []
+            for run in (f, compiled):
+                s, t = set(range(0, 48 + 8 * given, 8)), {5, 13, 21}
+                s -= {0, 16 + given * 8}
+                out = run(s, t, [24, 5, 99])
+                seen.append([list(o) for o in out] + [type(o) for o in out])
+                for later in (7, 1000, 24, 8, 15):  # what the program finds where it goes on with the result
+                    out[0].discard(later + 8)
+                    out[0].add(later)
+                    seen[-1].append(list(out[0]))
+                seen[-1].append(out[0].pop())
+            assert seen[0] == seen[1], (change, given)
+
+
+def test_a_copy_of_a_set_that_once_had_more(fresh):
+    """It goes through the same items in the same order, but a copy of it does not."""
+
+    def f(s):
+        return list(set(s)), list(s | {1}), list(s)
+
+    s, compiled = {5}, fresh.compile(f)
+    s.add(13)
+    for _ in range(3):
+        assert compiled(s) == f(s) == ([13, 5], [1, 13, 5], [13, 5])
+    s.add(100)
+    s.discard(100)
+    for _ in range(3):
+        assert compiled(s) == f(s) == ([5, 13], [1, 5, 13], [13, 5])
+    assert fresh.cache_info(compiled)["captures"] == 2 and not fresh.cache_info(compiled)["breaks"]
+
+
+def test_items_of_sets_are_found_by_their_own_hash(fresh):
+    class Named:
+        def __init__(self, name):
+            self.name = name
+
+        def __eq__(self, other):
+            return self is other
+
+        __hash__ = object.__hash__
+
+    def f(x, n):
+        y, o = x + n, Named(n)
+        return {y, x, o, n}, frozenset([y, x, o]), y, o
+
+    compiled = fresh.compile(f)
+    x, kept = torch.ones(2), []
+    for n in (1, 1, 2, 3):
+        some, frozen, y, o = compiled(x, n)
+        assert all(v in s for s in (some, frozen) for v in (x, y, o)) and n in some and (len(some), len(frozen)) == (4, 3)
+        kept.append((some, frozen, y, o))
+    assert fresh.cache_info(compiled)["outcomes"]["run"]["graph"]
+
+
+def test_nobody_is_asked_again_for_a_hash_that_a_set_knows(fresh):
+    asked = []
+
+    class Key:
+        def __init__(self, number):
+            self.number = number
+
+        def __hash__(self):
+            asked.append(self.number)
+            return self.number
+
+    def f(s):
+        return s.copy(), set(s), frozenset(s), s | set()
+
+    given, compiled = {Key(8), Key(0), Key(16)}, fresh.compile(f)
+    asked.clear()
+    for _ in range(3):
+        assert [list(o) for o in compiled(given)] == [list(o) for o in f(given)]
+    assert not asked
+
+
 @pytest.mark.parametrize("way", ["copied", "filled"])
 def test_order_of_large_sets(fresh, way):
     """Many items are not where their hashes would have them, since others came first."""
@@ -577,3 +669,75 @@ def test_order_of_large_sets(fresh, way):
         items = items if way == "filled" else set(items)
         assert list(compiled(torch.ones(1), items)[1]) == list(f(torch.ones(1), items)[1])
     assert set(fresh.cache_info(compiled)["outcomes"]["run"]) == {"graph"}
+
+
+def test_methods_of_iteration_are_asked_as_often_as_in_eager(fresh):
+    """An object with `__next__` may still give another iterator, and a list that takes its items asks for their number."""
+
+    class Items:
+        def __init__(self, log):
+            self.log = log
+
+        def __iter__(self):
+            self.log.append("iter")
+            return iter([1, 2])
+
+        def __next__(self):
+            self.log.append("next")
+            raise StopIteration
+
+        def __len__(self):
+            self.log.append("len")
+            return 2
+
+    programs = {
+        "comprehension": lambda o: [x for x in o],
+        "spread": lambda o: [*o, 3],
+        "set": lambda o: {*o},
+        "all": lambda o: (all(o), any(o), sum(o)),
+        "arguments": lambda o: (lambda *a: a)(*o),
+        "list": lambda o: list(o) + sorted(o),
+        "unpacked": lambda o: [a + b for a, b in [o]],
+    }
+    for name, f in programs.items():
+        seen = []
+        for run in (f, fresh.compile(f)):
+            items = Items([])
+            seen.append([(run(items), list(items.log)) for _ in range(3)])
+        assert seen[0] == seen[1], name
+
+
+def test_a_metaclass_makes_each_class_once_for_each_call(fresh):
+    """A class is not made while capturing: its bases and the methods that are told of it would see one too many, and a later call that very one."""
+    told = []
+
+    class Base:
+        def __init_subclass__(cls):
+            told.append(cls.__name__)
+
+    class Plain(type):
+        pass
+
+    class Own(type):
+        def __new__(cls, name, bases, namespace, **words):
+            return type.__new__(cls, name, bases, namespace)
+
+    class Super(type):
+        def __new__(cls, name, bases, namespace):
+            return super().__new__(cls, name, bases, namespace)
+
+    for meta in (Plain, Own, Super):
+
+        def f(base, x, meta=meta):
+            made = meta("Made", (base,), {"x": x})
+            return made.__bases__[0] is base, made.x, made
+
+        compiled = fresh.compile(f)
+        made = []
+        for i in range(4):
+            told.clear()
+            base = type("Between", (Base,), {})
+            its, x, cls = compiled(base, i)
+            assert its and x == i and type(cls) is meta and told == ["Between", "Made"] and base.__subclasses__() == [cls]
+            made.append(cls)
+        assert len(set(made)) == 4

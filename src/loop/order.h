@@ -1,0 +1,43 @@
+// The order in which NumPy's add.reduce adds up what lies row by row: what lies side by side in pairs, if that is
+// summed, and what came of it one behind the other, as it lies.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "loop/kernel.h"
+
+namespace framejit::loop {
+
+inline bool IsNumpysSum(const Node& n) {
+  return n.op == Op::kSum && n.attrs.name == kNumpys;
+}
+
+struct Order {
+  int fastest;  // the variable of what lies side by side
+  bool only;    // that one is the inner one; else it may be any that is not summed along, too
+  uint64_t reduced;
+  bool MayBeInner(int v) const { return v == fastest || (!only && !(reduced >> v & 1)); }
+};
+
+// at: by variable, where elements lie; variables that step further come first. Nothing where NumPy sums along several
+// of them as along one axis.
+inline std::optional<Order> OrderOf(const Ints& at, const Ints& extents, const std::vector<bool>& alive,
+                                    uint64_t reduced) {
+  Order order{.fastest = -1, .only = false, .reduced = reduced};
+  int others = 0;
+  for (int v = 0; v < static_cast<int>(at.size()); ++v) {
+    if (!alive[v]) continue;
+    others += reduced >> v & 1;
+    if (at[v] == Int(1)) order.fastest = v;
+  }
+  if (order.fastest < 0) return others ? std::nullopt : std::optional(order);
+  if (!(reduced >> order.fastest & 1)) return order;
+  const Int row = extents[order.fastest];
+  for (int v = 0; v < static_cast<int>(at.size()); ++v)
+    if (alive[v] && v != order.fastest && (reduced >> v & 1) && at[v] == row) return std::nullopt;
+  order.only = others > 1 || !row.is_const() || row.value() >= 8;  // fewer are added one behind the other, too
+  return order;
+}
+
+}  // namespace framejit::loop
