@@ -439,7 +439,13 @@ PyObject* SegmentHook::InGroups(CallState* s, CallState* head, PyObject* ctx, Py
   return Answer(head, s->part, std::move(own), number);
 }
 
+static int64_t passes_begun = 0;  // The GIL protects it.
+int64_t BackwardPasses() {
+  return passes_begun;
+}
+
 PyObject* SegmentHook::Backward(CallState* s, PyObject* ctx, PyObject* const* arrived, Py_ssize_t n) {
+  ++passes_begun;
   CallState* head = s->head ? reinterpret_cast<CallState*>(s->head) : s;
   if (s->part < 0) return Routed(head, -1 - s->part, ctx, arrived[0]);
   absl::FixedArray<PyObject*, 16> grads(arrived, arrived + n);

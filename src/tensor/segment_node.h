@@ -15,6 +15,8 @@ namespace framejit::tensor {
 
 struct CallState;
 
+int64_t BackwardPasses();  // Those that have begun at nodes of segments, of all threads.
+
 class SegmentHook : public OutputHook, public std::enable_shared_from_this<SegmentHook> {
  public:
   explicit SegmentHook(Training t);

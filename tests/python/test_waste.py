@@ -324,11 +324,19 @@ def test_what_a_backward_pass_may_save_counts(fresh):
             words.sort(key=len)
         return x.sum() * net.bias[0]
 
+    def sorted_before(x):
+        words = [str(i) for i in range(40)]
+        words.sort(key=lambda word: (time.sleep(0), len(word)))
+        return net(x[:1]).tanh().sum()
+
     x = torch.randn(300, 300)
-    for f, left in ((whole, False), (torn, True)):
+    for f, passes, left in ((whole, True, False), (torn, True, True), (sorted_before, False, True)):
         compiled = fresh.compile(f, options={"leave": True})
         for _ in range(60):
-            torch.testing.assert_close(compiled(x), f(x))
+            result = compiled(x)
+            torch.testing.assert_close(result, f(x))
+            if passes:
+                result.backward()
         assert ("not faster than Python: left to it" in compiled.cache_info()["notes"]) == left
         if not left:  # nor is it run as written to find that out
             assert compiled.cache_info()["outcomes"]["run"].get("python", 0) == 0

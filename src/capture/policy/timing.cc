@@ -14,6 +14,7 @@
 #include "diag/diag.h"
 #include "runtime/arena.h"
 #include "tensor/contractions.h"
+#include "tensor/segment_node.h"
 
 namespace framejit::capture {
 namespace {
@@ -122,6 +123,7 @@ Timing::Turn Timing::Choose(Compiled& compiled, PyObject* const* args, Py_ssize_
     }
     c = &classes_.emplace_back();
     c->key = key;
+    c->passes = tensor::BackwardPasses();
     ++measuring_;
   }
   Turn turn;
@@ -192,7 +194,8 @@ void Timing::Ended(Compiled& compiled, const Turn& turn, PyObject* result) {
   // Fresh pages cost more than most kernels do, until there are as many as the program keeps results.
   constexpr int kMaps = 8;
   if (runtime::ArenaPool::Get().mapped() != turn.mapped && ++c->maps < kMaps) return;
-  if (backward && (seconds -= kBackward * (in_gradients - turn.in_gradients)) <= 0) {
+  const bool passes = backward && tensor::BackwardPasses() != c->passes;
+  if (passes && (seconds -= kBackward * (in_gradients - turn.in_gradients)) <= 0) {
     c->state = State::kKept;
     --measuring_;
     return;

@@ -2,7 +2,8 @@
 // ones run as written. What is not faster compiled is left to Python, for arguments of that size, until it is
 // measured again. Nothing is measured where a call's own time says little (graphs on GPUs, graphs whose form is not
 // settled) and with the option `leave` off. Where the result leads to a backward pass, which is compiled, too, what
-// that may save counts for the compiled call: kBackward times the time in its graphs that have such a pass.
+// that may save counts for the compiled call: kBackward times the time in its graphs that have such a pass. A program
+// that takes none saves nothing.
 #pragma once
 
 #include <array>
@@ -76,6 +77,7 @@ class Timing {
     int warm = 0, tries = 0, maps = 0;  // calls without and with captures; those that got memory from the system
     Samples seconds;
     long until = 0, pause = 0;  // The calls until it is measured again.
+    int64_t passes = 0;         // Backward passes that there had been before it was met.
   };
   Turn Choose(Compiled& compiled, PyObject* const* args, Py_ssize_t n, uint64_t at);
   Class* Find(uint64_t key);
