@@ -217,11 +217,11 @@ def test_behind_a_break(fresh):
     def f(z):
         c = (z + 1).conj()
         n = c.imag
-        os.getpid()  # ends the graph
+        open(os.devnull).close()  # two calls that end the graph
         return c * 2, n + 1, c, n, c.is_conj(), n.is_neg()
 
     compiled = fresh.compile(f)
     for _ in range(3):
         check(compiled, f, lambda: (numbers(3, 3),))
     info = compiled.cache_info()
-    assert (info["segments"], info["breaks"]) == (2, 1), info
+    assert (info["segments"], info["breaks"]) == (2, 2), info
