@@ -373,7 +373,7 @@ void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs, Fr
       if (fw == Framework::kTorch ? !TorchCanCast(t.dtype, m.dtype) : !NumpyCanCastSameKind(t.dtype, m.dtype)) {
         throw Decline("result dtype cannot be stored in place");
       }
-      const bool tracked = grad && IsFloat(m.dtype);
+      const bool tracked = grad && (IsFloat(m.dtype) || IsComplex(m.dtype));
       derivatives.NoteWrite(target, tracked);
       Store(call, target, builder.Cast(v, m.dtype), tracked);
     }
@@ -386,7 +386,8 @@ void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs, Fr
   }
   for (const Overwrite& w : outs.writes) RefuseShared(call, w);
   for (const auto& [id, value, region, by_index] : outs.writes) {
-    bool tracked = grad && outs.writes_differentiable && IsFloat(meta(id).dtype);
+    const DType written = meta(id).dtype;
+    bool tracked = grad && outs.writes_differentiable && (IsFloat(written) || IsComplex(written));
     if (outs.writes_differentiable) derivatives.NoteWrite(id, tracked);
     Store(call, id, value, tracked);
   }

@@ -146,7 +146,7 @@ void Lowering::Impl::WriteBack(Call& call, const Call& request, TraceId target, 
   const std::vector<TensorType>& types = results.types;
   if (types.size() != 1 || types[0].dtype != meta(target).dtype || types[0].shape != meta(target).sizes)
     throw Decline("the in-place form of " + request.callee + " does not fit its target");
-  const bool tracked = grad && IsFloat(types[0].dtype);
+  const bool tracked = grad && (IsFloat(types[0].dtype) || IsComplex(types[0].dtype));
   derivatives.NoteWrite(target, tracked);
   Store(call, target, value, tracked);
   Record(call, {target}, Arg::Tensor(target));

@@ -396,6 +396,7 @@ bool AddTorchResult(PyObject* o, Arg* shape, Inference* in) {
     if (StorageId(o) == StorageId(in->operands[i].get())) alias = {static_cast<int>(i), o == in->operands[i].get()};
   }
   if (Classify(o) != Class::kTorch) return in->Fail("returns a subclass of Tensor");
+  if (m.neg && IsBool(m.dtype)) return in->Fail("returns negated bools");  // nothing can be done with them
   in->aliases.resize(in->results.size());
   in->aliases.push_back(alias);
   TensorMeta meta = FromMeta(m, Framework::kTorch);

@@ -190,6 +190,24 @@ def test_gradients(fresh, f):
     assert compiled.cache_info()["breaks"] == 0
 
 
+@pytest.mark.parametrize("f", [
+    lambda z, x: (w := z * 2, w.mul_(x), w)[2],
+    lambda z, x: (w := z + 0, v := w[1:], v.add_(x[1:]), w, v)[3:],
+    lambda z, x: (w := z + 0, w.conj().mul_(x), w.conj())[2],
+    lambda z, x: (w := z + 0, v := w.t(), w.mul_(x), v * 1, v)[3:],
+    lambda z, x: (w := z + 0, w.__setitem__(0, x[0] * 1j), w)[2],
+    lambda z, x: (z.mul_(x), z)[1],
+])
+def test_writes_with_gradients(fresh, f):
+    """What was written with gradients has some: complex tensors lost them."""
+    compiled = fresh.compile(f)
+    for _ in range(2):
+        mine, eager, got, want = check(compiled, f, lambda: (numbers(3, 3), numbers(3, 3, seed=1, dtype=torch.float32).requires_grad_()))
+        for args, result in ((mine, got), (eager, want)):
+            sum(t.abs().sum() for t in tensors(result)).backward()
+        assert same(mine[1].grad, eager[1].grad)
+
+
 def test_gradients_through_a_negated_view(fresh):
     def f(x):
         n = torch._neg_view(x * 3)
