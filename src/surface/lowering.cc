@@ -629,8 +629,8 @@ void Lowering::Impl::LookAtShared(const std::vector<TraceId>& outputs) {
       objects.BecomeUnusable("a torch.autograd.Function returned a view, which leaves the graph");
 }
 
-// What a backward pass keeps are the inputs themselves. Of memory of its own (torch.vdot) the graph has the value alone;
-// a view leaves as what the framework makes of its base.
+// What a backward pass keeps are the inputs themselves. Of memory of its own (torch.vdot) the graph has the value
+// alone; a view leaves as what the framework makes of its base.
 void Lowering::Impl::LookAtLazy(const std::vector<TraceId>& outputs) {
   for (TraceId t : outputs)
     if (const TraceTensor& root = trace.tensors[objects[t].root]; root.input < 0 && root.meta.lazy())

@@ -51,8 +51,7 @@ std::optional<Inferred> KnownResult(shape::Env& env, const Call& call, const std
                                      {Callee("torch._C._nn.avg_pool3d"), 3, true}};
   const Pooling* pooling =
       std::find_if(std::begin(poolings), std::end(poolings), [&](const Pooling& p) { return p.callee == call.callee; });
-  if (pooling == std::end(poolings) || operands.size() != 1 || operands[0].lazy())
-    return std::nullopt;
+  if (pooling == std::end(poolings) || operands.size() != 1 || operands[0].lazy()) return std::nullopt;
   const auto args = (pooling->averages ? average : most).Bind(call);
   TensorMeta m = operands[0];
   if (!args || m.framework != Framework::kTorch || m.sizes.size() != 2 + pooling->dims || !IsFloat(m.dtype) ||

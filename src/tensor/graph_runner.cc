@@ -482,7 +482,7 @@ class Runner : public GraphRunner {
   enum class Made : uint8_t { kTensor, kArray, kScalar };
   std::vector<Made> output_;
   std::vector<bool> array_input_;
-  std::vector<size_t> lazy_;  // inputs that are conjugate views: a run gets what they say
+  std::vector<size_t> lazy_;       // inputs that are conjugate views: a run gets what they say
   std::vector<bool> wants_array_;  // by output; empty: torch makes all, or none
   bool any_arrays_ = false;
   std::vector<std::shared_ptr<const Call>> calls_;
