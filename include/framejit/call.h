@@ -142,6 +142,9 @@ struct TensorMeta {  // what the program can ask of a tensor object
   bool is_parameter = false;  // It is a torch.nn.Parameter.
   bool is_inference = false;  // It was made in inference mode.
   bool read_only = false;     // writes to it are refused: an array without WRITEABLE
+  // torch: what its memory holds is conjugated, or negated, when it is read. Its value in the graph is what is read.
+  bool conj = false, neg = false;
+  bool lazy() const { return conj || neg; }
   std::string str() const;
 };
 

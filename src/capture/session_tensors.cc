@@ -168,7 +168,7 @@ PyObject* Session::TensorInput(PyObject* o, const Source* s, tensor::Class c) {
   const char* why = nullptr;
   {  // torch may make a view's node anew now, and ask Python where it is (in anomaly mode)
     SuspendScope off;
-    if (!tensor::ReadMeta(o, &m, &why)) return Break(BreakId::kUnsupportedTensor, why ? why : "");
+    if (!tensor::ReadAny(o, &m, &why)) return Break(BreakId::kUnsupportedTensor, why ? why : "");
   }
   if (tensor::IsQuiet(c) && !NoteQuiet(o, s)) return nullptr;
   TensorMeta meta;
@@ -182,6 +182,7 @@ PyObject* Session::TensorInput(PyObject* o, const Source* s, tensor::Class c) {
   meta.is_parameter = tensor::IsParameter(c);
   meta.is_scalar = c == tensor::Class::kNumpyScalar;
   meta.is_inference = m.is_inference;
+  meta.conj = m.conj, meta.neg = m.neg;
   meta.read_only = !torch && m.key_set != 0;
   std::string name = s->str(fj_code(root_)->co_localsplusnames, &texts_);
   std::vector<Mark> marks = MarksOf(o, m.rank);

@@ -229,7 +229,7 @@ PyObject* QueryMethod(Session& s, PyObject* proxy, std::string_view n, PyObject*
     if (n == "is_signed") return PyBool_FromLong(!IsBool(m.dtype) && DTypeClass(m.dtype) != 'u');
     if (n == "get_device") return PyLong_FromLong(m.device.kind == DeviceKind::kCpu ? -1 : m.device.index);
     if (n == "is_inference") return PyBool_FromLong(IsInference(s, AsTensor(proxy)->id));
-    if (n == "is_conj" || n == "is_neg") return PyBool_FromLong(0);
+    if (n == "is_conj" || n == "is_neg") return PyBool_FromLong(n == "is_conj" ? m.conj : m.neg);
     if (n == "is_contiguous") {
       shape::Int expect = 1;
       bool empty = false, plain = true;

@@ -104,7 +104,8 @@ std::optional<bool> SetData(Session& s, PyObject* tensor, PyObject* value) {
   if (!value || !IsTensor(value) || value == tensor || input < 0 || s.modes.now.inference) return {};
   const TensorMeta was = s.meta(IdOf(tensor)), now = s.meta(IdOf(value));
   if (now.framework != Framework::kTorch || s.lowering().IsHidden(IdOf(value)) || was.is_inference ||
-      now.is_inference || was.dtype != now.dtype || was.device != now.device || !AsEver(s, tensor, "data"))
+      now.is_inference || was.lazy() || now.lazy() || was.dtype != now.dtype || was.device != now.device ||
+      !AsEver(s, tensor, "data"))
     return s.broken() ? std::optional(false) : std::nullopt;
   if (WrittenBehind(s, IdOf(value))) return {};  // SetTooEarly does not know what was written first
   Ref data(s.CallFramework(callees::kTensorData, &value, 1, nullptr));

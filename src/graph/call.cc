@@ -70,6 +70,8 @@ std::string TensorMeta::str() const {
   if (is_scalar) s += " scalar";
   if (is_parameter) s += " parameter";
   if (requires_grad) s += " requires_grad";
+  if (conj) s += " conjugate";
+  if (neg) s += " negative";
   return s;
 }
 

@@ -5,6 +5,7 @@
 #include "graph/device.h"
 #include "guard/program.h"
 #include "tensor/overrides.h"
+#include "tensor/torch_api.h"
 
 namespace framejit::guard {
 
@@ -298,6 +299,10 @@ class Explainer {
     if (m.rank != t.rank) return differ(".dim()", Num(t.rank), Num(m.rank));
     if (m.requires_grad != t.requires_grad)
       return differ(".requires_grad", t.requires_grad ? "True" : "False", m.requires_grad ? "True" : "False");
+    if (const tensor::TorchApi* api = tensor::bound_torch)
+      for (const auto& [key, what] : {std::pair(api->conj_key, ".is_conj()"), std::pair(api->neg_key, ".is_neg()")})
+        if ((m.key_set ^ t.key_set) & key)
+          return differ(what, t.key_set & key ? "True" : "False", m.key_set & key ? "True" : "False");
     if (m.key_set != t.key_set) {
       f.hint = "inference-mode tensors, views made under functorch and the like are compiled apart";
       return differ(": dispatch keys", Hex(t.key_set), Hex(m.key_set));

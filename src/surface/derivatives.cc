@@ -137,7 +137,7 @@ void Derivatives::NoteWrite(TraceId t, bool grad) {
     if (objects_[i].domain != domain && meta(i).requires_grad)
       undifferentiable_ = "a tensor that requires gradients is written behind their back";
     if (!grad || objects_[i].domain != domain || (meta(i).requires_grad && objects_[i].follows)) continue;
-    if (objects_[i].follows && IsFloat(meta(i).dtype))
+    if (objects_[i].follows && (IsFloat(meta(i).dtype) || IsComplex(meta(i).dtype)))
       meta(i).requires_grad = true;
     else
       undifferentiable_ = "a tensor with views is written with gradients";

@@ -133,6 +133,7 @@ void Lowering::Impl::Apply(Call& call) {
     if (call.mode.grad && !call.mode.inference && ViewedWithoutGradients(t))
       throw Decline("a view that was made without gradients of a tensor that has them");
     foreign |= m.framework != framework;
+    if (m.lazy() && framework != Framework::kTorch) throw Decline("an array of a conjugate or negated view");
     if (device && !(*device == m.device)) computable = false;
     device = m.device;
     if (m.device.kind == DeviceKind::kMeta || IsComplex(m.dtype) || DTypeClass(m.dtype) == 'p') computable = false;
@@ -289,6 +290,26 @@ bool Lowering::Impl::TryRows(Call& call, bool computable, bool foreign) {
   return false;
 }
 
+// Would a copy have its strides? The framework copies a conjugate view before it computes with it.
+bool Lowering::Impl::LiesAsItsCopy(const TensorMeta& m) {
+  const shape::Ints before = shape::TakenForGranted();
+  const bool same = PreserveFormat(env(), m) == m.strides;
+  for (shape::Int size : shape::TakenForGranted()) env().Lt(1, size);
+  std::for_each(before.begin(), before.end(), shape::TakeForGranted);
+  return same;
+}
+
+// Conjugate and negated views pass through views as they are. Everything else computes with what they say.
+void Lowering::Impl::CheckLazy(const Call& call, const Outs& outs, Framework results) {
+  const bool views =
+      std::all_of(outs.items.begin(), outs.items.end(), [](const Out& o) { return o.kind != Out::kFresh; });
+  EachTensor(call, [&](TraceId t) {
+    if (!meta(t).lazy()) return;
+    if (results != Framework::kTorch) throw Decline("an array of a conjugate or negated view");
+    if (!views && !LiesAsItsCopy(meta(t))) throw NotThisRow{};
+  });
+}
+
 void Lowering::Impl::RefuseShared(const Call& call, TraceId target, bool apart) {
   if (call.callee.framework() != Framework::kTorch) return;
   int targets = 0;
@@ -365,19 +386,21 @@ void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs, Fr
       if (fw == Framework::kTorch ? !TorchCanCast(t.dtype, m.dtype) : !NumpyCanCastSameKind(t.dtype, m.dtype)) {
         throw Decline("result dtype cannot be stored in place");
       }
-      const bool tracked = grad && IsFloat(m.dtype);
+      const bool tracked = grad && (IsFloat(m.dtype) || IsComplex(m.dtype));
       derivatives.NoteWrite(target, tracked);
       Store(call, target, builder.Cast(v, m.dtype), tracked);
     }
     Record(call, {target}, Arg::Tensor(target));
     return;
   }
+  CheckLazy(call, outs, fw);
   for (const Out& out : outs.items) {
     if (out.kind == Out::kView && meta(out.of).is_scalar) throw NotThisRow{};  // NumPy scalars have no views
   }
   for (const Overwrite& w : outs.writes) RefuseShared(call, w);
   for (const auto& [id, value, region, by_index] : outs.writes) {
-    bool tracked = grad && outs.writes_differentiable && IsFloat(meta(id).dtype);
+    const DType written = meta(id).dtype;
+    bool tracked = grad && outs.writes_differentiable && (IsFloat(written) || IsComplex(written));
     if (outs.writes_differentiable) derivatives.NoteWrite(id, tracked);
     Store(call, id, value, tracked);
   }
@@ -408,6 +431,7 @@ void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs, Fr
     m.is_scalar = fw == Framework::kNumpy && !cupy && out.kind == Out::kFresh && t.rank() == 0 && !out.array;
     m.requires_grad = grad && out.differentiable && (IsFloat(t.dtype) || IsComplex(t.dtype));
     m.is_inference = call.mode.inference && out.kind != Out::kView;
+    if (out.kind == Out::kView) m.conj = meta(out.of).conj, m.neg = meta(out.of).neg;
     if (out.kind == Out::kFresh && m.requires_grad) out.value = Distinct(call, out.value);
     if (out.kind == Out::kView && m.requires_grad && out.value == objects.Value(out.of)) BecomeAlias(builder, out);
     bool stop = tracked_operand && !m.requires_grad && IsFloat(t.dtype);
@@ -582,6 +606,11 @@ bool Lowering::Impl::MayLieInLent(ValueId v) {
 
 TraceId Lowering::AddInput(TensorMeta m, std::string name, bool writable) {
   TensorType type{m.dtype, m.sizes, m.device};
+  if (m.lazy()) {  // a run gets a copy, which lies as the input does
+    writable = false;
+    if (!IsComplex(m.dtype) || !impl_->LiesAsItsCopy(m))
+      impl_->objects.BecomeUnusable("an input is a conjugate or negated view that no copy lies like");
+  }
   ValueId v = impl_->builder.Input(type, m.strides, std::move(name));
   TraceId id = impl_->objects.New(std::move(m), v);
   impl_->trace.tensors[id].input = static_cast<int>(impl_->trace.inputs.size());
@@ -613,12 +642,24 @@ void Lowering::Impl::LookAtShared(const std::vector<TraceId>& outputs) {
       objects.BecomeUnusable("a torch.autograd.Function returned a view, which leaves the graph");
 }
 
+// What a backward pass keeps are the inputs themselves. Of memory of its own (torch.vdot) the graph has the value
+// alone; a view leaves as what the framework makes of its base.
+void Lowering::Impl::LookAtLazy(const std::vector<TraceId>& outputs) {
+  for (TraceId t : outputs)
+    if (const TraceTensor& root = trace.tensors[objects[t].root]; root.input < 0 && root.meta.lazy())
+      objects.BecomeUnusable("what a call returned is conjugated when it is read, and leaves the graph");
+  const bool lazy = std::any_of(trace.inputs.begin(), trace.inputs.end(), [&](TraceId t) { return meta(t).lazy(); });
+  if (lazy && std::any_of(trace.tensors.begin(), trace.tensors.end(), [](auto& t) { return t.meta.requires_grad; }))
+    objects.BecomeUnusable("an input is a conjugate or negated view, and there are gradients");
+}
+
 std::vector<Lowering::Made> Lowering::Finish(const std::vector<TraceId>& outputs, bool ieee) {
   Impl& s = *impl_;
   Graph& g = s.builder.graph();
   DeclareSymbols(s.env(), &g);
   s.trace.outputs = outputs;
   s.LookAtShared(outputs);
+  s.LookAtLazy(outputs);
   std::map<TraceId, int> graph_output;
   std::vector<Made> made;
   for (TraceId t : outputs) {

@@ -93,6 +93,9 @@ struct Lowering::Impl {
   // NumPy copies along one axis without a look at what it overwrites, and reads what it has just written where the
   // strides of the two differ.
   void RefuseSpoiled(TraceId from, const Region& to);
+  bool LiesAsItsCopy(const TensorMeta& m);
+  void CheckLazy(const Call& call, const Outs& outs, Framework results);
+  void LookAtLazy(const std::vector<TraceId>& outputs);
   void LookAtShared(const std::vector<TraceId>& outputs);
   void Lend(TraceId t);
   bool MayLieInLent(ValueId v);

@@ -27,7 +27,7 @@ std::vector<TraceId> Lowering::Tangents(Custom* c, const std::vector<TraceId>& o
   std::vector<TraceId> tangents;
   for (TraceId t : outputs) {
     const TensorMeta& was = s.meta(t);
-    if (!IsFloat(was.dtype)) throw Decline("a custom function of complex values");
+    if (!IsFloat(was.dtype) || was.neg) throw Decline("a custom function of complex values");
     TensorMeta m = was;
     m.requires_grad = m.is_parameter = false;
     m.strides = RowMajor(m.sizes);
@@ -155,6 +155,7 @@ std::vector<TraceId> Lowering::EndCustom(Custom* c, Call call, const std::vector
   for (auto t = others; t != c->outputs.end(); ++t) {
     s.Show(*t);
     TensorMeta m = s.meta(*t);
+    if (m.lazy()) throw Decline("a custom function returns a conjugate or negated view");
     made.push_back(s.objects.New(std::move(m), s.builder.Barrier(s.objects.Value(*t))));
     s.derivatives.Keep(made.back());
   }

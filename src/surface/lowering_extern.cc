@@ -51,7 +51,7 @@ std::optional<Inferred> KnownResult(shape::Env& env, const Call& call, const std
                                      {Callee("torch._C._nn.avg_pool3d"), 3, true}};
   const Pooling* pooling =
       std::find_if(std::begin(poolings), std::end(poolings), [&](const Pooling& p) { return p.callee == call.callee; });
-  if (pooling == std::end(poolings) || operands.size() != 1) return std::nullopt;
+  if (pooling == std::end(poolings) || operands.size() != 1 || operands[0].lazy()) return std::nullopt;
   const auto args = (pooling->averages ? average : most).Bind(call);
   TensorMeta m = operands[0];
   if (!args || m.framework != Framework::kTorch || m.sizes.size() != 2 + pooling->dims || !IsFloat(m.dtype) ||
@@ -145,7 +145,7 @@ void Lowering::Impl::WriteBack(Call& call, const Call& request, TraceId target, 
   const std::vector<TensorType>& types = results.types;
   if (types.size() != 1 || types[0].dtype != meta(target).dtype || types[0].shape != meta(target).sizes)
     throw Decline("the in-place form of " + request.callee + " does not fit its target");
-  const bool tracked = grad && IsFloat(types[0].dtype);
+  const bool tracked = grad && (IsFloat(types[0].dtype) || IsComplex(types[0].dtype));
   derivatives.NoteWrite(target, tracked);
   Store(call, target, value, tracked);
   Record(call, {target}, Arg::Tensor(target));

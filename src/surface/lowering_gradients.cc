@@ -18,7 +18,8 @@ TraceId Lowering::Leaf(TraceId t) {
   Impl& s = *impl_;
   s.Show(t);
   TensorMeta m = s.meta(t);
-  if (m.framework != Framework::kTorch || !IsFloat(m.dtype) || IsHidden(t)) throw Decline("gradients of such a tensor");
+  if (m.framework != Framework::kTorch || !IsFloat(m.dtype) || m.neg || IsHidden(t))
+    throw Decline("gradients of such a tensor");
   if (s.derivatives.InCheckpoint()) throw Decline("gradients inside of a checkpoint");
   if (!s.derivatives.undifferentiable().empty()) throw Decline(s.derivatives.undifferentiable());
   s.objects.Keep();
@@ -120,7 +121,7 @@ TraceId Lowering::Impl::GradientObject(TraceId input, ValueId grad, bool tracked
   shape::TakenForGranted();
   m.strides = PreserveFormat(env(), m);
   for (shape::Int size : shape::TakenForGranted()) env().Lt(1, size);
-  m.is_parameter = false;
+  m.is_parameter = m.neg = false;
   m.requires_grad = tracked;
   // A value of its own: what stands for one tensor of the program must not stand for another.
   const ValueId v = builder.Barrier(grad, tracked ? "leaf" : "stop");

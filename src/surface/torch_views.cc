@@ -481,7 +481,8 @@ Outs StridedOver(Scope& s, const Operand& x, const Ints& sizes, const Ints& stri
 Outs AsStrided(Scope& s) {
   Operand x = s.tensor(0);
   const Ints sizes = s.ints(1), strides = s.ints(2);
-  if (s.has(3) || sizes.size() != strides.size()) Scope::Fail("as_strided of memory around the tensor");
+  if (s.has(3) || sizes.size() != strides.size() || x.meta->lazy())
+    Scope::Fail("as_strided of memory around the tensor");
   return StridedOver(s, x, sizes, strides);
 }
 
@@ -558,7 +559,7 @@ Outs MeshGrid(Scope& s) {
 
 Outs RealPart(Scope& s) {
   Operand x = s.tensor(0);
-  if (IsComplex(x.meta->dtype)) Scope::Skip();
+  if (IsComplex(x.meta->dtype) || x.meta->lazy()) Scope::Skip();
   return Same(x);
 }
 

@@ -75,6 +75,8 @@ class Runner : public GraphRunner {
     for (const TraceTensor& t : trace.tensors) cupy |= t.meta.device.kind == DeviceKind::kCuda;
     torch_ |= gpu && !cupy;  // NumPy's arrays, computed with there
     for (TraceId t : trace.inputs) array_input_.push_back(trace.tensors[t].meta.framework == Framework::kNumpy);
+    for (size_t i = 0; i < trace.inputs.size(); ++i)
+      if (trace.tensors[trace.inputs[i]].meta.lazy()) lazy_.push_back(i);
     array_input_.resize(num_inputs_);
     if (torch_) {
       const TorchApi* t = Torch();
@@ -133,6 +135,12 @@ class Runner : public GraphRunner {
                             : FillTorch(inputs[i], b, &bytes)))
         return RunEnd::kInternal;
       if (torch_ && array_input_[i]) b->handle = nullptr;  // torch's host takes the memory
+    }
+    std::vector<Ref> resolved;
+    for (size_t i : lazy_) {
+      resolved.emplace_back(Resolved(inputs[i]));
+      if (!resolved.back()) return EndOfCall();
+      if (!FillTorch(resolved.back().get(), &in[i], &bytes)) return RunEnd::kInternal;
     }
     for (int w : written_)  // a copy-on-write storage (torch._lazy_clone) becomes its own when it is asked for a
                             // It has a writable address.
@@ -474,6 +482,7 @@ class Runner : public GraphRunner {
   enum class Made : uint8_t { kTensor, kArray, kScalar };
   std::vector<Made> output_;
   std::vector<bool> array_input_;
+  std::vector<size_t> lazy_;       // inputs that are conjugate views: a run gets what they say
   std::vector<bool> wants_array_;  // by output; empty: torch makes all, or none
   bool any_arrays_ = false;
   std::vector<std::shared_ptr<const Call>> calls_;

@@ -66,6 +66,7 @@ TensorMeta FromMeta(const Meta& m, Framework f) {
   out.framework = f;
   out.dtype = m.dtype;
   out.device = m.device;
+  out.conj = m.conj, out.neg = m.neg;
   for (int i = 0; i < m.rank; ++i) {
     out.sizes.push_back(m.sizes[i]);
     out.strides.push_back(m.strides[i]);

@@ -29,7 +29,7 @@ bool MaySize(DType t) {
 }
 
 // number: what the elements of an operand are that may decide a size.
-PyObject* StandIn(const TorchApi& t, const TensorMeta& m, Way way, int number = 0) {
+PyObject* PlainStandIn(const TorchApi& t, const TensorMeta& m, Way way, int number) {
   Ref sizes(Tuple(Values(m.sizes))), strides(Tuple(Values(m.strides))), dtype(DTypeObject(Framework::kTorch, m.dtype));
   if (!sizes || !strides || !dtype) return nullptr;
   bool cuda = way == Way::kReal && m.device.kind == DeviceKind::kCuda;
@@ -48,6 +48,13 @@ PyObject* StandIn(const TorchApi& t, const TensorMeta& m, Way way, int number = 
     zeroed = Ref(diagonal ? PyObject_CallMethod(diagonal.get(), "fill_", "i", 1) : nullptr);
   }
   return zeroed ? made.release() : nullptr;
+}
+
+PyObject* StandIn(const TorchApi& t, const TensorMeta& m, Way way, int number = 0) {
+  Ref made(PlainStandIn(t, m, way, number));
+  if (made && m.conj) made = Ref(PyObject_CallMethod(made.get(), "conj", nullptr));
+  if (made && m.neg) made = Ref(PyObject_CallMethod(t.module, "_neg_view", "O", made.get()));
+  return made.release();
 }
 
 // An op that torch calls random drops nothing out if it was told so.
@@ -87,7 +94,7 @@ bool IndexesByNumbers(PyObject* op, PyObject* args) {
     PyObject* index = PySequence_Fast_GET_ITEM(indices.get(), i);
     Meta m;
     const char* why = "";
-    numbers = index == Py_None || (ReadMeta(index, &m, &why) && (m.dtype == DType::kInt64 || m.dtype == DType::kInt32));
+    numbers = index == Py_None || (ReadAny(index, &m, &why) && (m.dtype == DType::kInt64 || m.dtype == DType::kInt32));
   }
   PyErr_Clear();
   return numbers;
@@ -381,7 +388,7 @@ bool MayLackResults(const Inference& in) {
 bool AddTorchResult(PyObject* o, Arg* shape, Inference* in) {
   Meta m;
   const char* why = "";
-  if (!ReadMeta(o, &m, &why)) return in->Fail(std::string("returns ") + why);
+  if (!ReadAny(o, &m, &why)) return in->Fail(std::string("returns ") + why);
   Inferred::Alias alias;
   for (size_t i = 0; i < in->operands.size(); ++i) {
     // A copy to another device, which on the meta device is no copy.
@@ -389,6 +396,7 @@ bool AddTorchResult(PyObject* o, Arg* shape, Inference* in) {
     if (StorageId(o) == StorageId(in->operands[i].get())) alias = {static_cast<int>(i), o == in->operands[i].get()};
   }
   if (Classify(o) != Class::kTorch) return in->Fail("returns a subclass of Tensor");
+  if (m.neg && IsBool(m.dtype)) return in->Fail("returns negated bools");  // nothing can be done with them
   in->aliases.resize(in->results.size());
   in->aliases.push_back(alias);
   TensorMeta meta = FromMeta(m, Framework::kTorch);
@@ -655,7 +663,7 @@ Ref GradientsOnStandIns(const TorchApi& t, const Call& call, const std::vector<T
   for (Py_ssize_t i = 0; all && i < PyList_GET_SIZE(all.get()); ++i) {
     Meta m;
     PyObject* o = PyList_GET_ITEM(all.get(), i);
-    if (Classify(o) != Class::kTorch || !ReadMeta(o, &m) || !m.requires_grad) continue;
+    if (Classify(o) != Class::kTorch || !ReadAny(o, &m) || !m.requires_grad) continue;
     Ref like(PyObject_CallMethod(t.module, "zeros_like", "O", o));
     if (!like || PyList_Append(outputs.get(), o) < 0 || PyList_Append(grads.get(), like.get()) < 0) return {};
   }

@@ -66,6 +66,11 @@ const char* WhyNotPlain(const TorchApi& t, uint64_t keys) {
   return "a special kind of tensor (dispatch keys)";
 }
 
+inline void NoteLazy(const TorchApi& t, Meta* m) {
+  m->conj = m->key_set & t.conj_key;
+  m->neg = m->key_set & t.neg_key;
+}
+
 // --- torch, by Python attributes: slow, any version
 bool Int(const Ref& r, int64_t* out) {
   if (!r) return false;
@@ -113,6 +118,7 @@ bool ReadByAttributes(const TorchApi& t, PyObject* o, uint64_t allowed, Meta* m,
   if (!Int(Ref(PyObject_CallMethod(o, "data_ptr", nullptr)), &data)) return fail("no storage");
   m->data = reinterpret_cast<void*>(data);
   m->handle = ImplOf(o);
+  NoteLazy(t, m);
   m->is_inference = t.inplace_key && !(m->key_set & t.inplace_key);
   Ref grad(PyObject_GetAttrString(o, "requires_grad")), leaf(PyObject_GetAttrString(o, "is_leaf"));
   m->requires_grad = grad && grad.get() == Py_True;
@@ -159,6 +165,7 @@ bool ReadByAttributes(const TorchApi& t, PyObject* o, uint64_t allowed, Meta* m,
   m->low = data + (data ? low * size : 0);
   m->nbytes_extent = empty ? 0 : (high + 1) * size;
   m->handle = impl;
+  NoteLazy(t, m);
   m->is_inference = !(m->key_set & t.inplace_key);
   m->has_grad_fn = false;
   m->requires_grad = Field<void*>(impl, t.at.autograd) ? t.requires_grad(impl) : false;
@@ -323,12 +330,15 @@ bool NumpyLoaded() {
   return Numpy() != nullptr;
 }
 
-bool ReadMeta(PyObject* o, Meta* out, const char** why) {
+static bool Read(PyObject* o, bool lazy, Meta* out, const char** why) {
   switch (Classify(o)) {
     case Class::kTorch:
     case Class::kTorchParameter:
     case Class::kQuietTensor:
-    case Class::kQuietParameter: return ReadTorch(*Torch(), o, Torch()->plain_mask, out, why);
+    case Class::kQuietParameter: {
+      const TorchApi& t = *Torch();
+      return ReadTorch(t, o, t.plain_mask | (lazy ? t.conj_key | t.neg_key : 0), out, why);
+    }
     case Class::kTorchSubclass: return No(why, "a tensor subclass");
     case Class::kNumpyArray: return ReadArray(o, out, why);
     case Class::kNumpyScalar: return ReadScalar(*Numpy(), o, out);
@@ -336,6 +346,19 @@ bool ReadMeta(PyObject* o, Meta* out, const char** why) {
     case Class::kNone: break;
   }
   return No(why, "not a tensor");
+}
+
+bool ReadMeta(PyObject* o, Meta* out, const char** why) {
+  return Read(o, false, out, why);
+}
+bool ReadAny(PyObject* o, Meta* out, const char** why) {
+  return Read(o, true, out, why);
+}
+
+PyObject* Resolved(PyObject* tensor) {
+  const OverridesOff off;
+  Ref conj(PyObject_CallMethod(tensor, "resolve_conj", nullptr));
+  return conj ? PyObject_CallMethod(conj.get(), "resolve_neg", nullptr) : nullptr;
 }
 
 namespace {
@@ -395,7 +418,7 @@ bool ReadWrapper(PyObject* o, Meta* out, const char** why) {
 
 bool HasHistory(PyObject* o) {
   Meta m;
-  return !ReadMeta(o, &m) || m.has_grad_fn;
+  return !ReadAny(o, &m) || m.has_grad_fn;
 }
 
 bool IsView(PyObject* tensor) {
@@ -441,7 +464,8 @@ bool HasHooks(PyObject* o) {
   PyTypeObject* type = Py_TYPE(o);
   if (const TorchApi* t = bound_torch;
       t && (type == t->tensor || type == t->parameter || PyType_IsSubtype(type, t->tensor))) {
-    const uint64_t allowed = t->plain_mask | t->python_keys;  // what is expected says which
+    // What is expected says which.
+    const uint64_t allowed = t->plain_mask | t->python_keys | t->conj_key | t->neg_key;
     if (t->at.all() && t->requires_grad) return ReadFields(*t, o, allowed, out, nullptr);
     return ReadByAttributes(*t, o, allowed, out, nullptr);
   }

@@ -34,7 +34,8 @@ bool SameLayout(PyObject* columns) {
     for (Py_ssize_t c = 0; c < PyTuple_GET_SIZE(columns); ++c) {
       PyObject* o = PyList_GET_ITEM(PyTuple_GET_ITEM(columns, c), i);
       const Class kind = Classify(o);
-      if (!IsPlainTorch(kind) || Overrides(Py_TYPE(o)) || !ReadForGuard(o, &m) || m.is_inference) return false;
+      if (!IsPlainTorch(kind) || Overrides(Py_TYPE(o)) || !ReadForGuard(o, &m) || m.is_inference || m.conj || m.neg)
+        return false;
       if (i == 0 && c == 0) all = m;
       if (m.dtype != all.dtype || !(m.device == all.device) || !IsFloat(m.dtype) || m.device.kind == DeviceKind::kMeta)
         return false;

@@ -62,15 +62,20 @@ struct Meta {
   bool requires_grad = false;
   bool has_grad_fn = false;
   bool is_inference = false;
-  int64_t nbytes_extent = 0;  // bytes from data to one past the last element reached (negative strides: see low)
-  char* low = nullptr;        // The lowest address that is touched.
+  bool conj = false, neg = false;  // What lies in memory is conjugated, or negated, when it is read (ReadAny only).
+  int64_t nbytes_extent = 0;       // bytes from data to one past the last element reached (negative strides: see low)
+  char* low = nullptr;             // The lowest address that is touched.
 };
 bool ReadMeta(PyObject* o, Meta* out, const char** why = nullptr);
-bool IsView(PyObject* tensor);   // of torch's; true also where that cannot be known
-bool HasHistory(PyObject* o);    // Has an operation with gradients made it? True also where that cannot be known.
-bool RequiresGrad(PyObject* o);  // false for what is no torch tensor
-// Only what a guard compares (has_grad_fn is not filled); false if not a plain tensor. Hot: called per input per call.
-// A forward-mode tangent is not looked for: ReadTorchState tells that a dual level is open, and capture declines then.
+// The same, also of what torch conjugates or negates when it is read: its memory is not what it says.
+bool ReadAny(PyObject* o, Meta* out, const char** why = nullptr);
+PyObject* Resolved(PyObject* tensor);  // of such a tensor, an ordinary one with what it says; a new reference
+bool IsView(PyObject* tensor);         // of torch's; true also where that cannot be known
+bool HasHistory(PyObject* o);          // Has an operation with gradients made it? True also where that cannot be known.
+bool RequiresGrad(PyObject* o);        // false for what is no torch tensor
+// Only what a guard compares (has_grad_fn is not filled), as ReadAny; false if not a plain tensor. Hot: called per
+// input per call. A forward-mode tangent is not looked for: ReadTorchState tells that a dual level is open, and capture
+// declines then.
 bool ReadForGuard(PyObject* o, Meta* out);
 // columns: a tuple of lists of equal length. Are they plain torch tensors of one float dtype on one device, those of a
 // row (one of each list) dense and of one shape and strides?

@@ -286,6 +286,7 @@ void ReadKeys(TorchApi& t) {
     if (KeyBits(t, name, &bits) && KeyBits(t, "Dense", &dense)) t.plain_mask |= bits & ~dense, t.plain_keys = dense;
   }
   KeyBits(t, "ADInplaceOrView", &t.inplace_key);
+  KeyBits(t, "Conjugate", &t.conj_key), KeyBits(t, "Negative", &t.neg_key);
   for (const char* name : {"Python", "PythonTLSSnapshot"})
     if (KeyBits(t, name, &bits)) t.python_keys |= bits;
 }

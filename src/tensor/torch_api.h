@@ -230,6 +230,7 @@ struct TorchApi {
   uint64_t inplace_key = 0;  // absent on inference tensors
   int autograd_byte = -1;    // of *autograd_state(): grad mode in bit 0, inference mode in bit 1
   std::vector<std::pair<std::string, std::string>> verdicts;
+  uint64_t conj_key = 0, neg_key = 0;  // what a conjugate view adds, and a negated one
 };
 
 // Null until torch has been imported and answered. Cheap when bound; else looks at sys.modules when that has grown.

@@ -169,7 +169,11 @@ class Host : public framejit::Host {
     std::vector<Meta> metas(flat.size());
     const char* why = "";
     for (size_t i = 0; i < flat.size(); ++i) {
-      if (!ReadMeta(flat[i], &metas[i], &why)) Fail(why);
+      if (!ReadAny(flat[i], &metas[i], &why)) Fail(why);
+      if (!metas[i].conj && !metas[i].neg) continue;
+      tensors.emplace_back(Resolved(flat[i]));  // values of the graph are what is read
+      flat[i] = tensors.back().get();
+      if (!flat[i] || !ReadMeta(flat[i], &metas[i], &why)) Fail(why);
     }
     for (size_t i = 0; i < flat.size(); ++i) {  // nothing fails from here on: what is handed out is owned by the caller
       Handle shared = nullptr;

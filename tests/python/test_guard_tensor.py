@@ -101,6 +101,7 @@ def test_torch_kinds():
     with torch.inference_mode():
         misses(g, torch.zeros(2, 3))  # another key set
     misses(g, torch.zeros(2, 3, dtype=torch.complex64).conj())
+    misses(g, torch._neg_view(torch.zeros(2, 3)), text="is_neg(): expected False, got True")
     misses(g, torch.zeros(2, 3).to_sparse())
 
     class Sub(torch.Tensor):

@@ -82,7 +82,8 @@ Answered AddDimension(Session& s, Callee callee, PyObject* const* args, Py_ssize
   if (PyErr_Occurred()) return nullptr;
   TensorMeta m = s.meta(AsTensor(args[0])->id);
   const int rank = static_cast<int>(m.sizes.size());
-  if (dim < 0 || dim >= rank || level != static_cast<long>(s.vmap.levels.size()) || m.framework != Framework::kTorch)
+  if (dim < 0 || dim >= rank || level != static_cast<long>(s.vmap.levels.size()) || m.framework != Framework::kTorch ||
+      m.lazy())
     return s.Break(BreakId::kThreadState, callee);
   m.sizes.erase(m.sizes.begin() + dim);
   m.strides.erase(m.strides.begin() + dim);

@@ -114,6 +114,7 @@ Ref BatchedCall::Front(PyObject* o, int rank, bool viewed) {
 PyObject* BatchedCall::Wrap(PyObject* result, int dim) {
   if (IsTensor(result)) {
     TensorMeta m = Meta(result);
+    if (m.lazy()) return Break();
     m.sizes.erase(m.sizes.begin() + dim);
     m.strides.erase(m.strides.begin() + dim);
     m.is_parameter = m.requires_grad = false;
