@@ -79,6 +79,7 @@ class _Code:
             self._only_way(i)
             for _ in range(above):
                 i = self.value(i - 1)[0]
+                self._only_way(i)
             return self.value(i - 1)[1]
         except _Unclear:
             return False
@@ -202,7 +203,7 @@ class _Code:
         kinds = self.called.get(callee)
         if kinds is not None and all(kind == "plain" for kind in kinds):
             return True
-        return self.steps[callee][0] in METHODS and self._keeps_none(callee - 1)
+        return self.steps[callee][0] in METHODS and not self.steps[callee][3] and self._keeps_none(callee - 1)
 
     def _keeps_none(self, end):
         """Is that which this step gives a tensor, or a container that was made there and lies nowhere else?"""
@@ -270,12 +271,16 @@ class Keeping:
         self.enter(code, {**{n: "plain" if isinstance(v, SCALARS) else None for n, v in values.items()}, **dict(zip(names, kinds))})
 
     def keeps(self, new):
-        waiting, seen = set(self.scopes), {}
-        while waiting:
+        def missing(called):
+            return [c for c in self.scopes if c not in seen and (c in self.kinds or not called)]
+
+        waiting, seen = [], {}
+        while waiting := waiting or missing(called=True) or missing(called=False):  # helpers behind those that call them
             code = waiting.pop()
             self.changed.clear()
-            seen[code] = _Code(code, self.scopes[code], self.kinds.get(code) or {}, new)
+            made = new and not any(c == "out" or (isinstance(c, tuple) and "out" in c) for c in code.co_consts)
+            seen[code] = _Code(code, self.scopes[code], self.kinds.get(code) or {}, made)
             for f, kinds in seen[code].calls():
                 self._call(f, kinds)
-            waiting |= self.changed & self.scopes.keys()
+            waiting += [c for c in self.scopes if c in self.changed and c in seen and c not in waiting]
         return any(c.keeps() for c in seen.values())

@@ -364,6 +364,10 @@ class SegmentBuilder {
     // derivative's alone, of which Python, which cannot run it, would not know.
     if (s_.libraries.numpy && !gpu && !IsTransform()) ieee_ = s_.modes.numpy.traps();
     seg_->assumed.guesses = KeepGuesses(s_, recipe().outputs);
+    std::vector<shape::Guard>& asked = s_.trace().conditions;
+    for (const RecipeNode& n : recipe().nodes)  // a number of the program's that data decides must be counted
+      if (n.kind == RecipeNode::kSym || n.kind == RecipeNode::kSymFloat)
+        asked.push_back({shape::Cmp::kLe, 0, n.expr, {}});
     int made = 0;  // Counts the outputs of the graph. Those behind them are there only for what they may raise.
     for (auto& m : s_.lowering().Finish(recipe().outputs, ieee_ != 0)) {
       if (m.kind != surface::Lowering::Made::kInput) made = std::max(made, m.index + 1);

@@ -126,15 +126,17 @@ PyObject* WeakReference(Session& s, PyObject* o) {
   return reference ? s.FromOutside(reference.get(), s.guards().Child(SourceKind::kMember, source, 0, make)) : nullptr;
 }
 
+static bool IsWithin(PyObject* o, PyObject* tuple) {
+  PyObject** const first = &PyTuple_GET_ITEM(tuple, 0);
+  return std::any_of(first, first + PyTuple_GET_SIZE(tuple),
+                     [o](PyObject* item) { return item == o || (PyTuple_CheckExact(item) && IsWithin(o, item)); });
+}
+
 bool IsLiteral(Session& s, PyObject* o) {
   const auto* items = PyTuple_CheckExact(o) ? &PyTuple_GET_ITEM(o, 0) : nullptr;
   const auto may = [](PyObject* x) { return IsPrimitive(x) || PyTuple_CheckExact(x); };
   if (items && !std::all_of(items, items + PyTuple_GET_SIZE(o), may)) return false;
-  const auto in = [o](PyObject* code) {
-    PyObject* all = reinterpret_cast<PyCodeObject*>(code)->co_consts;
-    PyObject** first = &PyTuple_GET_ITEM(all, 0);
-    return std::find(first, first + PyTuple_GET_SIZE(all), o) != first + PyTuple_GET_SIZE(all);
-  };
+  const auto in = [o](PyObject* code) { return IsWithin(o, reinterpret_cast<PyCodeObject*>(code)->co_consts); };
   if (s.root() && in(reinterpret_cast<PyObject*>(fj_code(s.root())))) return true;
   const std::vector<PyObject*> constants = s.guards().Constants();
   return std::any_of(constants.begin(), constants.end(), [&](PyObject* c) {

@@ -1,5 +1,7 @@
 #include "capture/may_write.h"
 
+#include <opcode.h>
+
 #include <algorithm>
 #include <string_view>
 #include <unordered_set>
@@ -36,6 +38,7 @@ bool IsStore(PyCodeObject* code, const bytecode::Instr& at) {
     case Op::kSetItem:
     case Op::kDeleteItem:
     case Op::kSetSlice: return true;
+    case Op::kBinary: return at.arg >= NB_INPLACE_ADD;
     case Op::kLoadMethod:
     case Op::kLoadAttr:
     case Op::kLoadGlobal: return Mutates(PyUnicode_AsUTF8(PyTuple_GET_ITEM(code->co_names, at.arg)));
@@ -47,7 +50,9 @@ bool IsStore(PyCodeObject* code, const bytecode::Instr& at) {
 // own if that is a variable that holds nothing but containers, numbers and results of calls.
 bool StoresOutside(PyCodeObject* code, const bytecode::Code& all) {
   std::unordered_set<int> others;  // the variables that may hold something else
-  for (int i = 0; i < code->co_argcount + code->co_kwonlyargcount; ++i) others.insert(i);
+  const int variadic = !!(code->co_flags & CO_VARARGS) + !!(code->co_flags & CO_VARKEYWORDS);
+  const bool makes = !PyUnicode_CompareWithASCIIString(code->co_name, "__init__");  // what it is given first is new
+  for (int i = makes; i < code->co_argcount + code->co_kwonlyargcount + variadic; ++i) others.insert(i);
   const bytecode::Instr* last = nullptr;
   for (int i = 0; i < all.size(); ++i) {
     const bytecode::Instr& at = all.At(i);
@@ -83,9 +88,11 @@ class WriteWalk {
   // through may hold it. What is only given to it, or what it may only call, is reached where its code stores into
   // objects.
   bool Finds(PyObject* function, PyObject* args, PyObject* keywords) {
-    if (From(function)) return true;
+    if (From(function) || FromMethods()) return true;
     only_given_ = true;
-    return From(args) || From(keywords) || FromMethods() || (held_ && stores_);
+    From(args);
+    From(keywords);
+    return FromMethods() || (held_ && stores_);
   }
 
  private:
@@ -95,10 +102,14 @@ class WriteWalk {
 
   bool From(PyObject* o) {
     if (!o || IsPrimitive(o) || !known_.insert(o).second) return false;
-    if (known_.size() > kMost) return true;
     if (PyFunction_Check(o)) return FromFunction(reinterpret_cast<PyFunctionObject*>(o));
     if (PyType_Check(o)) return FromClass(reinterpret_cast<PyTypeObject*>(o));
-    if (PyModule_Check(o) || PyCFunction_Check(o)) return false;
+    if (PyCFunction_Check(o)) {
+      stores_ |= Mutates(reinterpret_cast<PyCFunctionObject*>(o)->m_ml->ml_name);
+      return !PyModule_Check(PyCFunction_GET_SELF(o)) && From(PyCFunction_GET_SELF(o));
+    }
+    if (IsConstantKind(o) || IsValue(o)) return false;
+    if (++objects_ > kMost) return held_ = true, !only_given_;
     if (!PyTuple_CheckExact(o) && !PyCell_Check(o) && s_.SourceOf(o)) {
       if (!PyCallable_Check(o) && !only_given_) return true;
       held_ = true;
@@ -116,17 +127,24 @@ class WriteWalk {
     for (size_t known = 0; known != known_.size();) {
       known = known_.size();
       for (size_t i = 0; i < classes_.size(); ++i)
-        for (PyTypeObject* type = classes_[i]; type && type->tp_flags & Py_TPFLAGS_HEAPTYPE; type = type->tp_base) {
-          PyObject *key, *value;
-          for (Py_ssize_t at = 0; PyDict_Next(guard::TypeDict(type), &at, &key, &value);)
-            if ((names_.contains(PyUnicode_AsUTF8(key)) || IsCalled(PyUnicode_AsUTF8(key))) && From(value)) return true;
-        }
+        for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(classes_[i]->tp_mro); ++k)
+          if (FromMethodsOf(reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(classes_[i]->tp_mro, k)))) return true;
+    }
+    return false;
+  }
+  bool FromMethodsOf(PyTypeObject* type) {
+    if (!(type->tp_flags & Py_TPFLAGS_HEAPTYPE)) return false;
+    PyObject *key, *value;
+    for (Py_ssize_t at = 0; PyDict_Next(guard::TypeDict(type), &at, &key, &value);) {
+      const char* name = PyUnicode_Check(key) ? PyUnicode_AsUTF8(key) : nullptr;
+      if (!name) PyErr_Clear();
+      if ((!name || names_.contains(name) || IsCalled(name)) && From(value)) return true;
     }
     return false;
   }
   static bool IsCalled(std::string_view name) {
-    return name.starts_with("__") && name.ends_with("__") && name != "__init__" && name != "__new__" &&
-           name != "__setattr__" && name != "__dict__" && name != "__weakref__";
+    return name.starts_with("__") && name.ends_with("__") && name != "__setattr__" && name != "__dict__" &&
+           name != "__weakref__";
   }
 
   bool FromFunction(PyFunctionObject* f) {
@@ -172,6 +190,7 @@ class WriteWalk {
 
   Session& s_;
   std::unordered_set<PyObject*> known_;
+  size_t objects_ = 0;  // of these, but for functions and classes
   std::vector<PyTypeObject*> classes_;
   std::unordered_set<std::string_view> names_;  // of all code
   bool only_given_ = false;

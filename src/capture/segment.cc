@@ -143,7 +143,8 @@ bool HideSlots(Session& s, FjFrame* frame, int count) {
 void MeetTensors(Session& s, const FrameImage& slots) {
   bool torch = false, numpy = false;
   for (int i = 0; i < slots.size(); ++i) {
-    const tensor::Class c = slots[i] ? tensor::Classify(slots[i]) : tensor::Class::kNone;
+    PyObject* const o = slots[i] && PyCell_Check(slots[i]) ? PyCell_GET(slots[i]) : slots[i];
+    const tensor::Class c = o ? tensor::Classify(o) : tensor::Class::kNone;
     torch |= tensor::IsPlainTorch(c);
     numpy |= c == tensor::Class::kNumpyArray;
   }

@@ -143,6 +143,11 @@ PyObject* CaptureSemantics::CallOperator(PyObject* op, PyObject* const* args, Py
   std::vector<PyObject*> tensors, given(args, args + nargs + KwCount(kwnames));
   std::vector<Ref> lists;
   for (PyObject*& o : given) {
+    if ((PyTuple_Check(o) && !PyTuple_CheckExact(o)) || (PyList_Check(o) && !PyList_CheckExact(o))) {
+      PyObject** first = PySequence_Fast_ITEMS(o);
+      if (!std::all_of(first, first + PySequence_Fast_GET_SIZE(o), IsPrimitive))  // as those of a torch.Size are
+        return s_.Break(BreakId::kUnknownCall, std::string("an operator that is given a ") + Py_TYPE(o)->tp_name);
+    }
     if ((PyTuple_CheckExact(o) || PyList_CheckExact(o)) && s_.IsOutside(o)) {  // what stands for the tensors in it
       PyObject* items = s_.ItemsOf(o);
       if (!items) return nullptr;

@@ -365,6 +365,19 @@ void Lowering::Impl::Store(const Call& call, TraceId target, ValueId v, bool tra
   if (tracked) meta(target).requires_grad = true;
 }
 
+static Arg StructureOf(const Outs& outs, const std::vector<TraceId>& ids) {
+  Arg structure;
+  if (outs.structure == Arg::Kind::kTensor) {
+    structure = Arg::Tensor(ids.at(0));
+  } else if (outs.structure != Arg::Kind::kNone) {
+    std::vector<Arg> items;
+    for (TraceId t : ids) items.push_back(Arg::Tensor(t));
+    structure = Arg::Seq(outs.structure, std::move(items));
+    structure.s = outs.type_name;
+  }
+  return structure;
+}
+
 void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs, Framework fw,
                             std::optional<Device> placed) {
   bool grad = WantsGrad(trace, call) && !(row.flags & kNoGrad);
@@ -451,15 +464,7 @@ void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs, Fr
     }
     ids.push_back(id);
   }
-  Arg structure;
-  if (outs.structure == Arg::Kind::kTensor) {
-    structure = Arg::Tensor(ids.at(0));
-  } else if (outs.structure != Arg::Kind::kNone) {
-    std::vector<Arg> items;
-    for (TraceId t : ids) items.push_back(Arg::Tensor(t));
-    structure = Arg::Seq(outs.structure, std::move(items));
-    structure.s = outs.type_name;
-  }
+  Arg structure = StructureOf(outs, ids);
   if (outs.recorded) {  // the same meaning in a form that can be replayed from one tensor
     call.callee = outs.recorded->callee;
     call.args = outs.recorded->args;
@@ -617,95 +622,6 @@ TraceId Lowering::AddInput(TensorMeta m, std::string name, bool writable) {
   if (!writable) impl_->read_only.insert(id);
   impl_->trace.inputs.push_back(id);
   return id;
-}
-
-// The graph's own declaration of its symbols. A symbol is read from the first input size that it is; who makes symbols
-// of other things (scalar inputs) has entered their sources already.
-static void DeclareSymbols(const shape::Env& env, Graph* g) {
-  size_t declared = g->symbols.size();
-  for (size_t i = declared; i < env.num_symbols(); ++i) g->symbols.push_back(env.symbol(static_cast<uint32_t>(i)));
-  g->symbol_sources.resize(g->symbols.size());
-  for (size_t i = 0; i < g->inputs.size(); ++i) {
-    const shape::Ints& sizes = g->node(g->inputs[i]).type.shape;
-    for (size_t d = 0; d < sizes.size(); ++d) {
-      auto id = sizes[d].as_symbol();
-      if (id && g->symbol_sources.at(*id).input < 0)
-        g->symbol_sources[*id] = {static_cast<int>(i), static_cast<int>(d)};
-    }
-  }
-}
-
-// A result of a custom function that is a view in the program is one where it leaves: the framework makes it.
-void Lowering::Impl::LookAtShared(const std::vector<TraceId>& outputs) {
-  for (TraceId t : outputs)
-    if (derivatives.IsShared(objects[t].root))
-      objects.BecomeUnusable("a torch.autograd.Function returned a view, which leaves the graph");
-}
-
-// What a backward pass keeps are the inputs themselves. Of memory of its own (torch.vdot) the graph has the value
-// alone; a view leaves as what the framework makes of its base.
-void Lowering::Impl::LookAtLazy(const std::vector<TraceId>& outputs) {
-  for (TraceId t : outputs)
-    if (const TraceTensor& root = trace.tensors[objects[t].root]; root.input < 0 && root.meta.lazy())
-      objects.BecomeUnusable("what a call returned is conjugated when it is read, and leaves the graph");
-  const bool lazy = std::any_of(trace.inputs.begin(), trace.inputs.end(), [&](TraceId t) { return meta(t).lazy(); });
-  if (lazy && std::any_of(trace.tensors.begin(), trace.tensors.end(), [](auto& t) { return t.meta.requires_grad; }))
-    objects.BecomeUnusable("an input is a conjugate or negated view, and there are gradients");
-}
-
-std::vector<Lowering::Made> Lowering::Finish(const std::vector<TraceId>& outputs, bool ieee) {
-  Impl& s = *impl_;
-  Graph& g = s.builder.graph();
-  DeclareSymbols(s.env(), &g);
-  s.trace.outputs = outputs;
-  s.LookAtShared(outputs);
-  s.LookAtLazy(outputs);
-  std::map<TraceId, int> graph_output;
-  std::vector<Made> made;
-  for (TraceId t : outputs) {
-    TraceId root = s.objects[t].root;
-    for (TraceId seen : {root, t}) s.Show(seen);
-    int input = s.trace.tensors[root].input;
-    Made m{Made::kReplay, 0, {}};
-    if (input < 0) {
-      auto [it, fresh] = graph_output.emplace(root, static_cast<int>(g.outputs.size()));
-      if (fresh && !s.lent.contains(root) && s.MayLieInLent(s.objects.Value(root)))
-        s.objects.Renew(root, s.InOwnMemory(root));
-      if (fresh) g.outputs.push_back(s.objects.WithLayout(s.objects.Value(root), s.meta(root).strides));
-      m.index = it->second;
-    } else {
-      m.index = ~input;
-    }
-    if (t == root) {
-      m.kind = input < 0 ? Made::kGraphOutput : Made::kInput;
-      if (input >= 0) m.index = input;
-    }
-    for (TraceId at = t; at != root; at = s.objects[at].parent)
-      m.calls.insert(m.calls.begin(), s.trace.tensors[at].view_call);
-    for (int c : m.calls) {
-      int tensors = 0;
-      EachTensor(s.trace.calls[c], [&](TraceId) { ++tensors; });
-      if (tensors > 1) s.objects.BecomeUnusable(s.trace.calls[c].callee + ": a view that needs more than its base");
-    }
-    made.push_back(std::move(m));
-  }
-  for (size_t i = 0; i < s.trace.inputs.size(); ++i) {
-    TraceId t = s.trace.inputs[i];
-    if (s.trace.tensors[t].mutated) g.writes.push_back({static_cast<int>(i), s.objects.Value(t)});
-  }
-  std::vector<shape::Guard> asked;
-  for (const shape::Guard& c : s.env().guards())
-    if (s.env().AtRun(c)) asked.push_back(c);
-  DropMasked(g, asked, s.replaced, ieee);
-  KeepRaising(g, ieee);
-  for (size_t i = 0; i < outputs.size(); ++i)
-    if (IsViewResult(made[i].kind == Made::kReplay, s.meta(outputs[i])))
-      g.outputs.push_back(s.objects.Value(outputs[i]));
-  const std::vector<bool> stand_ins = StandIns(g);
-  for (ValueId v = 0; v < g.nodes.size(); ++v)
-    if (g.nodes[v].op == Op::kExtern && Draws(g.nodes[v].attrs.call->callee) && !stand_ins[v]) g.ordered.push_back(v);
-  PlaceOperands(g);
-  return made;
 }
 
 }  // namespace framejit::surface

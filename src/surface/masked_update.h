@@ -22,7 +22,8 @@ std::optional<ValueId> MaskedUpdate(Builder& builder, ValueId base, ValueId mask
                                     std::set<ValueId>& replaced);
 
 // Elements under a mask that nobody reads any more, but what was replaced, are not taken; the graph has its outputs and
-// writes. Their number stays where the program asked for it: `asked` is what was said of sizes.
+// writes. Their number stays where the program asked for it: `asked` is what was said of sizes,
+// and those that leave the graph.
 void DropMasked(Graph& g, std::span<const shape::Guard> asked, const std::set<ValueId>& replaced, bool ieee);
 
 }  // namespace framejit::surface

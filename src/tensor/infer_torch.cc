@@ -29,7 +29,7 @@ bool MaySize(DType t) {
 }
 
 // number: what the elements of an operand are that may decide a size.
-PyObject* PlainStandIn(const TorchApi& t, const TensorMeta& m, Way way, int number) {
+PyObject* StandIn(const TorchApi& t, const TensorMeta& m, Way way, int number = 0) {
   Ref sizes(Tuple(Values(m.sizes))), strides(Tuple(Values(m.strides))), dtype(DTypeObject(Framework::kTorch, m.dtype));
   if (!sizes || !strides || !dtype) return nullptr;
   bool cuda = way == Way::kReal && m.device.kind == DeviceKind::kCuda;
@@ -39,19 +39,16 @@ PyObject* PlainStandIn(const TorchApi& t, const TensorMeta& m, Way way, int numb
   Ref fn(PyObject_GetAttrString(t.module, "empty_strided")), args(PyTuple_Pack(2, sizes.get(), strides.get()));
   Ref kwargs(Py_BuildValue("{s:O,s:s}", "dtype", dtype.get(), "device", device.c_str()));
   Ref made(fn && args && kwargs ? PyObject_Call(fn.get(), args.get(), kwargs.get()) : nullptr);
-  if (!made || way == Way::kMeta) return made.release();
-  Ref zeroed(MaySize(m.dtype) && number ? PyObject_CallMethod(made.get(), "fill_", "i", number)
-                                        : PyObject_CallMethod(made.get(), "zero_", nullptr));
-  size_t rank = m.sizes.size();
-  if (zeroed && IsFloat(m.dtype) && DTypeSize(m.dtype) >= 4 && rank >= 2 && m.sizes[rank - 1] == m.sizes[rank - 2]) {
-    Ref diagonal(PyObject_CallMethod(made.get(), "diagonal", "iii", 0, -2, -1));  // a unit matrix, for solvers
-    zeroed = Ref(diagonal ? PyObject_CallMethod(diagonal.get(), "fill_", "i", 1) : nullptr);
+  if (made && way != Way::kMeta) {
+    Ref zeroed(MaySize(m.dtype) && number ? PyObject_CallMethod(made.get(), "fill_", "i", number)
+                                          : PyObject_CallMethod(made.get(), "zero_", nullptr));
+    size_t rank = m.sizes.size();
+    if (zeroed && IsFloat(m.dtype) && DTypeSize(m.dtype) >= 4 && rank >= 2 && m.sizes[rank - 1] == m.sizes[rank - 2]) {
+      Ref diagonal(PyObject_CallMethod(made.get(), "diagonal", "iii", 0, -2, -1));  // a unit matrix, for solvers
+      zeroed = Ref(diagonal ? PyObject_CallMethod(diagonal.get(), "fill_", "i", 1) : nullptr);
+    }
+    if (!zeroed) return nullptr;
   }
-  return zeroed ? made.release() : nullptr;
-}
-
-PyObject* StandIn(const TorchApi& t, const TensorMeta& m, Way way, int number = 0) {
-  Ref made(PlainStandIn(t, m, way, number));
   if (made && m.conj) made = Ref(PyObject_CallMethod(made.get(), "conj", nullptr));
   if (made && m.neg) made = Ref(PyObject_CallMethod(t.module, "_neg_view", "O", made.get()));
   return made.release();
@@ -93,11 +90,9 @@ bool IndexesByNumbers(PyObject* op, PyObject* args) {
   for (Py_ssize_t i = 0; numbers && i < PySequence_Fast_GET_SIZE(indices.get()); ++i) {
     PyObject* index = PySequence_Fast_GET_ITEM(indices.get(), i);
     Meta m;
-    const char* why = "";
-    numbers = index == Py_None || (ReadAny(index, &m, &why) && (m.dtype == DType::kInt64 || m.dtype == DType::kInt32));
+    numbers = index == Py_None || (ReadAny(index, &m) && (m.dtype == DType::kInt64 || m.dtype == DType::kInt32));
   }
-  PyErr_Clear();
-  return numbers;
+  return PyErr_Clear(), numbers;
 }
 
 // An object with __torch_dispatch__: notes what torch says of every op, and runs it unless that is refused.

@@ -250,8 +250,9 @@ def one(seed, framejit):
     return framejit.cache_info(compiled[0])["outcomes"]["run"].get("graph", 0)
 
 
-# Programs that no graph ran in: one raises in each call before it computes, one keeps a generator, which no graph's end rebuilds.
-WITHOUT = {3, 17}
+# Programs that no graph ran in: one raises in each call before it computes, one keeps a generator, which no graph's end rebuilds, and
+# one writes to a view of an array that it reads.
+WITHOUT = {3, 4, 17}
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -342,7 +342,7 @@ def test_keys_of_an_ordered_dict():
 
 def test_keys_of_a_set():
     s = {1, 2, "x"}
-    g = build(("keys", S0, tuple(s)))
+    g = build(("keys", S0, tuple(s), 8))  # a copy has as many places as a set of so few items
     hits(g, s)
     s.add(5)
     misses(g, s)

@@ -89,6 +89,14 @@ def counted(x, y):
     return r, n
 
 
+def shaped(x, y):
+    r = x * 2.0
+    picked = r[r > 0.25]
+    r[r > 0.25] = picked - 1.0
+    kept = {"n": [picked.shape[0] + 1]}
+    return r, kept["n"][0], picked.size * 2
+
+
 def other_mask(x, y):
     r = x * 2.0
     r[y > 0] = np.sort(r[y > 0])
@@ -147,7 +155,7 @@ def same(a, b, powers=False):
 
 
 @pytest.mark.parametrize(
-    "program", [inverse, power, two_arrays, in_place, of_a_view, picked, single, integers, floats_of_integers, divided, counted, other_mask, unread, refused]
+    "program", [inverse, power, two_arrays, in_place, of_a_view, picked, single, integers, floats_of_integers, divided, counted, shaped, other_mask, unread, refused]
 )
 def test_same_as_numpy(program):
     compiled = framejit.compile(program)

@@ -483,7 +483,12 @@ Val Absolute(Builder& b, const Val& x) {
   const int v = Whole(b, x);
   if (!Unsigned(t)) b.ExitIf(b.Compare(ScalarOp::kEq, v, b.Int(RangeOf(t).first)));
   const int r = b.Op(ScalarOp::kAbs, ScalarType::kInt, v);
-  return x.is == Is::kNumpy ? NewNumpy(t, r) : New(Is::kInt, r);
+  if (x.is == Is::kNumpy) return NewNumpy(t, r);
+  Val a = New(Is::kInt, r);  // that of what is not negative is the very object
+  a.given = x.given;
+  if (x.origin >= 0)
+    a.origin = b.Op(ScalarOp::kSelect, ScalarType::kInt, b.Compare(ScalarOp::kLt, v, b.Int(0)), b.Int(0), x.origin);
+  return a;
 }
 
 int Truth(Builder& b, const Val& x) {

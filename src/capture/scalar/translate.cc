@@ -476,7 +476,7 @@ Val Translator::CallType(const State& s, PyObject* callee, std::vector<Val>& arg
                    args.size() == 2 ? ToFloat(*this, args[1]) : ToComplex(*this, args[0], false).items[1], false);
   if (args.size() == 1) {
     if (type == &PyLong_Type) return ToInt(*this, args[0]);
-    if (type == &PyFloat_Type) return ToFloat(*this, args[0]);
+    if (type == &PyFloat_Type) return args[0].is == Is::kFloat ? args[0] : ToFloat(*this, args[0]);
     if (type == &PyBool_Type) return New(Is::kBool, Truth(*this, args[0]));
     const tensor::NumpyApi* api = tensor::Numpy();
     if (const auto t = api ? tensor::ScalarDType(*api, type) : std::nullopt; t && HoldsNumbers(*t))
