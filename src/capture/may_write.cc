@@ -22,10 +22,59 @@ using bytecode::Op;
 // Is it what methods that write into their object, or functions that write into another, are called? Those of tensors
 // end in one underscore.
 bool Mutates(std::string_view name) {
-  constexpr std::string_view kNames[] = {"add",        "append", "appendleft", "clear",   "discard",    "extend",
-                                         "extendleft", "fill",   "insert",     "pop",     "popitem",    "popleft",
-                                         "put",        "remove", "reverse",    "setattr", "setdefault", "setflags",
-                                         "shuffle",    "sort",   "update"};
+  constexpr std::string_view kNames[] = {"add",
+                                         "append",
+                                         "appendleft",
+                                         "clear",
+                                         "copyto",
+                                         "difference_update",
+                                         "discard",
+                                         "extend",
+                                         "extendleft",
+                                         "fill",
+                                         "heapify",
+                                         "heappop",
+                                         "heappush",
+                                         "heappushpop",
+                                         "heapreplace",
+                                         "iadd",
+                                         "iand",
+                                         "ior",
+                                         "insert",
+                                         "insort",
+                                         "insort_left",
+                                         "insort_right",
+                                         "intersection_update",
+                                         "isub",
+                                         "itemset",
+                                         "ixor",
+                                         "move_to_end",
+                                         "pop",
+                                         "popitem",
+                                         "popleft",
+                                         "put",
+                                         "remove",
+                                         "resize",
+                                         "reverse",
+                                         "rotate",
+                                         "setattr",
+                                         "setdefault",
+                                         "setflags",
+                                         "setitem",
+                                         "delitem",
+                                         "shuffle",
+                                         "sort",
+                                         "subtract",
+                                         "symmetric_difference_update",
+                                         "update",
+                                         "__setitem__",
+                                         "__delitem__",
+                                         "__setattr__",
+                                         "__iadd__",
+                                         "__ior__",
+                                         "__iand__",
+                                         "__isub__",
+                                         "__imul__"};
   return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames) ||
          (name.ends_with('_') && !name.ends_with("__"));
 }
@@ -118,7 +167,9 @@ class WriteWalk {
   }
 
   bool FromClass(PyTypeObject* type) {
-    if (type->tp_flags & Py_TPFLAGS_HEAPTYPE) classes_.push_back(type);
+    if (!(type->tp_flags & Py_TPFLAGS_HEAPTYPE)) return false;
+    classes_.push_back(type);
+    held_ = true;  // It is not known whether its attributes were read.
     return false;
   }
 

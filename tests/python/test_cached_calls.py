@@ -556,7 +556,7 @@ def test_calls_are_counted_and_made_once_whatever_comes_of_the_capture(fresh, na
 
 
 @pytest.mark.parametrize("bound", [None, 2])
-@pytest.mark.parametrize("how", ["item", "global", "closure", "callee", "alias", "method", "argument", "its_list"])
+@pytest.mark.parametrize("how", ["item", "global", "closure", "callee", "alias", "method", "argument", "its_list", "made", "odd_class"])
 def test_what_the_function_writes_was_read_before_it(bound, how, fresh):
     """A capture that begins anew would read what the first one has left there."""
 
@@ -582,6 +582,11 @@ def test_what_the_function_writes_was_read_before_it(bound, how, fresh):
                 "    def f(x, i):\n        a = count\n        y = x + cached(i)\n        return y, a, count\n    return f\nf = make()\n",
                 "callee": "def step(n):\n    state['n'] += n\n@functools.lru_cache(bound)\ndef cached(n):\n    step(n)\n    return n\n"
                 "def f(x, i):\n    a = state['n']\n    y = x + cached(i)\n    return y, a, state['n']\n",
+                "made": "class Made:\n    count = 0\n    def __init__(self, n):\n        self.n = n\n        Made.count += n\n"
+                "@functools.lru_cache(bound)\ndef cached(n):\n    return Made(n).n\n"
+                "def f(x, i):\n    a = Made.count\n    y = x + cached(i)\n    return y, a, Made.count\n",
+                "odd_class": "Odd = type('Odd', (), {1: 2, '\\ud800': 3, 'n': 0})\n@functools.lru_cache(bound)\ndef cached(n):\n    Odd.n += n\n    return n\n"
+                "def f(x, i):\n    a = Odd.n\n    y = x + cached(i)\n    return y, a, Odd.n\n",
                 "alias": "@functools.lru_cache(bound)\ndef cached(n):\n    holder[0].n += n\n    return n\n"
                 "def f(x, i):\n    a = counter.n\n    y = x + cached(i)\n    return y, a, counter.n\n",
                 "method": "@functools.lru_cache(bound)\ndef cached(n):\n    counter.step(n)\n    return n\n"
@@ -627,3 +632,11 @@ def test_a_function_that_clears_its_own_cache(bound, how, fresh):
         f = fresh.compile(names["f"]) if compiled else names["f"]
         seen.append([(f(n), tuple(names["h"].cache_info())) for n in (1, 1, 3, 3, 2, 2, 5, 1, 3, 3)])
     assert seen[0] == seen[1]
+
+
+def test_a_cached_function_that_names_a_type_is_in_the_graph(fresh):
+    torch = pytest.importorskip("torch")
+    places = functools.lru_cache(lambda n: torch.arange(n, dtype=torch.float32))
+    f = fresh.compile(lambda x: x.to(torch.float32) * places(4) + places(3).sum(), fullgraph=True)
+    for _ in range(3):
+        assert f(torch.ones(4)).tolist() == [3.0, 4.0, 5.0, 6.0]

@@ -224,7 +224,15 @@ def negative(n, m, x):
     return -kept, kept
 
 
-@pytest.mark.parametrize("program", [groups, turns, negative])
+def absolute(n, m, x):
+    kept = m
+    for i in range(len(x)):
+        if x[i] > 0:
+            kept = abs(n)
+    return kept, abs(m)
+
+
+@pytest.mark.parametrize("program", [groups, turns, negative, absolute])
 def test_which_given_number_a_name_holds_is_known(program):
     names = program.__code__.co_argcount
     x = np.ones(30)
@@ -250,6 +258,22 @@ def test_which_given_number_a_name_holds_is_known(program):
         for y in (x, -x, x[:0]):  # by other code, which does not know
             given = (*args[: names - 1], y)
             assert observed(compiled, program, given) == observed(program, program, given)
+
+
+def test_which_float_a_name_holds():
+    """float() of a float is that very object, which a not-a-number in a list shows."""
+
+    def f(n, x):
+        t = 0.0
+        for i in range(len(x)):
+            if x[i] > 0:
+                t = float(n)
+        return [t] == [n], t
+
+    compiled = called_often(f, 2.5, np.ones(30))
+    for n in (2.5, float("nan"), -0.0):
+        for x in (np.ones(30), np.zeros(30)):
+            assert str(compiled(n, x)) == str(f(n, x))
 
 
 # --- kinds ---------------------------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Operators of torch.library: one graph each, with their effects once a call, gradients by their own formulas, and writes that show everywhere."""
 
+import collections
 import types
 
 import framejit
@@ -913,6 +914,23 @@ def test_writes_to_tensors_in_a_list_from_outside(f, kind):
     compiled = framejit.compile(f, fullgraph=True)
     assert run(compiled) == run(f)
     assert framejit.cache_info(compiled)["outcomes"]["run"]["graph"] == 3
+
+
+Pair = collections.namedtuple("Pair", "a b")
+
+
+@pytest.mark.parametrize("kind", [Pair, type("Own", (list,), {"__init__": lambda self, *xs: list.__init__(self, xs)})])
+def test_writes_to_tensors_in_a_subclass_of_list_or_tuple(kind):
+    def f(xs, y):
+        add_each_(xs)
+        made = kind(y * 2, y + 1)
+        add_each_(made)
+        return xs[0] + xs[1], made[0] - made[1]
+
+    compiled = framejit.compile(f)
+    for k in range(3):
+        one, other, y = kind(torch.zeros(2) + k, torch.ones(2)), kind(torch.zeros(2) + k, torch.ones(2)), torch.ones(2) * k
+        assert str(compiled(one, y)) == str(f(other, y)) and str(one) == str(other)
 
 
 @pytest.mark.parametrize("f", [
