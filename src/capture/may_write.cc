@@ -155,7 +155,8 @@ class WriteWalk {
     if (PyType_Check(o)) return FromClass(reinterpret_cast<PyTypeObject*>(o));
     if (PyCFunction_Check(o)) {
       stores_ |= Mutates(reinterpret_cast<PyCFunctionObject*>(o)->m_ml->ml_name);
-      return !PyModule_Check(PyCFunction_GET_SELF(o)) && From(PyCFunction_GET_SELF(o));
+      PyObject* self = PyCFunction_GET_SELF(o);  // null of a static method
+      return self && !PyModule_Check(self) && From(self);
     }
     if (IsConstantKind(o) || IsValue(o)) return false;
     if (++objects_ > kMost) return held_ = true, !only_given_;
