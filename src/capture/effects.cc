@@ -355,6 +355,9 @@ PyObject* Session::WriteList(PyObject* list) {
   const bool held = g->shadow && (g->shadow != list || g->viewed);  // Does C code have what it was given?
   if (g->real || held || g->IsGoneThrough() || later || InLookup())
     return Break(BreakId::kSideEffect, "a list that is being gone through is written to");
+  // Each item would be read and checked, and so it would be in every call.
+  if (constexpr Py_ssize_t kMostItems = 10'000; PyList_CheckExact(list) && PyList_GET_SIZE(list) > kMostItems)
+    return Break(BreakId::kSideEffect, "an item of a list of more than 10,000 is written to");
   g->shadow = nullptr;
   std::vector<PendingCall> mine = pending_.TakeCalls(list);
   g->changes = false;

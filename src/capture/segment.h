@@ -241,8 +241,8 @@ struct Place {  // What is known of one offset of an instruction and one depth o
   static constexpr int kUseless = 128;  // misses after which what ran once is dropped
   unsigned lost = 0;                    // The calls in a row for which none of too many versions was right.
   unsigned passed = 0, told = 0;        // frames that no segment took up here; before the call that is explained
-  std::vector<std::pair<std::string, int>> dynamic_dims;
-  std::vector<std::string> dynamic_ints;
+  std::set<std::pair<std::string, int>> dynamic_dims;
+  std::set<std::string> dynamic_ints;
   bool checkpoints_in_python = false;  // their gradients have no compiled form, and a replay would keep everything
   bool derivatives_in_python = false;  // The graph cannot hold the derivatives that the program takes.
   bool needs_tape = false;             // A capture from here has asked for a tape (capture/wrappers/tape.h).

@@ -49,8 +49,8 @@ bool IsPrimitive(PyObject* o);  // compared and guarded by value: int, float, bo
 
 struct CaptureOptions {
   int dynamic = -1;                                       // 1: every size a symbol; 0: none, marked ones neither
-  std::vector<std::pair<std::string, int>> dynamic_dims;  // (source text of the tensor, dim) learned from misses
-  std::vector<std::string> dynamic_ints;                  // The source text of Python's ints and floats, likewise.
+  std::set<std::pair<std::string, int>> dynamic_dims;  // (source text of the tensor, dim) learned from misses
+  std::set<std::string> dynamic_ints;                  // The source text of Python's ints and floats, likewise.
   bool given_ints =
       false;  // ints that the call is given are symbols, too: sizes have changed, and these are often some
   bool dynamic_floats = true;

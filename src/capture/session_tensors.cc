@@ -110,7 +110,7 @@ PyObject* Session::SymbolOf(PyObject* number, const Source* s) {
   if (is_float && std::isnan(PyFloat_AS_DOUBLE(number))) return nullptr;  // it matters which object it is
   if (auto known = numbers_->Float(s)) return NewSymFloat(this, *known, s);
   if (auto known = numbers_->Int(s)) return NewSymInt(this, *known, s);
-  const bool changed = counts || std::find(dynamic.begin(), dynamic.end(), s->str()) != dynamic.end();
+  const bool changed = counts || dynamic.contains(s->str());
   if (!changed && !given) return nullptr;
   const std::string name = s->str(fj_code(root_)->co_localsplusnames);
   if (is_float) return NewSymFloat(this, numbers_->NewFloat(s, number, name), s);
@@ -187,8 +187,8 @@ PyObject* Session::TensorInput(PyObject* o, const Source* s, tensor::Class c) {
   std::string name = s->str(fj_code(root_)->co_localsplusnames, &texts_);
   std::vector<Mark> marks = MarksOf(o, m.rank);
   for (int i = 0; i < m.rank; ++i) {
-    bool symbolic = options_.dynamic == 1 && !meta.is_parameter && m.sizes[i] > 1;
-    for (auto& [text, dim] : options_.dynamic_dims) symbolic = symbolic || (dim == i && text == name);
+    bool symbolic =
+        (options_.dynamic == 1 && !meta.is_parameter && m.sizes[i] > 1) || options_.dynamic_dims.contains({name, i});
     // A size of 0 or 1 means something else to the program (empty, broadcast) than any other one.
     symbolic = symbolic || (marks[i].kind == Mark::kDynamic && options_.dynamic != 0 && m.sizes[i] > 1);
     symbolic = symbolic && m.sizes[i] && marks[i].kind != Mark::kStatic && m.sizes[i] >= marks[i].min &&

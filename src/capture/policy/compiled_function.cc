@@ -524,6 +524,9 @@ PyObject* NewCompiledFunction(PyObject* function, PyObject* options, PyObject* i
 PyObject* WrappedOf(PyObject* o) {
   return Self(o)->function;
 }
+PyObject* BehindCompiled(PyObject* o) {
+  return Py_TYPE(o) == &CompiledFunctionType ? WrappedOf(o) : o;
+}
 Compiled& CompiledOf(PyObject* o) {
   return **Self(o)->compiled;
 }

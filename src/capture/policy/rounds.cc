@@ -80,8 +80,8 @@ bool Due(Place& rounds, const Place& once) {
   if (++rounds.seen < kSeen) return false;
   rounds.seen = 0;
   // What has changed from round to round is no number any more.
-  rounds.dynamic_ints.insert(rounds.dynamic_ints.end(), once.dynamic_ints.begin(), once.dynamic_ints.end());
-  rounds.dynamic_dims.insert(rounds.dynamic_dims.end(), once.dynamic_dims.begin(), once.dynamic_dims.end());
+  rounds.dynamic_ints.insert(once.dynamic_ints.begin(), once.dynamic_ints.end());
+  rounds.dynamic_dims.insert(once.dynamic_dims.begin(), once.dynamic_dims.end());
   rounds.fixed_sizes |= once.fixed_sizes;
   return true;
 }

@@ -40,8 +40,11 @@ class OneRound : public frame::ConcreteSemantics {
  public:
   OneRound(FjFrame* frame, int at) : frame_(frame), at_(at) {}
   bool Before(FjFrame* frame, int index) override {
+    ++steps;
     return frame != frame_ || index != at_ || std::exchange(first_, false);
   }
+
+  int steps = 0;
 
  private:
   FjFrame* frame_;

@@ -44,6 +44,8 @@ constexpr int kVersions = 4;
 // After so many runs it must have gone round so often in each.
 constexpr int64_t kRuns = 64, kRounds = 3;
 constexpr int64_t kWorthIt = 16;    // rounds, where it usually ends after few
+// So many instructions run in Python while code is entered and left to it: where runs seldom reach the loop's end.
+constexpr int64_t kWorthEntry = 400;
 constexpr int64_t kMostOthers = 4;  // so often may kinds change until a loop ends
 constexpr int64_t kWorthUndo = 8;   // rounds: then a copy of what is written costs less than buffers
 // Where all loops of a function are code and its calls have no more rounds than this, much of their time goes by around
@@ -86,6 +88,8 @@ struct CodeLoops::Head {
   bool soon = false;                                   // then it is worth it, by what it gained until now
   int64_t last = 0, work = 0, round = 0;               // when it was last come to; that frames ran in it; in one round
   int64_t last_coded = 0, coded = 0, coded_round = 0;  // likewise, of what ran as code
+  int64_t last_backs = 0;                              // of all loops when it was last come to
+  int64_t each = 0;                                    // instructions from jump back to jump back, before it was code
   int64_t runs = 0, rounds = 0, ended = 0;             // of the runs, those that went on to the loop's end
   bool seldom = false;                                 // it pays only where many rounds are left
   bool differ = false;                                 // numbers that were alike when code was made no longer are
@@ -344,12 +348,15 @@ void CodeLoops::Drop(Head& head, size_t* version) {
 void CodeLoops::Ended(Compiled& compiled, Head& head, size_t* version, const ExitState& e, int64_t rounds) {
   ++compiled.scalar_runs;
   head.rounds += rounds;
+  backs_ += rounds;
   work_ += kWorkOfRound * rounds + kWorkOfEntry;
   coded_ += kWorkOfRound * rounds;
   head.runs += !e.others;
   head.others += e.others;
   head.ended += e.usual;
-  if (head.runs >= kRuns && head.rounds < kRounds * head.runs)
+  const bool few = head.rounds < kRounds * head.runs,
+             torn = !head.function && 2 * head.ended <= head.runs && head.rounds * head.each < kWorthEntry * head.runs;
+  if (head.runs >= kRuns && (few || torn))
     (2 * head.ended > head.runs && head.loop.iterates ? head.seldom : head.off) = true;
   if (head.function && head.runs >= kRuns && 2 * head.ended < head.runs) head.off = true;
   if (e.many >= 0) {
@@ -496,14 +503,17 @@ std::optional<frame::Action> CodeLoops::At(Compiled& compiled, FjFrame* frame, b
     return {};
   };
   if (!head) return waits();
+  ++backs_;
   if (head->visits++) {
     head->round = work_ - head->last;
+    if (head->versions.empty()) head->each = head->round / (backs_ - head->last_backs);
     head->work += head->round;
     head->coded_round = coded_ - head->last_coded;
     head->coded += head->coded_round;
   }
   head->last = work_;
   head->last_coded = coded_;
+  head->last_backs = backs_;
   if (head->off) return waits();
   if (head->versions.empty() && !head->candidate && head->visits == kVisits) {
     head->declined = false;

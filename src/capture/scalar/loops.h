@@ -91,6 +91,7 @@ class CodeLoops {
   std::vector<std::pair<int, int>> made_;
   int64_t work_ = 0;   // The number of instructions that frames ran.
   int64_t coded_ = 0;  // Of these, what ran as code.
+  int64_t backs_ = 0;  // jumps back to loops
 };
 
 // A segment may hold the jump of a loop, at which signals and other threads get their turn. False: an exception is set.

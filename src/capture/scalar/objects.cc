@@ -7,6 +7,7 @@
 #include <cstring>
 #include <map>
 
+#include "capture/policy/compiled_function.h"
 #include "capture/scalar/iterators.h"
 #include "diag/diag.h"
 #include "tensor/numpy_api.h"
@@ -189,9 +190,9 @@ class Reader {
 
   // A function that was defined anew is the same to the code: it has no free variables, and no default is asked for.
   static bool SameFunction(const ObjectSpec& spec, PyObject* o) {
-    if (!o || !PyFunction_Check(o)) return false;
+    if (!o || !PyFunction_Check(o = BehindCompiled(o))) return false;
     const auto *now = reinterpret_cast<PyFunctionObject*>(o),
-               *then = reinterpret_cast<PyFunctionObject*>(spec.object.get());
+               *then = reinterpret_cast<PyFunctionObject*>(BehindCompiled(spec.object.get()));
     return now->func_code == spec.code.get() && now->func_globals == then->func_globals &&
            now->func_builtins == then->func_builtins;
   }

@@ -3,6 +3,7 @@
 
 #include <limits>
 
+#include "capture/policy/compiled_function.h"
 #include "capture/scalar/translator.h"
 #include "guard/versions.h"
 #include "tensor/numpy_api.h"
@@ -489,7 +490,7 @@ Val Translator::CallType(const State& s, PyObject* callee, std::vector<Val>& arg
 
 void Translator::Inline(State& s, int object, std::vector<Val> args) {
   const ObjectSpec& o = Use(object);
-  auto* function = reinterpret_cast<PyFunctionObject*>(o.object.get());
+  auto* function = reinterpret_cast<PyFunctionObject*>(BehindCompiled(o.object.get()));
   auto* co = reinterpret_cast<PyCodeObject*>(function->func_code);
   const bytecode::Code* c = bytecode::Code::Of(co);
   if (!c) PyErr_Clear();
@@ -517,7 +518,7 @@ void Translator::Call(State& s, const Instr& i) {
   const Val self = bytecode::kNullAfterCallable || method ? stack[base + 1] : Val();
   if (callee.is != Is::kObject) throw Unsupported{"a call"};
   const int object = callee.object;
-  PyObject* o = Use(object).object.get();
+  PyObject* o = BehindCompiled(Use(object).object.get());
   if (out_.objects[object].array || out_.objects[object].list) throw Unsupported{"a call"};
   std::vector<Val> args(stack.end() - i.arg, stack.end());
   if (self.is != Is::kNull) return CallMethod(s, i, o, self, args);
