@@ -177,6 +177,8 @@ void Timing::Ended(Compiled& compiled, const Turn& turn, PyObject* result) {
   if (!c || c->state != State::kMeasuring || !result) return;
   const bool backward = LeadsGradients(result) && !Measurable(compiled);
   if (turn.python) {
+    // Calls that this one made, of the same function, may have come to a verdict, and begun again, before it ended.
+    if (c->seconds.plain.size() >= c->seconds.compiled.size()) return;
     if (IsCold(c->seconds, written_++)) return;
     c->seconds.plain.push_back(seconds);
     if (const Verdict verdict = Judge(c->seconds); verdict != Verdict::kMore)
