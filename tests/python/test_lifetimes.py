@@ -208,6 +208,22 @@ class Holder:
     pass
 
 
+def test_guards_do_not_keep_defaults_of_functions(fresh):
+    held = []
+
+    def f(x):
+        big, other = np.ones(100), Holder()
+        held.extend((weakref.ref(big), weakref.ref(other)))
+        g = lambda y, big=big, *, other=other: y + big[0]  # noqa: E731
+        return g(x)
+
+    compiled = fresh.compile(f)
+    for call in range(6):
+        assert compiled(np.full(3, 1.0 * call)).tolist() == [1.0 + call] * 3
+    assert len(held) == 12 and not any(told() is not None for told in held)
+    assert compiled.cache_info()["segments"] >= 1
+
+
 def in_a_tuple_of_what_it_was_in(x, log):
     held = [Ends(log)]
     held = (held, 1)
@@ -233,6 +249,22 @@ def in_a_function(x, log):
     held = 0
     y = f()
     f = 0
+    log.append("after")
+    return y, list(log)
+
+
+def in_a_default(x, log):
+    f = lambda held=Ends(log): x + 1  # noqa: E731
+    y = f()
+    del f
+    log.append("after")
+    return y, list(log)
+
+
+def in_a_keyword_default(x, log):
+    f = lambda *, held=Ends(log): x + 1  # noqa: E731
+    y = f()
+    del f
     log.append("after")
     return y, list(log)
 
@@ -263,7 +295,8 @@ def in_a_generator_and_its_list(x, log):
     return y, list(log)
 
 
-SHARED = [in_a_tuple_of_what_it_was_in, in_a_cell_of_a_function, in_a_function, in_a_partial, in_what_zip_gave_last, in_a_generator_and_its_list]
+SHARED = [in_a_tuple_of_what_it_was_in, in_a_cell_of_a_function, in_a_function, in_a_default, in_a_keyword_default, in_a_partial, in_what_zip_gave_last,
+          in_a_generator_and_its_list]  # fmt: skip
 
 
 @pytest.mark.parametrize("f", SHARED)
