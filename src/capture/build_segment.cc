@@ -669,12 +669,8 @@ void NoteCompiled(Compiled& compiled, const std::string& place, const CompileSta
 FrameImage::FrameImage(FjFrame* f) : f_(f), next_(fj_next(f)), depth_(fj_stack_depth(f)) {
   const int n = fj_nlocalsplus(f) + depth_;
   PyObject** p = fj_localsplus(f);
-  for (int i = 0; i < n; ++i) {
-    const bool alone = p[i] && Py_REFCNT(p[i]) == 1;
-    seen_to_die_.push_back(HasDestructor(p[i]) ||
-                           (alone && (tensor::HasWeakReferences(p[i]) || !FrameDropsQuietly(p[i]))));
-    saved_.push_back(Borrow(p[i]));
-  }
+  seen_to_die_ = capture::SeenToDie(p, n);
+  for (int i = 0; i < n; ++i) saved_.push_back(Borrow(p[i]));
 }
 
 std::unique_ptr<Segment> BuildSegment(Compiled& compiled, Session& s, CaptureSemantics& sem, FjFrame* frame,

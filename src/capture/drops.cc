@@ -1,6 +1,7 @@
 #include "capture/drops.h"
 
 #include <algorithm>
+#include <unordered_map>
 #include <utility>
 
 #include "capture/proxy.h"
@@ -13,10 +14,15 @@ namespace {
 
 constexpr int kMost = 256;  // objects that are looked at; more of them are a structure that nobody watches
 
+using Counts = std::unordered_map<PyObject*, Py_ssize_t>;
+
 struct Walk {
   int left = kMost;
   bool quiet = true;
-  bool of_c = true;  // Do destructors of C's types count, those of files?
+  bool of_c = true;                  // Do destructors of C's types count, those of files?
+  bool all = false;                  // Does the walk go on behind what is seen to die?
+  Counts met{};                      // references that were met, of objects that have several
+  const Counts* of_frame = nullptr;  // those that a walk through the whole frame met
 };
 
 // A generator that waits between its first and its last instruction may have something to do yet, where its code
@@ -37,8 +43,8 @@ int Visit(PyObject* o, void* walk);
 void Look(PyObject* o, Walk* walk) {
   if (IsPrimitive(o) || PyType_Check(o) || PyModule_Check(o) || PyCFunction_Check(o)) return;
   if (--walk->left < 0) return;
-  walk->quiet = !HasDestructor(o) && !tensor::HasWatchers(o) && !EndsInC(o, *walk);
-  if (!walk->quiet) return;
+  walk->quiet &= !HasDestructor(o) && !tensor::HasWatchers(o) && !EndsInC(o, *walk);
+  if (!walk->quiet && !walk->all) return;
   if (tensor::Classify(o) != tensor::Class::kNone) {  // It has attributes, and the memory that C++ knows of.
     PyObject** dict = _PyObject_GetDictPtr(o);
     if (dict) Visit(*dict, walk);
@@ -47,17 +53,31 @@ void Look(PyObject* o, Walk* walk) {
   }
 }
 
-// What others hold, too, stays alive.
+int GoesOn(const Walk& walk) {
+  return (walk.quiet || walk.all) && walk.left > 0 ? 0 : 1;
+}
+
+bool AllMet(const Counts& met, PyObject* o) {
+  const auto found = met.find(o);
+  return found != met.end() && found->second == Py_REFCNT(o);
+}
+
+// What others hold, too, stays alive: it is looked at where the last of its references is met.
 int Visit(PyObject* o, void* walk) {
   auto* w = static_cast<Walk*>(walk);
-  if (o && Py_REFCNT(o) == 1) Look(o, w);
-  return w->quiet && w->left > 0 ? 0 : 1;
+  if (!o || IsPrimitive(o)) return GoesOn(*w);
+  const Py_ssize_t count = Py_REFCNT(o);
+  if (count == 1)
+    Look(o, w);
+  else if (w->of_frame ? AllMet(*w->of_frame, o) && ++w->met[o] == 1 : count < kMost && ++w->met[o] == count)
+    Look(o, w);
+  return GoesOn(*w);
 }
 
 int VisitItem(PyObject* o, void* walk) {
   auto* w = static_cast<Walk*>(walk);
   Look(o, w);
-  return w->quiet && w->left > 0 ? 0 : 1;
+  return GoesOn(*w);
 }
 
 bool last_was_seen = false;  // The GIL protects it.
@@ -95,10 +115,19 @@ bool DropsQuietly(PyObject* o) {
   return walk.quiet;
 }
 
-bool FrameDropsQuietly(PyObject* o) {
-  Walk walk{.of_c = false};
-  if (o) Look(o, &walk);
-  return walk.quiet;
+std::vector<bool> SeenToDie(PyObject* const* slots, int n) {
+  Walk whole{.left = kMost * n, .of_c = false, .all = true};
+  for (int i = 0; i < n; ++i) Visit(slots[i], &whole);
+  std::vector<bool> seen(n);
+  for (int i = 0; i < n; ++i) {
+    PyObject* o = slots[i];
+    seen[i] = HasDestructor(o);
+    if (seen[i] || !o || IsPrimitive(o) || (Py_REFCNT(o) > 1 && !AllMet(whole.met, o))) continue;
+    Walk walk{.of_c = false, .of_frame = &whole.met};
+    if (!whole.quiet) Look(o, &walk);
+    seen[i] = !walk.quiet || tensor::HasWeakReferences(o);
+  }
+  return seen;
 }
 
 bool DropsQuietly(PyObject* container, PyObject* key) {

@@ -2,6 +2,8 @@
 // in its place, so that nothing may wait.
 #pragma once
 
+#include <vector>
+
 #include "capture/ref.h"
 
 namespace framejit::guard {
@@ -26,7 +28,8 @@ bool DropsQuietly(PyObject* container, PyObject* key);
 // The same as a guard.
 void GuardDrop(guard::GuardBuilder& guards, const guard::Source* container, PyObject* key);
 bool TakeSeenDrop();  // Has such a guard failed since this was asked, and no other held behind it?
-// Of what a frame alone holds: its files are closed where the segment ends.
-bool FrameDropsQuietly(PyObject* o);
+// Of each slot of a frame, whether the program sees that the frame lets go of it: a destructor, a callback, a weak
+// reference to what no one but the frame holds. Files are closed where the segment ends.
+std::vector<bool> SeenToDie(PyObject* const* slots, int n);
 
 }  // namespace framejit::capture

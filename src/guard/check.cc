@@ -279,9 +279,11 @@ int Program::Traverse(visitproc visit, void* arg) {
   }
   for (const auto& f : functions) {
     Py_VISIT(f->code.get());
-    Py_VISIT(f->defaults.get());
-    Py_VISIT(f->kwdefaults.get());
-    if (int r = pairs(f->kwitems)) return r;
+    for (const Expected& e : f->defaults) Py_VISIT(e.held());
+    for (const auto& [name, e] : f->kwitems) {
+      Py_VISIT(name.get());
+      Py_VISIT(e.held());
+    }
   }
   for (const SetTest& s : sets)
     for (const SetTest::Item& i : s.items) Py_VISIT(i.key.get());

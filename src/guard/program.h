@@ -65,8 +65,9 @@ struct TypeTest {
 
 struct FunctionTest {
   Ref code, globals;
-  Ref defaults, kwdefaults;                  // May be null.
-  std::vector<std::pair<Ref, Ref>> kwitems;  // the items of kwdefaults, in order
+  // Objects of the program's classes are not kept alive.
+  std::vector<Expected> defaults;
+  std::vector<std::pair<Ref, Expected>> kwitems;  // the items of __kwdefaults__, in order
   DictTag tag;
   bool disabled;
   bool Holds(PyFunctionObject* f);

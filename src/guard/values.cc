@@ -201,16 +201,8 @@ std::shared_ptr<const std::vector<TypeTest::Level>> SharedSnapshot(PyTypeObject*
   return levels;
 }
 
-std::vector<std::pair<Ref, Ref>> Items(PyObject* dict) {
-  std::vector<std::pair<Ref, Ref>> out;
-  PyObject *key, *value;
-  Py_ssize_t at = 0;
-  while (dict && PyDict_Next(dict, &at, &key, &value)) out.emplace_back(Ref::Borrow(key), Ref::Borrow(value));
-  return out;
-}
-
-bool SameDefault(PyObject* found, PyObject* expected) {
-  return found == expected || (found && expected && EqualValues(found, expected));
+bool SameDefault(PyObject* found, const Expected& expected) {
+  return expected.Is(found) || (expected.get() && EqualValues(found, expected.get()));
 }
 
 }  // namespace
@@ -246,9 +238,11 @@ std::unique_ptr<FunctionTest> MakeFunctionTest(PyFunctionObject* f) {
   auto test = std::make_unique<FunctionTest>();
   test->code = Ref::Borrow(f->func_code);
   test->globals = Ref::Borrow(f->func_globals);
-  test->defaults = Ref::Borrow(f->func_defaults);
-  test->kwdefaults = Ref::Borrow(f->func_kwdefaults);
-  test->kwitems = Items(f->func_kwdefaults);
+  for (Py_ssize_t i = 0; f->func_defaults && i < PyTuple_GET_SIZE(f->func_defaults); ++i)
+    test->defaults.emplace_back(PyTuple_GET_ITEM(f->func_defaults, i));
+  PyObject *key, *value;
+  for (Py_ssize_t at = 0; f->func_kwdefaults && PyDict_Next(f->func_kwdefaults, &at, &key, &value);)
+    test->kwitems.emplace_back(Ref::Borrow(key), value);
   test->disabled = SaysDisabled(f);
   return test;
 }
@@ -256,7 +250,10 @@ std::unique_ptr<FunctionTest> MakeFunctionTest(PyFunctionObject* f) {
 bool FunctionTest::Holds(PyFunctionObject* f) {
   if (f->func_code != code.get() || f->func_globals != globals.get()) return false;
   if (SaysDisabled(f) != disabled) return false;
-  if (f->func_defaults != defaults.get() && !SameDefault(f->func_defaults, defaults.get())) return false;
+  const auto count = static_cast<size_t>(f->func_defaults ? PyTuple_GET_SIZE(f->func_defaults) : 0);
+  if (count != defaults.size()) return false;
+  for (size_t i = 0; i < count; ++i)
+    if (!SameDefault(PyTuple_GET_ITEM(f->func_defaults, static_cast<Py_ssize_t>(i)), defaults[i])) return false;
   PyObject* d = f->func_kwdefaults;
   if (!d && kwitems.empty()) return true;
   if (!d || !PyDict_Check(d)) return false;
@@ -267,7 +264,7 @@ bool FunctionTest::Holds(PyFunctionObject* f) {
   PyObject *key, *value;
   bool same = PyDict_GET_SIZE(d) == static_cast<Py_ssize_t>(kwitems.size());
   for (; same && PyDict_Next(d, &at, &key, &value); ++i)
-    same = EqualValues(key, kwitems[i].first.get()) && SameDefault(value, kwitems[i].second.get());
+    same = EqualValues(key, kwitems[i].first.get()) && SameDefault(value, kwitems[i].second);
   if (!same) tag.Invalidate();
   return same;
 }

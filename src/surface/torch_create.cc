@@ -274,7 +274,9 @@ Outs ToCpu(Scope& s) {
 Outs CopyInPlace(Scope& s) {
   Operand x = s.tensor(0), src = s.tensor(1);
   if (IsComplex(src.meta->dtype)) Scope::Skip();
-  return Overwriting(s, x, s.b.Broadcast(s.b.Cast(src.value, x.meta->dtype), x.meta->sizes));
+  return Overwriting(
+      s, x,
+      s.b.Cast(s.b.Broadcast(src.value, x.meta->sizes), x.meta->dtype));  // a gradient is summed as the source's type
 }
 Outs FillInPlace(Scope& s) {
   Operand x = s.tensor(0), v = s.Read(s.arg(1));

@@ -239,11 +239,10 @@ ValueId Stored(Scope& s, const Operand& v, DType t, const Ints& sizes) {
     return s.b.Broadcast(s.Constant(number, t), sizes);
   }
   if (IsComplex(v.meta->dtype) && v.meta->dtype != t) Scope::Skip();
-  ValueId value = s.b.Cast(v.value, t);
   Ints mine = v.meta->sizes;
   while (mine.size() > sizes.size() && s.env.Eq(mine.front(), 1)) mine.erase(mine.begin());
   if (mine.size() > sizes.size()) Scope::Fail("value does not broadcast to the target");
-  return s.b.Broadcast(s.b.Reshape(value, mine), sizes);
+  return s.b.Cast(s.b.Broadcast(s.b.Reshape(v.value, mine), sizes), t);  // a gradient is summed as the value's type
 }
 
 // index_put keeps its framework kernel, on what the other indices leave of the tensor: that part with the values
@@ -301,7 +300,9 @@ Outs SetItem(Scope& s) {
       axes.push_back(axis + d);
     }
     ValueId chosen = s.b.BroadcastInDim(mask.value, sizes, axes);
-    ValueId replaced = s.b.Where(chosen, Stored(s, value, t, sizes), idx.view.value());
+    ValueId replaced = s.b.Where(
+        chosen, value.is_tensor() ? s.b.Broadcast(s.b.Cast(value.value, t), sizes) : Stored(s, value, t, sizes),
+        idx.view.value());
     outs.writes.push_back({x.id, idx.view.Replaced(replaced), idx.view.region(), true});
     return outs;
   }

@@ -414,7 +414,7 @@ def test_traverse_reports_what_is_held():
     key, value, d = "key" * 3, Thing(), {}
     g = build(("is", item(S0, key), value), ("function", S1, f), ("keys", ("const", d), ()), ("equals", ("slot", 2), (1, 2.5)))
     held = g.referents()
-    for o in (key, f.__code__, f.__defaults__, d):
+    for o in (key, f.__code__, f.__defaults__[0], d):
         assert sum(x is o for x in held) >= 1
     assert not any(x is value or x is f for x in held)  # weakly
     assert any(isinstance(x, weakref.ref) and x() is value for x in held)

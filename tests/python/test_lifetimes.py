@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import functools
 import gc
 import os
 import subprocess
@@ -205,6 +206,110 @@ class Ends:
 
 class Holder:
     pass
+
+
+def test_guards_do_not_keep_defaults_of_functions(fresh):
+    held = []
+
+    def f(x):
+        big, other = np.ones(100), Holder()
+        held.extend((weakref.ref(big), weakref.ref(other)))
+        g = lambda y, big=big, *, other=other: y + big[0]  # noqa: E731
+        return g(x)
+
+    compiled = fresh.compile(f)
+    for call in range(6):
+        assert compiled(np.full(3, 1.0 * call)).tolist() == [1.0 + call] * 3
+    assert len(held) == 12 and not any(told() is not None for told in held)
+    assert compiled.cache_info()["segments"] >= 1
+
+
+def in_a_tuple_of_what_it_was_in(x, log):
+    held = [Ends(log)]
+    held = (held, 1)
+    y = x + held[1]
+    held = None
+    log.append("after")
+    return y, list(log)
+
+
+def in_a_cell_of_a_function(x, log):
+    held = Ends(log)
+    get = lambda: held  # noqa: E731
+    y = x + 1
+    get = held = None
+    log.append("after")
+    return y, list(log)
+
+
+def in_a_function(x, log):
+    held = Ends(log)
+    f = lambda: x * 2  # noqa: E731
+    f.held = held
+    held = 0
+    y = f()
+    f = 0
+    log.append("after")
+    return y, list(log)
+
+
+def in_a_default(x, log):
+    f = lambda held=Ends(log): x + 1  # noqa: E731
+    y = f()
+    del f
+    log.append("after")
+    return y, list(log)
+
+
+def in_a_keyword_default(x, log):
+    f = lambda *, held=Ends(log): x + 1  # noqa: E731
+    y = f()
+    del f
+    log.append("after")
+    return y, list(log)
+
+
+def in_a_partial(x, log):
+    f = functools.partial(lambda held, x: x + 1, Ends(log))
+    y = f(x)
+    f = 0
+    log.append("after")
+    return y, list(log)
+
+
+def in_what_zip_gave_last(x, log):
+    pairs = zip([Ends(log)], [1])
+    y = x + next(pairs)[1]
+    log.append("before")
+    pairs = 0
+    log.append("after")
+    return y, list(log)
+
+
+def in_a_generator_and_its_list(x, log):
+    made = (x + 1 for held in [Ends(log)])
+    y = next(made)
+    log.append("before")
+    made = 0
+    log.append("after")
+    return y, list(log)
+
+
+SHARED = [in_a_tuple_of_what_it_was_in, in_a_cell_of_a_function, in_a_function, in_a_default, in_a_keyword_default, in_a_partial, in_what_zip_gave_last,
+          in_a_generator_and_its_list]  # fmt: skip
+
+
+@pytest.mark.parametrize("f", SHARED)
+def test_what_a_frame_holds_in_several_places_dies_in_its_place(f, fresh):
+    def outcome(g):
+        log = []
+        result, seen = g(np.ones(3), log)
+        return result.tolist(), seen, log
+
+    compiled = fresh.compile(f)
+    for _ in range(4):
+        assert outcome(compiled) == outcome(f)
+    assert compiled.cache_info()["segments"] >= 1
 
 
 def test_what_a_write_drops_with_what_the_capture_has_read(fresh):

@@ -96,6 +96,47 @@ def test_gradients_overflow_as_in_eager(fresh):
         torch.testing.assert_close(grads[0], grads[1], rtol=2e-3, atol=0)
 
 
+def _stored(x):
+    y = torch.zeros(300, 300, dtype=torch.float16)
+    y[:] = x
+    return y
+
+
+def _stored_in_rows(x):
+    y = torch.zeros(2, 300, 300, dtype=torch.float16)
+    y[1] = x.view(1, 1, 1)
+    return y
+
+
+def _stored_under_a_mask(x):
+    y = torch.zeros(300, 300, dtype=torch.float16)
+    y[torch.ones(300, 300) > 0] = x.view(())
+    return y
+
+
+WIDENED = {
+    "copied": lambda x: torch.zeros(300, 300, dtype=torch.float16).copy_(x),
+    "stored": _stored,
+    "stored in rows": _stored_in_rows,
+    "stored under a mask": _stored_under_a_mask,  # which torch rounds first
+    "cast first": lambda x: x.half().expand(300, 300),
+    "cast last": lambda x: x.expand(300, 300).half(),
+    "filled": lambda x: torch.zeros(300, 300, dtype=torch.float16).fill_(x.view(())),
+}
+
+
+@pytest.mark.parametrize("name", WIDENED)
+def test_gradients_of_what_is_broadcast_are_summed_as_eagers_type(fresh, name):
+    """90,000 ones: more than a float16 holds."""
+    compiled, grads = fresh.compile(WIDENED[name]), []
+    for f in (WIDENED[name], compiled, compiled):
+        x = torch.ones(1, 1, requires_grad=True)
+        f(x).float().sum().backward()
+        grads.append(x.grad.item())
+    assert grads[0] == grads[1] == grads[2]
+    assert compiled.cache_info()["segments"] == 1
+
+
 NUMBERS = {
     "add": lambda x, k: x + k,
     "radd": lambda x, k: k + x,

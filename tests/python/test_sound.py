@@ -1,5 +1,6 @@
 """What a program sees of gradients, versions, operators and containers beside values: each of these was once another than eager's."""
 
+import collections
 import functools
 import re
 
@@ -419,3 +420,37 @@ def test_equal_values_from_two_places_are_the_object_of_each(make, fresh):
         assert alone is v and items[0] is w and both[0] is v and both[1] is w
     info = fresh.cache_info(f)
     assert info["recompiles"] == 1 and info["breaks"] == 0
+
+
+Pair = collections.namedtuple("Pair", "a b")
+
+
+def _through_pytree(t):
+    return torch.utils._pytree.tree_map(lambda v: v * 2 if isinstance(v, torch.Tensor) else v, t)
+
+
+def _by_hand(t):
+    if isinstance(t, dict):
+        return {k: _by_hand(v) for k, v in t.items()}
+    if isinstance(t, (list, tuple)):
+        return type(t)(map(_by_hand, t)) if not hasattr(t, "_fields") else type(t)(*map(_by_hand, t))
+    return t + t if isinstance(t, (int, float, str, torch.Tensor)) else str(type(t))
+
+
+@pytest.mark.parametrize("f", [_through_pytree, _by_hand])
+def test_arguments_of_very_many_types(f, fresh):
+    def x():
+        return torch.arange(3.0)
+
+    def values():
+        return [x(), [x()], (x(),), {"a": x()}, {"a": [x(), 1]}, Pair(x(), 1), collections.OrderedDict(a=x()), None, 1, "a", {1: x()}, {"a": (x(), {"b": x()})}, [],
+                {}, (), 1.5, [1, x()], slice(1, 2), frozenset([1]), b"a", [[[[x()]]]], True, torch.float32, range(3), 1j, object, len, x().long(), x()[None]]  # fmt: skip
+
+    def text(value):
+        return f"{type(value).__name__} {value!r}"
+
+    compiled = fresh.compile(f)
+    for _ in range(3):
+        for mine, theirs in zip(values(), values()):
+            assert text(compiled(mine)) == text(f(theirs))
+    assert compiled.cache_info()["segments"] >= 1
