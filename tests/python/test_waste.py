@@ -275,9 +275,10 @@ def two_processes():
         torch.distributed.destroy_process_group()
 
 
-@pytest.mark.parametrize("several", [False, True])
-def test_steps_that_hold_their_backward_pass_are_left_to_python(fresh, several):
-    """Torn by hooks and clocks: slower than as written, in which gradients are no obstacle to measuring; processes that must do the same are."""
+@pytest.mark.parametrize("several, detached", [(False, True), (True, True), (False, False)])
+def test_steps_that_hold_their_backward_pass_are_left_to_python(fresh, several, detached):
+    """Torn by hooks and clocks: slower than as written, in which gradients are no obstacle to measuring; processes that must do the same are. A loss
+    that is returned as it is leads to no pass that is not in the step's time."""
     net = torch.nn.Linear(4, 2)
 
     def torn(x):
@@ -291,7 +292,7 @@ def test_steps_that_hold_their_backward_pass_are_left_to_python(fresh, several):
         net.zero_grad()
         total = torn(x)
         total.backward()
-        return total.detach(), [net.weight.grad.clone(), {"b": net.bias.grad.clone()}]
+        return total.detach() if detached else total, [net.weight.grad.clone(), {"b": net.bias.grad.clone()}]
 
     def runs(f, leave):
         compiled = fresh.compile(f, options={"leave": leave})
