@@ -377,7 +377,7 @@ Keeps WhatItKeeps(const Trace& t, const Call& c, int number) {
 }
 
 std::vector<tensor::Training::Keeper> KeepersOf(const Trace& t, const std::vector<bool>& wanted) {
-  using Bits = std::vector<uint64_t>;  // the parameters of a model may be thousands
+  using Bits = std::vector<uint64_t>;            // the parameters of a model may be thousands
   std::map<TraceId, Bits> inputs;                // by memory: what it is made of
   std::map<TraceId, std::vector<bool>> outputs;  // what is made of it
   const size_t words = (wanted.size() + 63) / 64;

@@ -67,9 +67,8 @@ class Patterns {
         return false;
       }
     }
-    return std::all_of(a.stored.begin(), a.stored.end(), [&](int i) {
-      return layouts[a.values[i]].strides == layouts[b.values[i]].strides;
-    });
+    return std::all_of(a.stored.begin(), a.stored.end(),
+                       [&](int i) { return layouts[a.values[i]].strides == layouts[b.values[i]].strides; });
   }
 
  private:

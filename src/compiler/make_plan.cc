@@ -360,8 +360,8 @@ class Planner {
   void AddStep(const MadeKernel& made, const std::vector<ValueId>& buffers, const Group& group, std::string name) {
     Step step = made.step;
     step.name = std::move(name);
-    step.zeros = made.kernel->stream && !part_[group.stored[0]] && group.nodes.size() == 1 &&
-                 IsZero(g_.nodes[group.nodes[0]]);
+    step.zeros =
+        made.kernel->stream && !part_[group.stored[0]] && group.nodes.size() == 1 && IsZero(g_.nodes[group.nodes[0]]);
     for (ValueId v : group.stored) step.results.push_back(Make(v));
     for (ValueId v : buffers) step.operands.push_back(ValueOf(v));
     kernels_.resize(plan_.steps.size());
@@ -543,7 +543,7 @@ class Planner {
     }
   }
 
-  static constexpr size_t kKnown = 16;  // of the last operations and kernels
+  static constexpr size_t kKnown = 16;   // of the last operations and kernels
   static constexpr int kBaseValue = -2;  // of an output: the value that its maker will get
 
   const Graph& g_;
@@ -561,7 +561,7 @@ class Planner {
   std::vector<int> value_of_;          // by graph value
   std::map<ValueId, int> storage_of_;  // values made directly in an output
   std::map<ValueId, int> handed_over_;
-  Kernels kernels_;                    // by step
+  Kernels kernels_;  // by step
   Plan plan_;
 };
 

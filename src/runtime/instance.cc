@@ -34,11 +34,12 @@ struct SameLists {
   bool operator()(std::span<const Int> a, std::span<const Int> b) const { return std::ranges::equal(a, b); }
 };
 
-// Intervals by the steps in which they are alive: those that one of them meets, without a look at all others. A balanced
-// tree over all of them by their first step; of each part it is known how long what was added there lives.
+// Intervals by the steps in which they are alive: those that one of them meets, without a look at all others. A
+// balanced tree over all of them by their first step; of each part it is known how long what was added there lives.
 class Lives {
  public:
-  explicit Lives(std::span<const Interval> all) : all_(all), order_(all.size()), last_(all.size(), kNever), added_(all.size()) {
+  explicit Lives(std::span<const Interval> all)
+      : all_(all), order_(all.size()), last_(all.size(), kNever), added_(all.size()) {
     std::iota(order_.begin(), order_.end(), 0);
     std::sort(order_.begin(), order_.end(), [&](int a, int b) { return Before(a, b); });
   }
@@ -61,9 +62,7 @@ class Lives {
 
  private:
   static constexpr int kNever = std::numeric_limits<int>::min();
-  bool Before(int a, int b) const {
-    return all_[a].first != all_[b].first ? all_[a].first < all_[b].first : a < b;
-  }
+  bool Before(int a, int b) const { return all_[a].first != all_[b].first ? all_[a].first < all_[b].first : a < b; }
   template <class F>
   void Meeting(const Interval& x, size_t from, size_t to, const F& f) const {
     for (size_t middle; from < to && last_[middle = (from + to) / 2] >= x.first; from = middle + 1) {

@@ -71,7 +71,8 @@ TEST(PlanMemory, EachLiesAtTheLowestFreePlace) {
       const auto free = [&](int64_t offset) {
         return std::none_of(placed.begin(), placed.end(), [&](int j) {
           const runtime::Interval& y = intervals[j];
-          return y.first <= x.last && x.first <= y.last && offset < offsets[j] + y.bytes && offsets[j] < offset + x.bytes;
+          return y.first <= x.last && x.first <= y.last && offset < offsets[j] + y.bytes &&
+                 offsets[j] < offset + x.bytes;
         });
       };
       int64_t lowest = 0;
