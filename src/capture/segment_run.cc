@@ -9,7 +9,6 @@
 
 #include "capture/events.h"
 #include "capture/meter.h"
-#include "capture/now.h"
 #include "capture/operator_runs.h"
 #include "capture/outcomes.h"
 #include "capture/override.h"
@@ -19,11 +18,31 @@
 #include "diag/no_kernel.h"
 #include "tensor/overrides.h"
 #include "tensor/profiler.h"
+#include "tensor/segment_node.h"
 #include "tensor/undo.h"
 
 namespace framejit::capture {
 
 using diag::RunEnd;
+
+namespace {
+
+// What a backward pass may save is told by the steps of its graph, not by what surrounds each run.
+class StepsTimed {
+ public:
+  StepsTimed() : outer_(std::exchange(tensor::in_steps, &seconds_)) {}
+  StepsTimed(const StepsTimed&) = delete;
+  ~StepsTimed() {
+    tensor::in_steps = outer_;
+    Timing::in_gradients += seconds_;
+  }
+
+ private:
+  double seconds_ = 0;
+  double* outer_;
+};
+
+}  // namespace
 
 Segment::~Segment() {
   RunsEvent(*this);
@@ -140,10 +159,11 @@ RunEnd Segment::RunChecked(PyObject* const* inputs, int64_t* symbols, PyObject**
   std::optional<Meter::Pause> pause;
   if (has_event && Meter::alive) [[unlikely]]
     pause.emplace();
-  const double timed_from = Timing::timed && graph_runner && trace_runner ? Now() : 0;
+  std::optional<StepsTimed> timed;
+  if (Timing::timed && graph_runner && trace_runner) [[unlikely]]
+    timed.emplace();
   const RunEnd end = check ? RunChecked(inputs, symbols, out) : RunOnce(inputs, symbols, out);
-  if (timed_from) [[unlikely]]
-    Timing::in_gradients += Now() - timed_from;
+  timed.reset();
   if (end == RunEnd::kOk) {
     failures = 0;
     outcomes->Add(by);

@@ -377,10 +377,13 @@ Keeps WhatItKeeps(const Trace& t, const Call& c, int number) {
 }
 
 std::vector<tensor::Training::Keeper> KeepersOf(const Trace& t, const std::vector<bool>& wanted) {
-  std::map<TraceId, std::vector<bool>> inputs, outputs;  // by memory: what it is made of, what is made of it
-  auto add = [](std::vector<bool>& to, const std::vector<bool>& more) {
+  using Bits = std::vector<uint64_t>;            // the parameters of a model may be thousands
+  std::map<TraceId, Bits> inputs;                // by memory: what it is made of
+  std::map<TraceId, std::vector<bool>> outputs;  // what is made of it
+  const size_t words = (wanted.size() + 63) / 64;
+  auto add = [](auto& to, const auto& more) {
     to.resize(std::max(to.size(), more.size()));
-    for (size_t i = 0; i < more.size(); ++i) to[i] = to[i] || more[i];
+    for (size_t i = 0; i < more.size(); ++i) to[i] = to[i] | more[i];
   };
   auto made = [&](const Call& c, auto&& f) {
     for (TraceId id : c.results) f(t.tensors[id].base);
@@ -389,17 +392,17 @@ std::vector<tensor::Training::Keeper> KeepersOf(const Trace& t, const std::vecto
   };
   for (size_t i = 0; i < wanted.size(); ++i) {
     if (!wanted[i]) continue;
-    std::vector<bool>& one = inputs[t.inputs[i]];
-    one.resize(wanted.size());
-    one[i] = true;
+    Bits& one = inputs[t.inputs[i]];
+    one.resize(words);
+    one[i / 64] |= uint64_t{1} << i % 64;
   }
-  std::vector<std::vector<bool>> through;  // by call
+  std::vector<Bits> through;  // by call
   for (const Call& c : t.calls) {
-    std::vector<bool>& all = through.emplace_back(wanted.size());
+    Bits& all = through.emplace_back(words);
     EachTensor(c, [&](TraceId id) { add(all, inputs[t.tensors[id].base]); });
     if (c.mode.grad) made(c, [&](TraceId base) { add(inputs[base], all); });
   }
-  std::vector<bool> used(wanted.size());  // what the program only holds gets no gradient
+  Bits used(words);  // what the program only holds gets no gradient
   for (TraceId id : t.outputs) add(used, inputs[t.tensors[id].base]);
   for (size_t k = 0; k < t.outputs.size(); ++k) {
     std::vector<bool>& one = outputs[t.outputs[k]];

@@ -144,7 +144,7 @@ void LayoutsForDirectWrites(const Graph& g, const pass::Grouping& grouping, cons
   }
 }
 
-void WriteDirectly(Plan& plan, std::vector<loop::Kernel>& kernels) {
+void WriteDirectly(Plan& plan, Kernels& kernels) {
   // Steps that only write inputs (and outputs) and whose results nobody reads: they can run last.
   std::vector<bool> last(plan.steps.size(), false);
   for (auto& commit : plan.commits) {
@@ -173,10 +173,10 @@ void WriteDirectly(Plan& plan, std::vector<loop::Kernel>& kernels) {
     } else {
       const auto at = std::find(step.operands.begin(), step.operands.end(), commit.value);
       const int arg = static_cast<int>(at - step.operands.begin());
-      if (at == step.operands.end() || !ReadsBeforeWriting(plan, step, kernels[maker], arg, input.storage)) continue;
+      if (at == step.operands.end() || !ReadsBeforeWriting(plan, step, *kernels[maker], arg, input.storage)) continue;
       // What it notices ends the run before anything is written.
-      if (kernels[maker].ieee || kernels[maker].Checks()) {
-        if (step.device_kernel || !Rehearsable(kernels[maker], arg)) continue;
+      if (kernels[maker]->ieee || kernels[maker]->Checks()) {
+        if (step.device_kernel || !Rehearsable(*kernels[maker], arg)) continue;
         plan.steps[maker].rehearse.push_back(arg);
       }
     }
@@ -202,7 +202,7 @@ void WriteDirectly(Plan& plan, std::vector<loop::Kernel>& kernels) {
     }
   }
   std::vector<Step> ordered;
-  std::vector<loop::Kernel> ordered_kernels;
+  Kernels ordered_kernels;
   ordered.reserve(plan.steps.size());
   for (bool at_end : {false, true}) {
     for (size_t i = 0; i < plan.steps.size(); ++i) {
@@ -226,7 +226,7 @@ void LendOperands(Plan& plan) {
   }
 }
 
-void ReuseOperands(Plan& plan, const std::vector<loop::Kernel>& kernels) {
+void ReuseOperands(Plan& plan, const Kernels& kernels) {
   constexpr int kNever = 1 << 30;
   std::vector<int> last(plan.storages.size(), -1);
   for (size_t i = 0; i < plan.steps.size(); ++i) {
@@ -264,7 +264,7 @@ void ReuseOperands(Plan& plan, const std::vector<loop::Kernel>& kernels) {
         if (Contains(step.results, v) || !ours[to] || !operand.whole) continue;
         if (committed[to] || last[to] != static_cast<int>(i) || operand.sizes != result.sizes) continue;
         if (operand.strides != result.strides || DTypeSize(operand.dtype) != DTypeSize(result.dtype)) continue;
-        if (!ReadsBeforeWriting(plan, step, kernels[i], static_cast<int>(a), to)) continue;
+        if (!ReadsBeforeWriting(plan, step, *kernels[i], static_cast<int>(a), to)) continue;
         for (int r : ways[from]) plan.values[r].storage = to;
         ways[to].insert(ways[to].end(), ways[from].begin(), ways[from].end());
         ways[from].clear();

@@ -13,6 +13,7 @@
 // reading the result.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "loop/kernel.h"
@@ -40,14 +41,16 @@ bool UpdatesOperand(const Graph& g, const pass::Grouping& grouping, const std::v
 void LayoutsForDirectWrites(const Graph& g, const pass::Grouping& grouping, const std::vector<int>& uses,
                             std::vector<loop::Layout>& layouts);
 
-// Marks commits as direct and moves their kernels to the end. kernels[i]: of step i (empty for other steps).
-void WriteDirectly(runtime::Plan& plan, std::vector<loop::Kernel>& kernels);
+using Kernels = std::vector<std::shared_ptr<const loop::Kernel>>;  // by step (null for other steps)
+
+// Marks commits as direct and moves their kernels to the end.
+void WriteDirectly(runtime::Plan& plan, Kernels& kernels);
 
 // What an operator of another library is given, it may keep: that does not lie in memory of ours.
 void LendOperands(runtime::Plan& plan);
 
 // A result takes the memory of an operand that nobody reads any more (scratch, or what a library has returned), if the
 // kernel reads each element before it writes it: half of the cache for a chain of kernels and library calls.
-void ReuseOperands(runtime::Plan& plan, const std::vector<loop::Kernel>& kernels);
+void ReuseOperands(runtime::Plan& plan, const Kernels& kernels);
 
 }  // namespace framejit::compiler

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "codegen/codegen.h"
+#include "compiler/alike.h"
 #include "compiler/in_place.h"
 #include "compiler/target.h"
 #include "diag/diag.h"
@@ -65,6 +66,7 @@ class Planner {
         stats_(stats),
         layouts_(grouping.layouts),
         uses_(Uses(g, grouping)),
+        patterns_(g),
         kernel_layouts_(g.nodes.size()),
         part_(g.nodes.size()),
         value_of_(g.nodes.size(), -1) {}
@@ -266,6 +268,7 @@ class Planner {
   void LowerKernel(const Group& group) {
     std::string why = "it cannot be fused";
     try {
+      if (MakeAsKnown(group)) return;
       if (loop::CanFuse(g_, group.nodes, group.stored)) {
         CompileKernel(group);
         return;
@@ -284,46 +287,85 @@ class Planner {
     }
   }
 
-  void CompileKernel(const Group& group) {
-    // Buffers are passed with their offsets added, so that kernels do not depend on them.
-    std::vector<Layout>& layouts = kernel_layouts_;  // entries that this kernel does not read may be stale
-    auto pass_on = [&](ValueId v) {
-      SetLayout(v);
-      layouts[v] = {layouts_[v].strides, 0};
-    };
-    for (ValueId v : group.nodes) {
-      for (ValueId o : g_.nodes[v].operands) {
-        if (!std::binary_search(group.nodes.begin(), group.nodes.end(), o)) pass_on(o);
-      }
-    }
-    for (ValueId v : group.stored) pass_on(v);
-    const Device device = g_.nodes[group.stored.at(0)].type.device;
-    AddKernel(loop::BuildKernel(g_, group.nodes, group.stored, layouts, TargetOf(device).costs()), group, device);
+  // Says how lie what the group reads and what it stores.
+  void SetLayouts(const Group& group, const Pattern& pattern) {
+    for (size_t i = group.nodes.size(); i < pattern.values.size(); ++i) SetLayout(pattern.values[i]);
+    for (ValueId v : group.stored) SetLayout(v);
   }
 
-  void AddKernel(loop::BuiltKernel built, const Group& group, Device device) {
+  void CompileKernel(const Group& group) {
+    Pattern pattern = patterns_.Of(group);
+    // Buffers are passed with their offsets added, so that kernels do not depend on them.
+    std::vector<Layout>& layouts = kernel_layouts_;  // entries that this kernel does not read may be stale
+    SetLayouts(group, pattern);
+    const auto pass_on = [&](ValueId v) { layouts[v] = {layouts_[v].strides, 0}; };
+    std::for_each(pattern.values.begin() + static_cast<ptrdiff_t>(group.nodes.size()), pattern.values.end(), pass_on);
+    std::for_each(group.stored.begin(), group.stored.end(), pass_on);
+    const Device device = g_.nodes[group.stored.at(0)].type.device;
+    loop::BuiltKernel built = loop::BuildKernel(g_, group.nodes, group.stored, layouts, TargetOf(device).costs());
+    const std::vector<ValueId> buffers = built.buffers;
+    MadeKernel made = AddKernel(std::move(built), group, device);
+    for (ValueId v : buffers)
+      made.buffers.push_back(static_cast<int>(std::ranges::find(pattern.values, v) - pattern.values.begin()));
+    made.pattern = std::move(pattern);
+    made.members = group.nodes.size();
+    if (made_.size() == kKnown) made_.erase(made_.begin());
+    made_.push_back(std::move(made));
+  }
+
+  // Takes the kernel of a group that does the same, if there was one.
+  bool MakeAsKnown(const Group& group) {
+    if (made_.empty() || diag::Enabled(diag::Channel::loop_)) return false;
+    const Pattern pattern = patterns_.Of(group);
+    SetLayouts(group, pattern);
+    const bool ieee = LooksAtExceptions(group);
+    const auto known = std::find_if(made_.rbegin(), made_.rend(), [&](const MadeKernel& made) {
+      return made.members == group.nodes.size() && made.kernel->ieee == ieee &&
+             patterns_.Alike(made.pattern, pattern, made.members, layouts_);
+    });
+    if (known == made_.rend()) return false;
+    ++stats_.kernels;
+    ++stats_.kernels_reused;
+    std::vector<ValueId> buffers;
+    for (int i : known->buffers) buffers.push_back(pattern.values[i]);
+    AddStep(*known, buffers, group, KernelName(g_, group));
+    return true;
+  }
+
+  bool LooksAtExceptions(const Group& group) const {
+    return (options_.traps & ~kBadIndex) &&
+           std::any_of(group.nodes.begin(), group.nodes.end(), [&](ValueId v) { return MayRaise(g_, v); });
+  }
+
+  MadeKernel AddKernel(loop::BuiltKernel built, const Group& group, Device device) {
     const Target& target = TargetOf(device);
     built.kernel.name = KernelName(g_, group);
-    if (options_.traps & ~kBadIndex) {
-      for (ValueId v : group.nodes) built.kernel.ieee = built.kernel.ieee || MayRaise(g_, v);
-    }
+    built.kernel.ieee = built.kernel.ieee || LooksAtExceptions(group);
     built.kernel.stream = Written(group) >= target.costs().streamed_bytes;
     plan_.traps |= options_.traps & built.kernel.Checks();
     if (diag::Enabled(diag::Channel::loop_)) diag::Log(diag::Channel::loop_, built.kernel.str());
     bool reused = false;
-    Step step;
-    step.kind = Step::Kind::kKernel;
-    step.zeros =
-        built.kernel.stream && !part_[group.stored[0]] && group.nodes.size() == 1 && IsZero(g_.nodes[group.nodes[0]]);
-    step.name = built.kernel.name;
-    step.symbols = built.symbols;
-    target.Emit(built.kernel, device, options_, &step, &reused);
+    MadeKernel made;
+    made.step.kind = Step::Kind::kKernel;
+    made.step.symbols = built.symbols;
+    target.Emit(built.kernel, device, options_, &made.step, &reused);
     ++stats_.kernels;
     ++(reused ? stats_.kernels_reused : stats_.kernels_compiled);
+    const std::string name = built.kernel.name;
+    made.kernel = std::make_shared<const loop::Kernel>(std::move(built.kernel));
+    AddStep(made, built.buffers, group, name);
+    return made;
+  }
+
+  void AddStep(const MadeKernel& made, const std::vector<ValueId>& buffers, const Group& group, std::string name) {
+    Step step = made.step;
+    step.name = std::move(name);
+    step.zeros =
+        made.kernel->stream && !part_[group.stored[0]] && group.nodes.size() == 1 && IsZero(g_.nodes[group.nodes[0]]);
     for (ValueId v : group.stored) step.results.push_back(Make(v));
-    for (ValueId v : built.buffers) step.operands.push_back(ValueOf(v));
+    for (ValueId v : buffers) step.operands.push_back(ValueOf(v));
     kernels_.resize(plan_.steps.size());
-    kernels_.push_back(std::move(built.kernel));
+    kernels_.push_back(made.kernel);
     plan_.steps.push_back(std::move(step));
   }
 
@@ -346,14 +388,11 @@ class Planner {
   // Steps that do the same, as the layers of a model, share it.
   std::shared_ptr<const runtime::Operation> OperationOf(const Node& n) {
     const auto same = [&](const std::shared_ptr<const runtime::Operation>& known) {
-      const Attrs &a = known->attrs, &b = n.attrs;
-      return known->op == n.op && known->type == n.type && a.axes == b.axes && a.syms == b.syms &&
-             a.scalar == b.scalar && a.sym_scalar == b.sym_scalar && a.dtype == b.dtype && a.flag == b.flag &&
-             a.name == b.name && !a.call && !b.call && a.result_types == b.result_types;
+      return SameOperation(known->op, known->attrs, known->type, n);
     };
     const auto known = std::find_if(operations_.rbegin(), operations_.rend(), same);
     if (known != operations_.rend()) return *known;
-    if (operations_.size() == kOperationsKnown) operations_.erase(operations_.begin());
+    if (operations_.size() == kKnown) operations_.erase(operations_.begin());
     return operations_.emplace_back(std::make_shared<const runtime::Operation>(n.op, n.attrs, n.type));
   }
 
@@ -504,7 +543,7 @@ class Planner {
     }
   }
 
-  static constexpr size_t kOperationsKnown = 16;
+  static constexpr size_t kKnown = 16;   // of the last operations and kernels
   static constexpr int kBaseValue = -2;  // of an output: the value that its maker will get
 
   const Graph& g_;
@@ -515,12 +554,14 @@ class Planner {
   std::vector<Layout> layouts_;
   std::vector<std::shared_ptr<const runtime::Operation>> operations_;  // The last ones.
   const std::vector<int> uses_;                                        // in_place.h
+  Patterns patterns_;
+  std::vector<MadeKernel> made_;  // The last ones.
   std::vector<Layout> kernel_layouts_;
   std::vector<bool> part_;             // by graph value: it is made in the memory of what it is a part of
   std::vector<int> value_of_;          // by graph value
   std::map<ValueId, int> storage_of_;  // values made directly in an output
   std::map<ValueId, int> handed_over_;
-  std::vector<loop::Kernel> kernels_;  // by step
+  Kernels kernels_;  // by step
   Plan plan_;
 };
 

@@ -1,7 +1,10 @@
 // Rebuilds the node list of a graph in execution order: a pass walks the old nodes once, appends what it keeps and says
-// which new value stands for each old one. Finish() installs the new list and remaps inputs, outputs and writes.
+// which new value stands for each old one. Finish() installs the new list and remaps inputs, outputs and writes. What
+// stands in front of the first change stays where it is: a pass that changes nothing copies nothing.
 #pragma once
 
+#include <iterator>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -26,41 +29,73 @@ inline void PlaceOperands(Graph& g) {  // of calls they may be anywhere
 
 class Rewriter {
  public:
-  explicit Rewriter(Graph& g) : g_(g), map_(g.nodes.size(), kNoValue) { nodes_.reserve(g.nodes.size()); }
+  explicit Rewriter(Graph& g) : g_(g), map_(g.nodes.size(), kNoValue) {}
 
-  // The old node with operands in new numbers.
+  // The old node with operands in new numbers. (Into a node that was used before no memory has to be taken.)
+  void Remap(ValueId old, Node* n) const {
+    *n = g_.nodes[old];
+    for (ValueId& o : n->operands) o = (*this)[o];
+    n->derivative.reset();  // names values by their old numbers
+  }
   Node Remapped(ValueId old) const {
-    Node n = g_.nodes[old];
-    for (ValueId& o : n.operands) o = (*this)[o];
-    n.derivative.reset();  // names values by their old numbers
+    Node n;
+    Remap(old, &n);
     return n;
   }
-  const Node& node(ValueId now) const { return nodes_[now]; }
+  const Node& node(ValueId now) const {
+    if (now >= stay_) return nodes_[now - stay_];
+    const auto changed = changed_.find(now);
+    return changed == changed_.end() ? g_.nodes[now] : changed->second;
+  }
   ValueId operator[](ValueId old) const {
     FRAMEJIT_CHECK(map_[old] != kNoValue);  // operands precede users, and a pass drops no value that is used
     return map_[old];
   }
   ValueId Append(Node n) {
+    if (nodes_.empty()) nodes_.reserve(g_.nodes.size() - stay_);
     nodes_.push_back(std::move(n));
-    return static_cast<ValueId>(nodes_.size() - 1);
+    return stay_ + static_cast<ValueId>(nodes_.size() - 1);
   }
-  void SetStrides(ValueId now, shape::Ints strides) { nodes_[now].strides = std::move(strides); }
+  void SetStrides(ValueId now, shape::Ints strides) { Changed(now).strides = std::move(strides); }
   void SetDerivative(ValueId now, Derivative d) {  // Its operands have new numbers.
-    nodes_[now].derivative = std::make_shared<const Derivative>(std::move(d));
+    Changed(now).derivative = std::make_shared<const Derivative>(std::move(d));
   }
-  void Set(ValueId old, ValueId now) { map_[old] = now; }
-  void Keep(ValueId old) { Set(old, Append(Remapped(old))); }
+  void Set(ValueId old, ValueId now) {
+    moved_ = moved_ || (old < stay_ && old != now);
+    map_[old] = now;
+  }
+  void Keep(ValueId old) {
+    const bool stays = old == stay_ && nodes_.empty() && !moved_;
+    Set(old, stays ? stay_++ : Append(Remapped(old)));
+  }
 
   void Finish() {
     for (std::vector<ValueId>* list : {&g_.inputs, &g_.outputs})
       for (ValueId& v : *list) v = (*this)[v];
     for (Write& w : g_.writes) w.value = (*this)[w.value];
-    g_.nodes = std::move(nodes_);
+    for (ValueId v = 0; v < stay_; ++v) g_.nodes[v].derivative.reset();
+    for (auto& [v, n] : changed_) g_.nodes[v] = std::move(n);
+    if (stay_ == 0) {
+      g_.nodes = std::move(nodes_);
+      return;
+    }
+    g_.nodes.erase(g_.nodes.begin() + stay_, g_.nodes.end());
+    std::move(nodes_.begin(), nodes_.end(), std::back_inserter(g_.nodes));
   }
 
  private:
+  Node& Changed(ValueId now) {
+    if (now >= stay_) return nodes_[now - stay_];
+    const auto [at, fresh] = changed_.try_emplace(now, g_.nodes[now]);
+    if (fresh) at->second.derivative.reset();
+    return at->second;
+  }
+
   Graph& g_;
-  std::vector<Node> nodes_;
+  ValueId stay_ = 0;                 // so many old nodes are the first new ones
+  std::map<ValueId, Node> changed_;  // those of them that are others now
+  bool moved_ = false;               // does another value stand for one of them?
+  std::vector<Node> nodes_;          // the new ones behind them
   std::vector<ValueId> map_;
 };
 

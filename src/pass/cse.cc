@@ -1,7 +1,10 @@
 #include "pass/cse.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 
 #include "graph/print.h"
@@ -9,6 +12,8 @@
 
 namespace framejit::pass {
 namespace {
+
+using shape::Int;
 
 bool Commutes(Op op) {  // bit for bit: max and min do not (signed zeros, which nan)
   return op == Op::kAdd || op == Op::kMul || op == Op::kAnd || op == Op::kOr || op == Op::kXor || op == Op::kEq ||
@@ -20,14 +25,43 @@ bool Mergeable(const Node& n) {
   return n.op != Op::kInput && kind != 'X' && kind != 'W';
 }
 
-// Names everything that decides the value of a node. For a reduction it does not matter whether its axes stay, with
+// Everything that decides the value of a node, as text. For a reduction it does not matter whether its axes stay, with
 // size 1: of two the second is the first one, in another shape.
 std::string KeyOf(Node n) {
+  if (Commutes(n.op)) std::sort(n.operands.begin(), n.operands.end());
   if (IsReduction(n.op) && n.strides.empty()) {
     n.attrs.flag = false;
     n.type.shape.clear();
   }
   return NodeText(n, false);
+}
+
+// The same of nodes that have the same text.
+size_t HashOf(const Node& n) {
+  size_t hash = static_cast<size_t>(n.op) << 8 | static_cast<size_t>(n.type.dtype);
+  const auto mix = [&](size_t part) { hash = (hash ^ part) * 0x9E3779B97F4A7C15u ^ hash >> 29; };
+  size_t operands = 0;
+  for (ValueId o : n.operands) {
+    if (Commutes(n.op)) {
+      operands += o * size_t{o};
+    } else {
+      mix(o);
+    }
+  }
+  mix(operands);
+  const std::string_view said = Info(n.op).attrs;
+  if (said.find('a') != std::string_view::npos)
+    for (int64_t axis : n.attrs.axes) mix(axis);
+  if (said.find('s') != std::string_view::npos)
+    for (Int size : n.attrs.syms) mix(std::hash<Int>()(size));
+  if (!IsReduction(n.op))
+    for (Int size : n.type.shape) mix(std::hash<Int>()(size));
+  if (n.op == Op::kConstant) {
+    const double value = n.attrs.scalar.AsDouble();
+    mix(std::isnan(value) ? 1 : std::bit_cast<size_t>(value));
+    if (n.attrs.sym_scalar) mix(std::hash<Int>()(*n.attrs.sym_scalar));
+  }
+  return hash;
 }
 
 Node Reshaped(const Node& like, ValueId value) {
@@ -43,27 +77,40 @@ Node Reshaped(const Node& like, ValueId value) {
 
 int Cse(Graph& g) {
   Rewriter r(g);
-  std::unordered_map<std::string, ValueId> seen;  // by KeyOf
+  std::unordered_multimap<size_t, ValueId> seen;  // new values, by HashOf
+  seen.reserve(g.nodes.size());
+  // The value that is this one, if there is one, once `make` has made it else.
+  const auto find = [&](const Node& n, auto make) {
+    const size_t hash = HashOf(n);
+    const auto [first, last] = seen.equal_range(hash);
+    if (first != last) {
+      const std::string key = KeyOf(n);
+      for (auto it = first; it != last; ++it)
+        if (KeyOf(r.node(it->second)) == key) return it->second;
+    }
+    const ValueId made = make();
+    seen.emplace(hash, made);
+    return made;
+  };
   int removed = 0;
+  Node n;
   for (ValueId v = 0; v < g.nodes.size(); ++v) {
-    Node n = r.Remapped(v);
-    if (!Mergeable(n)) {
-      r.Set(v, r.Append(std::move(n)));
+    if (!Mergeable(g.nodes[v])) {
+      r.Keep(v);
       continue;
     }
-    if (Commutes(n.op)) std::sort(n.operands.begin(), n.operands.end());
-    auto [it, fresh] = seen.try_emplace(KeyOf(n), kNoValue);
-    if (fresh) {
-      it->second = r.Append(r.Remapped(v));
-    } else {
-      ++removed;
-    }
-    ValueId now = it->second;
+    r.Remap(v, &n);
+    bool fresh = false;
+    ValueId now = find(n, [&] {
+      fresh = true;
+      r.Keep(v);
+      return r[v];
+    });
+    if (fresh) continue;
+    ++removed;
     if (r.node(now).type.shape != n.type.shape) {
       Node shaped = Reshaped(n, now);
-      const auto [same, first] = seen.try_emplace(NodeText(shaped, false), kNoValue);
-      if (first) same->second = r.Append(std::move(shaped));
-      now = same->second;
+      now = find(shaped, [&] { return r.Append(shaped); });
     }
     r.Set(v, now);
   }

@@ -194,8 +194,13 @@ int Epilogues(Graph& g, Device device) {
       r.SetStrides(r[v], g.nodes[v].strides);
       continue;
     }
+    const auto at = named.find(v);
+    if (at == named.end()) {
+      r.Keep(v);
+      continue;
+    }
     Node n = r.Remapped(v);
-    if (auto at = named.find(v); at != named.end()) n.attrs.name = at->second;
+    n.attrs.name = at->second;
     r.Set(v, r.Append(std::move(n)));
   }
   r.Finish();

@@ -92,16 +92,22 @@ class Folder {
   explicit Folder(Graph& g) : g_(g), r_(g) {}
 
   int Run() {
+    Node n;
     for (ValueId v = 0; v < g_.nodes.size(); ++v) {
-      Node n = r_.Remapped(v);
+      r_.Remap(v, &n);
       ValueId same = kNoValue;
+      const int count = count_;
       for (int round = 0; round < 8; ++round) {  // a rewritten node may fold again
         changed_ = false;
         same = Simplify(n);
         if (same != kNoValue || changed_) ++count_;
         if (same != kNoValue || !changed_) break;
       }
-      r_.Set(v, same != kNoValue && !HandsOver(v, same) ? same : r_.Append(std::move(n)));
+      if (count == count_) {
+        r_.Keep(v);
+      } else {
+        r_.Set(v, same != kNoValue && !HandsOver(v, same) ? same : r_.Append(n));
+      }
     }
     r_.Finish();
     return count_;
@@ -274,6 +280,7 @@ class Folder {
     copy.attrs.dtype = in.type.dtype;
     copy.strides.clear();
     n.operands[0] = r_.Append(std::move(copy));
+    changed_ = true;
     return kNoValue;
   }
 

@@ -21,12 +21,13 @@ int SplitBias(Graph& g, Device device) {
   Rewriter r(g);
   int count = 0;
   for (ValueId v = 0; v < g.nodes.size(); ++v) {
-    Node n = r.Remapped(v);
-    if (n.op != Op::kLinear || n.operands.size() != 3 || n.type.device != device || n.type.dtype != DType::kFloat32 ||
-        !merges[v] || !used[v]) {
-      r.Set(v, r.Append(std::move(n)));
+    const Node& old = g.nodes[v];
+    if (old.op != Op::kLinear || old.operands.size() != 3 || old.type.device != device ||
+        old.type.dtype != DType::kFloat32 || !merges[v] || !used[v]) {
+      r.Keep(v);
       continue;
     }
+    Node n = r.Remapped(v);
     ++count;
     Node sum = n;
     sum.op = Op::kAdd;

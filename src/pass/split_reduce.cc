@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "graph/hints.h"
+#include "graph/rewrite.h"
 
 namespace framejit::pass {
 namespace {
@@ -77,22 +78,17 @@ std::optional<Cut> FindCut(const Graph& g, const Node& n, const std::vector<int6
 int SplitReduce(Graph& g, const Parallel& wanted) {
   const std::vector<int64_t> hints = Hints(g);
   int count = 0;
-  std::vector<Node> nodes;
-  std::vector<ValueId> moved(g.nodes.size());
-  auto add = [&](Node n) {
-    nodes.push_back(std::move(n));
-    return static_cast<ValueId>(nodes.size() - 1);
-  };
+  Rewriter r(g);
   for (ValueId v = 0; v < g.nodes.size(); ++v) {
-    Node n = g.nodes[v];
+    const Node& old = g.nodes[v];
     std::optional<Cut> cut;
-    if (Splittable(n.op) && KeepsPrecision(n)) cut = FindCut(g, n, hints, wanted);
-    for (ValueId& o : n.operands) o = moved[o];
+    if (Splittable(old.op) && KeepsPrecision(old)) cut = FindCut(g, old, hints, wanted);
     if (!cut) {
-      moved[v] = add(std::move(n));
+      r.Keep(v);
       continue;
     }
     ++count;
+    Node n = r.Remapped(v);
     n.attrs.name.clear();  // the order is gone
     Node first = n;
     first.strides.clear();
@@ -103,9 +99,9 @@ int SplitReduce(Graph& g, const Parallel& wanted) {
       rows.attrs = {};
       rows.attrs.syms = cut->rows_shape;
       rows.strides.clear();
-      rows.type = nodes[n.operands[0]].type;
+      rows.type = r.node(n.operands[0]).type;
       rows.type.shape = cut->rows_shape;
-      first.operands = {add(rows)};
+      first.operands = {r.Append(rows)};
       second_axes = {0, 1};
     } else {
       second_axes = n.attrs.axes;
@@ -113,10 +109,10 @@ int SplitReduce(Graph& g, const Parallel& wanted) {
     // The first keeps its dims, so that axes of the second are those of the operand.
     first.attrs.axes = cut->first;
     first.attrs.flag = true;
-    first.type.shape = nodes[first.operands[0]].type.shape;
+    first.type.shape = r.node(first.operands[0]).type.shape;
     for (int64_t a : cut->first) first.type.shape[a] = 1;
     Node second = n;
-    second.operands = {add(first)};
+    second.operands = {r.Append(first)};
     second.attrs.axes = second_axes;
     if (!cut->rows_shape.empty() && n.attrs.flag) {  // [1, 1] -> the rank that was asked for
       second.attrs.flag = false;
@@ -126,18 +122,13 @@ int SplitReduce(Graph& g, const Parallel& wanted) {
       back.op = Op::kReshape;
       back.attrs = {};
       back.attrs.syms = n.type.shape;
-      back.operands = {add(second)};
-      moved[v] = add(back);
+      back.operands = {r.Append(second)};
+      r.Set(v, r.Append(back));
     } else {
-      moved[v] = add(second);
+      r.Set(v, r.Append(second));
     }
   }
-  if (count == 0) return 0;
-  for (auto* list : {&g.inputs, &g.outputs}) {
-    for (ValueId& v : *list) v = moved[v];
-  }
-  for (Write& w : g.writes) w.value = moved[w.value];
-  g.nodes = std::move(nodes);
+  r.Finish();
   return count;
 }
 

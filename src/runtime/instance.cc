@@ -3,6 +3,7 @@
 #include <absl/container/inlined_vector.h>
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <unordered_map>
 
@@ -33,6 +34,50 @@ struct SameLists {
   bool operator()(std::span<const Int> a, std::span<const Int> b) const { return std::ranges::equal(a, b); }
 };
 
+// Intervals by the steps in which they are alive: those that one of them meets, without a look at all others. A
+// balanced tree over all of them by their first step; of each part it is known how long what was added there lives.
+class Lives {
+ public:
+  explicit Lives(std::span<const Interval> all)
+      : all_(all), order_(all.size()), last_(all.size(), kNever), added_(all.size()) {
+    std::iota(order_.begin(), order_.end(), 0);
+    std::sort(order_.begin(), order_.end(), [&](int a, int b) { return Before(a, b); });
+  }
+  void Add(int i) {
+    size_t from = 0, to = all_.size();
+    while (from < to) {
+      const size_t middle = (from + to) / 2;
+      last_[middle] = std::max(last_[middle], all_[i].last);
+      if (order_[middle] == i) {
+        added_[middle] = true;
+        return;
+      }
+      (Before(i, order_[middle]) ? to : from) = Before(i, order_[middle]) ? middle : middle + 1;
+    }
+  }
+  template <class F>
+  void Meeting(const Interval& x, const F& f) const {
+    Meeting(x, 0, all_.size(), f);
+  }
+
+ private:
+  static constexpr int kNever = std::numeric_limits<int>::min();
+  bool Before(int a, int b) const { return all_[a].first != all_[b].first ? all_[a].first < all_[b].first : a < b; }
+  template <class F>
+  void Meeting(const Interval& x, size_t from, size_t to, const F& f) const {
+    for (size_t middle; from < to && last_[middle = (from + to) / 2] >= x.first; from = middle + 1) {
+      Meeting(x, from, middle, f);
+      const Interval& y = all_[order_[middle]];
+      if (y.first > x.last) return;
+      if (added_[middle] && y.last >= x.first) f(order_[middle]);
+    }
+  }
+
+  std::span<const Interval> all_;
+  std::vector<int> order_, last_;
+  std::vector<bool> added_;
+};
+
 }  // namespace
 
 int64_t PlanMemory(std::span<const Interval> intervals, std::span<int64_t> offsets, int64_t align) {
@@ -43,20 +88,21 @@ int64_t PlanMemory(std::span<const Interval> intervals, std::span<int64_t> offse
   std::sort(order.begin(), order.end(), [&](int a, int b) {
     return intervals[a].bytes != intervals[b].bytes ? intervals[a].bytes > intervals[b].bytes : a < b;
   });
-  absl::InlinedVector<int, 32> placed;  // by offset
+  Lives placed(intervals);
+  std::vector<int> met;
   int64_t total = 0;
   for (int i : order) {
     const Interval& x = intervals[i];
     int64_t offset = 0;
-    for (int j : placed) {
-      const Interval& y = intervals[j];
-      if (y.last < x.first || x.last < y.first) continue;
+    met.clear();
+    placed.Meeting(x, [&](int j) { met.push_back(j); });
+    std::sort(met.begin(), met.end(), [&](int a, int b) { return offsets[a] < offsets[b]; });
+    for (int j : met) {
       if (offset + x.bytes <= offsets[j]) break;
-      offset = std::max(offset, (offsets[j] + y.bytes + align - 1) / align * align);
+      offset = std::max(offset, (offsets[j] + intervals[j].bytes + align - 1) / align * align);
     }
     offsets[i] = offset;
-    placed.insert(
-        std::upper_bound(placed.begin(), placed.end(), offset, [&](int64_t o, int j) { return o < offsets[j]; }), i);
+    placed.Add(i);
     total = std::max(total, offset + x.bytes);
   }
   return total;
@@ -127,7 +173,7 @@ Instance::Instance(const Plan& plan, std::span<const int64_t> symbol_values)
     absl::InlinedVector<int, 32> which;
     for (size_t i = 0; i < plan.storages.size(); ++i) {
       const Storage& s = plan.storages[i];
-      if (s.kind != Storage::Kind::kScratch || s.on_device != on_device) continue;
+      if (s.kind != Storage::Kind::kScratch || s.on_device != on_device || s.first < 0) continue;  // or not used
       intervals.push_back({storage_bytes[i], s.first, s.last});
       which.push_back(i);
     }

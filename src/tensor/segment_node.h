@@ -15,7 +15,11 @@ namespace framejit::tensor {
 
 struct CallState;
 
-int64_t BackwardPasses();  // Those that have begun at nodes of segments, of all threads.
+// Those that have begun at nodes of segments, of all threads, but for those within a call that is timed: what they save
+// is in its time.
+int64_t BackwardPasses();
+inline int timed_calls = 0;                      // of all threads; the GIL protects it
+inline thread_local double* in_steps = nullptr;  // where somebody wants to know how long the steps of graphs take
 
 class SegmentHook : public OutputHook, public std::enable_shared_from_this<SegmentHook> {
  public:

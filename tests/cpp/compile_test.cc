@@ -1,9 +1,26 @@
 // Compile().Run against Interpret(): whole graphs, with fusion on and off.
+#include <atomic>
+#include <cmath>
+#include <cstdlib>
+#include <new>
 #include <thread>
 
 #include "compile_fixture.h"
 #include "compiler/target.h"
 #include "runtime/prepared.h"
+
+static std::atomic<long> allocations = 0;  // that the program and its libraries asked for
+[[gnu::noinline]] void* operator new(size_t bytes) {
+  ++allocations;
+  if (void* p = std::malloc(bytes ? bytes : 1)) return p;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* p) noexcept {
+  std::free(p);
+}
+[[gnu::noinline]] void operator delete(void* p, size_t) noexcept {
+  std::free(p);
+}
 
 namespace framejit {
 namespace {
@@ -30,6 +47,59 @@ TEST(Compile, Pointwise) {
   f.g.outputs = {f.b.Binary(Op::kAdd, f.b.Binary(Op::kMul, x, y), f.Const(1, x))};
   CompileAndCheck(f.g, {RandomF32({4, 5}, 1), RandomF32({4, 5}, 2)});
   EXPECT_EQ(Compile(f.g)->stats().kernels, 1);
+}
+
+// Layers x = max(x @ w, 0) * x.
+Fixture Layers(int count) {
+  Fixture f;
+  ValueId x = f.In({4, 8});
+  for (int i = 0; i < count; ++i) {
+    const ValueId y = f.b.Add(Op::kMatMul, {x, f.In({8, 8})});
+    x = f.b.Binary(Op::kMul, f.b.Binary(Op::kMaximum, y, f.Const(0, y)), x);
+  }
+  f.g.outputs = {x};
+  return f;
+}
+
+TEST(Compile, LayersCostTheSameInALongGraph) {
+  const auto asked = [](int layers) {
+    const Fixture f = Layers(layers);
+    const auto first = Compile(f.g);  // what only the first time brings
+    EXPECT_EQ(first->stats().kernels, layers);
+    EXPECT_LE(first->stats().kernels_compiled, 1);
+    const long before = allocations;
+    Compile(f.g);
+    return allocations - before;
+  };
+  const long few = asked(400), many = asked(1600);
+  EXPECT_GT(few, 400);
+  EXPECT_LT(many, 4.1 * few);
+  EXPECT_LT(many, 1600 * 160);
+}
+
+// Each differs from the one before it in one thing alone.
+TEST(Compile, KernelsAreTakenForOthersOnlyIfTheyDoTheSame) {
+  Fixture f;
+  ValueId x = f.In({8, 8}), w = f.In({8, 8});
+  std::vector<HostTensor> inputs = {RandomF32({8, 8}, 1), RandomF32({8, 8}, 2)};
+  const auto layer = [&](auto&& kernel) {
+    const ValueId y = f.b.Add(Op::kMatMul, {x, w});
+    f.g.outputs.push_back(x = kernel(y));
+  };
+  const auto times = [&](ValueId a, ValueId b) { return f.b.Unary(Op::kTanh, f.b.Binary(Op::kMul, a, b)); };
+  for (int round = 0; round < 2; ++round) {
+    const ValueId before = x;
+    layer([&](ValueId y) { return times(y, y); });
+    layer([&](ValueId y) { return times(y, before); });
+    layer([&](ValueId y) { return times(y, f.b.Add(Op::kPermute, {before}, {.axes = {1, 0}})); });
+    for (double value : {0.0, -0.0, 1.0, std::nan("")})
+      layer([&](ValueId y) { return f.b.Unary(Op::kReciprocal, f.b.Binary(Op::kMul, y, f.Const(value, y))); });
+    layer([&](ValueId y) { return f.b.Unary(Op::kExp, f.b.Reduce(Op::kSum, y, {0}, true)); });
+    x = before;
+    layer([&](ValueId y) { return f.b.Binary(Op::kSub, y, before); });
+    layer([&](ValueId y) { return f.b.Binary(Op::kSub, before, y); });
+  }
+  CompileAndCheck(f.g, inputs);
 }
 
 TEST(Compile, Softmax) {

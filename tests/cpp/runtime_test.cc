@@ -2,6 +2,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <numeric>
 #include <thread>
 
@@ -49,6 +50,37 @@ TEST(PlanMemory, ChainNeedsTwoBuffers) {
   for (int i = 0; i < 10; ++i) intervals.push_back({1024, i, i + 1});
   std::vector<int64_t> offsets(10);
   EXPECT_EQ(runtime::PlanMemory(intervals, offsets), 2048);
+}
+
+// As the rule says: the largest first, each at the lowest place that is free as long as it lives.
+TEST(PlanMemory, EachLiesAtTheLowestFreePlace) {
+  std::mt19937 rng(11);
+  for (int round = 0; round < 50; ++round) {
+    std::vector<runtime::Interval> intervals;
+    for (int i = 0; i < 60; ++i) {
+      const int first = rng() % 40;
+      intervals.push_back({static_cast<int64_t>(64 * (rng() % 5)), first, first + static_cast<int>(rng() % 20)});
+    }
+    std::vector<int64_t> offsets(intervals.size());
+    runtime::PlanMemory(intervals, offsets);
+    std::vector<int> order(intervals.size()), placed;
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return intervals[a].bytes > intervals[b].bytes; });
+    for (int i : order) {
+      const runtime::Interval& x = intervals[i];
+      const auto free = [&](int64_t offset) {
+        return std::none_of(placed.begin(), placed.end(), [&](int j) {
+          const runtime::Interval& y = intervals[j];
+          return y.first <= x.last && x.first <= y.last && offset < offsets[j] + y.bytes &&
+                 offsets[j] < offset + x.bytes;
+        });
+      };
+      int64_t lowest = 0;
+      while (!free(lowest)) lowest += 64;
+      EXPECT_EQ(offsets[i], lowest);
+      placed.push_back(i);
+    }
+  }
 }
 
 // Scratch memory is planned once for all rounds of a loop: what differs is where its parts of arrays lie.

@@ -310,6 +310,27 @@ def test_steps_that_hold_their_backward_pass_are_left_to_python(fresh, several):
 
 
 @pytest.mark.clock
+def test_a_pass_within_a_step_saves_nothing_behind_it(fresh):
+    """The loss that a step returns wants gradients, but the pass for it was in the step's time."""
+    tables = [torch.nn.Embedding(10, 4, max_norm=1.0) for _ in range(2)]
+    tables[1].load_state_dict(tables[0].state_dict())
+
+    def step(table, i):
+        table.weight.grad = None
+        rows = table(i)
+        loss = (rows * rows).sum()
+        loss.backward()
+        return loss
+
+    i = torch.tensor([1, 3, 3, 9])
+    compiled = fresh.compile(step, options={"leave": True})
+    for _ in range(100):
+        torch.testing.assert_close(compiled(tables[0], i), step(tables[1], i))
+        torch.testing.assert_close(tables[0].weight.grad, tables[1].weight.grad)
+    assert "not faster than Python: left to it" in compiled.cache_info()["notes"]
+
+
+@pytest.mark.clock
 def test_what_a_backward_pass_may_save_counts(fresh):
     """A result leads to a backward pass: only the time outside of graphs with gradients speaks against them."""
     net = torch.nn.Linear(300, 300)

@@ -160,7 +160,7 @@ Timing::Turn Timing::Choose(Compiled& compiled, PyObject* const* args, Py_ssize_
     turn.before = Now();
     turn.waited = Waited();
   }
-  ++timed;
+  ++timed, ++tensor::timed_calls;
   turn.in_gradients = in_gradients;
   turn.start = Now();
   return turn;
@@ -168,7 +168,7 @@ Timing::Turn Timing::Choose(Compiled& compiled, PyObject* const* args, Py_ssize_
 
 void Timing::Ended(Compiled& compiled, const Turn& turn, PyObject* result) {
   double seconds = Now() - turn.start;
-  --timed;
+  --timed, --tensor::timed_calls;
   if (turn.waited >= 0) {  // What was waited may have been so while that was asked.
     const double waited = Waited() - turn.waited, outside = Now() - turn.before - seconds;
     seconds -= std::max(0.0, waited - outside);
