@@ -47,6 +47,8 @@ class KernelBuilder {
     for (ValueId v : group) {
       if (!space_.reduced_vars()) continue;
       sequential_ = sequential_ || IsSequential(g.nodes[v].op);
+      scans_ = scans_ || g.nodes[v].op == Op::kCumSum;
+      pairs_ = pairs_ || IsNumpysSum(g.nodes[v]);
       if (IsReduction(g.nodes[v].op)) reductions_.push_back(v);
     }
   }
@@ -128,7 +130,7 @@ class KernelBuilder {
     }
     for (ValueId v : stored_) AddUse(OfAccess(v, space_.canonical(v)), true, true);
     for (ValueId v : reductions_) {
-      if (!IsNumpysSum(g_.nodes[v])) continue;
+      if (!IsNumpys(g_.nodes[v])) continue;
       orders_.push_back(uses_.size());
       AddUse(RowByRow(v), false, false);
     }
@@ -144,12 +146,13 @@ class KernelBuilder {
     return a;
   }
 
-  // The order of NumPy's sums, if one kernel can keep it.
+  // The order of NumPy's sums, if one kernel can keep it. A scan has it by itself, but takes one element at a time.
   bool FindOrder() {
     if (orders_.empty()) return true;
+    if (pairs_ && scans_) return false;
     const Ints& first = RowByRow(reductions_[0]).coef;  // the variables are in the order of its axes
     if (std::any_of(orders_.begin(), orders_.end(), [&](size_t n) { return uses_[n].at.coef != first; })) return false;
-    order_ = OrderOf(first, extents_, alive_, space_.reduced_vars());
+    order_ = OrderOf(first, extents_, alive_, space_.reduced_vars(), pairs_);
     return order_.has_value();
   }
 
@@ -575,6 +578,7 @@ class KernelBuilder {
       }
       if (!space_.reduced_vars()) return value;  // The axis has size 1.
       Inst inst{.kind = IKind::kScan, .op = Op::kSum, .dtype = n.type.dtype};
+      inst.numpys = IsNumpys(n);
       inst.operands = {value};
       return Add(std::move(inst), need.vars, need.level);
     }
@@ -602,7 +606,7 @@ class KernelBuilder {
     const bool adds = n.op == Op::kSum || n.op == Op::kProd;  // rounded once
     Inst inst{.kind = IKind::kReduce, .op = n.op, .dtype = adds ? ComputeType(dtype) : dtype};
     inst.operands = {value};
-    inst.numpys = IsNumpysSum(n);
+    inst.numpys = IsNumpys(n);
     if (arg) inst.operands.push_back(EvalLin(Position(v), DType::kInt64));
     int number = Add(std::move(inst), space_.reduced_vars(), 0);
     if (adds && ComputeType(dtype) != dtype) number = AddOp(Op::kCast, dtype, {number}, 0, stage_ + 1);
@@ -652,6 +656,7 @@ class KernelBuilder {
   const Costs& costs_;
   std::vector<ValueId> reductions_;
   bool sequential_ = false;  // Are there reductions or scans?
+  bool scans_ = false, pairs_ = false;  // Are there scans, sums of NumPy's?
   std::vector<Use> uses_;
   std::vector<size_t> orders_;  // those that say where what NumPy sums would lie ...
   std::optional<Order> order_;  // ... and what that asks of the axes
@@ -691,7 +696,7 @@ BuiltKernel BuildKernel(const Graph& g, const std::vector<ValueId>& group, const
 
 bool SumsInOrder(const Graph& g, const std::vector<ValueId>& group, const std::vector<ValueId>& stored,
                  const std::vector<Layout>& layouts) {
-  if (std::none_of(group.begin(), group.end(), [&](ValueId v) { return IsNumpysSum(g.nodes[v]); })) return true;
+  if (std::none_of(group.begin(), group.end(), [&](ValueId v) { return IsNumpys(g.nodes[v]); })) return true;
   return KernelBuilder(g, group, stored, layouts, {}).SumsInOrder();
 }
 
