@@ -148,11 +148,10 @@ class KernelBuilder {
 
   // The order of NumPy's sums, if one kernel can keep it. A scan has it by itself, but takes one element at a time.
   bool FindOrder() {
-    if (orders_.empty()) return true;
-    if (pairs_ && scans_) return false;
-    const Ints& first = RowByRow(reductions_[0]).coef;  // the variables are in the order of its axes
+    if (orders_.empty() || (pairs_ && scans_)) return orders_.empty();
+    const Ints& first = RowByRow(reductions_[0]).coef;
     if (std::any_of(orders_.begin(), orders_.end(), [&](size_t n) { return uses_[n].at.coef != first; })) return false;
-    order_ = OrderOf(first, extents_, alive_, space_.reduced_vars(), pairs_);
+    order_ = OrderOf(first, extents_, alive_, space_.reduced_vars(), g_.symbols.size(), pairs_);
     return order_.has_value();
   }
 
@@ -240,6 +239,7 @@ class KernelBuilder {
       if (!alive_[v] || v == inner) continue;
       (reduced >> v & 1 ? red_ : outer_).push_back(v);
     }
+    if (order_) std::ranges::stable_sort(red_, std::greater(), [this](int v) { return order_->steps[v]; });
     loop_vars_ = 0;
     if (!sequential_) {
       if (inner >= 0) loop_vars_ = bits_[inner];
