@@ -81,21 +81,25 @@ void ReductionEmitter::Accumulate(State& s, int u, const Copy& copy) {
   if (copy.mask) x = b_.CreateSelect(copy.mask, x, ops_.Identity(s.op, s.type, lanes_));
   if (s.ordered) return OneByOne(s.low[0], s, x);
   if (s.pairs && lanes_ > kAccumulators) {
-    for (int from = 0; from < lanes_; from += kAccumulators) {
-      std::vector<int> part(kAccumulators);
-      std::iota(part.begin(), part.end(), from);
-      Set(s.low[0], b_.CreateFAdd(Get(s.low[0]), b_.CreateShuffleVector(x, part)));
-    }
+    for (int from = 0; from < lanes_; from += kAccumulators)
+      Set(s.low[0], b_.CreateFAdd(Get(s.low[0]), Eight(x, from)));
     return;
   }
   u %= static_cast<int>(s.low.size());
   Set(s.low[u], ops_.Combine(s.op, s.type, Get(s.low[u]), x));
 }
 
+Value* ReductionEmitter::Eight(Value* x, int from) {
+  std::vector<int> part(kAccumulators);
+  std::iota(part.begin(), part.end(), from);
+  return b_.CreateShuffleVector(x, part);
+}
+
 void ReductionEmitter::OneByOne(llvm::AllocaInst* all, const State& s, Value* x) {
-  for (int lane = 0; lane < lanes_; ++lane)
+  const int lanes = LanesOf(x);
+  for (int lane = 0; lane < lanes; ++lane)
     Set(all, ops_.Combine(s.op, s.type, Get(all),
-                          lanes_ == 1 ? x : b_.CreateExtractElement(x, static_cast<uint64_t>(lane))));
+                          lanes == 1 ? x : b_.CreateExtractElement(x, static_cast<uint64_t>(lane))));
 }
 
 Value* ReductionEmitter::Horizontal(const State& s, DType t, Value* v, Value* position) {
@@ -247,9 +251,20 @@ void ReductionEmitter::SumPart(const Stage& stage, std::vector<State>& states,
     });
     from = limit;
   }
-  size_t next = 0;
-  for (const State& s : states)
-    if (s.pairs) Set(sums[next++], Neighbours(s));
+  // Where a vector has two eights, the first of the last one may be whole.
+  const bool wide = lanes_ > kAccumulators;
+  std::vector<llvm::AllocaInst*> rests;
+  for (const State& s : states) {
+    if (!wide || !s.pairs) continue;
+    rests.push_back(Slot(ops_.RegisterType(s.type, kAccumulators)));
+    Set(rests.back(), llvm::ConstantFP::getNegativeZero(rests.back()->getAllocatedType()));
+  }
+  const auto neighbours = [&] {
+    size_t k = 0;
+    for (const State& s : states)
+      if (s.pairs) Set(sums[k++], Neighbours(s));
+  };
+  if (!wide) neighbours();
   Value* end = Add(at, count);
   For(from, end, lanes_, [&](Value* i) {
     std::vector<Copy> copies(1);
@@ -263,9 +278,24 @@ void ReductionEmitter::SumPart(const Stage& stage, std::vector<State>& states,
       }
       Value* x = In(k_.insts[s.inst].operands[0], copies[0]);
       if (copies[0].mask) x = b_.CreateSelect(copies[0].mask, x, llvm::ConstantFP::getNegativeZero(x->getType()));
-      OneByOne(sums[k++], s, x);
+      if (!wide) {
+        OneByOne(sums[k++], s, x);
+        continue;
+      }
+      Value* whole = b_.CreateICmpSGE(copies[0].valid, I64(kAccumulators));
+      Set(s.low[0], b_.CreateSelect(whole, b_.CreateFAdd(Get(s.low[0]), Eight(x, 0)), Get(s.low[0])));
+      Set(rests[k++], b_.CreateSelect(whole, Eight(x, kAccumulators), Eight(x, 0)));
     }
   });
+  if (wide) {
+    neighbours();
+    size_t k = 0;
+    for (const State& s : states) {
+      if (!s.pairs) continue;
+      OneByOne(sums[k], s, Get(rests[k]));
+      ++k;
+    }
+  }
   Flush(states);
 }
 

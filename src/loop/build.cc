@@ -207,9 +207,7 @@ class KernelBuilder {
       for (const Use& u : uses_) {
         if (!u.memory) continue;
         bool gathers = false;
-        for (const auto& [d, stride] : u.at.dynamic) {
-          gathers = gathers || (DynamicVars(d) & bits_[v]);
-        }
+        for (const auto& [d, stride] : u.at.dynamic) gathers = gathers || (DynamicVars(d) & bits_[v]);
         const Int c = u.at.coef[v];
         if (gathers)
           cost += 1;
@@ -220,6 +218,7 @@ class KernelBuilder {
         else
           cost += u.store ? 1.5 : 1;
       }
+      if (order_ && !pairs_ && v == order_->fastest) cost += 4;  // each product waits for the one before
       if (extents_[v].is_const()) {
         const int64_t elements = std::max<int64_t>(1, extents_[v].value());
         const int64_t vectors = (elements + costs_.lanes - 1) / costs_.lanes;
@@ -227,10 +226,7 @@ class KernelBuilder {
         // Lanes that are idle count, and so does beginning a row.
         cost = (cost * lanes + 8) / static_cast<double>(elements);
       }
-      if (inner < 0 || cost < best) {
-        best = cost;
-        inner = v;
-      }
+      if (inner < 0 || cost < best) best = cost, inner = v;
     }
     inner_ = inner;
     const bool inner_reduced = inner >= 0 && (reduced >> inner & 1);
