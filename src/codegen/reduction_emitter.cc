@@ -98,8 +98,8 @@ Value* ReductionEmitter::Eight(Value* x, int from) {
 void ReductionEmitter::OneByOne(llvm::AllocaInst* all, const State& s, Value* x) {
   const int lanes = LanesOf(x);
   for (int lane = 0; lane < lanes; ++lane)
-    Set(all, ops_.Combine(s.op, s.type, Get(all),
-                          lanes == 1 ? x : b_.CreateExtractElement(x, static_cast<uint64_t>(lane))));
+    Set(all,
+        ops_.Combine(s.op, s.type, Get(all), lanes == 1 ? x : b_.CreateExtractElement(x, static_cast<uint64_t>(lane))));
 }
 
 Value* ReductionEmitter::Horizontal(const State& s, DType t, Value* v, Value* position) {
@@ -231,8 +231,7 @@ void ReductionEmitter::SumPart(const Stage& stage, std::vector<State>& states,
   const int vectors = Vectors(), several = std::max(vectors, schedule_.unroll);
   for (State& s : states) {
     if (!s.pairs) continue;
-    for (llvm::AllocaInst* slot : s.low)
-      Set(slot, llvm::Constant::getNullValue(slot->getAllocatedType()));
+    for (llvm::AllocaInst* slot : s.low) Set(slot, llvm::Constant::getNullValue(slot->getAllocatedType()));
   }
   Value* from = at;
   for (int unroll = several; unroll; unroll = unroll > vectors ? vectors : 0) {

@@ -55,7 +55,7 @@ class ReductionEmitter : protected InstructionEmitter {
   void SumPart(const Stage& stage, std::vector<State>& states, const std::vector<llvm::AllocaInst*>& sums, Value* at,
                Value* count, absl::FunctionRef<void(Value* i)> fetch);
   int Vectors() const { return std::max(1, kAccumulators / lanes_); }  // that hold the accumulators
-  Value* Eight(Value* x, int from);  // eight lanes of a vector
+  Value* Eight(Value* x, int from);                                    // eight lanes of a vector
   // Takes one lane after the other into a number.
   void OneByOne(llvm::AllocaInst* all, const State& s, Value* x);
   Value* Neighbours(const State& s);  // Gives the sum of the eight accumulators, neighbours first.

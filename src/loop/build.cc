@@ -651,7 +651,7 @@ class KernelBuilder {
   Space space_;
   const Costs& costs_;
   std::vector<ValueId> reductions_;
-  bool sequential_ = false;  // Are there reductions or scans?
+  bool sequential_ = false;             // Are there reductions or scans?
   bool scans_ = false, pairs_ = false;  // Are there scans, sums of NumPy's?
   std::vector<Use> uses_;
   std::vector<size_t> orders_;  // those that say where what NumPy sums would lie ...

@@ -32,8 +32,8 @@ int64_t Hint(Int e, const std::vector<int64_t>& hints) {
   return e.Eval(hints);
 }
 
-// NumPy's order of a sum in pairs halves what it sums at multiples of eight, so that of a multiple of 64 the eighths are
-// summed apart, and their sums in pairs.
+// NumPy's order of a sum in pairs halves what it sums at multiples of eight, so that of a multiple of 64 the eighths
+// are summed apart, and their sums in pairs.
 constexpr int64_t kEighths = 8;
 bool InEighths(const Node& n, int64_t elements) {
   return loop::IsNumpysSum(n) && elements % (kEighths * kEighths) == 0;

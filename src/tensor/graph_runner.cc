@@ -426,7 +426,7 @@ class Runner : public GraphRunner {
     if (torch_ && !array && output_[output] != Made::kTensor) {  // a call has made it
       Ref tensor(o);
       Ref view(o ? PyObject_CallMethod(o, "numpy", nullptr) : nullptr);
-      for (const Ref& made : arrays && view ? arrays->called : std::vector<Ref>())
+      for (const Ref& made : arrays&& view ? arrays->called : std::vector<Ref>())
         if (IsThat(*AsArray(made.get()), *AsArray(view.get()))) return Py_NewRef(made.get());
       o = view ? PyObject_CallMethod(view.get(), "copy", "s", "K") : nullptr;
       if (o && !LieAlike(*AsArray(o), *AsArray(view.get())))  // a column of what np.nonzero makes: a view in NumPy, too
