@@ -174,10 +174,9 @@ class Emitter : ReductionEmitter {
   Value* SumsFew() {
     constexpr size_t kShortCode = 48;
     const bool sums = std::any_of(k_.insts.begin(), k_.insts.end(), [](const Inst& inst) {
-      return inst.kind == IKind::kReduce && inst.op == Op::kSum && IsFloat(inst.dtype);
+      return inst.kind == IKind::kReduce && inst.op == Op::kSum && IsFloat(inst.dtype) && !inst.numpys;
     });
-    const bool fixed = std::any_of(k_.stages.begin(), k_.stages.end(), [&](const auto& s) { return InNumpysOrder(s); });
-    if (!sums || fixed || k_.insts.size() > kShortCode || k_.red.size() != (k_.column ? 1 : 0)) return nullptr;
+    if (!sums || k_.insts.size() > kShortCode || k_.red.size() != (k_.column ? 1 : 0)) return nullptr;
     Value* length = k_.column ? red_extent_[0] : inner_;
     if (Number(length) || (!k_.column && schedule_.block)) return nullptr;
     return b_.CreateICmpSLE(length, I64(MostSummed()));
@@ -292,8 +291,9 @@ class Emitter : ReductionEmitter {
       }
       ChooseFetched(stage, first);
       first = false;
-      if (InNumpysOrder(stage))
-        PairwiseLoopStage(stage, i0_, span_, [&](Value* i) { Prefetch(i); });
+      if (SumsInPairs(k_, stage))
+        PairwiseLoopStage(
+            stage, i0_, span_, [&](absl::FunctionRef<void()> body) { Nest(0, body); }, [&](Value* i) { Prefetch(i); });
       else
         RowLoopStage(stage);
     }
@@ -388,7 +388,7 @@ class Emitter : ReductionEmitter {
     while (span && unroll > 1 && *span < lanes * unroll) unroll /= 2;
     const int64_t step = lanes * unroll, chunk = step * kSumSteps;
     auto states = MakeStates(stage, unroll);
-    const bool sums = std::any_of(states.begin(), states.end(), Sums);
+    const bool sums = std::any_of(states.begin(), states.end(), [&](const State& s) { return Sums(s); });
     const bool long_row = !(few_ || (span && *span <= 2 * chunk));
     if (sums && (long_row || !k_.red.empty())) MakeHigh(states);
     Splats(stage);
@@ -424,16 +424,6 @@ class Emitter : ReductionEmitter {
       if (!states.empty() && !states[0].low.empty()) Flush(states);
     });
     for (State& s : states) scalar_[s.inst] = Finish(s, 0, unroll);
-  }
-
-  bool InNumpysOrder(const Stage& stage) const {
-    return SumsInNumpysOrder(k_, stage) && k_.red.empty() && lanes_ <= kAccumulators && !schedule_.block;
-  }
-
-  // NumPy adds one row after the other.
-  bool RowAfterRow(const std::vector<State>& states) const {
-    return std::all_of(states.begin(), states.end(),
-                       [this](const State& s) { return !Sums(s) || k_.insts[s.inst].numpys; });
   }
 
   std::vector<Fetch> fetched_, next_row_;  // by the loop that is emitted; by the one behind the first
@@ -508,8 +498,8 @@ class Emitter : ReductionEmitter {
         states = MakeStates(stage, n);
         const size_t last = k_.red.size() - 1;
         const auto extent = Number(red_extent_[last]);
-        const bool one_level = RowAfterRow(states) || (last == 0 && (few_ || (extent && *extent <= 2 * kColumnSteps)));
-        const bool sums = std::any_of(states.begin(), states.end(), Sums);
+        const bool one_level = last == 0 && (few_ || (extent && *extent <= 2 * kColumnSteps));
+        const bool sums = std::any_of(states.begin(), states.end(), [&](const State& s) { return Sums(s); });
         if (sums && !one_level) MakeHigh(states);
         for (const State& s : states) {
           arrays(&low, s.low);
@@ -602,7 +592,7 @@ class Emitter : ReductionEmitter {
   void ColumnLoopStage(const Stage& stage, std::vector<Copy>& copies) {
     const int n = static_cast<int>(copies.size());
     auto states = MakeStates(stage, n);
-    const bool sums = std::any_of(states.begin(), states.end(), Sums);
+    const bool sums = std::any_of(states.begin(), states.end(), [&](const State& s) { return Sums(s); });
     Splats(stage);
     auto body = [&] {
       Emit(stage, copies);
@@ -619,7 +609,7 @@ class Emitter : ReductionEmitter {
     } else {
       const size_t last = k_.red.size() - 1;
       auto extent = Number(red_extent_[last]);
-      const bool one_level = RowAfterRow(states) || (last == 0 && (few_ || (extent && *extent <= 2 * kColumnSteps)));
+      const bool one_level = last == 0 && (few_ || (extent && *extent <= 2 * kColumnSteps));
       if (sums && !one_level) MakeHigh(states);
       RedNest(0, sums && !one_level, [&] { Flush(states); }, body);
     }
@@ -677,7 +667,7 @@ Schedule MakeSchedule(const Kernel& k, const Isa& isa) {
   if (scans && !k.column) s.lanes = s.unroll = 1;  // one after the other
   if (sixteen) s.lanes = s.unroll = 1;             // such an element is a vector of its own
   const bool sums =
-      std::any_of(k.stages.begin(), k.stages.end(), [&](const Stage& stage) { return SumsInNumpysOrder(k, stage); });
+      std::any_of(k.stages.begin(), k.stages.end(), [&](const Stage& stage) { return SumsInPairs(k, stage); });
   const bool cheap = std::all_of(k.insts.begin(), k.insts.end(), [](const Inst& i) { return Weight(i) == 1; });
   if (sums && cheap) s.lanes = std::min(s.lanes, 8);  // as many as there are accumulators
   if (k.column) {

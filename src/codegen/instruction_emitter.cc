@@ -133,7 +133,7 @@ DType InstructionEmitter::OperandType(const Inst& inst) const {
 Value* InstructionEmitter::EmitVector(int n, const Inst& inst, Copy& copy) {
   if (inst.kind == IKind::kScan) {
     auto* slot = scans_.at({n, copy.number});
-    const DType t = IsFloat(inst.dtype) ? DType::kFloat64 : inst.dtype;
+    const DType t = ScanType(inst);
     Value* sum =
         ops_.Combine(Op::kSum, t, Get(slot), ops_.Cast(In(inst.operands[0], copy), ComputeType(inst.dtype), t));
     Set(slot, sum);

@@ -111,6 +111,8 @@ class InstructionEmitter {
     b_.CreateCondBr(b_.CreateICmpSLT(next, to), loop, after);
     b_.SetInsertPoint(after);
   }
+  // Sums of floats so far are kept in double, but NumPy's.
+  static DType ScanType(const Inst& inst) { return IsFloat(inst.dtype) && !inst.numpys ? DType::kFloat64 : inst.dtype; }
   DType MemoryType(const Inst& inst) const {
     const int n = static_cast<int>(k_.buffers.size());
     return inst.buffer < n ? k_.buffers[inst.buffer].dtype : k_.scratch[inst.buffer - n];

@@ -2,27 +2,23 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 namespace framejit::codegen {
 
-bool SumsInNumpysOrder(const Kernel& k, const Stage& stage) {
-  bool sums = false;
-  for (int i : stage.insts) {
+bool SumsInPairs(const Kernel& k, const Stage& stage) {
+  return !k.column && stage.loop && std::any_of(stage.insts.begin(), stage.insts.end(), [&](int i) {
     const Inst& inst = k.insts[i];
-    if (inst.kind == IKind::kScan) return false;
-    if (inst.kind != IKind::kReduce) continue;
-    sums = true;
-    if (!inst.numpys) return false;
-  }
-  return sums && !k.column && stage.loop;
+    return inst.kind == IKind::kReduce && inst.op == Op::kSum && inst.numpys;
+  });
 }
 
 std::vector<ReductionEmitter::State> ReductionEmitter::MakeStates(const Stage& stage, int copies) {
   std::vector<State> states;
   for (int n : stage.insts) {
     const Inst& inst = k_.insts[n];
-    if (inst.kind == IKind::kScan) {  // floats in double
-      const DType t = IsFloat(inst.dtype) ? DType::kFloat64 : inst.dtype;
+    if (inst.kind == IKind::kScan) {
+      const DType t = ScanType(inst);
       for (int u = 0; u < copies; ++u) {
         scans_[{n, u}] = Slot(ops_.RegisterType(t, lanes_));
         Set(scans_[{n, u}], ops_.Identity(Op::kSum, t, lanes_));
@@ -35,9 +31,14 @@ std::vector<ReductionEmitter::State> ReductionEmitter::MakeStates(const Stage& s
             .arg = inst.op == Op::kArgMax || inst.op == Op::kArgMin};
     if (s.arg) s.type = ComputeType(k_.insts[inst.operands[0]].dtype);
     if (inst.op == Op::kAny || inst.op == Op::kAll) s.type = DType::kBool;
-    for (int u = 0; u < copies; ++u) {
-      s.low.push_back(Slot(ops_.RegisterType(s.type, lanes_)));
-      Set(s.low[u], ops_.Identity(s.op, s.type, lanes_));
+    // Pairs have eight accumulators however many lanes there are, what is multiplied in order has one.
+    s.pairs = inst.numpys && s.op == Op::kSum && !k_.column;
+    s.ordered = inst.numpys && s.op == Op::kProd && !k_.column;
+    const int lanes = s.ordered ? 1 : s.pairs ? std::min(lanes_, kAccumulators) : lanes_;
+    const int slots = s.ordered ? 1 : s.pairs ? kAccumulators / lanes : copies;
+    for (int u = 0; u < slots; ++u) {
+      s.low.push_back(Slot(ops_.RegisterType(s.type, lanes)));
+      Set(s.low[u], ops_.Identity(s.op, s.type, lanes));
       if (s.arg) {
         s.position.push_back(Slot(ops_.RegisterType(DType::kInt64, lanes_)));
         Set(s.position[u], ops_.Constant(std::numeric_limits<int64_t>::max(), DType::kInt64, lanes_));
@@ -78,7 +79,27 @@ void ReductionEmitter::Accumulate(State& s, int u, const Copy& copy) {
     return;
   }
   if (copy.mask) x = b_.CreateSelect(copy.mask, x, ops_.Identity(s.op, s.type, lanes_));
+  if (s.ordered) return OneByOne(s.low[0], s, x);
+  if (s.pairs && lanes_ > kAccumulators) {
+    for (int from = 0; from < lanes_; from += kAccumulators)
+      Set(s.low[0], b_.CreateFAdd(Get(s.low[0]), Eight(x, from)));
+    return;
+  }
+  u %= static_cast<int>(s.low.size());
   Set(s.low[u], ops_.Combine(s.op, s.type, Get(s.low[u]), x));
+}
+
+Value* ReductionEmitter::Eight(Value* x, int from) {
+  std::vector<int> part(kAccumulators);
+  std::iota(part.begin(), part.end(), from);
+  return b_.CreateShuffleVector(x, part);
+}
+
+void ReductionEmitter::OneByOne(llvm::AllocaInst* all, const State& s, Value* x) {
+  const int lanes = LanesOf(x);
+  for (int lane = 0; lane < lanes; ++lane)
+    Set(all,
+        ops_.Combine(s.op, s.type, Get(all), lanes == 1 ? x : b_.CreateExtractElement(x, static_cast<uint64_t>(lane))));
 }
 
 Value* ReductionEmitter::Horizontal(const State& s, DType t, Value* v, Value* position) {
@@ -162,7 +183,7 @@ Value* ReductionEmitter::Neighbours(const State& s) {
   std::vector<Value*> left;
   for (llvm::AllocaInst* slot : s.low) {
     Value* v = Get(slot);
-    for (int n = lanes_; n > 1; n /= 2) {
+    for (int n = LanesOf(v); n > 1; n /= 2) {
       std::vector<int> even, odd;
       for (int i = 0; i < n; i += 2) {
         even.push_back(i);
@@ -182,13 +203,24 @@ Value* ReductionEmitter::Neighbours(const State& s) {
 }
 
 void ReductionEmitter::PairwiseLoopStage(const Stage& stage, Value* from, Value* size,
+                                         absl::FunctionRef<void(absl::FunctionRef<void()>)> rows,
                                          absl::FunctionRef<void(Value* i)> fetch) {
-  auto states = MakeStates(stage, kAccumulators / lanes_);
-  std::vector<llvm::AllocaInst*> sums;
-  for (const State& s : states) sums.push_back(Slot(ops_.RegisterType(s.type, 1)));
+  auto states = MakeStates(stage, std::max(Vectors(), schedule_.unroll));
+  MakeHigh(states);
+  std::vector<llvm::AllocaInst*> sums, totals;  // of a row, of all rows, by those states that are in pairs
+  for (const State& s : states) {
+    if (!s.pairs) continue;
+    sums.push_back(Slot(ops_.RegisterType(s.type, 1)));
+    totals.push_back(Slot(ops_.RegisterType(s.type, 1)));
+    Set(totals.back(), ops_.Identity(Op::kSum, s.type, 1));
+  }
   Splats(stage);
-  Pairwise(from, size, sums, [&](Value* at, Value* count) { SumPart(stage, states, sums, at, count, fetch); });
-  for (size_t k = 0; k < states.size(); ++k) scalar_[states[k].inst] = Get(sums[k]);
+  rows([&] {
+    Pairwise(from, size, sums, [&](Value* at, Value* count) { SumPart(stage, states, sums, at, count, fetch); });
+    for (size_t k = 0; k < sums.size(); ++k) Set(totals[k], b_.CreateFAdd(Get(totals[k]), Get(sums[k])));
+  });
+  size_t k = 0;
+  for (const State& s : states) scalar_[s.inst] = s.pairs ? Get(totals[k++]) : Finish(s, 0, s.low.size());
 }
 
 // Up to 128 elements: whole eights in the accumulators, several at once where the code is short, and the rest one by
@@ -196,9 +228,11 @@ void ReductionEmitter::PairwiseLoopStage(const Stage& stage, Value* from, Value*
 void ReductionEmitter::SumPart(const Stage& stage, std::vector<State>& states,
                                const std::vector<llvm::AllocaInst*>& sums, Value* at, Value* count,
                                absl::FunctionRef<void(Value* i)> fetch) {
-  const int vectors = kAccumulators / lanes_, several = std::max(vectors, schedule_.unroll);
-  for (State& s : states)
-    for (llvm::AllocaInst* slot : s.low) Set(slot, ops_.Identity(Op::kSum, s.type, lanes_));
+  const int vectors = Vectors(), several = std::max(vectors, schedule_.unroll);
+  for (State& s : states) {
+    if (!s.pairs) continue;
+    for (llvm::AllocaInst* slot : s.low) Set(slot, llvm::Constant::getNullValue(slot->getAllocatedType()));
+  }
   Value* from = at;
   for (int unroll = several; unroll; unroll = unroll > vectors ? vectors : 0) {
     const int step = unroll * lanes_;
@@ -212,24 +246,56 @@ void ReductionEmitter::SumPart(const Stage& stage, std::vector<State>& states,
       }
       Emit(stage, copies);
       for (State& s : states)
-        for (int u = 0; u < unroll; ++u) Accumulate(s, u % vectors, copies[u]);
+        for (int u = 0; u < unroll; ++u) Accumulate(s, u, copies[u]);
     });
     from = limit;
   }
-  for (size_t k = 0; k < states.size(); ++k) Set(sums[k], Neighbours(states[k]));
+  // Where a vector has two eights, the first of the last one may be whole.
+  const bool wide = lanes_ > kAccumulators;
+  std::vector<llvm::AllocaInst*> rests;
+  for (const State& s : states) {
+    if (!wide || !s.pairs) continue;
+    rests.push_back(Slot(ops_.RegisterType(s.type, kAccumulators)));
+    Set(rests.back(), llvm::ConstantFP::getNegativeZero(rests.back()->getAllocatedType()));
+  }
+  const auto neighbours = [&] {
+    size_t k = 0;
+    for (const State& s : states)
+      if (s.pairs) Set(sums[k++], Neighbours(s));
+  };
+  if (!wide) neighbours();
   Value* end = Add(at, count);
   For(from, end, lanes_, [&](Value* i) {
     std::vector<Copy> copies(1);
     SetMask(copies[0], i, end);
     Emit(stage, copies);
-    for (size_t k = 0; k < states.size(); ++k) {
-      Value* x = In(k_.insts[states[k].inst].operands[0], copies[0]);
+    size_t k = 0;
+    for (State& s : states) {
+      if (!s.pairs) {
+        Accumulate(s, 0, copies[0]);
+        continue;
+      }
+      Value* x = In(k_.insts[s.inst].operands[0], copies[0]);
       if (copies[0].mask) x = b_.CreateSelect(copies[0].mask, x, llvm::ConstantFP::getNegativeZero(x->getType()));
-      for (int lane = 0; lane < lanes_; ++lane)
-        Set(sums[k],
-            b_.CreateFAdd(Get(sums[k]), lanes_ == 1 ? x : b_.CreateExtractElement(x, static_cast<uint64_t>(lane))));
+      if (!wide) {
+        OneByOne(sums[k++], s, x);
+        continue;
+      }
+      Value* whole = b_.CreateICmpSGE(copies[0].valid, I64(kAccumulators));
+      Set(s.low[0], b_.CreateSelect(whole, b_.CreateFAdd(Get(s.low[0]), Eight(x, 0)), Get(s.low[0])));
+      Set(rests[k++], b_.CreateSelect(whole, Eight(x, kAccumulators), Eight(x, 0)));
     }
   });
+  if (wide) {
+    neighbours();
+    size_t k = 0;
+    for (const State& s : states) {
+      if (!s.pairs) continue;
+      OneByOne(sums[k], s, Get(rests[k]));
+      ++k;
+    }
+  }
+  Flush(states);
 }
 
 void ReductionEmitter::SetMask(Copy& copy, Value* i, Value* end) {
@@ -246,6 +312,7 @@ Value* ReductionEmitter::Finish(const State& s, size_t from, size_t to) {
   const DType t = s.high.empty() ? s.type : DType::kFloat64;
   const auto& slots = s.high.empty() ? s.low : s.high;
   Value* v = Get(slots[from]);
+  if (s.ordered) return v;
   Value* position = s.arg ? Get(s.position[from]) : nullptr;
   for (size_t u = from + 1; u < to; ++u) {
     Value* x = Get(slots[u]);

@@ -14,8 +14,8 @@
 
 namespace framejit::codegen {
 
-// Does a stage sum floats, and nothing else, along rows of NumPy's? Its lanes are some of the eight accumulators.
-bool SumsInNumpysOrder(const Kernel& k, const Stage& stage);
+// Does a stage sum floats along rows of NumPy's?
+bool SumsInPairs(const Kernel& k, const Stage& stage);
 
 class ReductionEmitter : protected InstructionEmitter {
  protected:
@@ -27,11 +27,13 @@ class ReductionEmitter : protected InstructionEmitter {
     Op op;
     DType type;  // the type that arithmetic on the value happens in
     bool arg;
+    bool pairs = false, ordered = false;  // NumPy's sum along a row, and its product
     std::vector<llvm::AllocaInst*> low, high, position;
   };
 
   std::vector<State> MakeStates(const Stage& stage, int copies);
-  static bool Sums(const State& s) { return s.op == Op::kSum && IsFloat(s.type); }
+  // Has it an upper level?
+  bool Sums(const State& s) const { return s.op == Op::kSum && IsFloat(s.type) && !k_.insts[s.inst].numpys; }
   void MakeHigh(std::vector<State>& states);  // makes the upper level of float sums
   void Flush(std::vector<State>& states);     // adds the lower level to the upper one
   void Accumulate(State& s, int u, const Copy& copy);
@@ -39,8 +41,11 @@ class ReductionEmitter : protected InstructionEmitter {
   Value* Finish(const State& s, size_t from, size_t to);
 
   static constexpr int kAccumulators = 8;
-  // A stage of such sums along [from, from + size). fetch: asks early for what will be read behind the place i.
-  void PairwiseLoopStage(const Stage& stage, Value* from, Value* size, absl::FunctionRef<void(Value* i)> fetch);
+  // A stage with such sums along [from, from + size). rows: emits it for all rows. fetch: asks early for what will be
+  // read behind the place i.
+  void PairwiseLoopStage(const Stage& stage, Value* from, Value* size,
+                         absl::FunctionRef<void(absl::FunctionRef<void()>)> rows,
+                         absl::FunctionRef<void(Value* i)> fetch);
   void SetMask(Copy& copy, Value* i, Value* end);
 
  private:
@@ -49,6 +54,10 @@ class ReductionEmitter : protected InstructionEmitter {
                 absl::FunctionRef<void(Value* at, Value* count)> part);
   void SumPart(const Stage& stage, std::vector<State>& states, const std::vector<llvm::AllocaInst*>& sums, Value* at,
                Value* count, absl::FunctionRef<void(Value* i)> fetch);
+  int Vectors() const { return std::max(1, kAccumulators / lanes_); }  // that hold the accumulators
+  Value* Eight(Value* x, int from);                                    // eight lanes of a vector
+  // Takes one lane after the other into a number.
+  void OneByOne(llvm::AllocaInst* all, const State& s, Value* x);
   Value* Neighbours(const State& s);  // Gives the sum of the eight accumulators, neighbours first.
   // Reduces the lanes of a vector to one, by halves.
   Value* Horizontal(const State& s, DType t, Value* v, Value* position);

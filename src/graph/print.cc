@@ -27,7 +27,8 @@ std::string AttributeText(const Node& n, bool locations) {
   std::string s;
   auto add = [&](const std::string& t) { s += (s.empty() && n.operands.empty() ? " " : ", ") + t; };
   const Attrs& a = n.attrs;
-  const std::string letters = Info(n.op).attrs + std::string(n.op == Op::kSum ? "n" : "");  // loop::kNumpys
+  const bool ordered = n.op == Op::kSum || n.op == Op::kProd || n.op == Op::kCumSum;  // loop::kNumpys
+  const std::string letters = Info(n.op).attrs + std::string(ordered ? "n" : "");
   for (const char* letter = letters.c_str(); *letter; ++letter) {
     switch (*letter) {
       case 'a': {

@@ -47,6 +47,8 @@ class KernelBuilder {
     for (ValueId v : group) {
       if (!space_.reduced_vars()) continue;
       sequential_ = sequential_ || IsSequential(g.nodes[v].op);
+      scans_ = scans_ || g.nodes[v].op == Op::kCumSum;
+      pairs_ = pairs_ || IsNumpysSum(g.nodes[v]);
       if (IsReduction(g.nodes[v].op)) reductions_.push_back(v);
     }
   }
@@ -128,7 +130,7 @@ class KernelBuilder {
     }
     for (ValueId v : stored_) AddUse(OfAccess(v, space_.canonical(v)), true, true);
     for (ValueId v : reductions_) {
-      if (!IsNumpysSum(g_.nodes[v])) continue;
+      if (!IsNumpys(g_.nodes[v])) continue;
       orders_.push_back(uses_.size());
       AddUse(RowByRow(v), false, false);
     }
@@ -144,12 +146,12 @@ class KernelBuilder {
     return a;
   }
 
-  // The order of NumPy's sums, if one kernel can keep it.
+  // The order of NumPy's sums, if one kernel can keep it. A scan has it by itself, but takes one element at a time.
   bool FindOrder() {
-    if (orders_.empty()) return true;
-    const Ints& first = RowByRow(reductions_[0]).coef;  // the variables are in the order of its axes
+    if (orders_.empty() || (pairs_ && scans_)) return orders_.empty();
+    const Ints& first = RowByRow(reductions_[0]).coef;
     if (std::any_of(orders_.begin(), orders_.end(), [&](size_t n) { return uses_[n].at.coef != first; })) return false;
-    order_ = OrderOf(first, extents_, alive_, space_.reduced_vars());
+    order_ = OrderOf(first, extents_, alive_, space_.reduced_vars(), g_.symbols.size(), pairs_);
     return order_.has_value();
   }
 
@@ -205,9 +207,7 @@ class KernelBuilder {
       for (const Use& u : uses_) {
         if (!u.memory) continue;
         bool gathers = false;
-        for (const auto& [d, stride] : u.at.dynamic) {
-          gathers = gathers || (DynamicVars(d) & bits_[v]);
-        }
+        for (const auto& [d, stride] : u.at.dynamic) gathers = gathers || (DynamicVars(d) & bits_[v]);
         const Int c = u.at.coef[v];
         if (gathers)
           cost += 1;
@@ -218,6 +218,7 @@ class KernelBuilder {
         else
           cost += u.store ? 1.5 : 1;
       }
+      if (order_ && !pairs_ && v == order_->fastest) cost += 4;  // each product waits for the one before
       if (extents_[v].is_const()) {
         const int64_t elements = std::max<int64_t>(1, extents_[v].value());
         const int64_t vectors = (elements + costs_.lanes - 1) / costs_.lanes;
@@ -225,10 +226,7 @@ class KernelBuilder {
         // Lanes that are idle count, and so does beginning a row.
         cost = (cost * lanes + 8) / static_cast<double>(elements);
       }
-      if (inner < 0 || cost < best) {
-        best = cost;
-        inner = v;
-      }
+      if (inner < 0 || cost < best) best = cost, inner = v;
     }
     inner_ = inner;
     const bool inner_reduced = inner >= 0 && (reduced >> inner & 1);
@@ -237,6 +235,7 @@ class KernelBuilder {
       if (!alive_[v] || v == inner) continue;
       (reduced >> v & 1 ? red_ : outer_).push_back(v);
     }
+    if (order_) std::ranges::stable_sort(red_, std::greater(), [this](int v) { return order_->steps[v]; });
     loop_vars_ = 0;
     if (!sequential_) {
       if (inner >= 0) loop_vars_ = bits_[inner];
@@ -575,6 +574,7 @@ class KernelBuilder {
       }
       if (!space_.reduced_vars()) return value;  // The axis has size 1.
       Inst inst{.kind = IKind::kScan, .op = Op::kSum, .dtype = n.type.dtype};
+      inst.numpys = IsNumpys(n);
       inst.operands = {value};
       return Add(std::move(inst), need.vars, need.level);
     }
@@ -602,7 +602,7 @@ class KernelBuilder {
     const bool adds = n.op == Op::kSum || n.op == Op::kProd;  // rounded once
     Inst inst{.kind = IKind::kReduce, .op = n.op, .dtype = adds ? ComputeType(dtype) : dtype};
     inst.operands = {value};
-    inst.numpys = IsNumpysSum(n);
+    inst.numpys = IsNumpys(n);
     if (arg) inst.operands.push_back(EvalLin(Position(v), DType::kInt64));
     int number = Add(std::move(inst), space_.reduced_vars(), 0);
     if (adds && ComputeType(dtype) != dtype) number = AddOp(Op::kCast, dtype, {number}, 0, stage_ + 1);
@@ -651,7 +651,8 @@ class KernelBuilder {
   Space space_;
   const Costs& costs_;
   std::vector<ValueId> reductions_;
-  bool sequential_ = false;  // Are there reductions or scans?
+  bool sequential_ = false;             // Are there reductions or scans?
+  bool scans_ = false, pairs_ = false;  // Are there scans, sums of NumPy's?
   std::vector<Use> uses_;
   std::vector<size_t> orders_;  // those that say where what NumPy sums would lie ...
   std::optional<Order> order_;  // ... and what that asks of the axes
@@ -691,7 +692,7 @@ BuiltKernel BuildKernel(const Graph& g, const std::vector<ValueId>& group, const
 
 bool SumsInOrder(const Graph& g, const std::vector<ValueId>& group, const std::vector<ValueId>& stored,
                  const std::vector<Layout>& layouts) {
-  if (std::none_of(group.begin(), group.end(), [&](ValueId v) { return IsNumpysSum(g.nodes[v]); })) return true;
+  if (std::none_of(group.begin(), group.end(), [&](ValueId v) { return IsNumpys(g.nodes[v]); })) return true;
   return KernelBuilder(g, group, stored, layouts, {}).SumsInOrder();
 }
 

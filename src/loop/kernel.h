@@ -61,7 +61,7 @@ struct Inst {
   Index index;
   Ints strides;         // kLoadAt: stride of each indirect operand
   int predicate = -1;   // loads: bool instruction; where it is false memory is not touched and the value is 0
-  bool numpys = false;  // kReduce: a sum whose order is that of NumPy
+  bool numpys = false;  // kReduce, kScan: a sum or product whose order is that of NumPy
 };
 
 struct Stage {
@@ -102,7 +102,8 @@ struct Kernel {
 };
 
 // The name of a sum of float32 or float64 that adds up in the order of NumPy's add.reduce, whose operand is taken to
-// lie row by row: the rows of what lies side by side in pairs (ReductionEmitter::Pairwise), one behind the other.
+// lie row by row: the rows of what lies side by side in pairs (ReductionEmitter::Pairwise), one behind the other. That
+// of a product, and of a sum of all so far, goes from one element to the next, as they lie.
 constexpr const char* kNumpys = "numpy";
 
 // A fused group of graph nodes as a kernel. `group`: nodes computed here, in graph order. Operands outside the group

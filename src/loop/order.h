@@ -1,5 +1,5 @@
 // The order in which NumPy's add.reduce adds up what lies row by row: what lies side by side in pairs, if that is
-// summed, and what came of it one behind the other, as it lies.
+// summed, and what came of it one behind the other, as it lies. Its multiply.reduce takes all one behind the other.
 #pragma once
 
 #include <optional>
@@ -9,22 +9,34 @@
 
 namespace framejit::loop {
 
+inline bool IsNumpys(const Node& n) {
+  return (n.op == Op::kSum || n.op == Op::kProd || n.op == Op::kCumSum) && n.attrs.name == kNumpys;
+}
 inline bool IsNumpysSum(const Node& n) {
-  return n.op == Op::kSum && n.attrs.name == kNumpys;
+  return n.op == Op::kSum && IsNumpys(n);
 }
 
 struct Order {
-  int fastest;  // the variable of what lies side by side
+  int fastest;  // the variable of what lies side by side; of products, that of what is multiplied
   bool only;    // that one is the inner one; else it may be any that is not summed along, too
   uint64_t reduced;
+  std::vector<int64_t> steps;  // by variable, those of what lies row by row, where all sizes that change are alike
   bool MayBeInner(int v) const { return v == fastest || (!only && !(reduced >> v & 1)); }
 };
 
-// at: by variable, where elements lie; variables that step further come first. Nothing where NumPy sums along several
-// of them as along one axis.
+// at: by variable, where elements lie. sums: else all are products. Nothing where NumPy sums along several of them as
+// along one axis.
 inline std::optional<Order> OrderOf(const Ints& at, const Ints& extents, const std::vector<bool>& alive,
-                                    uint64_t reduced) {
-  Order order{.fastest = -1, .only = false, .reduced = reduced};
+                                    uint64_t reduced, size_t symbols, bool sums) {
+  Order order{.fastest = -1, .only = false, .reduced = reduced, .steps = {}};
+  const std::vector<int64_t> alike(symbols, 8);
+  for (const Int& step : at) order.steps.push_back(step.Eval(alike));
+  if (!sums) {
+    for (int v = 0; v < static_cast<int>(at.size()); ++v)
+      if (alive[v] && (reduced >> v & 1) && (order.fastest < 0 || order.steps[v] < order.steps[order.fastest]))
+        order.fastest = v;
+    return order;
+  }
   int others = 0;
   for (int v = 0; v < static_cast<int>(at.size()); ++v) {
     if (!alive[v]) continue;

@@ -89,7 +89,7 @@ std::string InstText(const Kernel& k, int number) {
       operands(0);
       break;
     case IKind::kScan:
-      out += "scan";
+      out += std::string("scan") + (inst.numpys ? " numpy" : "");
       operands(0);
       break;
     case IKind::kCheck:

@@ -272,7 +272,7 @@ class Folder {
   // NumPy sums a copy, whose order is its own. What was left out of that lies otherwise.
   ValueId CopyForNumpy(Node& n) {
     const Node& in = In(n, 0);
-    if (!loop::IsNumpysSum(n) || in.strides.empty() || IsRowMajor(in.type.shape, in.strides)) return kNoValue;
+    if (!loop::IsNumpys(n) || in.strides.empty() || IsRowMajor(in.type.shape, in.strides)) return kNoValue;
     Node copy = in;
     copy.op = Op::kCast;
     copy.operands = {n.operands[0]};

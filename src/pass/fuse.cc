@@ -78,7 +78,7 @@ class Fuser {
 
   // What NumPy sums it has made before. A view is that only where a sum of what is viewed has the same order.
   void StoreWhatIsSummed() {
-    const auto numpys = [](const Node& n) { return loop::IsNumpysSum(n); };
+    const auto numpys = [](const Node& n) { return loop::IsNumpys(n); };
     if (std::none_of(g_.nodes.begin(), g_.nodes.end(), numpys)) return;
     for (ValueId v = 0; v < g_.nodes.size(); ++v)
       layouts_.push_back(is_alias(v) ? out_.aliases[v]->layout : StoredLayout(g_, v));

@@ -4,6 +4,7 @@
 
 #include "graph/hints.h"
 #include "graph/rewrite.h"
+#include "loop/order.h"
 
 namespace framejit::pass {
 namespace {
@@ -32,9 +33,17 @@ int64_t Hint(Int e, const std::vector<int64_t>& hints) {
   return e.Eval(hints);
 }
 
+// NumPy's order of a sum in pairs halves what it sums at multiples of eight, so that of a multiple of 64 the eighths
+// are summed apart, and their sums in pairs.
+constexpr int64_t kEighths = 8;
+bool InEighths(const Node& n, int64_t elements) {
+  return loop::IsNumpysSum(n) && elements % (kEighths * kEighths) == 0;
+}
+
 struct Cut {
   Ints rows_shape;             // operand reshaped to this first, if not empty
   std::vector<int64_t> first;  // axes of the first reduction, of the (reshaped) operand
+  bool ordered = false;        // the order of NumPy's sum is kept
 };
 
 std::optional<Cut> FindCut(const Graph& g, const Node& n, const std::vector<int64_t>& hints, const Parallel& wanted) {
@@ -58,6 +67,9 @@ std::optional<Cut> FindCut(const Graph& g, const Node& n, const std::vector<int6
     }
   }
   if (kept >= enough || reduced < kMinElements || axes.empty()) return std::nullopt;
+  const bool all = from.rank() == static_cast<int>(axes.size());
+  const auto numel = from.numel().as_const();
+  if (all && numel && InEighths(n, *numel)) return Cut{{Int(kEighths), Int(*numel / kEighths)}, {1}, true};
   if (axes.size() > 1) {
     // The outermost reduced axes become rows until there are enough. At least one axis is left for the first step.
     int64_t rows = kept;
@@ -65,9 +77,7 @@ std::optional<Cut> FindCut(const Graph& g, const Node& n, const std::vector<int6
     while (cut + 1 < axes.size() && rows < enough) rows *= Hint(from.shape[axes[cut++]], hints);
     if (rows >= enough && reduced * kept / rows >= kMinRow) return Cut{{}, {axes.begin() + cut, axes.end()}};
   }
-  if (from.rank() != static_cast<int>(axes.size())) return std::nullopt;
-  const auto numel = from.numel().as_const();
-  if (!numel) return std::nullopt;
+  if (!all || !numel) return std::nullopt;
   for (int64_t rows = 4 * enough; rows >= enough / 2; --rows)
     if (*numel % rows == 0 && *numel / rows >= kMinRow) return Cut{{Int(rows), Int(*numel / rows)}, {1}};
   return std::nullopt;
@@ -89,7 +99,7 @@ int SplitReduce(Graph& g, const Parallel& wanted) {
     }
     ++count;
     Node n = r.Remapped(v);
-    n.attrs.name.clear();  // the order is gone
+    if (!cut->ordered) n.attrs.name.clear();
     Node first = n;
     first.strides.clear();
     std::vector<int64_t> second_axes;

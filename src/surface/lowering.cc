@@ -242,13 +242,32 @@ Device Lowering::Impl::CupyDevice(const Call& call) {
   return *device;
 }
 
+// What is summed along lies in memory before what is kept: where that is one element, NumPy sums what then lies side by
+// side in pairs, else one row behind the other. False where nobody knows before the run.
+static bool KnowRows(const Node& sum, const Node& of, shape::Env& env) {
+  bool summed = false, known = false;
+  for (int d = 0; d < of.type.rank(); ++d) {
+    const auto& axes = sum.attrs.axes;
+    if (std::find(axes.begin(), axes.end(), d) != axes.end()) {
+      summed = true;
+      known = false;
+    } else if (summed && !known) {
+      if (env.AtRun(of.type.shape[d]) && !env.Prove(shape::Cmp::kEq, of.type.shape[d], 1)) return false;
+      known = !env.Eq(of.type.shape[d], 1);
+    }
+  }
+  return true;
+}
+
 // NumPy's sums of floats add up in its order. Those of what is converted do so in parts.
-static void NameNumpysSums(Graph& g, size_t first) {
+static void NameNumpysSums(Graph& g, size_t first, shape::Env& env) {
   for (size_t v = first; v < g.nodes.size(); ++v) {
     Node& n = g.nodes[v];
-    if (n.op == Op::kSum && (n.type.dtype == DType::kFloat64 || n.type.dtype == DType::kFloat32) &&
+    const bool ordered = n.op == Op::kSum || n.op == Op::kProd || n.op == Op::kCumSum;
+    if (ordered && (n.type.dtype == DType::kFloat64 || n.type.dtype == DType::kFloat32) &&
         g.nodes[n.operands[0]].type.dtype == n.type.dtype)
       n.attrs.name = loop::kNumpys;
+    if (loop::IsNumpysSum(n) && !KnowRows(n, g.nodes[n.operands[0]], env)) throw NotThisRow{};
   }
 }
 
@@ -275,7 +294,7 @@ bool Lowering::Impl::TryRows(Call& call, bool computable, bool foreign) {
       if (scope.cupy) scope.device = CupyDevice(call);
       const size_t first = builder.graph().nodes.size();
       Outs outs = c.row->lower(scope);
-      if (scope.framework == Framework::kNumpy && !scope.cupy) NameNumpysSums(builder.graph(), first);
+      if (scope.framework == Framework::kNumpy && !scope.cupy) NameNumpysSums(builder.graph(), first, env());
       Commit(call, *c.row, c.form, std::move(outs), scope.framework, scope.device);
       return true;
     } catch (const NotThisRow&) {

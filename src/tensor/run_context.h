@@ -16,6 +16,7 @@ struct ArrayOutputs {
   const Buffer* first;
   const std::vector<bool>* wanted;  // for each output: is it NumPy's?
   std::vector<Ref> made;
+  std::vector<Ref> called;  // what calls have made, if it is in memory of its own
 };
 
 struct RunContext {

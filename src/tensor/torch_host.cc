@@ -160,6 +160,7 @@ class Host : public framejit::Host {
     if (numpy) {
       static PyObject* functions = Import("framejit._functions");
       for (PyObject*& o : flat) {
+        Keep(o);
         tensors.emplace_back(functions ? PyObject_CallMethod(functions, "tensor_of", "O", o) : nullptr);
         o = tensors.back().get();
         if (!o) throw ExternError();
@@ -242,6 +243,12 @@ class Host : public framejit::Host {
   }
 
  private:
+  void Keep(PyObject* made) {
+    PyObject* o = made;
+    const auto is_array = [&] { return o && Classify(o) == Class::kNumpyArray; };
+    while (is_array() && !(AsArray(o)->flags & kNpyOwnData)) o = AsArray(o)->base;
+    if (run_ && run_->arrays && is_array()) run_->arrays->called.push_back(Ref::Borrow(made));
+  }
   // The array is kept by the run. To torch it is memory.
   bool AllocateArray(DType dtype, std::span<const int64_t> sizes, std::span<const int64_t> strides, Device device,
                      Buffer* out) {

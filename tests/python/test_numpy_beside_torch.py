@@ -54,6 +54,11 @@ def length(x, a):
     return x * len(found), x * found.size, len((x[0] > 0).nonzero()) + x
 
 
+def places(x, a):
+    rows, columns = np.where(a.reshape(2, 4) > 0)
+    return x + 1, np.nonzero(a > 0)[0], np.argwhere(a > 0), rows, columns
+
+
 def largest(x, a):
     k = int(np.argmax(a))
     return k, x * k, float(a.max()) * x
@@ -70,13 +75,14 @@ def same(got, expected):
         torch.testing.assert_close(got, expected)
     elif isinstance(expected, np.ndarray):
         assert (got.dtype, got.shape, got.strides) == (expected.dtype, expected.shape, expected.strides)
-        assert np.array_equal(got, expected)
+        assert np.array_equal(got, expected) and got.flags.owndata == expected.flags.owndata
+        assert type(got.base) is type(expected.base)
     else:
         assert got == expected
 
 
 @pytest.mark.parametrize("grad", [False, True])
-@pytest.mark.parametrize("f", [drawn_index, drawn_float, drawn_list, drawn_number, drawn_and_written, counted, masked, distinct, length, largest])
+@pytest.mark.parametrize("f", [drawn_index, drawn_float, drawn_list, drawn_number, drawn_and_written, counted, masked, distinct, length, places, largest])
 def test_one_graph(fresh, f, grad):
     compiled = fresh.compile(lambda x, a: f(x * 2 + 1, a))
     for seed in range(6):

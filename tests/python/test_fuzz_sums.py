@@ -1,0 +1,181 @@
+"""Sums and what is made of them have the bits of NumPy's: random arrays that the program makes of others, of random shapes and orders in memory,
+summed over random axes, one beside the other, in calls with changing sizes."""
+
+import linecache
+import random
+import warnings
+
+import fuzzing
+import pytest
+
+np = pytest.importorskip("numpy")
+
+SIZES = 0, 1, 2, 3, 7, 8, 9, 16, 127, 128, 129, 300, 1000, 8200, 20_000
+MOST = 30_000  # elements: sums of more are cut for several threads
+ORDERS = "C", "F", "permuted", "strided", "backwards", "broadcast", "inner"
+# Not those of half precision, which are rounded once (docs/stages/compile.md).
+DTYPES = ["float64"] * 3 + ["float32"] * 3 + ["int64", "bool"]
+
+
+def array(source, shape, dtype, order):
+    """An array of this shape that lies in memory as `order` says."""
+
+    def fill(shape):
+        values = source.standard_normal(shape)
+        return (values * 9 if dtype in ("int64", "bool") else values).astype(dtype)
+
+    axes = len(shape)
+    if order == "F":
+        return np.asfortranarray(fill(shape))
+    if order == "permuted":
+        turned = list(np.random.default_rng(axes).permutation(axes))
+        return fill([shape[t] for t in turned]).transpose(np.argsort(turned))
+    if order == "strided":
+        return fill([2 * s for s in shape])[tuple(slice(None, None, 2) for _ in shape)]
+    if order == "backwards":
+        return fill(shape)[tuple(slice(None, None, -1) for _ in shape)]
+    if order == "broadcast":
+        return np.broadcast_to(fill([1, *shape[1:]]), shape)
+    if order == "inner":
+        return np.broadcast_to(fill([*shape[:-1], 1]), shape)
+    return fill(shape)
+
+
+class Program:
+    """The text of `program(a, b, v)`: a and b have one shape, v that of the last axis."""
+
+    def __init__(self, seed):
+        r = self.random = random.Random(seed)
+        self.axes = r.choice([1, 2, 2, 2, 3, 3, 4])
+        self.dtype = r.choice(DTYPES)
+        self.orders = [r.choice(ORDERS) if r.random() < 0.5 else "C" for _ in range(2)]
+        lines, arrays = [], ["a", "b"]
+        for n in range(r.randint(1, 3)):
+            lines.append(f"m{n} = {self.made(r.choice(arrays), r.choice(arrays))}")
+            arrays.append(f"m{n}")
+        results = [self.reduction(arrays) for _ in range(r.choice([1, 1, 1, 2, 2, 3]))]
+        if r.random() < 0.15:
+            results.append(arrays[-1])
+        for n, result in enumerate(results):
+            lines.append(f"s{n} = {result}")
+        out = ", ".join(f"s{n}" for n in range(len(results)))
+        self.text = "def program(a, b, v):\n" + "".join(f"    {line}\n" for line in lines) + f"    return {out}\n"
+        self.calls = [self.shape() for _ in range(4)]
+        if r.random() < 0.4:
+            self.calls = self.calls[:1] * 4
+
+    def shape(self):
+        while True:
+            shape = [self.random.choice(SIZES) for _ in range(self.axes)]
+            if np.prod([max(1, s) for s in shape]) <= MOST:
+                return shape
+
+    def made(self, x, y):
+        r = self.random
+        float_ = self.dtype.startswith("float")
+        return r.choice([
+            f"{x} + 1", f"{x} * {y}", f"{x} - {y}" if self.dtype != "bool" else f"{x} ^ {y}", f"{x} * 3", f"abs({x})",
+            f"np.maximum({x}, {y})", f"np.where({x} > {y}, {x}, {y})", f"{x} + v", f"{x}.copy()", f"{x}[...,::-1] + {y}",
+            f"{x}.transpose({', '.join(map(str, r.sample(range(self.axes), self.axes)))}).copy().reshape({x}.shape)",
+            f"np.ascontiguousarray({x})", f"{x}.T.T + {y}",
+            *([f"np.sqrt(abs({x}))", f"{x} / (1 + abs({y}))", f"{x} ** 2", f"{x} - {x}.mean()", f"{x} - 0.5"] if float_ else []),
+        ])  # fmt: skip
+
+    def reduction(self, arrays):
+        r = self.random
+        x = r.choice(arrays[-2:])
+        count = r.randint(0, self.axes)
+        axes = tuple(a - r.choice([0, self.axes]) for a in sorted(r.sample(range(self.axes), count)))
+        axis = r.choice(["None", str(axes), str(axes[0]) if axes else "-1"])
+        keep = r.choice(["", "", ", keepdims=True"])
+        one = r.choice([str(r.randrange(self.axes)), "-1"])
+        if r.random() < 0.15:
+            x = r.choice([f"{x}.T", f"{x}[..., ::-1]", f"{x}[1:]", f"{x}.ravel()"])
+            axis, keep, one = r.choice(["None", "0", "-1"]), "", "-1"
+        name = r.choice(["sum"] * 6 + ["mean", "mean", "var", "std", "max", "min", "prod"])
+        return r.choice([f"{x}.{name}(axis={axis}{keep})"] * 3 + [
+            f"np.{name}({x}, axis={axis}{keep})", f"np.add.reduce({x}, axis={axis}{keep})", f"np.cumsum({x}, axis={one})",
+            f"np.nansum({x}, axis={axis}{keep})", f"np.linalg.norm({x} + 0, axis={one})", f"np.average({x}, axis={one})",
+            f"np.outer({x}.ravel()[:90], v[:40]).sum({r.choice(['', '0', '1', '-1'])})", f"({x} + {x}.sum(axis={one}, keepdims=True)).sum(axis={axis})",
+            f"np.sum({x}, axis={axis}, where={x} > 0)",
+        ])  # fmt: skip
+
+
+def outcome(function, arguments):
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        try:
+            return function(*arguments)
+        except Exception as error:
+            return type(error), str(error)
+
+
+def bits(x):
+    if isinstance(x, tuple):
+        return [bits(e) for e in x]
+    if not isinstance(x, (np.ndarray, np.generic)):
+        return x
+    values = np.array(x)
+    if values.dtype.kind in "fc":
+        values[np.isnan(values)] = np.nan
+    strides = [s for s, n in zip(x.strides, x.shape) if n > 1] if isinstance(x, np.ndarray) and x.size else []
+    return type(x), x.dtype, x.shape, strides, values.tobytes()
+
+
+def run(seed, framejit):
+    program = Program(seed)
+    name = f"<sums {seed}>"
+    linecache.cache[name] = len(program.text), None, program.text.splitlines(True), name
+    space = {"np": np}
+    exec(compile(program.text, name, "exec"), space)
+    eager = space["program"]
+    compiled = framejit.compile(eager)
+    source = np.random.default_rng(seed)
+    for number, shape in enumerate(program.calls):
+        arguments = [array(source, shape, program.dtype, order) for order in program.orders] + [array(source, shape[-1:], program.dtype, "C")]
+        want, got = outcome(eager, arguments), outcome(compiled, arguments)
+        if bits(want) != bits(got):
+            raise AssertionError(f"call {number} of {program.calls}, {program.dtype}, {program.orders}\n{program.text}\nframejit: {got}\nNumPy:    {want}")
+
+
+def three(shape):
+    return np.random.default_rng(0).standard_normal(shape)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize(
+    "f, shapes",
+    [
+        (lambda a: (a + 1).sum((0, 2)), [(9, 4, 33), (5, 1, 200), (5, 7, 200)]),
+        (lambda a: (a * 3).sum((0, 2), keepdims=True), [(3, 4, 5), (3, 4, 1), (1, 4, 9)]),
+        (lambda a: ((a + 1).max(-1), (a + 1).sum(-1), (a + 1).min(-1)), [(6, 300), (6, 7), (1, 9)]),
+        (lambda a: ((a + 1).sum(), (a + 1).prod(), (a + 1).argmax()), [(6, 300), (6, 7), (1, 9)]),
+        (lambda a: (a + 1).sum(0), [(40, 7), (40, 1), (50, 1), (50, 3), (1, 1)]),
+        (lambda a: np.outer(a[:, 0] * 2, np.ones(a.shape[1], a.dtype)).sum(0), [(90, 40), (90, 1), (17, 3)]),
+        (lambda a: (np.exp(a) * 0 + a).sum(1), [(3, 500), (3, 129), (2, 8)]),
+        (lambda a: ((a * 0.01 + 1).prod(1), (a * 0.01 + 1).prod(0), (a * 0.01 + 1).prod()), [(16, 300), (9, 7)]),
+        (lambda a: np.cumsum(a + 1, axis=1), [(4, 1000), (4, 3)]),
+        (lambda a: (a[..., ::-1] + a).ravel().prod(), [(16, 16), (16, 3)]),
+        (lambda a: (a * 2).sum(), [(512, 128), (512, 128)]),  # cut in eighths
+    ],
+)
+def test_order(fresh, f, shapes, dtype):
+    compiled = fresh.compile(f)
+    for shape in shapes:
+        a = three(shape).astype(dtype)
+        assert bits(compiled(a)) == bits(f(a)), shape
+    info = fresh.cache_info(compiled)
+    assert info["breaks"] == 0 and info["outcomes"]["run"] == {"graph": len(shapes)}
+    assert info["segments"] <= 4
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_some_sums(part, fresh):
+    for seed in range(20 * part, 20 * part + 20):
+        run(seed, fresh)
+
+
+@pytest.mark.fuzz
+@pytest.mark.slow
+def test_random_sums(fresh):
+    fuzzing.check(lambda seed: run(seed, fresh), fresh, 30)
