@@ -40,7 +40,7 @@ bool AnyTracked(const Trace& trace) {
 // Somebody may ask for gradients of what the segment makes.
 bool Tracked(const Question& q) {
   const surface::Lowering& l = q.session.lowering();
-  return l.differentiates() ? AnyTracked(q.trace) || l.WritesInputWithGradients() : WantsGrad(q.session, q.trace);
+  return l.differentiates() || l.tracks() ? AnyTracked(q.trace) || l.WritesInputWithGradients() : WantsGrad(q.session, q.trace);
 }
 
 bool Callable(const Question& q) {

@@ -125,7 +125,7 @@ bool MetaAttr(Session& s, PyObject* proxy, const TensorMeta& m, std::string_view
                          "is_xla", "is_hpu", "is_ipu", "is_vulkan", "is_maia", "is_mtia"})
     if (n == no) return ToBool(out, false);
   if (n == "layout") return *out = tensor::ResolveCallee(callees::kStrided), true;
-  if ((n == "grad_fn" || n == "grad") && !WantsGradient(s, proxy)) {
+  if ((n == "grad_fn" || n == "grad") && (!WantsGradient(s, proxy) || s.lowering().IsTracked(AsTensor(proxy)->id))) {
     Py_INCREF(Py_None);
     return *out = Py_None, true;
   }
@@ -179,7 +179,7 @@ PyObject* QueryMethod(Session& s, PyObject* proxy, std::string_view n, PyObject*
     const bool as_it_is =
         (nargs == 0 || args[0] == Py_True) ? m.requires_grad : args[0] == Py_False && !m.requires_grad;
     if (as_it_is && !s.vmap.wrapped.contains(AsTensor(proxy)->id)) return Py_NewRef(proxy);
-    if ((nargs == 0 || args[0] == Py_True) && s.options().derivatives) {
+    if (nargs == 0 || args[0] == Py_True) {
       if (PyObject* leaf = MakeLeaf(s, proxy)) return leaf;
       if (s.broken() || PyErr_Occurred()) return nullptr;
     }
