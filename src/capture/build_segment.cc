@@ -73,24 +73,6 @@ bool MayFail(Session& s) {
   });
 }
 
-// So much is computed, with gradients, behind leaves made inside that a graph of its own is worth it: there they are
-// inputs. In this one the framework makes each call.
-bool MuchOfLeaves(Session& s, const std::vector<TraceId>& outputs) {
-  constexpr int kMuch = 24;
-  static const Callee track("framejit._gradients.track");
-  if (!s.lowering().tracks() ||
-      std::none_of(outputs.begin(), outputs.end(), [&](TraceId t) { return s.meta(t).requires_grad; }))
-    return false;
-  int calls = 0;
-  bool leaf = false;
-  for (const Call& c : s.trace().calls) {
-    leaf |= c.callee == track;
-    if (leaf && c.mode.grad && !c.mode.inference)
-      calls += std::any_of(c.results.begin(), c.results.end(), [&](TraceId t) { return s.meta(t).requires_grad; });
-  }
-  return calls > kMuch;
-}
-
 // With derivatives inside: do gradients flow from the results to the program's inputs? A leaf made inside has no graph
 // here, and a result that hangs on nothing but such leaves none either. A leaf that ends with the program gets a
 // gradient that nobody can see.

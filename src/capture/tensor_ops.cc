@@ -125,7 +125,9 @@ bool MetaAttr(Session& s, PyObject* proxy, const TensorMeta& m, std::string_view
                          "is_xla", "is_hpu", "is_ipu", "is_vulkan", "is_maia", "is_mtia"})
     if (n == no) return ToBool(out, false);
   if (n == "layout") return *out = tensor::ResolveCallee(callees::kStrided), true;
-  if ((n == "grad_fn" || n == "grad") && (!WantsGradient(s, proxy) || s.lowering().IsTracked(AsTensor(proxy)->id))) {
+  const bool made_leaf = !s.vmap.open() && s.trace().tensors[AsTensor(proxy)->id].input < 0 &&
+                         s.lowering().IsLeaf(AsTensor(proxy)->id);  // no backward pass has come by it
+  if ((n == "grad_fn" || n == "grad") && (!WantsGradient(s, proxy) || made_leaf)) {
     Py_INCREF(Py_None);
     return *out = Py_None, true;
   }

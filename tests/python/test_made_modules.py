@@ -31,7 +31,12 @@ def module(x):
 
 def of_a_module(x):
     m = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
-    return list(m.state_dict()), m(x), [p.grad for p in m.parameters()], [p.is_leaf for p in m.parameters()]
+    return (
+        list(m.state_dict()),
+        m(x),
+        [p.grad for p in m.parameters()],
+        [p.is_leaf for p in m.parameters()],
+    )
 
 
 def convolution(x):
@@ -78,6 +83,12 @@ def applied(x):
     return Net().apply(fill)(x)
 
 
+def of_a_copy(x):
+    z = x.detach().clone()
+    z.requires_grad = True
+    return z * x, z, z.is_leaf, z.grad, z.grad_fn
+
+
 def frozen(x):
     m = nn.Linear(3, 4).requires_grad_(False)
     return m(x), m.weight.requires_grad, m.weight
@@ -105,7 +116,7 @@ def shares_memory(x):
 
 
 ONE_GRAPH = [linear, parts, module, of_a_module, convolution, initialised, parameter, buffers, net, in_evaluation, without_gradients, applied,
-             frozen, filled, sizes, shares_memory]  # fmt: skip
+             of_a_copy,             frozen, filled, sizes, shares_memory]  # fmt: skip
 
 
 def tensors(o):
@@ -125,12 +136,32 @@ def seen(f, tracked):
         out = f(x)
         made = tensors(out)
         if isinstance(out, nn.Module):
-            told.append((out.training, list(out.__dict__), list(out.state_dict()), [n for n, _ in out.named_buffers()]))
+            told.append(
+                (
+                    out.training,
+                    list(out.__dict__),
+                    list(out.state_dict()),
+                    [n for n, _ in out.named_buffers()],
+                )
+            )
         wanting = [t for t in made if t.requires_grad and not t.is_leaf]
         if wanting:
             sum(t.sum() for t in wanting).backward()
-        told += [t.detach().clone() for t in made] + [t.grad.clone() for t in (x, *made) if t.is_leaf and t.grad is not None]
-        told += [(type(t), t.dtype, t.shape, t.stride(), t.is_leaf, t.requires_grad, t._version if t.is_leaf else 0) for t in made]
+        told += [t.detach().clone() for t in made] + [
+            t.grad.clone() for t in (x, *made) if t.is_leaf and t.grad is not None
+        ]
+        told += [
+            (
+                type(t),
+                t.dtype,
+                t.shape,
+                t.stride(),
+                t.is_leaf,
+                t.requires_grad,
+                t._version if t.is_leaf else 0,
+            )
+            for t in made
+        ]
         told += [x for x in out if not tensors(x)] if isinstance(out, tuple) else []
     return [*told, torch.rand(2)]
 
@@ -182,6 +213,20 @@ def test_writes_with_gradients_are_refused(fresh):
     for f in (writes, fresh.compile(writes)):
         with pytest.raises(RuntimeError, match="leaf Variable that requires grad"):
             f(torch.ones(3))
+
+
+def test_refused_backward_passes(fresh):
+    def written(x):
+        p = nn.Parameter(torch.ones(3))
+        y = x * p * p
+        with torch.no_grad():
+            p.add_(1)
+        return y
+
+    for f in (written, fresh.compile(written)):
+        for tracked in (False, True):
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                f(torch.ones(3, requires_grad=tracked)).sum().backward()
 
 
 def test_training_step_of_what_is_made(fresh):
