@@ -89,6 +89,11 @@ def of_a_copy(x):
     return z * x, z, z.is_leaf, z.grad, z.grad_fn
 
 
+def part_of_a_leaf(x):
+    v = x.detach().clone().requires_grad_()[0]
+    return (x * v).sum(), v.is_leaf, v.grad_fn is None
+
+
 def frozen(x):
     m = nn.Linear(3, 4).requires_grad_(False)
     return m(x), m.weight.requires_grad, m.weight
@@ -116,7 +121,7 @@ def shares_memory(x):
 
 
 ONE_GRAPH = [linear, parts, module, of_a_module, convolution, initialised, parameter, buffers, net, in_evaluation, without_gradients, applied,
-             of_a_copy,             frozen, filled, sizes, shares_memory]  # fmt: skip
+             of_a_copy, part_of_a_leaf,             frozen, filled, sizes, shares_memory]  # fmt: skip
 
 
 def tensors(o):
