@@ -9,6 +9,11 @@ def leaf(x):
     return x.view_as(x) if x.requires_grad else x.detach().requires_grad_()
 
 
+def track(x, on):
+    """`x.requires_grad_(on)` of what the graph makes, which is no write."""
+    return x.requires_grad_(on)
+
+
 def grad(outputs, inputs, seeds, create):
     """Such a derivative."""
     import torch

@@ -520,6 +520,11 @@ bool FrameworkCall::Allowed() {
     return s_.Break(BreakId::kUnsupportedTensor, "a number of NumPy's and arrays beside torch's tensors"), false;
   if (torch_ && !TakesNumpyNumbers(callee_, call_, reader_))
     return s_.Break(BreakId::kUnsupportedTensor, "a bool or float32 of NumPy's that is no such number to torch"), false;
+  bool leaf = false;
+  if (!s_.options().uses_leaves && call_.mode.grad && !call_.mode.inference)
+    EachTensor(call_, [&](TraceId t) { leaf |= s_.lowering().IsTracked(t); });
+  if (leaf && callee_ != callees::kTensorDetach && callee_ != callees::kTensorData)
+    return s_.Break(BreakId::kAutogradCall, callee_ + " of a leaf that was made inside"), false;
   const bool placed = std::any_of(call_.kwargs.begin(), call_.kwargs.end(),
                                   [](auto& k) { return k.first == "out" || k.first == "requires_grad"; });
   if (placed && torch_ && LeavesUnwritten(callee_) && IsDeterministic())
@@ -575,6 +580,7 @@ PyObject* FrameworkCall::Apply() {
       return nullptr;
     }
     s_.mixes_casts |= d.cause == surface::Decline::Cause::kMixedCasts;
+    s_.leaf_refused |= d.cause == surface::Decline::Cause::kLeaf && !s_.vmap.open();
     const bool data = d.cause == surface::Decline::Cause::kData;
     return s_.Break(data ? BreakId::kDataDependent : BreakId::kFrameworkError, callee_ + ": " + d.what());
   } catch (const std::exception& e) {

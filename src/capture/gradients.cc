@@ -88,6 +88,7 @@ PyObject* LeafAt(Session& s, PyObject* o, size_t level) {
       s.vmap.leaves.emplace_back(id, static_cast<int>(s.vmap.levels.size()));
       return Kept(s, s.NewProxy(id));
     } catch (const surface::Decline& d) {
+      s.leaf_refused |= !s.vmap.open();
       return s.Break(BreakId::kAutogradCall, std::string("requires_grad_: ") + d.what());
     }
   }
@@ -512,7 +513,18 @@ bool WantsGradient(Session& s, PyObject* proxy) {
   return s.meta(AsTensor(Plain(s, proxy))->id).requires_grad;
 }
 
+PyObject* TrackLeaf(Session& s, PyObject* proxy, bool on) {
+  if (s.modes.now.inference || s.in_custom || s.later || s.vmap.open()) return nullptr;
+  try {
+    s.lowering().Track(AsTensor(proxy)->id, on);
+    return Py_NewRef(proxy);
+  } catch (const surface::Decline&) {
+    return nullptr;
+  }
+}
+
 PyObject* MakeLeaf(Session& s, PyObject* proxy) {
+  if (!s.options().derivatives) return TrackLeaf(s, proxy, true);
   const TraceId id = AsTensor(proxy)->id;
   const TensorMeta& m = s.meta(id);
   const auto wrapped = s.vmap.wrapped.find(id);

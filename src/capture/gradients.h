@@ -15,6 +15,8 @@ namespace framejit::capture {
 std::span<const StateFunction> GradientFunctions();  // The functions of C that torch's code calls.
 // x.requires_grad_(): a new reference to x, or null without an error where it is not done here.
 PyObject* MakeLeaf(Session& s, PyObject* proxy);
+// The same, or x.requires_grad_(False) of such a leaf, where the graph holds no derivatives by it.
+PyObject* TrackLeaf(Session& s, PyObject* proxy, bool on);
 // Are the tangents of the open forward-mode levels differentiated again?
 bool DifferentiatesTangents(Session& s);
 bool WantsGradient(Session& s, PyObject* proxy);  // The answer to x.requires_grad.

@@ -40,7 +40,8 @@ bool AnyTracked(const Trace& trace) {
 // Somebody may ask for gradients of what the segment makes.
 bool Tracked(const Question& q) {
   const surface::Lowering& l = q.session.lowering();
-  return l.differentiates() ? AnyTracked(q.trace) || l.WritesInputWithGradients() : WantsGrad(q.session, q.trace);
+  return l.differentiates() || l.tracks() ? AnyTracked(q.trace) || l.WritesInputWithGradients()
+                                          : WantsGrad(q.session, q.trace);
 }
 
 bool Callable(const Question& q) {
@@ -97,6 +98,22 @@ RunnerChoice ChooseRunner(const RunnerQuestion& q) {
   const bool whole = choice.runner == Runner::kReplay || choice.runner == Runner::kCallable;
   choice.again = whole && q.session.lowering().differentiates();
   return choice;
+}
+
+bool MuchOfLeaves(Session& s, const std::vector<TraceId>& outputs) {
+  constexpr int kMuch = 24;
+  static const Callee track("framejit._gradients.track");
+  if (!s.lowering().tracks() ||
+      std::none_of(outputs.begin(), outputs.end(), [&](TraceId t) { return s.meta(t).requires_grad; }))
+    return false;
+  int calls = 0;
+  bool leaf = false;
+  for (const Call& c : s.trace().calls) {
+    leaf |= c.callee == track;
+    if (leaf && c.mode.grad && !c.mode.inference)
+      calls += std::any_of(c.results.begin(), c.results.end(), [&](TraceId t) { return s.meta(t).requires_grad; });
+  }
+  return calls > kMuch;
 }
 
 }  // namespace framejit::capture

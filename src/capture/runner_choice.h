@@ -34,4 +34,8 @@ struct RunnerChoice {
 
 RunnerChoice ChooseRunner(const RunnerQuestion& q);
 
+// So much is computed, with gradients, behind leaves made inside that a graph of its own is worth it: there they are
+// inputs. In this one the framework makes each call.
+bool MuchOfLeaves(Session& s, const std::vector<TraceId>& outputs);
+
 }  // namespace framejit::capture

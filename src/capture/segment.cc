@@ -90,6 +90,7 @@ CaptureOptions OptionsFor(const Compiled& compiled, const Place& place, long sto
   options.as_they_are = &compiled.as_they_are;
   options.derivatives =
       !place.derivatives_in_python && (compiled.backend == "llvm" || compiled.backend == "interpreter");
+  options.uses_leaves = !place.leaves_end;
   options.checkpoints =
       !place.checkpoints_in_python && (compiled.backend == "llvm" || compiled.backend == "interpreter");
   if (!compiled.fullgraph && !FindBackend(compiled.backend) && diag::OptionOn("guess"))
@@ -188,6 +189,8 @@ void NoteBreak(const Compiled& compiled, Session& s, const CaptureSemantics& sem
       !std::exchange(s.options().guesses->measured, true))
     out->problem.again = Again::kDataSizes;
   PyErr_Clear();
+  if (s.leaf_refused && s.options().derivatives && out->problem.again == Again::kNone)
+    out->problem.again = Again::kDerivatives;
   if (s.guessed_symbols) out->problem.again = Again::kGivenNumbers;
   if (s.symbols_refused && !s.guessed_symbols && !s.options().dynamic_dims.empty())
     out->problem.again = Again::kFixedSizes;
@@ -313,6 +316,7 @@ void Decide(Again again, Compiled& compiled, Place& place) {
     case Again::kGivenNumbers: place.given_numbers = true; break;
     case Again::kCheckpoints: place.checkpoints_in_python = true; break;
     case Again::kDerivatives: place.derivatives_in_python = true; break;
+    case Again::kLeaves: place.leaves_end = true; break;
     case Again::kNotCompiling:
       compiled.compiling = false;
       compiled.notes.push_back(Text(again));

@@ -245,6 +245,7 @@ struct Place {  // What is known of one offset of an instruction and one depth o
   std::set<std::string> dynamic_ints;
   bool checkpoints_in_python = false;  // their gradients have no compiled form, and a replay would keep everything
   bool derivatives_in_python = false;  // The graph cannot hold the derivatives that the program takes.
+  bool leaves_end = false;             // Much is computed of leaves made inside: the graph ends before that.
   bool needs_tape = false;             // A capture from here has asked for a tape (capture/wrappers/tape.h).
   bool given_numbers =
       false;                 // Ints that a call is given stay numbers until they change: as symbols they ended a graph.

@@ -61,6 +61,7 @@ struct CaptureOptions {
   std::shared_ptr<Guesses> guesses;  // Null: nothing is guessed.
   bool whole = false;                // Is it fullgraph=True?
   bool derivatives = true;           // torch.func.grad, torch.autograd.grad are modelled
+  bool uses_leaves = true;           // else the graph ends where something is computed of a leaf made inside
   bool checkpoints = true;           // torch.utils.checkpoint is modelled
   const std::vector<Ref>* as_they_are = nullptr;  // backward functions that cannot be captured
   bool RunsAsItIs(PyObject* backward) const {
@@ -284,6 +285,7 @@ class Session {
   std::map<const Source*, PyObject*> late;
   bool ReadLater(PyObject* o, const Source* s);  // It is false after a Break: that may be another by then.
   PyObject* data_parallel = nullptr;             // The DistributedDataParallel that this capture entered last.
+  bool leaf_refused = false;     // Does it end where the graph would have to hold what a leaf made inside becomes?
   bool mixes_casts = false;      // Does it end in casts of two regions of autocast, which eager refuses?
   bool symbols_refused = false;  // a call that torch makes does not take them for sizes; numbers may do
   bool guessed_symbols = false;  // for CaptureOptions::given_ints alone

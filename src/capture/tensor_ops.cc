@@ -67,12 +67,18 @@ shape::Int NumElements(const TensorMeta& m) {
   return shape::Product(m.sizes);
 }
 
+// Is it a leaf that was made here, and no view of one?
+bool IsMadeLeaf(Session& s, TraceId id) {
+  const TraceTensor& t = s.trace().tensors[id];
+  return s.lowering().IsTracked(id) || (t.input < 0 && t.base == id && s.lowering().IsLeaf(id));
+}
+
 // Of a tensor with gradients: is it a leaf, or did an operation make it? Nothing: that is not known, or it is another
 // one for a derivative in the program.
 std::optional<bool> IsLeaf(Session& s, TraceId id) {
   if (s.vmap.open() || s.in_custom || s.later || s.lowering().IsHidden(id)) return {};
   const int input = s.trace().tensors[s.pending().Original(id)].input;
-  if (input < 0) return s.lowering().IsLeaf(id);
+  if (input < 0) return IsMadeLeaf(s, id);
   SuspendScope off;
   if (tensor::HasHistory(s.input_tensors()[input])) return {};
   guard::Row row{guard::Kind::kLeaf, s.input_sources()[input]};
@@ -125,7 +131,8 @@ bool MetaAttr(Session& s, PyObject* proxy, const TensorMeta& m, std::string_view
                          "is_xla", "is_hpu", "is_ipu", "is_vulkan", "is_maia", "is_mtia"})
     if (n == no) return ToBool(out, false);
   if (n == "layout") return *out = tensor::ResolveCallee(callees::kStrided), true;
-  if ((n == "grad_fn" || n == "grad") && !WantsGradient(s, proxy)) {
+  const bool made_leaf = !s.vmap.open() && IsMadeLeaf(s, AsTensor(proxy)->id);  // no backward pass has come by it
+  if ((n == "grad_fn" || n == "grad") && (!WantsGradient(s, proxy) || made_leaf)) {
     Py_INCREF(Py_None);
     return *out = Py_None, true;
   }
@@ -179,7 +186,7 @@ PyObject* QueryMethod(Session& s, PyObject* proxy, std::string_view n, PyObject*
     const bool as_it_is =
         (nargs == 0 || args[0] == Py_True) ? m.requires_grad : args[0] == Py_False && !m.requires_grad;
     if (as_it_is && !s.vmap.wrapped.contains(AsTensor(proxy)->id)) return Py_NewRef(proxy);
-    if ((nargs == 0 || args[0] == Py_True) && s.options().derivatives) {
+    if (nargs == 0 || args[0] == Py_True) {
       if (PyObject* leaf = MakeLeaf(s, proxy)) return leaf;
       if (s.broken() || PyErr_Occurred()) return nullptr;
     }

@@ -151,6 +151,9 @@ PyObject* Stop(Session& s, PyObject* tensor, const char* method, bool leaf) {
     if (tensor::IsView(real) || (leaf && s.meta(id).requires_grad && !IsLeafInput(s, input))) return nullptr;
     if (!s.meta(id).requires_grad) return Py_NewRef(tensor);
     Alone(s, input);
+  } else if (leaf && s.lowering().IsLeaf(id)) {
+    s.leaf_refused |= s.options().derivatives;
+    return s.options().derivatives ? nullptr : TrackLeaf(s, tensor, false);
   } else if (leaf || s.trace().tensors[id].base != id || s.lowering().IsLeaf(id)) {
     return nullptr;
   } else if (s.meta(id).requires_grad && s.lowering().MayBeKept(id)) {  // the framework may refuse the backward pass
@@ -295,7 +298,7 @@ std::optional<bool> SetOfTensor(Session& s, PyObject* tensor, std::string_view n
     return leaf ? std::optional(true) : std::nullopt;
   }
   if (value == Py_True) {
-    Ref leaf(s.options().derivatives ? MakeLeaf(s, tensor) : nullptr);
+    Ref leaf(MakeLeaf(s, tensor));
     return leaf ? std::optional(true) : s.broken() || PyErr_Occurred() ? std::optional(false) : std::nullopt;
   }
   Ref done(Stop(s, tensor, "requires_grad_", true));

@@ -184,8 +184,8 @@ void CheckProgram(const Session& s, const Trace& trace) {
     if (c.mode.grad && !s.modes.entry.grad) throw Undifferentiable("gradients are turned on inside");
     for (auto& [name, a] : c.kwargs)
       if (name == "requires_grad" && a.is(Arg::Kind::kBool) && a.b) throw Undifferentiable("a leaf is made inside");
-    if (c.callee == callees::kTensorRequiresGrad) throw Undifferentiable("a leaf is made inside");
   }
+  if (s.lowering().tracks()) throw Undifferentiable("a leaf is made inside");
   for (TraceId id : trace.outputs) {
     const TraceTensor& base = trace.tensors[trace.tensors[id].base];
     if (base.input < 0 && base.meta.framework == Framework::kNumpy)

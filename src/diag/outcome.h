@@ -23,6 +23,7 @@ namespace framejit::diag {
   X(kFixedSizes, "sizes that must be numbers")                               \
   X(kCheckpoints, "torch.utils.checkpoint without a compiled backward pass") \
   X(kDerivatives, "derivatives inside that the graph does not hold")         \
+  X(kLeaves, "much is computed of a leaf that was made inside")              \
   X(kBackward, "a backward function that runs as it is")                     \
   X(kTape, "a call that torch itself makes")                                 \
   X(kGivenNumbers, "ints that the call is given, as numbers")                \

@@ -147,7 +147,8 @@ void Derivatives::NoteWrite(TraceId t, bool grad) {
 void Derivatives::CheckWritable(TraceId root) const {
   if (captured_ && (trace_.tensors[root].input >= 0 || root + 1 < captured_))
     throw Decline("write to a tensor from outside of a function that is differentiated");
-  if (leaves_.contains(root) || frozen_.contains(root)) throw Decline("write to a tensor with gradients of its own");
+  if (leaves_.contains(root) || frozen_.contains(root))
+    throw Decline("write to a tensor with gradients of its own", Decline::Cause::kLeaf);
   for (const auto& [result, of] : shared_)
     if (root == result || root == of) throw Decline("write to what a torch.autograd.Function returned as a view");
 }

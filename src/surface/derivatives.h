@@ -45,6 +45,13 @@ class Derivatives {
   bool differentiates() const { return differentiates_; }
   bool IsLeaf(TraceId root) const { return leaves_.contains(root); }
   void AddLeaf(TraceId leaf, TraceId of);  // Both are roots.
+  // What Lowering::Track was told.
+  void Track(TraceId t, bool on) {
+    on ? void(tracked_.insert(t)) : void(tracked_.erase(t));
+    tracks_ = true;
+  }
+  bool IsTracked(TraceId t) const { return tracked_.contains(t); }
+  bool tracks() const { return tracks_; }
   // Inside of a function that is differentiated: tensors that were there before must not be written. 0: they may again.
   void Captured(size_t tensors) { captured_ = tensors; }
   // Values whose derivative was taken without retain_graph: it cannot be taken again.
@@ -72,6 +79,8 @@ class Derivatives {
   std::vector<ValueId> held_;
   size_t noted_ = 0;                   // how many nodes there were behind the last call
   std::set<TraceId> leaves_, frozen_;  // roots that AddLeaf was told of, and what they stand for
+  std::set<TraceId> tracked_;
+  bool tracks_ = false;
   std::map<TraceId, TraceId> shared_;  // what Share was told
   std::set<ValueId> freed_;
   bool differentiates_ = false;

@@ -59,6 +59,7 @@ struct Lowering::Impl {
     }
     const TraceTensor& root = trace.tensors[objects[t].root];
     derivatives.CheckWritable(root.id);
+    if (mode.grad && derivatives.IsTracked(objects[t].domain)) throw Decline("in-place write to a leaf");
     if (const auto sample = OpenSample(trace); sample && (root.input >= 0 || root.id < *sample))
       throw Decline("write, in framejit.vmap, to an array that all samples share");
     const bool fixed = read_only.contains(root.id);

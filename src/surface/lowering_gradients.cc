@@ -40,6 +40,34 @@ TraceId Lowering::Leaf(TraceId t) {
   return leaf;
 }
 
+void Lowering::Track(TraceId t, bool on) {
+  Impl& s = *impl_;
+  const TensorMeta& m = s.meta(t);
+  if (m.framework != Framework::kTorch || !IsFloat(m.dtype) || m.lazy() || m.is_inference || IsHidden(t) ||
+      s.trace.tensors[t].input >= 0 || s.objects[t].domain != t || (!on && !IsTracked(t)))
+    throw Decline("gradients of such a tensor");
+  for (TraceId view = 0; view < s.objects.size(); ++view)
+    if (view != t && s.objects[view].domain == t) throw Decline("gradients of a tensor that has views");
+  s.Show(t);
+  s.meta(t).requires_grad = on;
+  s.derivatives.Track(t, on);
+  Call call;
+  call.callee = "framejit._gradients.track";
+  call.args = {Arg::Tensor(t), Arg::Bool(on)};
+  call.results = {t};
+  call.result = Arg::Tensor(t);
+  s.trace.calls.push_back(std::move(call));
+  s.objects.Keep();
+}
+
+bool Lowering::IsTracked(TraceId t) const {
+  return impl_->derivatives.IsTracked(t);
+}
+
+bool Lowering::tracks() const {
+  return impl_->derivatives.tracks();
+}
+
 // Can the graph have gradients by these inputs at all? Throws Decline.
 void Lowering::Impl::CheckQuestion(const Question& q) {
   if (!derivatives.undifferentiable().empty()) throw Decline(derivatives.undifferentiable());
@@ -193,7 +221,7 @@ bool Lowering::differentiates() const {
 }
 
 bool Lowering::IsLeaf(TraceId t) const {
-  return impl_->derivatives.IsLeaf(impl_->objects[t].root);
+  return IsTracked(t) || impl_->derivatives.IsLeaf(impl_->objects[t].root);
 }
 
 bool Lowering::ViewedWithoutGradients(TraceId t) const {

@@ -28,9 +28,9 @@ using InferFn =
 
 // Thrown where the caller must let the framework run the call for real. kRefused: the framework would raise, or this
 // form of the call has no graph. kData: data decides the result. kMixedCasts: autocast has cast a leaf to another type
-// before, and the framework takes that cast and raises.
+// before, and the framework takes that cast and raises. kLeaf: the graph has derivatives by this leaf of the program's.
 struct Decline : std::runtime_error {
-  enum class Cause : uint8_t { kRefused, kData, kMixedCasts };
+  enum class Cause : uint8_t { kRefused, kData, kMixedCasts, kLeaf };
   explicit Decline(const std::string& why, Cause because = Cause::kRefused) : std::runtime_error(why), cause(because) {}
   Cause cause;
 };
@@ -101,6 +101,11 @@ class Lowering {
   // Derivatives that the program itself takes (lowering_gradients.cc). Leaf makes a tensor that stands for `t` from
   // here on and has gradients of its own; it is a call of the trace and a value of the graph. Throws Decline.
   TraceId Leaf(TraceId t);
+  // t.requires_grad_(on) as a call of the trace and nothing else: the object itself is a leaf, or none any more. The
+  // graph has no derivatives by it. Throws Decline.
+  void Track(TraceId t, bool on);
+  bool IsTracked(TraceId t) const;
+  bool tracks() const;  // Has Track been called?
   // What torch.autograd.grad(outputs, inputs, seeds) gives, as a call of the trace. There is nothing for an input that
   // no output depends on. A seed that is nothing stands for ones. The results may have gradients with respect to the
   // leaves in `live`. Throws Decline.
