@@ -80,7 +80,7 @@ bool OnlyComputes(CaptureSemantics& sem, Session& s, PyObject* function, PyObjec
   Around around(s);
   CaptureOptions options;
   options.dynamic = 0;
-  options.whole = true;  // Loops are gone through to their end.
+  options.whole = true;                                // Loops are gone through to their end.
   options.dynamic_floats = options.compiling = false;  // Python makes the call
   Session probe(s.root(), std::move(options));
   probe.depth = s.depth + 1;
