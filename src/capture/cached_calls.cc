@@ -4,10 +4,11 @@
 
 #include "capture/builtins.h"
 #include "capture/cached_inputs.h"
-#include "capture/may_write.h"
 #include "capture/numbers/number_slots.h"
+#include "capture/only_computes.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
+#include "capture/segment.h"
 #include "capture/special_calls.h"
 #include "capture/wrappers/tape.h"
 #include "graph/effects.h"
@@ -113,25 +114,8 @@ PyObject*& At(PyObject* cached, Py_ssize_t offset) {
   return *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(cached) + offset);
 }
 
-// How many misses an lru_cache has counted: found in one made for the purpose. Null: it was not found.
-Py_ssize_t* MissesOf(PyObject* cached) {
-  static const Py_ssize_t offset = []() -> Py_ssize_t {
-    constexpr Py_ssize_t kMisses = 6, kMost = 4;
-    Ref tools(tensor::Import("functools")),
-        wrap(tools ? PyObject_CallMethod(tools.get(), "lru_cache", "n", kMost) : nullptr);
-    Ref made(wrap ? PyObject_CallOneArg(wrap.get(), reinterpret_cast<PyObject*>(&PyFloat_Type)) : nullptr);
-    for (Py_ssize_t i = 0; made && i < kMisses; ++i) Ref(PyObject_CallFunction(made.get(), "n", i));
-    PyErr_Clear();
-    for (Py_ssize_t i = sizeof(PyObject); made && i < Py_TYPE(made.get())->tp_basicsize; i += sizeof(PyObject*))
-      if (reinterpret_cast<Py_ssize_t>(At(made.get(), i)) == kMisses) return i;
-    return 0;
-  }();
-  return offset ? reinterpret_cast<Py_ssize_t*>(&At(cached, offset)) : nullptr;
-}
-
 // Stands in an lru_cache for its function until the program makes the calls that captures have made already, and gives
-// there what the function gave: [cache, offset, function], and of each call positional arguments, keywords, and
-// (result,) or exception.
+// there what the function gave: [cache, offset, function], and of each call positional arguments, keywords and result.
 constexpr Py_ssize_t kHead = 3, kOfCall = 3;
 
 // Are two calls one to every cache? -1: an error. kOther: they are equal, but a cache may tell types or the order of
@@ -168,16 +152,14 @@ PyObject* GiveOutcome(PyObject* self, PyObject* args, PyObject* keywords) {
   if (!named) return nullptr;
   const Py_ssize_t at = FindCall(self, args, named.get());
   if (at <= 0) return at ? nullptr : PyObject_Call(function.get(), args, keywords);
-  Ref outcome = Ref::Borrow(PyList_GET_ITEM(self, at + 2));
+  Ref result = Ref::Borrow(PyList_GET_ITEM(self, at + 2));
   const Py_ssize_t offset = PyLong_AsSsize_t(PyList_GET_ITEM(self, 1));
   PyList_SetSlice(self, at, at + kOfCall, nullptr);
   if (PyList_GET_SIZE(self) == kHead) {
     last = Ref(std::exchange(At(cache.get(), offset), function.release()));
     PyList_SetSlice(self, 0, kHead, nullptr);
   }
-  if (PyTuple_Check(outcome.get())) return Py_NewRef(PyTuple_GET_ITEM(outcome.get(), 0));
-  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(outcome.get())), outcome.get());
-  return nullptr;
+  return result.release();
 }
 bool Pack(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames, Ref* all, Ref* named) {
   *all = Ref(PyTuple_New(nargs));
@@ -197,62 +179,19 @@ bool Waits(PyObject* cached, PyObject* const* args, Py_ssize_t nargs, PyObject* 
   return waiting && Pack(args, nargs, kwnames, &all, &named) && FindCall(waiting, all.get(), named.get()) > 0;
 }
 
-// The exception that is set, with its traceback.
-Ref TakeError() {
-  PyObject *type, *error, *traceback;
-  PyErr_Fetch(&type, &error, &traceback);
-  PyErr_NormalizeException(&type, &error, &traceback);
-  if (traceback) PyException_SetTraceback(error, traceback);
-  Py_XDECREF(traceback);
-  Py_XDECREF(type);
-  return Ref(error);
-}
-
 // Has the cache's stand-in, `there` or a new one, wait for a call.
-bool Wait(PyObject* cached, PyObject* there, PyObject* function, PyObject* args, PyObject* named, PyObject* outcome) {
+bool Wait(PyObject* cached, PyObject* there, PyObject* function, PyObject* args, PyObject* named, PyObject* result) {
   if (there) {
-    for (PyObject* o : {args, named, outcome})
+    for (PyObject* o : {args, named, result})
       if (PyList_Append(PyCFunction_GET_SELF(there), o) < 0) return false;
     return true;
   }
   const Py_ssize_t offset = FunctionIn(cached, function);
-  Ref self(Py_BuildValue("[OnOOOO]", cached, offset, function, args, named, outcome));
+  Ref self(Py_BuildValue("[OnOOOO]", cached, offset, function, args, named, result));
   PyObject* stand_in = self ? PyCFunction_New(&give_outcome, self.get()) : nullptr;
   if (!stand_in) return false;
   Py_DECREF(std::exchange(At(cached, offset), stand_in));
   return true;
-}
-
-// Does its code name what may be the cache of another function, or its own?
-bool Names(PyObject* function, PyObject* other) {
-  if (!PyFunction_Check(function) || !PyFunction_Check(other)) return false;
-  auto* code = reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function));
-  PyObject* const name = reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(other))->co_name;
-  Ref free(PyCode_GetFreevars(code));
-  return !free || PySequence_Contains(code->co_names, name) || PySequence_Contains(free.get(), name);
-}
-
-// Does it name a cache with a bound of which a call waits for the exit? It would ask that for something before.
-bool AsksBefore(Session& s, PyObject* function) {
-  const auto asks = [&](const CacheCall& c) {
-    Ref other(PyObject_GetAttrString(c.cache.get(), "__wrapped__"));
-    if (!other || !Names(function, other.get())) return false;
-    Ref info(PyObject_CallMethod(c.cache.get(), "cache_info", nullptr));
-    return !info || PyTuple_GetItem(info.get(), 2) != Py_None;
-  };
-  const auto& calls = s.pending().cache_calls;
-  const bool found = std::any_of(calls.begin(), calls.end(), asks);
-  PyErr_Clear();
-  return found;
-}
-
-// Does it name what clears its own cache, of which a call waits for the exit? That would find nothing there.
-bool ClearsAfter(Session& s, PyObject* cached, PyObject* function) {
-  static PyObject* const clear = Interned("cache_clear");
-  const auto& calls = s.pending().cache_calls;
-  return PyFunction_Check(function) &&
-         std::any_of(calls.begin(), calls.end(), [&](const CacheCall& c) { return c.cache.get() == cached; }) &&
-         PySequence_Contains(reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function))->co_names, clear);
 }
 
 // How many calls of a cache wait for the program to make them.
@@ -261,11 +200,11 @@ Py_ssize_t HowMany(PyObject* cached) {
   return there ? (PyList_GET_SIZE(PyCFunction_GET_SELF(there)) - kHead) / kOfCall : 0;
 }
 
-// Calls the function of a cache once, for a call that the cache does not know. The cache learns it, and counts it, when
-// the program makes the call: at the exit, before a run, or where no segment comes of the capture. first: no call of a
-// cache with a bound waits, which what the function asks of it would come before.
-PyObject* CallOnce(Session& s, PyObject* cached, PyObject* function, PyObject* const* args, Py_ssize_t nargs,
-                   PyObject* kwnames, bool first) {
+// Calls the function of a cache once, for a call that the cache does not know, if that does nothing but compute. The
+// cache learns it, and counts it, when the program makes the call: at the exit, before a run, or where no segment comes
+// of the capture.
+PyObject* CallOnce(CaptureSemantics& sem, Session& s, PyObject* cached, PyObject* function, PyObject* const* args,
+                   Py_ssize_t nargs, PyObject* kwnames) {
   PyObject* const there = StandIn(cached);
   if (!there && !FunctionIn(cached, function)) return s.Break(BreakId::kUnknownCall, "a functools.lru_cache");
   Ref all, named;
@@ -273,30 +212,19 @@ PyObject* CallOnce(Session& s, PyObject* cached, PyObject* function, PyObject* c
   bool other = false;
   const Py_ssize_t at = there ? FindCall(PyCFunction_GET_SELF(there), all.get(), named.get(), &other) : 0;
   if (at < 0) return nullptr;
-  if (!at && other) return s.Break(BreakId::kUnknownCall, "a functools.lru_cache that knows this by an equal key");
-  Ref result, outcome;
-  if (at) {  // a capture has called it
-    outcome = Borrow(PyList_GET_ITEM(PyCFunction_GET_SELF(there), at + 2));
-    if (PyTuple_Check(outcome.get())) result = Borrow(PyTuple_GET_ITEM(outcome.get(), 0));
-  } else {
-    if (s.cached.looks())
-      return s.Break(BreakId::kUnknownCall,
-                     "a functools.lru_cache that does not know what another's function asks it for");
-    if ((!first && Names(function, function)) || AsksBefore(s, function) || ClearsAfter(s, cached, function))
-      return s.Break(BreakId::kUnknownCall, "a functools.lru_cache of a function that asks one of which a call waits");
-    if (MayWriteWhatWasRead(s, function, all.get(), named.get()))
-      return s.Break(BreakId::kUnknownCall, "a functools.lru_cache of a function that may write what was read before");
-    Py_ssize_t* const misses = MissesOf(cached);
-    if (!misses) return s.Break(BreakId::kUnknownCall, "a functools.lru_cache");
-    ++*misses;  // The function sees what it would if the cache called it, and may clear it. The program's call counts
-                // it.
-    result = Ref(PyObject_Call(function, all.get(), named.get()));
-    --*misses;
-    outcome = result ? Ref(PyTuple_Pack(1, result.get())) : TakeError();
-    if (!outcome || !Wait(cached, StandIn(cached), function, all.get(), named.get(), outcome.get())) return nullptr;
+  if (at) return Py_NewRef(PyList_GET_ITEM(PyCFunction_GET_SELF(there), at + 2));  // a capture has called it
+  if (other) return s.Break(BreakId::kUnknownCall, "a functools.lru_cache that knows this by an equal key");
+  if (s.cached.looks())
+    return s.Break(BreakId::kUnknownCall,
+                   "a functools.lru_cache that does not know what another's function asks it for");
+  if (std::string why; !OnlyComputes(sem, s, function, args, nargs, kwnames, &why)) {
+    sem.loops().compiled().first_calls |= sem.loops().compiled().fullgraph;
+    return s.Break(BreakId::kUnknownCall, "the first one of a functools.lru_cache with these arguments: " + why);
   }
-  if (result) return result.release();
-  return s.Break(BreakId::kUnknownCall, "a functools.lru_cache of a function that raises");
+  SuspendScope off;
+  Ref result(PyObject_Call(function, all.get(), named.get()));
+  if (!result) return PyErr_Clear(), s.Break(BreakId::kUnknownCall, "a functools.lru_cache of a function that raises");
+  return Wait(cached, StandIn(cached), function, all.get(), named.get(), result.get()) ? result.release() : nullptr;
 }
 
 // What a call of a cache gives: what the cache has, or what waits for the call. Else the dict, which no call gives.
@@ -311,16 +239,17 @@ PyObject* WhatIsGiven(PyObject*, PyObject* given) {
   PyObject* const waiting = stand_in ? PyCFunction_GET_SELF(stand_in) : nullptr;
   const Py_ssize_t at = waiting ? FindCall(waiting, args, named) : 0;
   if (at < 0) return nullptr;
-  PyObject* const outcome = at ? PyList_GET_ITEM(waiting, at + 2) : nullptr;
-  return Py_NewRef(outcome && PyTuple_Check(outcome) ? PyTuple_GET_ITEM(outcome, 0) : dict);
+  return Py_NewRef(at ? PyList_GET_ITEM(waiting, at + 2) : dict);
 }
 PyMethodDef what_is_given = {"lru_cache", WhatIsGiven, METH_VARARGS, nullptr};
 
 }  // namespace
 
 // What is in the cache is what a call gives, guarded by being there. The call itself, which the cache counts, and by
-// which one with a bound decides what to drop, is made at the exit. What is not there yet is computed now, once.
-static PyObject* CallCached(Session& s, PyObject* cached, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+// which one with a bound decides what to drop, is made at the exit. What is not there yet is computed now, once, or is
+// Python's to compute: once it is there the program is captured again.
+static PyObject* CallCached(CaptureSemantics& sem, Session& s, PyObject* cached, PyObject* const* args,
+                            Py_ssize_t nargs, PyObject* kwnames) {
   SuspendScope off;
   Ref function(PyObject_GetAttrString(cached, "__wrapped__")), info(PyObject_CallMethod(cached, "cache_info", nullptr));
   if (!function || !info) return nullptr;
@@ -330,6 +259,8 @@ static PyObject* CallCached(Session& s, PyObject* cached, PyObject* const* args,
   Ref name, typed, result;
   PyObject* entry = CacheEntry(cached, function.get(), args, nargs, kwnames, &dict, &name, &typed);
   if (!dict) return s.Break(BreakId::kUnknownCall, "a functools.lru_cache");
+  if (bounded && WaitsAround(cached))
+    return s.Break(BreakId::kUnknownCall, "a functools.lru_cache that has a bound, and of which a call waits");
   // It must not drop what this capture finds in it.
   const Py_ssize_t waiting = bounded ? HowMany(cached) : 0, room = bounded ? PyLong_AsSsize_t(most) : 0;
   const auto found = std::count_if(s.pending().cache_calls.begin(), s.pending().cache_calls.end(),
@@ -340,15 +271,13 @@ static PyObject* CallCached(Session& s, PyObject* cached, PyObject* const* args,
     result = Borrow(bounded ? ResultIn(entry) : entry);
   } else {
     if (PyErr_Occurred()) return nullptr;
-    if (s.pending().count())
-      return s.Break(BreakId::kUnknownCall, "a functools.lru_cache that may see what was written before");
     Ref facts(PyObject_CallMethod(cached, "cache_parameters", nullptr));
     PyObject* const types = facts ? PyDict_GetItemString(facts.get(), "typed") : nullptr;
     if (!types) return PyErr_Clear(), s.Break(BreakId::kUnknownCall, "a functools.lru_cache");
     if (types == Py_True) name = std::move(typed);
-    result = Ref(CallOnce(s, cached, function.get(), args, nargs, kwnames, !bounded || !(found || waiting)));
+    result = Ref(CallOnce(sem, s, cached, function.get(), args, nargs, kwnames));
+    if (PyErr_Occurred() && !s.broken()) return nullptr;
   }
-  if (!result) return nullptr;
   if (entry && !bounded) {
     if (guard::DictLookup(dict, name.get()) != entry)  // it is there by another name, which is equal: 1 and True
       return s.Break(BreakId::kUnknownCall, "a functools.lru_cache that knows this by an equal key");
@@ -359,8 +288,10 @@ static PyObject* CallCached(Session& s, PyObject* cached, PyObject* const* args,
     if (!gives || !reference || !Pack(args, nargs, kwnames, &all, &named)) return nullptr;
     Ref key(PyTuple_Pack(6, bounded ? Py_True : Py_False, dict, name.get(), reference.get(), all.get(), named.get()));
     if (!key) return nullptr;
-    s.guards().Is(s.guards().Child(SourceKind::kAnswer, s.guards().Const(gives), 0, key.get()), result.get());
+    s.guards().Is(s.guards().Child(SourceKind::kAnswer, s.guards().Const(gives), 0, key.get()),
+                  result ? result.get() : dict);
   }
+  if (!result) return nullptr;
   CacheCall again{{Borrow(cached), {}}, Borrow(cached), Borrow(result.get())};
   for (Py_ssize_t i = 0; i < nargs; ++i) again.call.args.push_back(Borrow(args[i]));
   if (kwnames && PyTuple_GET_SIZE(kwnames)) {
@@ -393,7 +324,8 @@ static bool WithoutEffects(std::span<const Call> calls) {
   });
 }
 
-bool CachedInputs::Ask(Session& s, Call* call, bool quiet, PyObject* const* args, Py_ssize_t nargs, Ref* real) const {
+bool CachedInputs::Ask(CaptureSemantics& sem, Session& s, Call* call, bool quiet, PyObject* const* args,
+                       Py_ssize_t nargs, Ref* real) const {
   SuspendScope off;
   PyObject* dict;
   Ref name, typed;
@@ -403,11 +335,8 @@ bool CachedInputs::Ask(Session& s, Call* call, bool quiet, PyObject* const* args
   if (entry) {
     *real = Borrow(call->bounded ? ResultIn(entry) : entry);
   } else if (!PyErr_Occurred() && quiet) {
-    const auto asks = [&](const auto& c) { return c.cache.get() == cached; };
-    const auto& others = s.pending().cache_calls;
-    const bool first = !call->bounded || (!HowMany(cached) && std::none_of(others.begin(), others.end(), asks) &&
-                                          std::none_of(calls_.begin(), calls_.end(), asks));
-    *real = Ref(CallOnce(s, cached, call->function.get(), args, nargs, kwnames, first));
+    *real = Ref(CallOnce(sem, s, cached, call->function.get(), args, nargs, kwnames));
+    s.symbols_refused |= s.broken() && s.options().whole;
   }
   return static_cast<bool>(*real);
 }
@@ -487,7 +416,8 @@ PyObject* CachedInputs::Capture(CaptureSemantics& sem, Session& s, PyObject* cac
   std::vector<PyObject*> raw;
   for (const Ref& a : now) raw.push_back(a.get());
   Ref real;
-  if (std::count(raw.begin(), raw.end(), nullptr) || !Ask(s, &call, quiet, raw.data(), nargs, &real)) return nullptr;
+  if (std::count(raw.begin(), raw.end(), nullptr) || !Ask(sem, s, &call, quiet, raw.data(), nargs, &real))
+    return nullptr;
   const bool plain = tensor::Classify(real.get()) == tensor::Class::kTorch;
   tensor::Meta m;
   PyObject** const own = plain ? _PyObject_GetDictPtr(real.get()) : nullptr;
@@ -611,7 +541,7 @@ PyObject* CaptureSemantics::CallLru(PyObject* callable, PyObject** args, Py_ssiz
   if (values) {
     for (Py_ssize_t i = 0; i < total; ++i)  // a value is guarded where it came in
       if (!IsValue(args[i]) && !s_.Pin(args[i])) return nullptr;
-    return CallCached(s_, callable, args, nargs, kwnames);
+    return CallCached(*this, s_, callable, args, nargs, kwnames);
   }
   Ref inner(PyObject_GetAttrString(callable, "__wrapped__"));
   if (!inner) return nullptr;

@@ -73,7 +73,8 @@ class CachedInputs {
     std::vector<Ref> Arguments(std::span<const int64_t> symbols) const;
   };
   // The phases of Capture. `real` is what the cache has for the numbers of now, or is to have; it is taken.
-  bool Ask(Session& s, Call* call, bool quiet, PyObject* const* args, Py_ssize_t nargs, Ref* real) const;
+  bool Ask(CaptureSemantics& sem, Session& s, Call* call, bool quiet, PyObject* const* args, Py_ssize_t nargs,
+           Ref* real) const;
   bool TakeWaiting(Session& s, const Call& next);
   PyObject* TakeTensor(Session& s, Call call, PyObject* real, PyObject* shown);
   const guard::Source* Place(Session& s);  // where the next input is looked for: nothing is there

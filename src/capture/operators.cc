@@ -157,6 +157,8 @@ int CaptureSemantics::Is(PyObject* a, PyObject* b) {
         if (t.id == AsTensor(o)->id && t.input >= 0) *s = s_.input_sources()[t.input];
     } else if (functions || s_.IsOutside(o)) {
       *s = s_.SourceOf(o);
+    } else if (PySlice_Check(o)) {  // one whose bounds change
+      *s = s_.WhereFound(o);
     }
   }
   if (p && q) {

@@ -342,9 +342,9 @@ size_t RememberBreak(Compiled& compiled, const diag::Break& reason) {
   return compiled.breaks.size() - 1;
 }
 
-bool Compiled::AwaitsImports() const {
+bool Compiled::Awaits() const {
   constexpr int kMost = 8;
-  return imports && !import_fails && after_imports < kMost;
+  return (first_calls || (imports && !import_fails)) && after_imports < kMost;
 }
 
 // Of a first import, which is not there when the instruction is run again. (A lazy one of a library's is looked at

@@ -389,6 +389,40 @@ static bool IsOneOfEquals(PyObject* o) {
   return PyFloat_CheckExact(o) || PyComplex_CheckExact(o);
 }
 
+// Are the bounds of a slice ints and None?
+static bool HasPlainBounds(PyObject* o) {
+  auto* s = reinterpret_cast<PySliceObject*>(o);
+  const auto plain = [](PyObject* p) { return p == Py_None || PyLong_CheckExact(p); };
+  return plain(s->start) && plain(s->stop) && plain(s->step);
+}
+
+// A slice by value, bound by bound: those that change are symbols. Null without an error: none is.
+static PyObject* SliceSeen(Session& s, std::unordered_map<PyObject*, const Source*>& found, PyObject* o,
+                           const Source* source, bool used) {
+  if (const Source* known = s.WhereFound(o)) {
+    if (known != source) return s.Break(BreakId::kUnknownOrigin, "a slice in two places whose bounds change");
+    for (const auto& [shown, at] : found)
+      if (at == source && shown != o && PySlice_Check(shown)) return Py_NewRef(shown);
+  }
+  static PyObject* const names[] = {Interned("start"), Interned("stop"), Interned("step")};
+  auto* slice = reinterpret_cast<PySliceObject*>(o);
+  PyObject* const bounds[] = {slice->start, slice->stop, slice->step};
+  Ref seen[3];
+  s.guards().TypeIs(source, &PySlice_Type);
+  for (int i = 0; i < 3; ++i) {
+    seen[i] = Ref(s.FromOutside(bounds[i], s.guards().Child(SourceKind::kMember, source, 0, names[i]), used));
+    if (!seen[i]) return nullptr;
+  }
+  if (std::equal(seen, seen + 3, bounds, [](const Ref& a, PyObject* b) { return a.get() == b; })) return nullptr;
+  Ref shown(PySlice_New(seen[0].get(), seen[1].get(), seen[2].get()));
+  if (!shown) return nullptr;
+  for (PyObject* one : {o, shown.get()}) {  // where it goes out it is that object
+    found[one] = source;
+    s.Keep(Py_NewRef(one));
+  }
+  return s.MarkFresh(shown.release());
+}
+
 PyObject* Session::FromOutside(PyObject* o, const Source* s, bool used) {
   if (later && !ReadLater(o, s)) return nullptr;
   if (IsPrimitive(o) || IsTupleOfPrimitives(o)) {
@@ -463,6 +497,9 @@ PyObject* Session::FromOutside(PyObject* o, const Source* s, bool used) {
   }
   // It is read by C code without another question.
   if (PySlice_Check(o) && !IsValue(o)) return Break(BreakId::kUnknownOrigin, "a slice whose bounds are no numbers");
+  const bool apart = PySlice_Check(o) && s->kind != SourceKind::kConst && !later && HasPlainBounds(o);
+  if (apart)
+    if (PyObject* shown = SliceSeen(*this, found_, o, s, used); shown || broken_ || PyErr_Occurred()) return shown;
   Origin origin;
   if (!MadeAnew(o, s) && IsConstantKind(o)) {
     if (s->kind != SourceKind::kConst) guards_->Is(s, o);
@@ -472,7 +509,7 @@ PyObject* Session::FromOutside(PyObject* o, const Source* s, bool used) {
     guards_->TypeIs(s, Py_TYPE(o));
     origin.kind = Origin::kOutside;
     origin.source = s;
-    if (number || IsValue(o)) {
+    if (number || (IsValue(o) && !apart)) {
       guard::Row row{guard::Kind::kEqual, s};
       row.object = o;
       row.here = true;

@@ -157,12 +157,13 @@ bool NoHook() {
   return why;
 }
 
-// What was captured around the first import of a module says nothing of the calls that follow. some: there was one.
+// What was captured around the first import of a module, or before a cache knew a call, says nothing of the calls that
+// follow. some: modules were imported.
 [[gnu::cold]] void AfterImports(Compiled& compiled, bool some) {
-  const bool again = compiled.AwaitsImports();
-  compiled.imports = false;
+  const bool again = compiled.Awaits();
+  compiled.import_fails |= compiled.imports && !some;
+  compiled.imports = compiled.first_calls = false;
   ++compiled.after_imports;
-  compiled.import_fails |= !some;
   if (!again || !(some || compiled.fullgraph)) return;
   DropSegments(compiled);
   if (!compiled.fullgraph) return;  // else the breaks of this call are told of
@@ -187,7 +188,7 @@ bool NoHook() {
     result = PyObject_Vectorcall(fn, args, nargsf, kwnames);
   }
   kept->timing->RanInFrames(*kept, Now() - start);
-  if (kept->imports) AfterImports(*kept, PyDict_GET_SIZE(PyImport_GetModuleDict()) > modules);
+  if (kept->imports || kept->first_calls) AfterImports(*kept, PyDict_GET_SIZE(PyImport_GetModuleDict()) > modules);
   return retry.Finish(result);
 }
 

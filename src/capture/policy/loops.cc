@@ -124,7 +124,8 @@ bool LoopWatch::NewWeights(Loop& loop) const {
 }
 
 bool LoopWatch::Back(FjFrame* frame, int index, long instructions) {
-  if (compiled_.fullgraph || (frame == s_.root() && Counting::now && index == Counting::now->loop)) return true;
+  if (compiled_.fullgraph || s_.options().whole) return true;
+  if (frame == s_.root() && Counting::now && index == Counting::now->loop) return true;
   PyCodeObject* code = fj_code(frame);
   auto [it, first] = loops_.try_emplace(reinterpret_cast<uint64_t>(code) * 31 + index);
   Loop& loop = it->second;

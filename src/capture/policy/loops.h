@@ -34,6 +34,7 @@ class LoopWatch {
   // The loop that was found to repeat, to be cut from now on. No code: none.
   CodeIn code() const { return {reinterpret_cast<PyCodeObject*>(code_.get()), globals_}; }
   int at() const { return at_; }
+  Compiled& compiled() const { return compiled_; }
 
  private:
   struct Loop {

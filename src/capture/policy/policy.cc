@@ -70,7 +70,7 @@ class Policy : public frame::FramePolicy {
       ForgetProgress(frame);
       return true;
     }
-    if (active->fullgraph && active->AwaitsImports()) return false;  // this call imports, the next one is compiled
+    if (active->fullgraph && active->Awaits()) return false;  // this call imports, the next one is compiled
     CodeState& c = StateOf(*active, CodeOf(frame));
     const bool root = active->root_code.get() == reinterpret_cast<PyObject*>(fj_code(frame));
     const bool plain = c.skip || IsBarren(c, frame);
@@ -196,7 +196,7 @@ class Policy : public frame::FramePolicy {
     ProgressOf(frame).ran = true;
     if (PyErr_Occurred()) return frame::Action::kRaise;
     if (compiled->fullgraph && !compiled->breaks.empty() && (!seg || !seg->exit.returns))
-      return compiled->AwaitsImports() ? InPython(*compiled) : NotFull(*compiled);
+      return compiled->Awaits() ? InPython(*compiled) : NotFull(*compiled);
     if (!seg) {
       if (&place == state.entry) ++state.trivial;
       place.revised += place.revised > 0;
