@@ -13,8 +13,10 @@
 
 #include "bytecode/code.h"
 #include "diag/diag.h"
+#include "frame/hook.h"
 #include "frame/room.h"
 #include "frame/self_test.h"
+#include "tensor/peer.h"
 
 namespace framejit::frame {
 namespace {
@@ -220,7 +222,7 @@ class Drive {
 
 PyObject* Idle(PyThreadState* ts, FjFrame* frame, int throwflag) {
   if (scopes == 0 && ++idle_frames > kIdleFramesBeforeRemoval) fj_uninstall_hook();
-  return fj_continue(ts, frame, throwflag);
+  return fj_pass_on(ts, frame, throwflag);
 }
 
 PyObject* Driven(PyThreadState* ts, FjFrame* frame, Semantics* semantics, int throwflag) {
@@ -275,8 +277,8 @@ const char* HookUnavailable() {
   return "free-threaded builds of Python are not supported";
 #endif
   if (PyInterpreterState_Get() != PyInterpreterState_Main()) return "sub-interpreters are not supported";
-  if (fj_hook_state() == FJ_HOOK_FOREIGN)
-    return "another tool (torch.compile, a debugger, ...) has installed a frame hook";
+  if (fj_hook_state() == FJ_HOOK_FOREIGN && !tensor::IsPeers(fj_hook_function()))
+    return "another tool (a debugger, ...) has installed a frame hook";
   static const char* const failed = SelfTest();
   return failed;
 }
@@ -288,7 +290,14 @@ bool HasRoom(PyThreadState* ts) {
 void KeepHook() {
   ++scopes;
   idle_frames = 0;
-  if (fj_hook_state() == FJ_HOOK_FREE) fj_install_hook(Evaluate);
+  TakeHook();
+}
+
+unsigned long TakeHook() {
+  static unsigned long taken = 0;
+  if (fj_hook_state() == FJ_HOOK_OURS) return taken;
+  fj_install_hook(Evaluate);
+  return ++taken;
 }
 
 void LetGoOfHook() {

@@ -22,6 +22,7 @@
 #include "capture/special_calls.h"
 #include "capture/wrappers/overrides.h"
 #include "diag/diag.h"
+#include "frame/hook.h"
 #include "tensor/contractions.h"
 
 namespace framejit::capture {
@@ -96,13 +97,13 @@ class Policy : public frame::FramePolicy {
 
   PyObject* Continue(PyThreadState* ts, FjFrame* frame, int throwflag) override {
     std::optional<SuspendScope> off;  // of what is disabled nothing is captured, nor of what it calls
-    if (!active) return fj_continue(ts, frame, throwflag);
+    if (!active) return fj_pass_on(ts, frame, throwflag);
     PyObject* function = fj_function(frame);
     const bool disabled = IsDisabled(function);
     if (disabled || (fj_is_generator(frame) && RunsDisabled(fj_code(frame)))) off.emplace();
     PyObject* behind = disabled ? BehindDisabled(function) : nullptr;
     if (behind && PyFunction_Check(behind)) NoteGenerator(reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(behind)));
-    return fj_continue(ts, frame, throwflag);
+    return fj_pass_on(ts, frame, throwflag);
   }
 
   frame::Semantics* Override(FjFrame*) override { return override_semantics; }
