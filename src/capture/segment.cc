@@ -370,7 +370,7 @@ static bool Holds(const Segment& segment, FjFrame* frame) {
 // Was a class registered with an abstract one since the program asked for such a class? What the framework imports when
 // it is first asked what a call gives does that. Or has another thread changed what was read?
 static bool IsOutdated(const Segment& s, FjFrame* frame, unsigned long switches, unsigned long hook) {
-  if (fj_hook_state() != FJ_HOOK_OURS || frame::TakeHook() != hook) return true;  // it may have run callees as written
+  if (frame::TakeHook() != hook) return true;  // it may have run callees as written
   if (s.calls && s.registrations >= 0 && s.registrations != Session::Registrations()) return true;
   return fj_thread_switches() != switches && !Holds(s, frame);
 }

@@ -58,6 +58,10 @@ bool StackLow() {
   return reinterpret_cast<const char*>(__builtin_frame_address(0)) < floor;
 }
 
+bool IsPeers() {
+  return tensor::IsPeers(fj_hook_function());
+}
+
 class Link {
  public:
   Link(PyThreadState* ts, FjFrame* frame) : ts_(ts), frame_(frame), linked_(fj_link(ts, frame, &link_) == 0) {}
@@ -277,7 +281,7 @@ const char* HookUnavailable() {
   return "free-threaded builds of Python are not supported";
 #endif
   if (PyInterpreterState_Get() != PyInterpreterState_Main()) return "sub-interpreters are not supported";
-  if (fj_hook_state() == FJ_HOOK_FOREIGN && !tensor::IsPeers(fj_hook_function()))
+  if (fj_hook_state() == FJ_HOOK_FOREIGN && !IsPeers())
     return "another tool (a debugger, ...) has installed a frame hook";
   static const char* const failed = SelfTest();
   return failed;
@@ -295,7 +299,8 @@ void KeepHook() {
 
 unsigned long TakeHook() {
   static unsigned long taken = 0;
-  if (fj_hook_state() == FJ_HOOK_OURS) return taken;
+  const int state = fj_hook_state();
+  if (state == FJ_HOOK_OURS || (state == FJ_HOOK_FOREIGN && !IsPeers())) return taken;
   fj_install_hook(Evaluate);
   return ++taken;
 }

@@ -13,8 +13,8 @@ PyObject* fj_pass_on(PyThreadState*, FjFrame*, int throwflag);
 }
 
 namespace framejit::frame {
-// Puts our hook above torch.compile's. How often ours was installed: where that is another number later, or the hook is
-// not ours, frames may have gone by it.
+// Puts our hook above torch.compile's, if it is not there. How often that was done: where it is another number later,
+// frames may have gone by ours.
 unsigned long TakeHook();
 }  // namespace framejit::frame
 #endif

@@ -115,10 +115,12 @@ int fj_profiled(PyThreadState* ts) {
 #endif
 
 static FjEvaluator evaluator;
-static _PyFrameEvalFunction below;  // What was installed when ours was.
-static _Thread_local FjFrame* passed;
+static _PyFrameEvalFunction below;     // What was installed when ours was.
+static _Thread_local FjFrame* passed;  // the frame that it was given
 
 static PyObject* hook(PyThreadState* ts, _PyInterpreterFrame* f, int throwflag) {
+  // The one below was installed above ours before, and hands back what it does not want.
+  if (below && passed == (FjFrame*)f) return fj_continue(ts, passed, throwflag);
   return evaluator(ts, (FjFrame*)f, throwflag);
 }
 
@@ -132,8 +134,7 @@ void* fj_hook_function(void) {
 }
 
 PyObject* fj_pass_on(PyThreadState* ts, FjFrame* frame, int throwflag) {
-  // The one below may have found ours when it was installed, and hands to it what it does not want.
-  if (!below || passed == frame || fj_hook_state() != FJ_HOOK_OURS) return fj_continue(ts, frame, throwflag);
+  if (!below || fj_hook_state() != FJ_HOOK_OURS) return fj_continue(ts, frame, throwflag);
   FjFrame* before = passed;
   passed = frame;
   PyObject* result = below(ts, (_PyInterpreterFrame*)frame, throwflag);
