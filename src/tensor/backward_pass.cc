@@ -156,8 +156,9 @@ int SegmentHook::LookAtWatched(CallState* s, const std::vector<bool>& tangents) 
     if (!c && !(c = For(tangents))) return -1;
     if (!c->read[i]) continue;
     static PyObject* const text = ResolveCallee("framejit._gradients.modified");
-    Ref told(text ? PyObject_CallFunction(text, "sOOOO", kModified, tensor, output ? Py_True : Py_False, now.get(), then)
-                  : nullptr);
+    Ref told(text
+                 ? PyObject_CallFunction(text, "sOOOO", kModified, tensor, output ? Py_True : Py_False, now.get(), then)
+                 : nullptr);
     if (told) PyErr_SetObject(PyExc_RuntimeError, told.get());
     return -1;
   }
