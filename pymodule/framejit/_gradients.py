@@ -149,6 +149,19 @@ class _WithGradient:
         return self.hook(tensor)
 
 
+def modified(text, tensor, is_result, now, then):
+    """What torch says of a tensor that was written before its backward pass; of the size and the node of a result nothing is known here."""
+    import torch
+
+    what = tensor.type() if is_result else f"{tensor.type()} {list(tensor.shape)}"
+    made = "the function compiled by framejit" if is_result else tensor.grad_fn and tensor.grad_fn.name()
+    of = f", which is output {'' if is_result else f'{tensor.output_nr} '}of {made}," if made else ""
+    hint = "enable anomaly detection to find the operation that failed to compute its gradient, with torch.autograd.set_detect_anomaly(True)."
+    if torch.is_anomaly_enabled():
+        hint = "the backtrace further above shows the operation that failed to compute its gradient. The variable in question was changed in there or anywhere later. Good luck!"
+    return f"{text}: [{what}]{of} is at version {now}; expected version {then} instead. Hint: {hint}"
+
+
 def _version_of(grad):
     return None if grad is None else grad._version
 

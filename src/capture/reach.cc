@@ -22,7 +22,7 @@ Reach ReachFrom(Session& s, const std::vector<PyObject*>& roots) {
       continue;
     const Origin* origin = s.Find(o);
     const bool container = PyList_Check(o) || PyDict_Check(o) || PyAnySet_Check(o);
-    if (origin && origin->kind == Origin::kOutside) {
+    if (origin && (origin->kind == Origin::kOutside || origin->real)) {  // or what stands for one that was changed
       all.outside |= container && !PyFrozenSet_CheckExact(o);
       continue;
     }

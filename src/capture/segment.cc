@@ -26,6 +26,7 @@
 #include "capture/wrappers/tape.h"
 #include "diag/diag.h"
 #include "diag/no_kernel.h"
+#include "frame/hook.h"
 #include "graph/hints.h"
 #include "tensor/contractions.h"
 #include "tensor/no_collection.h"
@@ -372,7 +373,8 @@ static bool Holds(const Segment& segment, FjFrame* frame) {
 
 // Was a class registered with an abstract one since the program asked for such a class? What the framework imports when
 // it is first asked what a call gives does that. Or has another thread changed what was read?
-static bool IsOutdated(const Segment& s, FjFrame* frame, unsigned long switches) {
+static bool IsOutdated(const Segment& s, FjFrame* frame, unsigned long switches, unsigned long hook) {
+  if (frame::TakeHook() != hook) return true;  // it may have run callees as written
   if (s.calls && s.registrations >= 0 && s.registrations != Session::Registrations()) return true;
   return fj_thread_switches() != switches && !Holds(s, frame);
 }
@@ -477,7 +479,7 @@ Segment* CaptureAt(Compiled& compiled, CodeState& code, Place& place, FjFrame* f
   std::shared_ptr<guard::GuardSet> cause;
   compiled.guesses->taken.clear();
   for (int attempt = 0; attempt < 40; ++attempt) {
-    const unsigned long switches = fj_thread_switches();
+    const unsigned long switches = fj_thread_switches(), hook = frame::TakeHook();
     c = CaptureOnce(compiled, place, frame, stop_after, broke_at, left);
     if (!c.left.empty()) left = c.left;
     if (PyErr_Occurred()) PyErr_Clear();
@@ -513,7 +515,7 @@ Segment* CaptureAt(Compiled& compiled, CodeState& code, Place& place, FjFrame* f
         continue;
       }
     }
-    if (c.segment && attempt < 8 && IsOutdated(*c.segment, frame, switches)) {
+    if (c.segment && attempt < 8 && IsOutdated(*c.segment, frame, switches, hook)) {
       compiled.TakeBack(c.segment->op_count);
       continue;
     }

@@ -13,8 +13,10 @@
 
 #include "bytecode/code.h"
 #include "diag/diag.h"
+#include "frame/hook.h"
 #include "frame/room.h"
 #include "frame/self_test.h"
+#include "tensor/peer.h"
 
 namespace framejit::frame {
 namespace {
@@ -54,6 +56,10 @@ bool StackLow() {
     return static_cast<const char*>(bottom) + (bottom ? std::max<size_t>(size / 8, 192 << 10) : 0);
   }();
   return reinterpret_cast<const char*>(__builtin_frame_address(0)) < floor;
+}
+
+bool IsPeers() {
+  return tensor::IsPeers(fj_hook_function());
 }
 
 class Link {
@@ -220,7 +226,7 @@ class Drive {
 
 PyObject* Idle(PyThreadState* ts, FjFrame* frame, int throwflag) {
   if (scopes == 0 && ++idle_frames > kIdleFramesBeforeRemoval) fj_uninstall_hook();
-  return fj_continue(ts, frame, throwflag);
+  return fj_pass_on(ts, frame, throwflag);
 }
 
 PyObject* Driven(PyThreadState* ts, FjFrame* frame, Semantics* semantics, int throwflag) {
@@ -275,8 +281,8 @@ const char* HookUnavailable() {
   return "free-threaded builds of Python are not supported";
 #endif
   if (PyInterpreterState_Get() != PyInterpreterState_Main()) return "sub-interpreters are not supported";
-  if (fj_hook_state() == FJ_HOOK_FOREIGN)
-    return "another tool (torch.compile, a debugger, ...) has installed a frame hook";
+  if (fj_hook_state() == FJ_HOOK_FOREIGN && !IsPeers())
+    return "another tool (a debugger, ...) has installed a frame hook";
   static const char* const failed = SelfTest();
   return failed;
 }
@@ -288,7 +294,15 @@ bool HasRoom(PyThreadState* ts) {
 void KeepHook() {
   ++scopes;
   idle_frames = 0;
-  if (fj_hook_state() == FJ_HOOK_FREE) fj_install_hook(Evaluate);
+  TakeHook();
+}
+
+unsigned long TakeHook() {
+  static unsigned long taken = 0;
+  const int state = fj_hook_state();
+  if (state == FJ_HOOK_OURS || (state == FJ_HOOK_FOREIGN && !IsPeers())) return taken;
+  fj_install_hook(Evaluate);
+  return ++taken;
 }
 
 void LetGoOfHook() {

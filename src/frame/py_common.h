@@ -2,7 +2,7 @@
 // file per version after CPython's internal headers; nothing else includes it.
 #include <string.h>
 
-#include "frame/frame.h"
+#include "frame/hook.h"
 
 #define FR(f) ((_PyInterpreterFrame*)(f))
 
@@ -115,8 +115,12 @@ int fj_profiled(PyThreadState* ts) {
 #endif
 
 static FjEvaluator evaluator;
+static _PyFrameEvalFunction below;     // What was installed when ours was.
+static _Thread_local FjFrame* passed;  // the frame that it was given
 
 static PyObject* hook(PyThreadState* ts, _PyInterpreterFrame* f, int throwflag) {
+  // The one below was installed above ours before, and hands back what it does not want.
+  if (below && passed == (FjFrame*)f) return fj_continue(ts, passed, throwflag);
   return evaluator(ts, (FjFrame*)f, throwflag);
 }
 
@@ -125,12 +129,29 @@ int fj_hook_state(void) {
   return now == hook ? FJ_HOOK_OURS : now == _PyEval_EvalFrameDefault ? FJ_HOOK_FREE : FJ_HOOK_FOREIGN;
 }
 
+void* fj_hook_function(void) {
+  return (void*)_PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get());
+}
+
+PyObject* fj_pass_on(PyThreadState* ts, FjFrame* frame, int throwflag) {
+  if (!below || fj_hook_state() != FJ_HOOK_OURS) return fj_continue(ts, frame, throwflag);
+  FjFrame* before = passed;
+  passed = frame;
+  PyObject* result = below(ts, (_PyInterpreterFrame*)frame, throwflag);
+  passed = before;
+  return result;
+}
+
 void fj_install_hook(FjEvaluator e) {
   evaluator = e;
+  const int state = fj_hook_state();
+  if (state != FJ_HOOK_OURS) below = state == FJ_HOOK_FREE ? NULL : (_PyFrameEvalFunction)fj_hook_function();
   _PyInterpreterState_SetEvalFrameFunc(PyInterpreterState_Get(), hook);
 }
 
 void fj_uninstall_hook(void) {
-  if (fj_hook_state() == FJ_HOOK_OURS)
-    _PyInterpreterState_SetEvalFrameFunc(PyInterpreterState_Get(), _PyEval_EvalFrameDefault);
+  if (fj_hook_state() != FJ_HOOK_OURS) return;
+  // The one below installs itself when it next wants frames, and may have been taken out since.
+  below = NULL;
+  _PyInterpreterState_SetEvalFrameFunc(PyInterpreterState_Get(), _PyEval_EvalFrameDefault);
 }

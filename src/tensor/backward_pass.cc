@@ -155,7 +155,11 @@ int SegmentHook::LookAtWatched(CallState* s, const std::vector<bool>& tangents) 
     written |= output;
     if (!c && !(c = For(tangents))) return -1;
     if (!c->read[i]) continue;
-    PyErr_SetString(PyExc_RuntimeError, kModified);
+    static PyObject* const text = ResolveCallee("framejit._gradients.modified");
+    Ref told(text
+                 ? PyObject_CallFunction(text, "sOOOO", kModified, tensor, output ? Py_True : Py_False, now.get(), then)
+                 : nullptr);
+    if (told) PyErr_SetObject(PyExc_RuntimeError, told.get());
     return -1;
   }
   return written;

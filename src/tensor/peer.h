@@ -16,4 +16,6 @@ class PeerAside {
   Ref callback_;  // What the peer does with them otherwise.
 };
 
+bool IsPeers(void* function);  // Is it of torch's library, where torch.compile's frame hook is?
+
 }  // namespace framejit::tensor

@@ -1,6 +1,7 @@
 """One process that uses torch.compile and framejit, in any order: the results are eager's, and neither makes the other start over."""
 
 import random
+import threading
 
 import framejit
 import pytest
@@ -140,3 +141,82 @@ def test_the_peer_behind_a_break_is_no_program_of_ours():
     assert framejit.cache_info(compiled)["captures"] < 40  # it was hundreds
     after = framejit.compile(lambda x: x * 2)
     assert torch.equal(after(x), x * 2) and framejit.cache_info(after)["captures"] == 1
+
+
+def failing_backend(graph, inputs):
+    raise RuntimeError("the backend failed")
+
+
+def interrupted_backend(graph, inputs):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("peer_first", [True, False])
+@pytest.mark.parametrize("backend", [failing_backend, interrupted_backend])
+def test_the_peer_fails_and_both_go_on(backend, peer_first, capfd):
+    """After such an error torch.compile's hook stays installed for good. (In a fresh thread, so that no earlier test's error counts.)"""
+
+    class Inner(torch.nn.Module):
+        def forward(self, x):
+            return torch.tanh(x) * 2
+
+    inner, graphs = Inner(), []
+
+    def counting(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    def f(x):
+        y = inner(x) + 1
+        print(end="", flush=y.sum().item() > 100)  # a break: what follows is captured in its own frames, too
+        return inner(y)
+
+    x = torch.randn(3)
+    if not peer_first:
+        before = framejit.compile(lambda x: x * 3)
+        assert close(before(x), x * 3)
+    for n in range(3):
+        broken = torch.compile(lambda x: x.sin() + 1, backend=backend)
+        with pytest.raises((RuntimeError, KeyboardInterrupt)):
+            broken(x)
+        ours, peers = framejit.compile(f), torch.compile(lambda x: x.cos() + n, backend=counting)
+        for _ in range(3):
+            assert close(ours(x), f(x)) and close(peers(x), x.cos() + n)
+        info = framejit.cache_info(ours)
+        assert info["segments"] >= 2 and info["captures"] < 10 and info["outcomes"]["run"]["graph"] >= 4
+        assert len(graphs) == min(n, 1) + 1  # the third of these numbers is a symbol to it
+        framejit.reset()
+    assert "run as written" not in capfd.readouterr().err
+
+
+def test_a_thread_of_the_peers_beside_ours():
+    """Each takes its hook out while the other is at work."""
+    ours_done, wrong = threading.Event(), []
+
+    def peers():
+        n = 0
+        while not ours_done.is_set():
+            n += 1
+            f = torch.compile(lambda x: x.cos() + 1, backend="eager", dynamic=False)
+            wrong.extend([] if close(f(torch.ones(n % 7 + 1)), torch.ones(n % 7 + 1).cos() + 1) else [n])
+
+    thread = threading.Thread(target=peers)
+    thread.start()
+    try:
+        calls = []
+        for k in range(60):
+
+            def helper(x, k=k):
+                calls.append(k)
+                return x * k
+
+            def f(x):
+                return helper(x.sin()) + 1
+
+            compiled = framejit.compile(f)
+            x = torch.randn(k % 5 + 1)
+            assert close(compiled(x), x.sin() * k + 1) and close(compiled(x), x.sin() * k + 1)
+        assert calls == [k for k in range(60) for _ in range(2)] and not wrong
+    finally:
+        ours_done.set()
+        thread.join()

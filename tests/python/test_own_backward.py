@@ -331,6 +331,36 @@ def test_what_was_written_before_it_ends_the_graph():
         torch.testing.assert_close(x.grad, 2 * torch.cos(2 * table()))
 
 
+def test_a_changed_list_in_its_context_is_the_programs():
+    shared = []
+
+    class Changes(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.shared, ctx.pair = shared, (shared, 1)
+            shared.append(len(shared))
+            return x * len(shared)
+
+        @staticmethod
+        def backward(ctx, grad):
+            ctx.shared.append(-1)
+            ctx.pair[0].append(-2)
+            return grad * len(ctx.shared)
+
+    seen = []
+    for g in ((f := lambda x: Changes.apply(x).sum()), framejit.compile(f)):
+        shared.clear()
+        seen.append([])
+        for _ in range(3):
+            x = table().requires_grad_()
+            y = g(x)
+            y.backward(retain_graph=True)
+            y.backward()
+            seen[-1].append((list(shared), x.grad.tolist()))
+    assert seen[0] == seen[1]
+    assert framejit.cache_info(g)["captures"] > 0
+
+
 def some_none(ctx, grad):
     """None for x where the gradient is large."""
     (x, y), total = ctx.saved_tensors, grad.sum().item()

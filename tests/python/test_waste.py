@@ -175,6 +175,36 @@ def test_versions_of_dead_objects_are_dropped(fresh, capfd):
     assert "FJ0020" in capfd.readouterr().err
 
 
+def test_programs_that_change_in_every_third_call(fresh):
+    """Versions that come to no more than three calls are captured ever more rarely, and again where they last."""
+    hooks, w = [], torch.randn(3, 3)
+
+    def f(x):
+        for hook in hooks:
+            x = hook(x)
+        return (x @ w).tanh()
+
+    compiled = fresh.compile(f, backend="interpreter", options={"leave": True})  # of which nothing is measured
+    for i in range(120):
+        if i % 3 == 0:
+            hooks.append(lambda x, i=i: x + i)
+        x = torch.randn(3, 3)
+        torch.testing.assert_close(compiled(x), f(x))
+    info = compiled.cache_info()
+    assert 9 <= info["captures"] <= 16 and not info["breaks"]
+
+
+@pytest.mark.parametrize("calls", [1, 2, 8])
+def test_versions_that_come_again_are_all_found(fresh, calls):
+    compiled = fresh.compile(lambda x, name: torch.tanh(x) * len(name), backend="interpreter", options={"leave": True})
+    x = torch.randn(3)
+    for _ in range(40 // calls):
+        for n in range(12):
+            for _ in range(calls):
+                torch.testing.assert_close(compiled(x, "a" * n), torch.tanh(x) * n)
+    assert compiled.cache_info()["segments"] == 12
+
+
 def test_versions_that_ran_are_no_waste(fresh):
     holder = Holder()
 

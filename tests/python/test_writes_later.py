@@ -214,3 +214,21 @@ def test_results_of_calls_may_be_written(fresh, operation):
         (y.sum() + z.square().sum()).backward()
         grads.append((y.detach(), a.grad, b.grad))
     torch.testing.assert_close(*grads)
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_a_refusal_says_which_input(fj, made):
+    def f(x, w):
+        return (x * w).sin() * w
+
+    texts = []
+    for g in (f, fj.compile(f)):
+        x, w = torch.ones(2, 3), torch.ones(2, 3, requires_grad=True)
+        other = w.exp() if made else w
+        y = g(x, other)
+        with torch.no_grad():
+            other.mul_(2).add_(1)
+        with pytest.raises(RuntimeError) as e:
+            y.sum().backward()
+        texts.append(str(e.value))
+    assert texts[0] == texts[1]

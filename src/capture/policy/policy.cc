@@ -22,6 +22,7 @@
 #include "capture/special_calls.h"
 #include "capture/wrappers/overrides.h"
 #include "diag/diag.h"
+#include "frame/hook.h"
 #include "tensor/contractions.h"
 
 namespace framejit::capture {
@@ -55,6 +56,8 @@ constexpr double kLoopSeconds = 0.3, kLoopShare = 0.25;
 constexpr double kPlainShare = 0.03;  // Likewise, of code without tensors for values that are new in each call.
 constexpr int kPlainOnce = 4;         // versions that ran once at most, or died early; fewer values may come again
 constexpr int64_t kFewRuns = 4;       // by one call, with an object of its own: they save less than a capture costs
+constexpr int kSpread = 3;            // versions with so few runs that one place may have where ...
+constexpr unsigned kUnserved = 8;     // ... so many calls found none at the beginning of the function
 
 std::string Where(PyCodeObject* code) {
   return std::string(PyUnicode_AsUTF8(code->co_qualname)) + " (" + PyUnicode_AsUTF8(code->co_filename) + ":" +
@@ -96,13 +99,13 @@ class Policy : public frame::FramePolicy {
 
   PyObject* Continue(PyThreadState* ts, FjFrame* frame, int throwflag) override {
     std::optional<SuspendScope> off;  // of what is disabled nothing is captured, nor of what it calls
-    if (!active) return fj_continue(ts, frame, throwflag);
+    if (!active) return fj_pass_on(ts, frame, throwflag);
     PyObject* function = fj_function(frame);
     const bool disabled = IsDisabled(function);
     if (disabled || (fj_is_generator(frame) && RunsDisabled(fj_code(frame)))) off.emplace();
     PyObject* behind = disabled ? BehindDisabled(function) : nullptr;
     if (behind && PyFunction_Check(behind)) NoteGenerator(reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(behind)));
-    return fj_continue(ts, frame, throwflag);
+    return fj_pass_on(ts, frame, throwflag);
   }
 
   frame::Semantics* Override(FjFrame*) override { return override_semantics; }
@@ -173,7 +176,7 @@ class Policy : public frame::FramePolicy {
         !tensor::NothingByTheClock())
       return frame::Action::kHandOver;
     if (const Segment* last = LastOf(place)) {
-      if (may_leave && Scattered(state, place))
+      if (may_leave && Scattered(*compiled, state, place))
         return &place == state.entry ? InPython(*compiled) : StepOver(frame, place);
       const Sizes differ = last->guards->DynamicCandidates(fj_localsplus(frame));
       if (!compiled->fullgraph && Emptied(differ)) return AsWritten(*compiled, frame, kEmpty, result);
@@ -217,11 +220,23 @@ class Policy : public frame::FramePolicy {
     return frame::Action::kHandOver;
   }
 
-  // Were versions made for numbers and texts that came once, and too many for what they are worth?
-  static bool Scattered(const CodeState& state, const Place& place) {
+  // Were versions made for numbers and texts that came once, and too many for what they are worth? Or does the program
+  // change in every few calls (a hook is registered)? It may come to an end with that, so captures are made again after
+  // twice as many calls without a version.
+  static bool Scattered(const Compiled& compiled, const CodeState& state, const Place& place) {
     const auto once = [](const auto& s) { return s->calls == 0 && s->tally.runs <= 1; };
-    return std::count_if(place.segments.begin(), place.segments.end(), once) + place.wasted > kPlainOnce &&
-           state.plain_seconds > kPlainShare * (Now() - state.first_seen);
+    const auto rare = [](const auto& s) { return s->tally.runs <= kFewRuns; };
+    const auto count = [&](auto which) {
+      return std::count_if(place.segments.begin(), place.segments.end(), which) + place.wasted;
+    };
+    if (count(rare) >= kSpread) {
+      unsigned calls = 0;
+      for (const auto& [code, known] : compiled.codes)
+        if (reinterpret_cast<PyObject*>(code.code) == compiled.root_code.get() && known && known->entry)
+          calls += known->entry->passed;
+      if (calls > kUnserved && calls & (calls - 1)) return true;
+    }
+    return count(once) > kPlainOnce && state.plain_seconds > kPlainShare * (Now() - state.first_seen);
   }
 
   static frame::Action SkipOn(Compiled& compiled, CodeState& state, FjFrame* frame, PyObject** result) {
