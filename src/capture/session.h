@@ -48,7 +48,7 @@ using guard::SourceKind;
 bool IsPrimitive(PyObject* o);  // compared and guarded by value: int, float, bool, str, bytes, None, ... (exact types)
 
 struct CaptureOptions {
-  int dynamic = -1;                                       // 1: every size a symbol; 0: none, marked ones neither
+  int dynamic = -1;                                    // 1: every size a symbol; 0: none, marked ones neither
   std::set<std::pair<std::string, int>> dynamic_dims;  // (source text of the tensor, dim) learned from misses
   std::set<std::string> dynamic_ints;                  // The source text of Python's ints and floats, likewise.
   bool given_ints =

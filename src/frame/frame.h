@@ -65,6 +65,7 @@ int fj_range_state(PyObject* iterator, long* next, long* step, long* left);
 // Serves signals, pending calls, GIL requests, scheduled gc. -1: exception set; 1: something only CPython's loop can
 // serve.
 int fj_poll(PyThreadState*);
+void fj_yield(PyThreadState*);           // Serves GIL requests alone.
 unsigned long fj_thread_switches(void);  // How often the interpreter's lock went from one thread to another.
 
 PyObject* fj_exchange_handled(PyThreadState*,

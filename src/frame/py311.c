@@ -99,9 +99,13 @@ int fj_finalizing(void) {
   return _Py_IsFinalizing();
 }
 
+void fj_yield(PyThreadState* ts) {
+  if (_Py_atomic_load_relaxed(&ts->interp->ceval.gil_drop_request)) PyEval_RestoreThread(PyEval_SaveThread());
+}
+
 int fj_poll(PyThreadState* ts) {
   if (PyErr_CheckSignals() < 0 || Py_MakePendingCalls() < 0) return -1;
-  if (_Py_atomic_load_relaxed(&ts->interp->ceval.gil_drop_request)) PyEval_RestoreThread(PyEval_SaveThread());
+  fj_yield(ts);
   return ts->async_exc != NULL;
 }
 

@@ -12,7 +12,7 @@ bool ReadyCompiledFunction();
 // module).
 PyObject* NewCompiledFunction(PyObject* function, PyObject* options, PyObject* identity);
 PyObject* WrappedOf(PyObject* function);  // The function that it was made of, borrowed.
-PyObject* BehindCompiled(PyObject* o);         // Likewise of any object: itself, if framejit.compile has not returned it.
+PyObject* BehindCompiled(PyObject* o);    // Likewise of any object: itself, if framejit.compile has not returned it.
 Compiled& CompiledOf(PyObject* function);
 
 }  // namespace framejit::capture

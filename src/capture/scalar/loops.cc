@@ -43,7 +43,7 @@ constexpr int64_t kWorkOfEntry = 32;  // into code
 constexpr int kVersions = 4;
 // After so many runs it must have gone round so often in each.
 constexpr int64_t kRuns = 64, kRounds = 3;
-constexpr int64_t kWorthIt = 16;    // rounds, where it usually ends after few
+constexpr int64_t kWorthIt = 16;  // rounds, where it usually ends after few
 // So many instructions run in Python while code is entered and left to it: where runs seldom reach the loop's end.
 constexpr int64_t kWorthEntry = 400;
 constexpr int64_t kMostOthers = 4;  // so often may kinds change until a loop ends
