@@ -147,6 +147,11 @@ class Policy : public frame::FramePolicy {
       if (auto action = Ran(frame, *seg, result)) return *action;
     }
     ++place.passed;
+    const bool may_leave = !compiled->fullgraph && diag::OptionOn("leave");
+    if (&place == state.entry && may_leave && place.passed >= kUntaken && AllPlain(state)) {
+      state.idle = kIdle;
+      return frame::Action::kHandOver;
+    }
     if (IsSkipping(frame)) return SkipOn(*compiled, state, frame, result);
     if (place.give_up && ++place.misses == Place::kUseless) DropSingle(place);
     if (const Segment* last = place.give_up ? LastOf(place) : nullptr) MissEvent(frame, *last, place.misses);
@@ -170,7 +175,6 @@ class Policy : public frame::FramePolicy {
       return SkipOn(*compiled, state, frame, result);
     }
     const bool looping = ProgressOf(frame).looped;
-    const bool may_leave = !compiled->fullgraph && diag::OptionOn("leave");
     if (!state.first_seen) state.first_seen = Now();
     if (looping && may_leave && state.loop_seconds > kLoopSeconds + kLoopShare * (Now() - state.first_seen) &&
         !tensor::NothingByTheClock())
@@ -514,15 +518,19 @@ class Policy : public frame::FramePolicy {
     SkipNext(frame, n);
   }
 
-  // Nothing was found to compile in all of the code, but for stretches of plain Python behind breaks.
-  static bool AllTrivial(const CodeState& state) {
+  // Nothing was found to compile in all of the code, but for stretches of plain Python.
+  static bool AllPlain(const CodeState& state) {
     auto plain = [](const std::unique_ptr<Segment>& s) { return s->calls == 0; };
     if (state.loops && state.loops->any()) return false;
-    return state.entry->segments.empty() && std::all_of(state.places.begin(), state.places.end(), [&](auto& at) {
-             return std::all_of(at.second.segments.begin(), at.second.segments.end(), plain);
-           });
+    return std::all_of(state.places.begin(), state.places.end(), [&](auto& at) {
+      return std::all_of(at.second.segments.begin(), at.second.segments.end(), plain);
+    });
   }
+  // Likewise, and these lie behind breaks.
+  static bool AllTrivial(const CodeState& state) { return state.entry->segments.empty() && AllPlain(state); }
 
+  // So many frames may begin with no such stretch that is for them.
+  static constexpr unsigned kUntaken = 256;
   // Such code is CPython's, but for a call now and then, at ever longer intervals, that looks again.
   static constexpr unsigned kIdle = 16;
   static bool Idle(CodeState& state) {
