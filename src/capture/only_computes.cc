@@ -58,12 +58,15 @@ std::string Effects(Session& s) {
   return HasCall(s, kOutside) ? "it asks data or state" : "";
 }
 
-// Is it a function of Python's own library (typing), or of NumPy's, and not what a decorator from there has made? What
-// those keep in caches is what they compute.
+// Is it a function that Python's own library (typing), or NumPy, keeps a cache of, and not what a decorator from there
+// has made? What those keep is what they compute. One that goes by its name as it is was put into a cache by somebody
+// else: `lru_cache(copy.deepcopy)`.
 bool IsPythons(PyObject* function) {
   if (!PyFunction_Check(function) || reinterpret_cast<PyFunctionObject*>(function)->func_closure) return false;
-  auto* code = reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function));
-  return PathIn(code, "torch").empty() && SkippedFile(code);
+  const auto* f = reinterpret_cast<PyFunctionObject*>(function);
+  auto* code = reinterpret_cast<PyCodeObject*>(f->func_code);
+  return PyDict_GetItemWithError(f->func_globals, f->func_name) != function && PathIn(code, "torch").empty() &&
+         SkippedFile(code);
 }
 
 }  // namespace

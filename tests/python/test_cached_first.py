@@ -111,6 +111,9 @@ EFFECTS = {
     "module.train": ("M = torch.nn.Dropout(0.5)", "def h(n): M.eval(); return n", "def f(x): a = M.training; return x * h(2), a, M.training", "M.training"),
     "a buffer": ("M = torch.nn.BatchNorm1d(2)", "def h(n): return M(torch.ones(n, 2)).sum().item()", "def f(x): a = M.running_mean * 1; return x * h(2), a, M.running_mean * 1", "M.running_mean"),
     "threads": ("torch.set_num_threads(1)", "def h(n): torch.set_num_threads(n); return n", "def f(x): a = torch.get_num_threads(); return x * h(2), a, torch.get_num_threads()", "torch.get_num_threads()"),
+    "a function of Python's that draws": ("class O:\n def __deepcopy__(self, memo): return torch.rand(2)\no = O()", "import copy; h = copy.deepcopy", "def f(x): r = torch.rand(2); return x * r, h(o)", "0"),
+    "a function of Python's behind a write": ("class O: pass\no = O(); o.t = torch.zeros(2)", "import copy; h = copy.deepcopy", "def f(x): o.t.add_(1); return h(o).t + x", "o.t"),
+    "a function of NumPy's that sets": ("", "h = np.seterr", "def f(x): a = np.log(np.zeros(1)); h('ignore'); return x, a, np.geterr()", "np.seterr(all='warn')"),
     "the recursion limit": (
         "LIMIT = sys.getrecursionlimit()",
         "def h(n): sys.setrecursionlimit(LIMIT + n); return n",
