@@ -28,6 +28,32 @@ class SuspendScope {
   void* active_;  // A shared_ptr<Compiled>, or null if none was active.
 };
 
+// While alive, a signal's handler does not run on this thread: it would be captured with the program, and what it raises
+// would end the capture instead of the program. It runs, and raises, once the frame goes on.
+class SignalsWait {
+ public:
+  SignalsWait() : held_(fj_hold_signals()) {}
+  ~SignalsWait() {
+    if (held_) fj_release_signals();
+  }
+  SignalsWait(const SignalsWait&) = delete;
+
+ private:
+  int held_;
+};
+// But what is called for the program itself may be interrupted.
+class SignalsServed {
+ public:
+  SignalsServed() : released_(fj_release_signals()) {}
+  ~SignalsServed() {
+    if (released_) fj_hold_signals();
+  }
+  SignalsServed(const SignalsServed&) = delete;
+
+ private:
+  int released_;
+};
+
 // Gives what a module calls by this name, and imports the module where nobody has. It is a new reference, or null with
 // an error.
 inline PyObject* FromModule(const char* module, const char* name) {

@@ -468,6 +468,7 @@ static std::vector<size_t> Remembered(Compiled& compiled, CodeState& code, FjFra
 
 Segment* CaptureAt(Compiled& compiled, CodeState& code, Place& place, FjFrame* frame) {
   const Meter::Pause pause;
+  const SignalsWait wait;
   double start = Now();
   ++compiled.captures;
   std::vector<diag::Break> reasons;  // the break, then what makes the segment end before it; one of a kind

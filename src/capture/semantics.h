@@ -11,7 +11,6 @@ class CaptureSemantics : public frame::Semantics {
  public:
   CaptureSemantics(Session& s, Compiled& compiled) : s_(s), loops_(s, compiled) {}
 
-  bool ServesSignals() override { return false; }
   PyObject* Call(PyObject* callable, PyObject* const* args, size_t nargsf, PyObject* kwnames) override;
   PyObject* CallEx(PyObject* callable, PyObject* args, PyObject* kwargs) override;
   PyObject* LoadAttr(PyObject* object, PyObject* name) override;

@@ -65,7 +65,10 @@ int fj_range_state(PyObject* iterator, long* next, long* step, long* left);
 // Serves signals, pending calls, GIL requests, scheduled gc. -1: exception set; 1: something only CPython's loop can
 // serve.
 int fj_poll(PyThreadState*);
-void fj_yield(PyThreadState*);           // Serves GIL requests alone.
+// Python's handlers of signals wait, whatever looks for them; and no longer. Done on the main thread, where that is
+// something new: 1.
+int fj_hold_signals(void);
+int fj_release_signals(void);
 unsigned long fj_thread_switches(void);  // How often the interpreter's lock went from one thread to another.
 
 PyObject* fj_exchange_handled(PyThreadState*,

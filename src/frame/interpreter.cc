@@ -84,10 +84,6 @@ Outcome Activation::Run(long max_steps, int* index, PyObject** out) {
     if (interrupts & FJ_TRACING) return hand_over();
     if (!i.polls || flow > Flow::kJump) continue;
     Store();
-    if (!sem.ServesSignals()) {
-      fj_yield(ts);
-      continue;
-    }
     int polled = fj_poll(ts);
     if (polled > 0) return hand_over();
     if (polled >= 0) continue;

@@ -99,13 +99,9 @@ int fj_finalizing(void) {
   return _Py_IsFinalizing();
 }
 
-void fj_yield(PyThreadState* ts) {
-  if (_Py_atomic_load_relaxed(&ts->interp->ceval.gil_drop_request)) PyEval_RestoreThread(PyEval_SaveThread());
-}
-
 int fj_poll(PyThreadState* ts) {
   if (PyErr_CheckSignals() < 0 || Py_MakePendingCalls() < 0) return -1;
-  fj_yield(ts);
+  if (_Py_atomic_load_relaxed(&ts->interp->ceval.gil_drop_request)) PyEval_RestoreThread(PyEval_SaveThread());
   return ts->async_exc != NULL;
 }
 

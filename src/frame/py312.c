@@ -105,13 +105,9 @@ int fj_finalizing(void) {
   return _Py_IsFinalizing();
 }
 
-void fj_yield(PyThreadState* ts) {
-  if (_Py_atomic_load_relaxed(&ts->interp->ceval.gil_drop_request)) PyEval_RestoreThread(PyEval_SaveThread());
-}
-
 int fj_poll(PyThreadState* ts) {
   if (PyErr_CheckSignals() < 0 || Py_MakePendingCalls() < 0) return -1;  // scheduled gc runs in the former
-  fj_yield(ts);
+  if (_Py_atomic_load_relaxed(&ts->interp->ceval.gil_drop_request)) PyEval_RestoreThread(PyEval_SaveThread());
   return ts->async_exc != NULL;
 }
 

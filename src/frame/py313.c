@@ -89,10 +89,6 @@ int fj_finalizing(void) {
   return Py_IsFinalizing();
 }
 
-void fj_yield(PyThreadState* ts) {
-  if (ts->eval_breaker & _PY_GIL_DROP_REQUEST_BIT) PyEval_RestoreThread(PyEval_SaveThread());
-}
-
 int fj_poll(PyThreadState* ts) {
   return _Py_HandlePending(ts) ? -1 : 0;
 }

@@ -47,6 +47,25 @@ void fj_sync(FjFrame* f, int current, PyObject** stack_pointer) {
   FR(f)->stacktop = (int)(stack_pointer - FR(f)->localsplus);
 }
 
+// Signals are the main thread's to serve, so none are while there is none.
+static unsigned long holder;
+int fj_hold_signals(void) {
+  const unsigned long here = PyThread_get_thread_ident();
+  if (_PyRuntime.main_thread != here) return 0;
+  holder = here;
+  _PyRuntime.main_thread = 0;
+  return 1;
+}
+int fj_release_signals(void) {
+  if (_PyRuntime.main_thread != 0 || holder != PyThread_get_thread_ident()) return 0;
+  _PyRuntime.main_thread = holder;
+#if PY_VERSION_HEX < 0x030D0000  // later ones ask again by themselves
+  if (_Py_atomic_load_relaxed(&_PyRuntime.ceval.signals_pending))
+    _Py_atomic_store_relaxed(&PyInterpreterState_Main()->ceval.eval_breaker, 1);
+#endif
+  return 1;
+}
+
 PyObject* fj_continue(PyThreadState* ts, FjFrame* f, int throwflag) {
   return _PyEval_EvalFrameDefault(ts, FR(f), throwflag);
 }

@@ -17,8 +17,6 @@ class Semantics {
  public:
   virtual ~Semantics() = default;
 
-  // Do signals' handlers and pending calls run in between? False: they wait for the frame to run, and may raise there.
-  virtual bool ServesSignals() { return true; }
   // args[0..nargs) positional, then keyword values; args[-1] may be overwritten (PY_VECTORCALL_ARGUMENTS_OFFSET is
   // set).
   virtual PyObject* Call(PyObject* callable, PyObject* const* args, size_t nargsf, PyObject* kwnames);

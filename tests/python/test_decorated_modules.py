@@ -1,7 +1,9 @@
 """Programs whose functions are all compiled, one by one, as one decorates a module: recursion, calls of each other, caches, long lists."""
 
+import ctypes
 import functools
 import signal
+import threading
 
 import framejit
 import pytest
@@ -128,6 +130,27 @@ def test_a_compiled_function_called_in_a_loop_is_part_of_its_code(monkeypatch):
 
 class Stop(BaseException):
     pass
+
+
+def rounds(n):
+    s = 0
+    for i in range(n):
+        s += i & 3
+    return s
+
+
+def test_an_exception_that_another_thread_sets_ends_a_loop():
+    compiled = framejit.compile(rounds)
+    for _ in range(4):
+        assert compiled(1000) == 1500
+    assert framejit.cache_info(compiled)["scalar_runs"]
+    here = ctypes.c_ulong(threading.get_ident())
+    sender = threading.Timer(0.1, ctypes.pythonapi.PyThreadState_SetAsyncExc, (here, ctypes.py_object(Stop)))
+    sender.start()
+    with pytest.raises(Stop):
+        compiled(1 << 40)
+    sender.join()
+    assert compiled(1000) == 1500
 
 
 def steps(x, n):

@@ -413,7 +413,7 @@ class Policy : public frame::FramePolicy {
 
   static frame::Action Done(FjFrame* frame, PyObject* result) {
     if (result) return frame::Action::kReturn;
-    if (!ServeBreaker(frame)) return frame::Action::kRaise;
+    if (const auto ends = ServeBreaker(frame)) return *ends;
     ProgressOf(frame).ran = true;
     return frame::Action::kAgain;
   }

@@ -396,7 +396,8 @@ std::optional<frame::Action> CodeLoops::Run(Compiled& compiled, Head& head, size
   auto left = scalar::MakeLeft(locals, stack, e, run.cells.data(), run.objects.data(), run.memory());
   if (!left) return frame::Action::kRaise;
   left->Into(frame);
-  if (e.breaker && !ServeBreaker(frame)) return frame::Action::kRaise;
+  if (e.breaker)
+    if (const auto ends = ServeBreaker(frame)) return *ends;
   return IsPythons(e) ? frame::Action::kStep : frame::Action::kAgain;
 }
 
@@ -533,9 +534,11 @@ std::optional<frame::Action> CodeLoops::At(Compiled& compiled, FjFrame* frame, b
   }
 }
 
-bool ServeBreaker(FjFrame* frame) {
+std::optional<frame::Action> ServeBreaker(FjFrame* frame) {
   PyThreadState* ts = PyThreadState_Get();
-  return !(fj_interrupts(ts, frame) & FJ_BREAKER) || fj_poll(ts) >= 0;
+  const int polled = fj_interrupts(ts, frame) & FJ_BREAKER ? fj_poll(ts) : 0;
+  if (polled == 0) return {};
+  return polled < 0 ? frame::Action::kRaise : frame::Action::kHandOver;
 }
 
 // Asked at each instruction that a frame comes to.

@@ -94,8 +94,8 @@ class CodeLoops {
   int64_t backs_ = 0;  // jumps back to loops
 };
 
-// A segment may hold the jump of a loop, at which signals and other threads get their turn. False: an exception is set.
-bool ServeBreaker(FjFrame* frame);
+// A segment may hold the jump of a loop, at which signals and other threads get their turn. Nothing: the frame goes on.
+std::optional<frame::Action> ServeBreaker(FjFrame* frame);
 
 // The loops of a function's code. It is null where this machine or the options have no code for loops.
 CodeLoops* LoopsOf(Compiled& compiled, CodeState& state, PyCodeObject* code);
