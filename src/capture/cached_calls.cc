@@ -520,7 +520,8 @@ PyObject* CaptureSemantics::CallLru(PyObject* callable, PyObject** args, Py_ssiz
   if (!s_.Pin(callable)) return nullptr;
   // Of values, and of objects that are keys by themselves: what is cached, as for every caller. An attribute of a
   // class is not known by itself.
-  bool values = s_.SourceOf(callable) || !s_.Find(callable);
+  if (!s_.SourceOf(callable) && s_.Find(callable))
+    return s_.Break(BreakId::kUnknownCall, "a functools.lru_cache that is made in the graph");
   std::vector<Ref> numbers;
   if (std::any_of(args, args + total, HoldsNumber)) {
     PyObject* asked = s_.cached.Capture(*this, s_, callable, args, nargs, kwnames);
@@ -533,24 +534,14 @@ PyObject* CaptureSemantics::CallLru(PyObject* callable, PyObject** args, Py_ssiz
       args[i] = numbers.back().get();
     }
     const KeyKind kind = KeyOf(s_, args[i]);
-    if (kind == KeyKind::kOther)
-      return s_.Break(BreakId::kUnknownCall,
-                      std::string("a functools.lru_cache asked for a ") + Py_TYPE(args[i])->tp_name);
-    values &= kind == KeyKind::kValue;
+    if (kind != KeyKind::kValue)
+      return s_.Break(BreakId::kUnknownCall, std::string("a functools.lru_cache asked for a ") +
+                                                 Py_TYPE(args[i])->tp_name +
+                                                 (kind == KeyKind::kNew ? " that is made in the graph" : ""));
   }
-  if (values) {
-    for (Py_ssize_t i = 0; i < total; ++i)  // a value is guarded where it came in
-      if (!IsValue(args[i]) && !s_.Pin(args[i])) return nullptr;
-    return CallCached(*this, s_, callable, args, nargs, kwnames);
-  }
-  Ref inner(PyObject_GetAttrString(callable, "__wrapped__"));
-  if (!inner) return nullptr;
-  s_.SourceOf(inner.get());
-  const size_t written = s_.pending().count();
-  Ref result(Call(inner.get(), args, nargs, kwnames));
-  if (result && s_.pending().count() != written)
-    return s_.Break(BreakId::kUnknownCall, "a functools.lru_cache of a function that writes");
-  return result.release();
+  for (Py_ssize_t i = 0; i < total; ++i)  // a value is guarded where it came in
+    if (!IsValue(args[i]) && !s_.Pin(args[i])) return nullptr;
+  return CallCached(*this, s_, callable, args, nargs, kwnames);
 }
 
 }  // namespace framejit::capture

@@ -114,6 +114,17 @@ EFFECTS = {
     "a function of Python's that draws": ("class O:\n def __deepcopy__(self, memo): return torch.rand(2)\no = O()", "import copy; h = copy.deepcopy", "def f(x): r = torch.rand(2); return x * r, h(o)", "0"),
     "a function of Python's behind a write": ("class O: pass\no = O(); o.t = torch.zeros(2)", "import copy; h = copy.deepcopy", "def f(x): o.t.add_(1); return h(o).t + x", "o.t"),
     "a function of NumPy's that sets": ("", "h = np.seterr", "def f(x): a = np.log(np.zeros(1)); h('ignore'); return x, a, np.geterr()", "np.seterr(all='warn')"),
+    "a variable of the program": ("import time\nQ = [None]", "def h(n): return Q[0]()", "def f(x):\n n = 1\n def g(): return n\n Q[0] = g; time.sleep(0)\n a = h(0); n = 2\n return x + h(1), a", "0"),
+    "a variable of the program, by its cell": ("import time\nQ = [None]", "def h(n): return Q[0].__closure__[0].cell_contents", "def f(x):\n n = 1\n def g(): return n\n Q[0] = g; time.sleep(0)\n a = h(0); n = 2\n return x + h(1), a", "0"),
+    "a variable of a generator": ("Q = [None]", "def h(n): return Q[0]()", "def f(x):\n def steps():\n  n = 1\n  Q[0] = lambda: n\n  yield h(0)\n  n = 5\n  yield x + h(1)\n  n = 7\n  yield x + h(2)\n return list(steps())", "0"),
+    "a not-a-number": ("L = []", "def h(n): return [n]", "def f(x): L.append(h(float('nan'))); return x * 2, len({id(q) for q in L})", "0"),
+    "a not-a-number in a tuple": ("L = []", "def h(n): return [n]", "def f(x): L.append(h((1, float('nan')))); return x * 2, len({id(q) for q in L})", "0"),
+    "a complex not-a-number": ("L = []", "def h(n): return [n]", "def f(x): L.append(h(complex('nan'))); return x * 2, len({id(q) for q in L})", "0"),
+    "an object made inside, twice": ("class O: v = 1", "def h(o): return [o.v]", "def f(x): o = O(); a = h(o); o.v = 5; b = h(o); a.append(0); return x * b[0], len(b), a is b", "0"),
+    "a tensor made inside, twice": ("", "def h(t): return t * 2", "def f(x): y = x + 1; a = h(y); y.add_(1); b = h(y); return a is b, b", "0"),
+    "a tensor made inside and draws": ("", "def h(t): return torch.rand(1)", "def f(x): y = x + 1; return h(y) - h(y), h(y) is h(y)", "0"),
+    "a tensor made inside that stays": ("L = []", "def h(t): return random.random()", "def f(x): y = x + 1; L.append(y); return h(y)", "[h(t) for t in L[-2:]]"),
+    "a cache made inside": ("", "def h(n): return n", "def f(x): g = functools.lru_cache(lambda n: random.random()); return x * h(1), g(1) - g(1), tuple(g.cache_info())", "0"),
     "the recursion limit": (
         "LIMIT = sys.getrecursionlimit()",
         "def h(n): sys.setrecursionlimit(LIMIT + n); return n",
@@ -257,3 +268,24 @@ def test_a_whole_graph_comes_behind_the_first_call(fresh):
     assert all(torch.equal(f(torch.ones(3)), first) for _ in range(4)) and seen == [3]
     info = f.cache_info()
     assert info["breaks"] == 0 and info["outcomes"]["run"] == {"python": 1, "graph": 4}, info
+
+
+def test_the_variables_of_a_compiled_generator_are_as_it_wrote_them(fresh):
+    torch = pytest.importorskip("torch")
+    seen = []
+    for decorate in (lambda f: f, fresh.compile):
+        of = [None]
+        h = functools.lru_cache(lambda n, of=of: of[0]() + n)
+
+        def steps(x, of=of, h=h):
+            n = 1
+            of[0] = lambda: n
+            yield x
+            n = 5
+            yield x + h(0)
+            n = 7
+            yield x + h(50)
+
+        g = decorate(steps)
+        seen.append([[t.tolist() for t in g(torch.zeros(2))] for _ in range(3)] + [tuple(h.cache_info())])
+    assert seen[0] == seen[1]
