@@ -71,9 +71,8 @@ bool IsPythons(PyObject* function) {
 
 // Does a write wait, also to a variable of the frame itself, which functions see that it made before?
 bool WritesWait(Session& s) {
-  return s.pending().count() || std::any_of(s.root_cells.begin(), s.root_cells.end(), [](const auto& own) {
-           return PyCell_GET(own.first) != own.second.before;
-         });
+  return s.pending().count() || std::any_of(s.root_cells.begin(), s.root_cells.end(),
+                                            [](const auto& own) { return PyCell_GET(own.first) != own.second.before; });
 }
 
 }  // namespace

@@ -8,7 +8,9 @@ import io
 import logging
 import os
 import random
+import signal
 import sys
+import time
 import warnings
 
 import numpy as np
@@ -289,3 +291,105 @@ def test_the_variables_of_a_compiled_generator_are_as_it_wrote_them(fresh):
         g = decorate(steps)
         seen.append([[t.tolist() for t in g(torch.zeros(2))] for _ in range(3)] + [tuple(h.cache_info())])
     assert seen[0] == seen[1]
+
+
+class Interrupted(Exception):
+    pass
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+@pytest.mark.parametrize("caught", [False, True])
+def test_an_exception_from_elsewhere_that_meets_the_call_is_the_programs(fresh, caught, fullgraph):
+    torch = pytest.importorskip("torch")
+
+    def handler(*_):
+        raise Interrupted
+
+    def run(compile_):
+        h = functools.lru_cache(lambda n: n + len([sorted(range(100000), key=abs) for i in range(40)]))
+
+        def plain(x):
+            return x * h(2)
+
+        def catches(x):
+            try:
+                return x * h(2)
+            except Interrupted:
+                return x * 3
+
+        f, seen = compile_(catches if caught else plain), []
+        before = signal.signal(signal.SIGALRM, handler)
+        try:
+            for again in range(3):
+                if not again:
+                    signal.setitimer(signal.ITIMER_REAL, 0.02)
+                try:
+                    seen.append(f(torch.ones(2)).tolist())
+                except Interrupted:
+                    seen.append("interrupted")
+                seen.append(tuple(h.cache_info()))
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+        return seen
+
+    expected = run(lambda f: f)
+    assert expected[:2] == [[3.0, 3.0] if caught else "interrupted", (0, 1, 128, 0)]
+    assert run(lambda f: fresh.compile(f, fullgraph=fullgraph)) == expected
+
+
+def test_what_the_program_never_comes_to_waits_for_nobody(fresh):
+    torch = pytest.importorskip("torch")
+    scale = [1]
+
+    @functools.lru_cache
+    def h(n):
+        return n * scale[0]
+
+    def body(x):
+        a = h(1)
+        time.sleep(0)
+        return x * a
+
+    with pytest.raises(fresh.BreakError, match="sleep"):
+        fresh.compile(body, fullgraph=True)(torch.ones(2))
+    assert tuple(h.cache_info()) == (0, 0, 128, 0)
+    scale[0] = 2
+    assert h(1) == 2 and tuple(h.cache_info()) == (0, 1, 128, 1)
+
+
+def test_as_many_first_calls_as_there_are_keys_are_left_to_python(fresh):
+    torch = pytest.importorskip("torch")
+    seen = []
+
+    @functools.lru_cache(4)
+    def h(n):
+        if n < 0:
+            raise ValueError(n)
+        seen.append(n)
+        return n * 2
+
+    f = fresh.compile(lambda x, n: x * h(n), fullgraph=True, dynamic=False)
+    for n in range(12):
+        assert f(torch.ones(2), n).tolist() == [2.0 * n] * 2
+        with pytest.raises(ValueError):
+            f(torch.ones(2), -1)
+    assert seen == list(range(12))
+    assert "graph" not in f.cache_info()["outcomes"]["run"]
+    assert f(torch.ones(2), 11).tolist() == [22.0] * 2 and f.cache_info()["outcomes"]["run"]["graph"] == 1
+
+
+def test_a_cache_that_never_learns_is_no_whole_graph(fresh):
+    torch = pytest.importorskip("torch")
+    seen = []
+
+    @functools.lru_cache(1)
+    def h(n):
+        seen.append(n)
+        return n * 2
+
+    f = fresh.compile(lambda x: x * h(1) * h(2), fullgraph=True)
+    with pytest.raises(fresh.BreakError, match="lru_cache"):
+        for _ in range(20):
+            f(torch.ones(2))
+    assert 2 <= len(seen) < 40
