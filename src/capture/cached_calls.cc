@@ -4,6 +4,7 @@
 
 #include "capture/builtins.h"
 #include "capture/cached_inputs.h"
+#include "capture/made_ahead.h"
 #include "capture/numbers/number_slots.h"
 #include "capture/only_computes.h"
 #include "capture/override.h"
@@ -115,8 +116,38 @@ PyObject*& At(PyObject* cached, Py_ssize_t offset) {
 }
 
 // Stands in an lru_cache for its function until the program makes the calls that captures have made already, and gives
-// there what the function gave: [cache, offset, function], and of each call positional arguments, keywords and result.
-constexpr Py_ssize_t kHead = 3, kOfCall = 3;
+// there what the function gave: [cache, offset, function], and of each call positional arguments, keywords, result, and
+// whether that is an exception which came from elsewhere, as from a signal handler: it is raised there.
+constexpr Py_ssize_t kHead = 3, kOfCall = 4;
+
+// What a call that begins there gives; borrowed. Null: it raises.
+PyObject* Given(PyObject* waiting, Py_ssize_t at) {
+  return PyList_GET_ITEM(waiting, at + 3) == Py_True ? nullptr : PyList_GET_ITEM(waiting, at + 2);
+}
+
+// The calls of this thread that wait: the list, and the arguments as they lie in it.
+std::vector<std::pair<Ref, Ref>>& Ahead() {
+  static thread_local auto& ahead = *new std::vector<std::pair<Ref, Ref>>;
+  return ahead;
+}
+
+// Takes a call off the list. With the last one the cache has its function again.
+void TakeOff(PyObject* waiting, Py_ssize_t at) {
+  static Ref& last = *new Ref;  // its call is still under way when the cache lets go of it
+  PyObject* const args = PyList_GET_ITEM(waiting, at);
+  std::vector<std::pair<Ref, Ref>> done;
+  std::erase_if(Ahead(), [&](auto& a) {
+    const bool is = a.second.get() == args;
+    if (is) done.push_back(std::move(a));
+    return is;
+  });
+  PyList_SetSlice(waiting, at, at + kOfCall, nullptr);
+  if (PyList_GET_SIZE(waiting) != kHead) return;
+  const Ref cache = Borrow(PyList_GET_ITEM(waiting, 0)), function = Borrow(PyList_GET_ITEM(waiting, 2));
+  PyObject*& own = At(cache.get(), PyLong_AsSsize_t(PyList_GET_ITEM(waiting, 1)));
+  last = Ref(std::exchange(own, Py_NewRef(function.get())));
+  PyList_SetSlice(waiting, 0, kHead, nullptr);
+}
 
 // Are two calls one to every cache? -1: an error. kOther: they are equal, but a cache may tell types or the order of
 // keywords apart.
@@ -146,20 +177,19 @@ Py_ssize_t FindCall(PyObject* waiting, PyObject* args, PyObject* keywords, bool*
 }
 
 PyObject* GiveOutcome(PyObject* self, PyObject* args, PyObject* keywords) {
-  static Ref& last = *new Ref;  // its call is still under way when the cache lets go of it
-  Ref cache = Ref::Borrow(PyList_GET_ITEM(self, 0)), function = Ref::Borrow(PyList_GET_ITEM(self, 2));
+  const Ref function = Borrow(PyList_GET_ITEM(self, 2));
   Ref named = keywords ? Ref::Borrow(keywords) : Ref(PyDict_New());
   if (!named) return nullptr;
   const Py_ssize_t at = FindCall(self, args, named.get());
   if (at <= 0) return at ? nullptr : PyObject_Call(function.get(), args, keywords);
-  Ref result = Ref::Borrow(PyList_GET_ITEM(self, at + 2));
-  const Py_ssize_t offset = PyLong_AsSsize_t(PyList_GET_ITEM(self, 1));
-  PyList_SetSlice(self, at, at + kOfCall, nullptr);
-  if (PyList_GET_SIZE(self) == kHead) {
-    last = Ref(std::exchange(At(cache.get(), offset), function.release()));
-    PyList_SetSlice(self, 0, kHead, nullptr);
-  }
-  return result.release();
+  const bool raises = !Given(self, at);
+  Ref result = Borrow(PyList_GET_ITEM(self, at + 2));
+  TakeOff(self, at);
+  if (!raises) return result.release();
+  PyErr_Restore(Py_NewRef(reinterpret_cast<PyObject*>(Py_TYPE(result.get()))), result.get(),
+                PyException_GetTraceback(result.get()));
+  result.release();
+  return nullptr;
 }
 bool Pack(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames, Ref* all, Ref* named) {
   *all = Ref(PyTuple_New(nargs));
@@ -171,26 +201,31 @@ bool Pack(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames, Ref* all, 
   return true;
 }
 
-// Is there a stand-in in the cache that waits for this very call?
+// Is there a stand-in in the cache that waits for this very call, and has a result for it?
 bool Waits(PyObject* cached, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   PyObject* stand_in = StandIn(cached);
   PyObject* waiting = stand_in ? PyCFunction_GET_SELF(stand_in) : nullptr;
   Ref all, named;
-  return waiting && Pack(args, nargs, kwnames, &all, &named) && FindCall(waiting, all.get(), named.get()) > 0;
+  if (!waiting || !Pack(args, nargs, kwnames, &all, &named)) return false;
+  const Py_ssize_t at = FindCall(waiting, all.get(), named.get());
+  return at > 0 && Given(waiting, at);
 }
 
 // Has the cache's stand-in, `there` or a new one, wait for a call.
-bool Wait(PyObject* cached, PyObject* there, PyObject* function, PyObject* args, PyObject* named, PyObject* result) {
-  if (there) {
-    for (PyObject* o : {args, named, result})
-      if (PyList_Append(PyCFunction_GET_SELF(there), o) < 0) return false;
-    return true;
+bool Wait(PyObject* cached, PyObject* there, PyObject* function, PyObject* args, PyObject* named, PyObject* result,
+          bool raises) {
+  const Py_ssize_t offset = there ? 0 : FunctionIn(cached, function);
+  const Ref made(there ? nullptr : Py_BuildValue("[OnO]", cached, offset, function));
+  PyObject* const waiting = there ? PyCFunction_GET_SELF(there) : made.get();
+  const Ref call(Py_BuildValue("OOOO", args, named, result, raises ? Py_True : Py_False));
+  const Py_ssize_t size = waiting ? PyList_GET_SIZE(waiting) : 0;
+  if (!waiting || !call || PyList_SetSlice(waiting, size, size, call.get()) < 0) return false;
+  if (!there) {
+    PyObject* stand_in = PyCFunction_New(&give_outcome, waiting);
+    if (!stand_in) return false;
+    Py_DECREF(std::exchange(At(cached, offset), stand_in));
   }
-  const Py_ssize_t offset = FunctionIn(cached, function);
-  Ref self(Py_BuildValue("[OnOOOO]", cached, offset, function, args, named, result));
-  PyObject* stand_in = self ? PyCFunction_New(&give_outcome, self.get()) : nullptr;
-  if (!stand_in) return false;
-  Py_DECREF(std::exchange(At(cached, offset), stand_in));
+  Ahead().emplace_back(Borrow(waiting), Borrow(args));
   return true;
 }
 
@@ -198,6 +233,16 @@ bool Wait(PyObject* cached, PyObject* there, PyObject* function, PyObject* args,
 Py_ssize_t HowMany(PyObject* cached) {
   PyObject* const there = StandIn(cached);
   return there ? (PyList_GET_SIZE(PyCFunction_GET_SELF(there)) - kHead) / kOfCall : 0;
+}
+
+// The pending exception, with its traceback, which is cleared.
+Ref TakeRaised() {
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  PyErr_NormalizeException(&type, &value, &traceback);
+  if (traceback) PyException_SetTraceback(value, traceback);
+  Py_XDECREF(type), Py_XDECREF(traceback);
+  return Ref(value);
 }
 
 // Calls the function of a cache once, for a call that the cache does not know, if that does nothing but compute. The
@@ -212,19 +257,30 @@ PyObject* CallOnce(CaptureSemantics& sem, Session& s, PyObject* cached, PyObject
   bool other = false;
   const Py_ssize_t at = there ? FindCall(PyCFunction_GET_SELF(there), all.get(), named.get(), &other) : 0;
   if (at < 0) return nullptr;
-  if (at) return Py_NewRef(PyList_GET_ITEM(PyCFunction_GET_SELF(there), at + 2));  // a capture has called it
+  // Is what comes of it the program's to see before anything else? With fullgraph=True the whole call is Python's then.
+  const auto leave = [&](const std::string& why) {
+    sem.loops().compiled().first_calls |= sem.loops().compiled().fullgraph;
+    return s.Break(BreakId::kUnknownCall, why);
+  };
+  constexpr const char* kInterrupted = "a functools.lru_cache whose function was interrupted";
+  if (PyObject* given = at ? Given(PyCFunction_GET_SELF(there), at) : nullptr) return Py_NewRef(given);
+  if (at) return leave(kInterrupted);  // a capture has called it
   if (other) return s.Break(BreakId::kUnknownCall, "a functools.lru_cache that knows this by an equal key");
   if (s.cached.looks())
     return s.Break(BreakId::kUnknownCall,
                    "a functools.lru_cache that does not know what another's function asks it for");
-  if (std::string why; !OnlyComputes(sem, s, function, args, nargs, kwnames, &why)) {
-    sem.loops().compiled().first_calls |= sem.loops().compiled().fullgraph;
-    return s.Break(BreakId::kUnknownCall, "the first one of a functools.lru_cache with these arguments: " + why);
-  }
+  if (std::string why; !OnlyComputes(sem, s, function, args, nargs, kwnames, &why))
+    return leave("the first one of a functools.lru_cache with these arguments: " + why);
   SuspendScope off;
   Ref result(PyObject_Call(function, all.get(), named.get()));
-  if (!result) return PyErr_Clear(), s.Break(BreakId::kUnknownCall, "a functools.lru_cache of a function that raises");
-  return Wait(cached, StandIn(cached), function, all.get(), named.get(), result.get()) ? result.release() : nullptr;
+  const bool raises = !result;
+  if (raises) {
+    if (PyErr_ExceptionMatches(PyExc_RecursionError) || PyErr_ExceptionMatches(PyExc_MemoryError))
+      return PyErr_Clear(), leave("a functools.lru_cache of a function that raises");  // the program has more room
+    result = TakeRaised();
+  }
+  if (!Wait(cached, StandIn(cached), function, all.get(), named.get(), result.get(), raises)) return nullptr;
+  return raises ? leave(kInterrupted) : result.release();
 }
 
 // What a call of a cache gives: what the cache has, or what waits for the call. Else the dict, which no call gives.
@@ -239,11 +295,44 @@ PyObject* WhatIsGiven(PyObject*, PyObject* given) {
   PyObject* const waiting = stand_in ? PyCFunction_GET_SELF(stand_in) : nullptr;
   const Py_ssize_t at = waiting ? FindCall(waiting, args, named) : 0;
   if (at < 0) return nullptr;
-  return Py_NewRef(at ? PyList_GET_ITEM(waiting, at + 2) : dict);
+  PyObject* const result = at ? Given(waiting, at) : nullptr;
+  return Py_NewRef(result ? result : dict);
 }
 PyMethodDef what_is_given = {"lru_cache", WhatIsGiven, METH_VARARGS, nullptr};
 
+// The calls that fullgraph=True left to Python, as WhatIsGiven is asked for them.
+std::vector<Ref>& Left() {
+  static thread_local auto& left = *new std::vector<Ref>;
+  return left;
+}
+
 }  // namespace
+
+MadeAhead::MadeAhead() : before_(Ahead().size()) {}
+
+MadeAhead::~MadeAhead() {
+  if (Ahead().size() <= before_) return;
+  const tensor::SavedError error;
+  while (Ahead().size() > before_) {
+    const auto [waiting, args] = std::move(Ahead().back());
+    Ahead().pop_back();
+    for (Py_ssize_t i = kHead; i + kOfCall <= PyList_GET_SIZE(waiting.get()); i += kOfCall)
+      if (PyList_GET_ITEM(waiting.get(), i) == args.get()) {
+        TakeOff(waiting.get(), i);
+        break;
+      }
+  }
+}
+
+bool HaveLearned() {
+  const tensor::SavedError error;
+  const std::vector<Ref> left = std::exchange(Left(), {});
+  return std::all_of(left.begin(), left.end(), [](const Ref& key) {
+    const Ref given(WhatIsGiven(nullptr, key.get()));
+    PyErr_Clear();
+    return given && given.get() != PyTuple_GET_ITEM(key.get(), 1);
+  });
+}
 
 // What is in the cache is what a call gives, guarded by being there. The call itself, which the cache counts, and by
 // which one with a bound decides what to drop, is made at the exit. What is not there yet is computed now, once, or is
@@ -290,6 +379,7 @@ static PyObject* CallCached(CaptureSemantics& sem, Session& s, PyObject* cached,
     if (!key) return nullptr;
     s.guards().Is(s.guards().Child(SourceKind::kAnswer, s.guards().Const(gives), 0, key.get()),
                   result ? result.get() : dict);
+    if (!result && sem.loops().compiled().first_calls) Left().push_back(std::move(key));
   }
   if (!result) return nullptr;
   CacheCall again{{Borrow(cached), {}}, Borrow(cached), Borrow(result.get())};
@@ -520,7 +610,8 @@ PyObject* CaptureSemantics::CallLru(PyObject* callable, PyObject** args, Py_ssiz
   if (!s_.Pin(callable)) return nullptr;
   // Of values, and of objects that are keys by themselves: what is cached, as for every caller. An attribute of a
   // class is not known by itself.
-  bool values = s_.SourceOf(callable) || !s_.Find(callable);
+  if (!s_.SourceOf(callable) && s_.Find(callable))
+    return s_.Break(BreakId::kUnknownCall, "a functools.lru_cache that is made in the graph");
   std::vector<Ref> numbers;
   if (std::any_of(args, args + total, HoldsNumber)) {
     PyObject* asked = s_.cached.Capture(*this, s_, callable, args, nargs, kwnames);
@@ -533,24 +624,14 @@ PyObject* CaptureSemantics::CallLru(PyObject* callable, PyObject** args, Py_ssiz
       args[i] = numbers.back().get();
     }
     const KeyKind kind = KeyOf(s_, args[i]);
-    if (kind == KeyKind::kOther)
-      return s_.Break(BreakId::kUnknownCall,
-                      std::string("a functools.lru_cache asked for a ") + Py_TYPE(args[i])->tp_name);
-    values &= kind == KeyKind::kValue;
+    if (kind != KeyKind::kValue)
+      return s_.Break(BreakId::kUnknownCall, std::string("a functools.lru_cache asked for a ") +
+                                                 Py_TYPE(args[i])->tp_name +
+                                                 (kind == KeyKind::kNew ? " that is made in the graph" : ""));
   }
-  if (values) {
-    for (Py_ssize_t i = 0; i < total; ++i)  // a value is guarded where it came in
-      if (!IsValue(args[i]) && !s_.Pin(args[i])) return nullptr;
-    return CallCached(*this, s_, callable, args, nargs, kwnames);
-  }
-  Ref inner(PyObject_GetAttrString(callable, "__wrapped__"));
-  if (!inner) return nullptr;
-  s_.SourceOf(inner.get());
-  const size_t written = s_.pending().count();
-  Ref result(Call(inner.get(), args, nargs, kwnames));
-  if (result && s_.pending().count() != written)
-    return s_.Break(BreakId::kUnknownCall, "a functools.lru_cache of a function that writes");
-  return result.release();
+  for (Py_ssize_t i = 0; i < total; ++i)  // a value is guarded where it came in
+    if (!IsValue(args[i]) && !s_.Pin(args[i])) return nullptr;
+  return CallCached(*this, s_, callable, args, nargs, kwnames);
 }
 
 }  // namespace framejit::capture

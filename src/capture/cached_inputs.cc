@@ -2,6 +2,7 @@
 #include "capture/cached_inputs.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "capture/exit.h"
@@ -18,8 +19,17 @@ static bool LooksByIdentity(PyObject* o) {
          t->tp_hash == PyBaseObject_Type.tp_hash && t->tp_richcompare == PyBaseObject_Type.tp_richcompare;
 }
 
+// As a key it is found by being the same object.
+static bool IsNotANumber(PyObject* o) {
+  if (PyFloat_Check(o)) return std::isnan(PyFloat_AS_DOUBLE(o));
+  if (!PyComplex_Check(o)) return false;
+  const Py_complex c = PyComplex_AsCComplex(o);
+  return std::isnan(c.real) || std::isnan(c.imag);
+}
+
 KeyKind KeyOf(Session& s, PyObject* o) {
   if (IsSymInt(o) || IsSymFloat(o)) return KeyKind::kOther;  // what was cached is not what is computed now
+  if (IsNotANumber(o)) return KeyKind::kOther;
   if (IsPrimitive(o)) return KeyKind::kValue;
   if (IsTensor(o)) return s.trace().tensors[AsTensor(o)->id].input >= 0 ? KeyKind::kOther : KeyKind::kNew;
   if (IsConstantKind(o)) return s.SourceOf(o) || !s.IsOutside(o) ? KeyKind::kValue : KeyKind::kOther;

@@ -69,12 +69,18 @@ bool IsPythons(PyObject* function) {
          SkippedFile(code);
 }
 
+// Does a write wait, also to a variable of the frame itself, which functions see that it made before?
+bool WritesWait(Session& s) {
+  return s.pending().count() || std::any_of(s.root_cells.begin(), s.root_cells.end(),
+                                            [](const auto& own) { return PyCell_GET(own.first) != own.second.before; });
+}
+
 }  // namespace
 
 bool OnlyComputes(CaptureSemantics& sem, Session& s, PyObject* function, PyObject* const* args, Py_ssize_t nargs,
                   PyObject* kwnames, std::string* why) {
-  *why = s.pending().count() ? "something written before waits for the exit" : SetState(s);
-  if (!s.pending().count() && IsPythons(function)) return true;
+  *why = WritesWait(s) ? "something written before waits for the exit" : SetState(s);
+  if (!WritesWait(s) && IsPythons(function)) return true;
   if (s.modes.entry.autocast.any()) *why = "autocast is on";
   if (s.vmap.open() || s.in_custom || s.later) *why = "it is called inside of a derivative or of torch.vmap";
   if (!why->empty()) return false;

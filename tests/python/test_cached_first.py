@@ -8,7 +8,9 @@ import io
 import logging
 import os
 import random
+import signal
 import sys
+import time
 import warnings
 
 import numpy as np
@@ -114,6 +116,17 @@ EFFECTS = {
     "a function of Python's that draws": ("class O:\n def __deepcopy__(self, memo): return torch.rand(2)\no = O()", "import copy; h = copy.deepcopy", "def f(x): r = torch.rand(2); return x * r, h(o)", "0"),
     "a function of Python's behind a write": ("class O: pass\no = O(); o.t = torch.zeros(2)", "import copy; h = copy.deepcopy", "def f(x): o.t.add_(1); return h(o).t + x", "o.t"),
     "a function of NumPy's that sets": ("", "h = np.seterr", "def f(x): a = np.log(np.zeros(1)); h('ignore'); return x, a, np.geterr()", "np.seterr(all='warn')"),
+    "a variable of the program": ("import time\nQ = [None]", "def h(n): return Q[0]()", "def f(x):\n n = 1\n def g(): return n\n Q[0] = g; time.sleep(0)\n a = h(0); n = 2\n return x + h(1), a", "0"),
+    "a variable of the program, by its cell": ("import time\nQ = [None]", "def h(n): return Q[0].__closure__[0].cell_contents", "def f(x):\n n = 1\n def g(): return n\n Q[0] = g; time.sleep(0)\n a = h(0); n = 2\n return x + h(1), a", "0"),
+    "a variable of a generator": ("Q = [None]", "def h(n): return Q[0]()", "def f(x):\n def steps():\n  n = 1\n  Q[0] = lambda: n\n  yield h(0)\n  n = 5\n  yield x + h(1)\n  n = 7\n  yield x + h(2)\n return list(steps())", "0"),
+    "a not-a-number": ("L = []", "def h(n): return [n]", "def f(x): L.append(h(float('nan'))); return x * 2, len({id(q) for q in L})", "0"),
+    "a not-a-number in a tuple": ("L = []", "def h(n): return [n]", "def f(x): L.append(h((1, float('nan')))); return x * 2, len({id(q) for q in L})", "0"),
+    "a complex not-a-number": ("L = []", "def h(n): return [n]", "def f(x): L.append(h(complex('nan'))); return x * 2, len({id(q) for q in L})", "0"),
+    "an object made inside, twice": ("class O: v = 1", "def h(o): return [o.v]", "def f(x): o = O(); a = h(o); o.v = 5; b = h(o); a.append(0); return x * b[0], len(b), a is b", "0"),
+    "a tensor made inside, twice": ("", "def h(t): return t * 2", "def f(x): y = x + 1; a = h(y); y.add_(1); b = h(y); return a is b, b", "0"),
+    "a tensor made inside and draws": ("", "def h(t): return torch.rand(1)", "def f(x): y = x + 1; return h(y) - h(y), h(y) is h(y)", "0"),
+    "a tensor made inside that stays": ("L = []", "def h(t): return random.random()", "def f(x): y = x + 1; L.append(y); return h(y)", "[h(t) for t in L[-2:]]"),
+    "a cache made inside": ("", "def h(n): return n", "def f(x): g = functools.lru_cache(lambda n: random.random()); return x * h(1), g(1) - g(1), tuple(g.cache_info())", "0"),
     "the recursion limit": (
         "LIMIT = sys.getrecursionlimit()",
         "def h(n): sys.setrecursionlimit(LIMIT + n); return n",
@@ -257,3 +270,126 @@ def test_a_whole_graph_comes_behind_the_first_call(fresh):
     assert all(torch.equal(f(torch.ones(3)), first) for _ in range(4)) and seen == [3]
     info = f.cache_info()
     assert info["breaks"] == 0 and info["outcomes"]["run"] == {"python": 1, "graph": 4}, info
+
+
+def test_the_variables_of_a_compiled_generator_are_as_it_wrote_them(fresh):
+    torch = pytest.importorskip("torch")
+    seen = []
+    for decorate in (lambda f: f, fresh.compile):
+        of = [None]
+        h = functools.lru_cache(lambda n, of=of: of[0]() + n)
+
+        def steps(x, of=of, h=h):
+            n = 1
+            of[0] = lambda: n
+            yield x
+            n = 5
+            yield x + h(0)
+            n = 7
+            yield x + h(50)
+
+        g = decorate(steps)
+        seen.append([[t.tolist() for t in g(torch.zeros(2))] for _ in range(3)] + [tuple(h.cache_info())])
+    assert seen[0] == seen[1]
+
+
+class Interrupted(Exception):
+    pass
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+@pytest.mark.parametrize("caught", [False, True])
+def test_an_exception_from_elsewhere_that_meets_the_call_is_the_programs(fresh, caught, fullgraph):
+    torch = pytest.importorskip("torch")
+
+    def handler(*_):
+        raise Interrupted
+
+    def run(compile_):
+        h = functools.lru_cache(lambda n: n + len([sorted(range(100000), key=abs) for i in range(40)]))
+
+        def plain(x):
+            return x * h(2)
+
+        def catches(x):
+            try:
+                return x * h(2)
+            except Interrupted:
+                return x * 3
+
+        f, seen = compile_(catches if caught else plain), []
+        before = signal.signal(signal.SIGALRM, handler)
+        try:
+            for again in range(3):
+                if not again:
+                    signal.setitimer(signal.ITIMER_REAL, 0.02)
+                try:
+                    seen.append(f(torch.ones(2)).tolist())
+                except Interrupted:
+                    seen.append("interrupted")
+                seen.append(tuple(h.cache_info()))
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+        return seen
+
+    expected = run(lambda f: f)
+    assert expected[:2] == [[3.0, 3.0] if caught else "interrupted", (0, 1, 128, 0)]
+    assert run(lambda f: fresh.compile(f, fullgraph=fullgraph)) == expected
+
+
+def test_what_the_program_never_comes_to_waits_for_nobody(fresh):
+    torch = pytest.importorskip("torch")
+    scale = [1]
+
+    @functools.lru_cache
+    def h(n):
+        return n * scale[0]
+
+    def body(x):
+        a = h(1)
+        time.sleep(0)
+        return x * a
+
+    with pytest.raises(fresh.BreakError, match="sleep"):
+        fresh.compile(body, fullgraph=True)(torch.ones(2))
+    assert tuple(h.cache_info()) == (0, 0, 128, 0)
+    scale[0] = 2
+    assert h(1) == 2 and tuple(h.cache_info()) == (0, 1, 128, 1)
+
+
+def test_as_many_first_calls_as_there_are_keys_are_left_to_python(fresh):
+    torch = pytest.importorskip("torch")
+    seen = []
+
+    @functools.lru_cache(4)
+    def h(n):
+        if n < 0:
+            raise ValueError(n)
+        seen.append(n)
+        return n * 2
+
+    f = fresh.compile(lambda x, n: x * h(n), fullgraph=True, dynamic=False)
+    for n in range(12):
+        assert f(torch.ones(2), n).tolist() == [2.0 * n] * 2
+        with pytest.raises(ValueError):
+            f(torch.ones(2), -1)
+    assert seen == list(range(12))
+    assert "graph" not in f.cache_info()["outcomes"]["run"]
+    assert f(torch.ones(2), 11).tolist() == [22.0] * 2 and f.cache_info()["outcomes"]["run"]["graph"] == 1
+
+
+def test_a_cache_that_never_learns_is_no_whole_graph(fresh):
+    torch = pytest.importorskip("torch")
+    seen = []
+
+    @functools.lru_cache(1)
+    def h(n):
+        seen.append(n)
+        return n * 2
+
+    f = fresh.compile(lambda x: x * h(1) * h(2), fullgraph=True)
+    with pytest.raises(fresh.BreakError, match="lru_cache"):
+        for _ in range(20):
+            f(torch.ones(2))
+    assert 2 <= len(seen) < 40

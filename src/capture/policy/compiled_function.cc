@@ -158,12 +158,12 @@ bool NoHook() {
 }
 
 // What was captured around the first import of a module, or before a cache knew a call, says nothing of the calls that
-// follow. some: modules were imported.
-[[gnu::cold]] void AfterImports(Compiled& compiled, bool some) {
+// follow. some: modules were imported. raised: the call has ended in an error.
+[[gnu::cold]] void AfterImports(Compiled& compiled, bool some, bool raised) {
   const bool again = compiled.Awaits();
   compiled.import_fails |= compiled.imports && !some;
+  compiled.after_imports += compiled.imports || !(HaveLearned() || raised);
   compiled.imports = compiled.first_calls = false;
-  ++compiled.after_imports;
   if (!again || !(some || compiled.fullgraph)) return;
   DropSegments(compiled);
   if (!compiled.fullgraph) return;  // else the breaks of this call are told of
@@ -188,7 +188,8 @@ bool NoHook() {
     result = PyObject_Vectorcall(fn, args, nargsf, kwnames);
   }
   kept->timing->RanInFrames(*kept, Now() - start);
-  if (kept->imports || kept->first_calls) AfterImports(*kept, PyDict_GET_SIZE(PyImport_GetModuleDict()) > modules);
+  if (kept->imports || kept->first_calls)
+    AfterImports(*kept, PyDict_GET_SIZE(PyImport_GetModuleDict()) > modules, !result);
   return retry.Finish(result);
 }
 

@@ -1,6 +1,7 @@
 // Decides, for every intercepted frame, what runs where: compiled segments, concrete steps, captures. One per process.
 #pragma once
 
+#include "capture/made_ahead.h"
 #include "capture/segment.h"
 
 namespace framejit::capture {
@@ -47,6 +48,7 @@ class ActiveScope {
   ~ActiveScope();
 
  private:
+  const MadeAhead made_ahead_;
   std::shared_ptr<Compiled> before_;
   frame::HookScope hook_;
 };
