@@ -169,6 +169,37 @@ def test_order(fresh, f, shapes, dtype):
     assert info["segments"] <= 4
 
 
+@pytest.mark.parametrize("shape", [(0, 7, 3), (7, 0, 3), (64, 9, 0)])
+def test_sums_of_nothing(fresh, shape):
+    def f(x):
+        m = x + 1
+        return m.reshape(-1).prod(), m.prod(axis=(0, 2)), m.reshape(-1).sum(), m.sum(axis=(0, 2)), m.sum(axis=1)
+
+    compiled = fresh.compile(f)
+    a = np.zeros(shape, "float32")
+    for _ in range(3):
+        assert bits(compiled(a)) == bits(f(a))
+    info = fresh.cache_info(compiled)
+    assert info["breaks"] == 0 and info["outcomes"]["run"] == {"graph": 3}
+
+
+@pytest.mark.parametrize("shape", [(0, 7, 3), (7, 0, 3), (64, 9, 0)])
+def test_sums_of_nothing_of_tensors(fresh, shape):
+    torch = pytest.importorskip("torch")
+
+    def f(x):
+        m = x + 1
+        return m.reshape(-1).sum(), m.sum((0, 2)), m.sum(1)
+
+    compiled = fresh.compile(f)
+    x = torch.zeros(shape)
+    for _ in range(3):
+        for got, want in zip(compiled(x), f(x)):
+            assert torch.equal(got, want)
+    info = fresh.cache_info(compiled)
+    assert info["breaks"] == 0 and info["outcomes"]["run"] == {"graph": 3}
+
+
 @pytest.mark.parametrize("part", range(4))
 def test_some_sums(part, fresh):
     for seed in range(20 * part, 20 * part + 20):
