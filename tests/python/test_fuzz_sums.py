@@ -169,6 +169,18 @@ def test_order(fresh, f, shapes, dtype):
     assert info["segments"] <= 4
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_scans_keep_the_sign_of_zero(fresh, dtype):
+    def f(a):
+        return np.cumsum(a * 1, axis=0), np.cumsum(a * 1, axis=1), np.cumsum(a * 1)
+
+    compiled = fresh.compile(f)
+    for shape in [(4, 3), (40, 33), (1, 5)]:
+        a = np.full(shape, -0.0, dtype)
+        assert bits(compiled(a)) == bits(f(a)), shape
+    assert fresh.cache_info(compiled)["outcomes"]["run"] == {"graph": 3}
+
+
 @pytest.mark.parametrize("shape", [(0, 7, 3), (7, 0, 3), (64, 9, 0)])
 def test_sums_of_nothing(fresh, shape):
     def f(x):
