@@ -170,6 +170,29 @@ def test_order(fresh, f, shapes, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("order", ["C", "F", "permuted", "broadcast", "inner"])
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda a: a.T.copy().T.sum(axis=1),
+        lambda a: np.nansum(a.T.copy().T),
+        lambda a: (a.copy().max(), np.average(np.ascontiguousarray(a.copy()), axis=1)),
+        lambda a: np.nansum(a.copy(), axis=(-2, 1)),
+        lambda a: (np.nansum(np.maximum(a, a), axis=(-2, 1)), np.nansum(np.maximum(a, a)[1:], axis=0)),
+        lambda a: np.nansum(np.where(a > a, a, a).T.copy().reshape(a.shape), axis=None),
+        lambda a: np.nansum(a.ravel().copy().reshape(a.shape), axis=None),
+    ],
+)
+def test_calls_see_copies_as_they_lie(fresh, f, order, dtype):
+    compiled = fresh.compile(f)
+    for shape in [(127, 33), (127, 33), (7, 8)]:
+        a = array(np.random.default_rng(0), shape, dtype, order)
+        assert bits(compiled(a)) == bits(f(a)), shape
+    info = fresh.cache_info(compiled)
+    assert info["breaks"] == 0 and info["outcomes"]["run"] == {"graph": 3}
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_scans_keep_the_sign_of_zero(fresh, dtype):
     def f(a):
         return np.cumsum(a * 1, axis=0), np.cumsum(a * 1, axis=1), np.cumsum(a * 1)
