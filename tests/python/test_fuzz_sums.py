@@ -192,6 +192,21 @@ def test_calls_see_copies_as_they_lie(fresh, f, order, dtype):
     assert info["breaks"] == 0 and info["outcomes"]["run"] == {"graph": 3}
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_sums_of_views_that_another_kernel_makes(fresh, order):
+    def f(a, b):
+        m = a + 1
+        n = m[..., ::-1] + b
+        return n.T.mean(), np.sort(m, axis=None)
+
+    compiled = fresh.compile(f)
+    for shape in [(3, 127, 3), (8, 128, 7), (8, 127, 16)]:
+        a, b = (array(np.random.default_rng(n), shape, "float64", order) for n in range(2))
+        assert bits(compiled(a, b)) == bits(f(a, b)), shape
+    info = fresh.cache_info(compiled)
+    assert info["breaks"] == 0 and info["outcomes"]["run"] == {"graph": 3}
+
+
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_scans_keep_the_sign_of_zero(fresh, dtype):
     def f(a):
