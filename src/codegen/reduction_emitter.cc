@@ -21,7 +21,9 @@ std::vector<ReductionEmitter::State> ReductionEmitter::MakeStates(const Stage& s
       const DType t = ScanType(inst);
       for (int u = 0; u < copies; ++u) {
         scans_[{n, u}] = Slot(ops_.RegisterType(t, lanes_));
-        Set(scans_[{n, u}], ops_.Identity(Op::kSum, t, lanes_));
+        // NumPy's begin with the first element, whose sign a zero keeps.
+        const bool signs = inst.numpys && IsFloat(t);
+        Set(scans_[{n, u}], signs ? ops_.Constant(-0.0, t, lanes_) : ops_.Identity(Op::kSum, t, lanes_));
       }
     }
     if (inst.kind != IKind::kReduce) continue;

@@ -9,6 +9,8 @@
 namespace framejit::loop {
 namespace {
 
+const char* const kEmpty = "a reshape of nothing";
+
 bool IsOne(Int v) {
   return v == Int(1);
 }
@@ -310,7 +312,8 @@ bool Space::Split(const Lin& lin, Int size, Lin* quotient, Lin* rest) {
 }
 
 // The index of `to` that is at the same row-major position as `index` of `from`. Dimensions are grouped, innermost
-// first, into chunks of equal products.
+// first, into chunks of equal products. Where nothing is at any position, none says which index of a dimension of another
+// size is meant, and a reduction that keeps that dimension would be stored at one index only.
 bool Space::Reshape(const Lins& index, const Ints& from, const Ints& to, Lins* out) {
   out->assign(to.size(), Lin{});
   int i = static_cast<int>(from.size()), j = static_cast<int>(to.size());
@@ -342,6 +345,7 @@ bool Space::Reshape(const Lins& index, const Ints& from, const Ints& to, Lins* o
       (*out)[j] = index[i];
       continue;
     }
+    if (IsZero(a) && !single_) return Fail(kEmpty);
     Lin lin;
     Int stride = 1;
     for (int k = i_end - 1; k >= i; --k) {
@@ -358,7 +362,7 @@ bool Space::Reshape(const Lins& index, const Ints& from, const Ints& to, Lins* o
       if (k + 1 < j_end) size = FloorDiv(size, to[k + 1]);
     }
   }
-  return true;
+  return single_ || (i == 0 && j == 0) || Fail(kEmpty);
 }
 
 Space::At Space::OperandAt(ValueId v, int k, int index, int pred) {

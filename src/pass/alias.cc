@@ -4,6 +4,7 @@
 
 #include "graph/device.h"
 #include "graph/views.h"
+#include "loop/order.h"
 
 namespace framejit::pass {
 namespace {
@@ -100,6 +101,33 @@ std::vector<std::optional<Alias>> HardAliases(const Graph& g, const std::vector<
   return aliases;
 }
 
+// Where what they read lies decides in which order kernels add up: does each that reads one of `values` and sums as NumPy
+// does so also if those lie so, and `before` is `now`?
+static bool SumsStayInOrder(const Graph& g, const Grouping& grouping, const Group& before, const Group& now,
+                            const std::vector<std::pair<ValueId, Alias>>& values) {
+  std::vector<Layout> layouts;  // by value, where a sum is found
+  for (const Group& other : grouping.groups) {
+    const Group& group = &other == &before ? now : other;
+    const auto numpys = [&](ValueId v) { return loop::IsNumpys(g.nodes[v]); };
+    const auto reads = [&](ValueId v) {
+      const auto& operands = g.nodes[v].operands;
+      return std::any_of(values.begin(), values.end(), [&](const auto& value) {
+        return std::find(operands.begin(), operands.end(), value.first) != operands.end();
+      });
+    };
+    if (group.kind != Group::Kind::kKernel || std::none_of(group.nodes.begin(), group.nodes.end(), numpys) ||
+        (&group != &now && std::none_of(group.nodes.begin(), group.nodes.end(), reads)))
+      continue;
+    if (layouts.empty()) {
+      for (ValueId v = 0; v < g.nodes.size(); ++v)
+        layouts.push_back(grouping.aliases[v] ? grouping.aliases[v]->layout : StoredLayout(g, v));
+      for (const auto& [v, alias] : values) layouts[v] = alias.layout;
+    }
+    if (!loop::SumsInOrder(g, group.nodes, group.stored, layouts)) return false;
+  }
+  return true;
+}
+
 void AliasStoredViews(const Graph& g, Grouping& grouping) {
   std::vector<bool> written(g.nodes.size(), false), output(g.nodes.size(), false);
   for (const Write& w : g.writes) written[w.value] = true;
@@ -155,7 +183,9 @@ void AliasStoredViews(const Graph& g, Grouping& grouping) {
     for (auto& [v, alias] : found) {
       for (auto& [w, other] : found) consistent = consistent && alias.base != w;
     }
-    if (!consistent || !loop::CanFuse(g, changed.nodes, changed.stored)) continue;
+    if (!consistent || !loop::CanFuse(g, changed.nodes, changed.stored) ||
+        !SumsStayInOrder(g, grouping, group, changed, found))
+      continue;
     group = std::move(changed);
     for (auto& [v, alias] : found) grouping.aliases[v] = std::move(alias);
   }

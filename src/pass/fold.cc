@@ -93,7 +93,9 @@ class Folder {
 
   int Run() {
     Node n;
+    NoteSeen();
     for (ValueId v = 0; v < g_.nodes.size(); ++v) {
+      at_ = v;
       r_.Remap(v, &n);
       ValueId same = kNoValue;
       const int count = count_;
@@ -123,13 +125,28 @@ class Folder {
     return !own(g_.nodes[v]);
   }
 
+  void NoteSeen() {
+    seen_.resize(g_.nodes.size());
+    for (ValueId v = static_cast<ValueId>(g_.nodes.size()); v-- > 0;) {
+      const Node& n = g_.nodes[v];
+      if (n.op == Op::kExtern || (seen_[v] && Info(n.op).kind == 'V'))
+        for (ValueId o : n.operands) seen_[o] = true;
+    }
+  }
+
   const Node& In(const Node& n, int i) const { return r_.node(n.operands[i]); }
+
+  // Does a call that sees `n`, itself or through views, see strides that `by` has not?
+  bool LiesElse(const Node& n, const Node& by) const {
+    if (!seen_[at_] || !n.strides.empty() || Info(n.op).kind == 'V') return false;
+    return Info(by.op).kind == 'V' || !(by.strides.empty() || IsRowMajor(by.type.shape, by.strides));
+  }
 
   // The value that may stand for `n`, if its layout and place allow it.
   ValueId Use(const Node& n, ValueId v) const {
     const Node& by = r_.node(v);
-    bool same = by.type == n.type && (n.strides.empty() || n.strides == by.strides);
-    return same ? v : kNoValue;
+    const bool same = by.type == n.type && (n.strides.empty() || n.strides == by.strides);
+    return same && !LiesElse(n, by) ? v : kNoValue;
   }
 
   bool IsNumber(ValueId v, double value) const {
@@ -333,6 +350,7 @@ class Folder {
     if (n.op == Op::kPermute && in_order) return Use(n, n.operands[0]);
     if (n.op == Op::kBroadcast && in_order && in.type.shape == n.type.shape) return Use(n, n.operands[0]);
     if (n.op == Op::kFlip && axes.empty()) return Use(n, n.operands[0]);
+    if (n.op == Op::kReshape && seen_[at_]) return kNoValue;  // the other may be what copies it
     if (in.op != n.op || (n.op != Op::kReshape && n.op != Op::kPermute && n.op != Op::kBroadcast)) return kNoValue;
     if (n.op == Op::kPermute) {
       for (int64_t& a : axes) a = in.attrs.axes[a];
@@ -348,7 +366,9 @@ class Folder {
 
   Graph& g_;
   Rewriter r_;
+  ValueId at_ = 0;  // the node that is folded
   int count_ = 0;
+  std::vector<bool> seen_;    // by node, by a call
   std::vector<bool> silent_;  // by value of r_, as far as somebody has asked
   bool changed_ = false;
 };

@@ -105,6 +105,15 @@ ValueId Copied(Graph& g, ValueId v, shape::Ints strides) {
   return static_cast<ValueId>(g.nodes.size() - 1);
 }
 
+// How it lies whatever is promised of it from now on, if that is known.
+std::optional<shape::Ints> FixedStrides(const Graph& g, ValueId v) {
+  const Node& n = g.nodes[v];
+  if (n.op == Op::kMatMul || n.op == Op::kLinear) return RowMajor(n.type.shape);
+  if (Info(n.op).kind != 'V') return n.strides.empty() ? std::nullopt : std::optional(n.strides);
+  auto layout = ViewLayout(n, g.nodes[n.operands[0]].type, LaidBy(g, n.operands[0]));
+  return layout ? std::optional(std::move(layout->strides)) : std::nullopt;
+}
+
 }  // namespace
 
 ValueId RowByRow(Graph& g, ValueId v) {
@@ -128,6 +137,12 @@ ValueId Objects::Materialised(TraceId t) {
   ValueId v = Value(t);
   Node& n = builder_.graph().nodes[v];
   const TensorMeta& m = meta(t);
+  // NumPy's sums go by the strides. A copy whose value is that of what it copies has others than that.
+  if (m.framework == Framework::kNumpy && m.device.kind == DeviceKind::kCpu)
+    if (const auto lies = FixedStrides(builder_.graph(), v); lies && !SameStrides(m.sizes, *lies, m.strides)) {
+      if (!IsContiguous(builder_.env(), m)) return Copied(builder_.graph(), v, PreserveFormat(builder_.env(), m));
+      return framejit::IsRowMajor(m.sizes, *lies) ? v : Copied(builder_.graph(), v, RowMajor(m.sizes));
+    }
   if (n.op == Op::kInput || !n.strides.empty()) return v;
   // Pictures of one channel or one pixel lie both ways at once; the framework goes by the strides.
   const auto one = [&](size_t d) { return m.sizes[d] == shape::Int(1); };

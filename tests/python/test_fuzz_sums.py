@@ -169,6 +169,87 @@ def test_order(fresh, f, shapes, dtype):
     assert info["segments"] <= 4
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("order", ["C", "F", "permuted", "broadcast", "inner"])
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda a: a.T.copy().T.sum(axis=1),
+        lambda a: np.nansum(a.T.copy().T),
+        lambda a: (a.copy().max(), np.average(np.ascontiguousarray(a.copy()), axis=1)),
+        lambda a: np.nansum(a.copy(), axis=(-2, 1)),
+        lambda a: (np.nansum(np.maximum(a, a), axis=(-2, 1)), np.nansum(np.maximum(a, a)[1:], axis=0)),
+        lambda a: np.nansum(np.where(a > a, a, a).T.copy().reshape(a.shape), axis=None),
+        lambda a: np.nansum(a.ravel().copy().reshape(a.shape), axis=None),
+    ],
+)
+def test_calls_see_copies_as_they_lie(fresh, f, order, dtype):
+    compiled = fresh.compile(f)
+    for shape in [(127, 33), (127, 33), (7, 8)]:
+        a = array(np.random.default_rng(0), shape, dtype, order)
+        assert bits(compiled(a)) == bits(f(a)), shape
+    info = fresh.cache_info(compiled)
+    assert info["breaks"] == 0 and info["outcomes"]["run"] == {"graph": 3}
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_sums_of_views_that_another_kernel_makes(fresh, order):
+    def f(a, b):
+        m = a + 1
+        n = m[..., ::-1] + b
+        return n.T.mean(), np.sort(m, axis=None)
+
+    compiled = fresh.compile(f)
+    for shape in [(3, 127, 3), (8, 128, 7), (8, 127, 16)]:
+        a, b = (array(np.random.default_rng(n), shape, "float64", order) for n in range(2))
+        assert bits(compiled(a, b)) == bits(f(a, b)), shape
+    info = fresh.cache_info(compiled)
+    assert info["breaks"] == 0 and info["outcomes"]["run"] == {"graph": 3}
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_scans_keep_the_sign_of_zero(fresh, dtype):
+    def f(a):
+        return np.cumsum(a * 1, axis=0), np.cumsum(a * 1, axis=1), np.cumsum(a * 1)
+
+    compiled = fresh.compile(f)
+    for shape in [(4, 3), (40, 33), (1, 5)]:
+        a = np.full(shape, -0.0, dtype)
+        assert bits(compiled(a)) == bits(f(a)), shape
+    assert fresh.cache_info(compiled)["outcomes"]["run"] == {"graph": 3}
+
+
+@pytest.mark.parametrize("shape", [(0, 7, 3), (7, 0, 3), (64, 9, 0)])
+def test_sums_of_nothing(fresh, shape):
+    def f(x):
+        m = x + 1
+        return m.reshape(-1).prod(), m.prod(axis=(0, 2)), m.reshape(-1).sum(), m.sum(axis=(0, 2)), m.sum(axis=1)
+
+    compiled = fresh.compile(f)
+    a = np.zeros(shape, "float32")
+    for _ in range(3):
+        assert bits(compiled(a)) == bits(f(a))
+    info = fresh.cache_info(compiled)
+    assert info["breaks"] == 0 and info["outcomes"]["run"] == {"graph": 3}
+
+
+@pytest.mark.parametrize("shape", [(0, 7, 3), (7, 0, 3), (64, 9, 0)])
+def test_sums_of_nothing_of_tensors(fresh, shape):
+    torch = pytest.importorskip("torch")
+
+    def f(x):
+        m = x + 1
+        return m.reshape(-1).sum(), m.sum((0, 2)), m.sum(1)
+
+    compiled = fresh.compile(f)
+    x = torch.zeros(shape)
+    for _ in range(3):
+        for got, want in zip(compiled(x), f(x)):
+            assert torch.equal(got, want)
+    info = fresh.cache_info(compiled)
+    assert info["breaks"] == 0 and info["outcomes"]["run"] == {"graph": 3}
+
+
 @pytest.mark.parametrize("part", range(4))
 def test_some_sums(part, fresh):
     for seed in range(20 * part, 20 * part + 20):
