@@ -144,6 +144,7 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   int Again(CallState* s, const std::vector<bool>& standing, bool create, Rerun* run);
   int BeginOwn(CallState* s, Rerun* run);
   Ref GradientsOf(const Rerun& run, const std::vector<Ref>& grads, const std::vector<Ref>& wanted, bool create);
+  int Follow(CallState* s, const Rerun& run, const Ref& gradients, const std::vector<Ref>& grads);
   int NoteNone(const Rerun& run, const std::vector<Ref>& grads, const std::vector<Ref>& wanted, Pass* pass);
   int Replay(CallState* s, const std::vector<Ref>& grads, const std::vector<bool>& stops,
              const std::vector<bool>& standing, Pass* pass);

@@ -1184,3 +1184,33 @@ def test_views_in_place_count_as_writes(fresh, change, of):
     compiled = fresh.compile(f, fullgraph=True)
     for _ in range(3):
         assert run(compiled) == run(f)
+
+
+def squares(x):
+    return (x * x).pow(2).sum()
+
+
+def penalty(x):
+    t = torch.autograd.grad(squares(x), x, create_graph=True)[0]
+    x.data = x.data * 2
+    return t
+
+
+def test_memory_that_comes_behind_a_derivative(fresh):
+    """A derivative that is differentiated reads the leaf itself, also where a replay made it: with the memory that it has by then."""
+    compiled, whole = fresh.compile(squares), fresh.compile(penalty)
+
+    def outside(x):
+        t = torch.autograd.grad(compiled(x), x, create_graph=True)[0]
+        x.data = x.data * 2
+        return t
+
+    for f in (outside, whole):
+        for size in (3, 3, 5):
+            ours, theirs = (torch.full((size,), 1.5, requires_grad=True) for _ in range(2))
+            f(ours).sum().backward()
+            penalty(theirs).sum().backward()
+            same(facts(ours.grad)[:-1], facts(theirs.grad)[:-1])
+    one_graph(fresh, squares, torch.ones(3, requires_grad=True))
+    told = fresh.explain(penalty)(torch.ones(3, requires_grad=True))
+    assert (told.graph_count, told.graph_break_count) == (2, 1), str(told)
