@@ -1214,3 +1214,37 @@ def test_memory_that_comes_behind_a_derivative(fresh):
     one_graph(fresh, squares, torch.ones(3, requires_grad=True))
     told = fresh.explain(penalty)(torch.ones(3, requires_grad=True))
     assert (told.graph_count, told.graph_break_count) == (2, 1), str(told)
+
+
+def test_memory_that_comes_twice(fresh):
+    """A leaf that gets other memory, is read by what a result is made of, and gets other memory again: eager's derivative reads the last."""
+
+    def twice(x):
+        x.data = x.data * 2
+        y = (x * x).sum()
+        x.data = x.data * 2
+        return (y,)
+
+    def behind(x):
+        p = torch.tanh(x * x).detach().clone().requires_grad_()
+        p.data = p.data * 2
+        t = torch.autograd.grad((p * p * x).pow(2).sum(), p, create_graph=True)[0]
+        p.data = p.data * 2
+        return t, p
+
+    def unread(x):
+        x.data = x.data * 2
+        y = (x * x).sum().detach()
+        x.data = x.data * 2
+        return y, x.exp()
+
+    compiled = {f: fresh.compile(f) for f in (twice, behind, unread)}
+    for f, counts in ((twice, (2, 1)), (behind, (3, 2)), (unread, (1, 0))):
+        for size in (3, 3, 5):
+            ours, theirs = (torch.full((size,), 1.5, requires_grad=True) for _ in range(2))
+            got, expected = compiled[f](ours), f(theirs)
+            for results in (got, expected):
+                sum(r.sum() for r in results).backward()
+            same([facts(t)[0] for t in (*got, ours.grad)], [facts(t)[0] for t in (*expected, theirs.grad)])
+        told = fresh.explain(f)(torch.ones(3, requires_grad=True))
+        assert (told.graph_count, told.graph_break_count) == counts, str(told)
