@@ -1248,3 +1248,36 @@ def test_memory_that_comes_twice(fresh):
             same([facts(t)[0] for t in (*got, ours.grad)], [facts(t)[0] for t in (*expected, theirs.grad)])
         told = fresh.explain(f)(torch.ones(3, requires_grad=True))
         assert (told.graph_count, told.graph_break_count) == counts, str(told)
+
+
+@pytest.mark.parametrize("wants", [False, True])
+def test_leaves_of_factories(fresh, wants):
+    """What a call makes with requires_grad=True is a leaf, and what is computed of it is none."""
+
+    def asked(x):
+        made = (
+            torch.zeros(3, requires_grad=True),
+            torch.randn(3, requires_grad=True),
+            torch.tensor([1.0, 2.0], requires_grad=True),
+            torch.ones_like(x, requires_grad=True),
+            x.new_zeros(3, requires_grad=True),
+        )
+        with torch.no_grad():
+            made[0].add_(1)
+        if not all(t.is_leaf and t.grad_fn is None and t.grad is None for t in made):
+            raise ValueError("can't optimize a non-leaf Tensor")
+        return x + 1, made[0], [(t * 2).is_leaf or t.view(-1).is_leaf or (t * 2).grad_fn is None for t in made]
+
+    def refused(x):
+        t = torch.zeros(3, requires_grad=True)
+        return t.add_(x)
+
+    x = torch.ones(3, requires_grad=wants)
+    got, expected = fresh.compile(asked)(x), asked(x)
+    assert got[2] == expected[2] == [False] * 5
+    assert [facts(t)[1:] for t in got[:2]] == [facts(t)[1:] for t in expected[:2]]
+    same([t.detach() for t in got[:2]], [t.detach() for t in expected[:2]])
+    one_graph(fresh, asked, x)
+    for f in (refused, fresh.compile(refused)):
+        with pytest.raises(RuntimeError, match="a leaf Variable that requires grad"):
+            f(x)
