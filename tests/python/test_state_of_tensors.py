@@ -1362,3 +1362,36 @@ def test_passes_beside_one_in_the_program(fresh, f, raises, counts):
     if counts:
         told = fresh.explain(f)(*(torch.ones(3, requires_grad=True) for _ in args))
         assert (told.graph_count, told.graph_break_count) == counts, str(told)
+
+
+@pytest.mark.parametrize("make", [lambda: torch.ones(3).requires_grad_(), lambda: nn.Parameter(torch.ones(3))])
+def test_a_leaf_once_more(fresh, make):
+    """What lost its gradients in place, and is asked for some again, is a leaf outside, too."""
+
+    def differentiated(x):
+        t = make()
+        t.detach_()
+        t.requires_grad_(True)
+        return torch.autograd.grad((t * x).sum(), t)[0]
+
+    def kept(x):
+        t = make()
+        t.detach_()
+        t.requires_grad_(True)
+        t.retain_grad()
+        (t * x).sum().backward()
+        return t.grad
+
+    def given(x):
+        x.detach_()
+        x.requires_grad = True
+        return torch.autograd.grad((x * x).sum(), x)[0]
+
+    for f, counts in ((differentiated, (3, 2)), (kept, (3, 3)), (given, (2, 1))):
+        compiled = fresh.compile(f)
+        for size in (3, 3):
+            ours, theirs = (torch.full((size,), 1.5, requires_grad=True) for _ in range(2))
+            same([facts(compiled(ours))[0]], [facts(f(theirs))[0]])
+            assert (ours.requires_grad, ours.is_leaf, ours.grad is None) == (theirs.requires_grad, theirs.is_leaf, theirs.grad is None)
+        told = fresh.explain(f)(torch.ones(3, requires_grad=True))
+        assert (told.graph_count, told.graph_break_count) == counts, str(told)
