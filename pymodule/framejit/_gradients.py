@@ -297,6 +297,25 @@ def _beginning():
     return Beginning
 
 
+def follow(gradients, aliases, inputs, given):
+    """Where such gradients of a replay are differentiated, its aliases of inputs have the memory that the inputs have by then (`x.data = u`).
+    What the pass was given is none of them."""
+    from torch._C import _current_graph_task_id as number_of_pass
+
+    last = None
+
+    def before(_):
+        nonlocal last
+        if last != (last := number_of_pass()):
+            for alias, x in zip(aliases, inputs, strict=True):
+                if alias.data_ptr() != x.data_ptr() or alias.stride() != x.stride():
+                    alias.data = x.data
+
+    outside = {None, *(g.grad_fn for g in given)}
+    for node in {g.grad_fn for g in gradients if g is not None} - outside:
+        node.register_prehook(before)
+
+
 def attention(kernel, q, k, v, mask, dropout, causal, scale):
     """scaled_dot_product_attention by one of torch's kernels: (result, what its kernel for the gradients wants...)."""
     import torch

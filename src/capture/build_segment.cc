@@ -344,7 +344,9 @@ class SegmentBuilder {
   }
 
   void Reconsider() {
-    if (s_.lowering().differentiates() && !TrackedAsInEager(s_, recipe().outputs))
+    if (s_.options().uses_leaves && !s_.options().whole && ReadsFormerData(s_, recipe().outputs))
+      problem_->again = Again::kLeaves;
+    else if (s_.lowering().differentiates() && !TrackedAsInEager(s_, recipe().outputs))
       problem_->again = Again::kDerivatives;
     else if (s_.options().uses_leaves && !s_.options().whole && MuchOfLeaves(s_, recipe().outputs))
       problem_->again = Again::kLeaves;

@@ -524,8 +524,10 @@ PyObject* TrackLeaf(Session& s, PyObject* proxy, bool on) {
 }
 
 PyObject* MakeLeaf(Session& s, PyObject* proxy) {
-  if (!s.options().derivatives) return TrackLeaf(s, proxy, true);
   const TraceId id = AsTensor(proxy)->id;
+  // The object outside must become one, too, also where it stands for another tensor by now (t.detach_()).
+  if (s.trace().tensors[s.pending().Original(id)].input >= 0) return nullptr;
+  if (!s.options().derivatives) return TrackLeaf(s, proxy, true);
   const TensorMeta& m = s.meta(id);
   const auto wrapped = s.vmap.wrapped.find(id);
   const bool inside = wrapped != s.vmap.wrapped.end();
@@ -533,7 +535,6 @@ PyObject* MakeLeaf(Session& s, PyObject* proxy) {
   if (inside != !s.vmap.levels.empty() || (inside && !s.vmap.inplace_allowed)) return nullptr;
   if (inside && wrapped->second.leaf) return Py_NewRef(proxy);
   if (inside && wrapped->second.level != static_cast<int>(s.vmap.levels.size())) return nullptr;
-  if (s.trace().tensors[id].input >= 0) return nullptr;
   if (!inside && s.lowering().IsHidden(id)) return nullptr;
   for (const TraceTensor& t : s.trace().tensors)  // views, which have gradients with their base
     if (!inside && t.id != id && t.base == id) return nullptr;

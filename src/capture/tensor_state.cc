@@ -112,7 +112,7 @@ std::optional<bool> SetData(Session& s, PyObject* tensor, PyObject* value) {
   if (!data || !IsTensor(data.get())) return false;
   Ref made = data;
   if (WantsGradient(s, tensor)) {
-    if (!IsLeafInput(s, input) || !SameShape(s, was, now)) return {};
+    if (!s.options().uses_leaves || !IsLeafInput(s, input) || !SameShape(s, was, now)) return {};
     made = Ref(WithData(s, tensor, data.get()));
     if (!made || !IsTensor(made.get())) return false;
     s.pending().replaced.insert(s.trace().tensors[IdOf(value)].base);
@@ -323,6 +323,21 @@ PyObject* SetByCall(Session& s, Callee callee, PyObject* const* args, Py_ssize_t
   return nullptr;
 }
 
+bool ReadsFormerData(Session& s, const std::vector<TraceId>& results) {
+  std::vector<TraceId> former;
+  for (auto [now, input] : s.pending().rebound) {
+    const auto replaces = [&, now = now, input = input](const auto& other) {
+      return other.first > now && other.second == input && s.pending().replaced.contains(other.first);
+    };
+    const bool data = s.pending().replaced.contains(now) && s.lowering().MayBeKept(s.trace().tensors[now].base);
+    if (data && std::any_of(s.pending().rebound.begin(), s.pending().rebound.end(), replaces)) former.push_back(now);
+  }
+  return !former.empty() && std::any_of(results.begin(), results.end(), [&](TraceId t) {
+    return s.meta(t).requires_grad && s.trace().tensors[t].input < 0 && !s.lowering().IsFreed(t) &&
+           s.lowering().Depends(t, former);
+  });
+}
+
 std::string SetTooEarly(Session& s, const std::vector<TraceId>& results) {
   const auto& tensors = s.trace().tensors;
   const PendingEffects& waits = s.pending();
@@ -333,6 +348,8 @@ std::string SetTooEarly(Session& s, const std::vector<TraceId>& results) {
     return "a tensor is written to that was given other memory before";
   if (std::any_of(waits.stopped.begin(), waits.stopped.end(), written))
     return "a tensor is written to that lost its gradients before";
+  if (s.options().whole && ReadsFormerData(s, results))
+    return "a tensor that a derivative may need gets other memory";
   for (TraceId id : results) {
     const TraceTensor& t = tensors[id];
     for (auto& [now, input] : waits.rebound)

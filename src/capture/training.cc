@@ -180,11 +180,8 @@ using autodiff::Undifferentiable;
 // Throws Undifferentiable: the framework's gradients of this program are not those of its graph.
 void CheckProgram(const Session& s, const Trace& trace) {
   if (!s.lowering().undifferentiable().empty()) throw Undifferentiable(s.lowering().undifferentiable());
-  for (const Call& c : trace.calls) {
+  for (const Call& c : trace.calls)
     if (c.mode.grad && !s.modes.entry.grad) throw Undifferentiable("gradients are turned on inside");
-    for (auto& [name, a] : c.kwargs)
-      if (name == "requires_grad" && a.is(Arg::Kind::kBool) && a.b) throw Undifferentiable("a leaf is made inside");
-  }
   if (s.lowering().tracks()) throw Undifferentiable("a leaf is made inside");
   for (TraceId id : trace.outputs) {
     const TraceTensor& base = trace.tensors[trace.tensors[id].base];

@@ -229,6 +229,7 @@ void Lowering::Impl::Extern(Call& call, bool model) {
     made.push_back(alias.same ? ids[alias.operand] : objects.New(m, values[i]));
     if (!alias.same) Grant(made.back(), call, taken);
     if (!alias.same && alias.operand >= 0) FollowView(made.back(), ids[alias.operand], request, results, i);
+    if (asked && alias.operand < 0 && m.requires_grad) derivatives.Track(made.back(), true);  // no operation made it
   }
   Arg structure = request->result;
   EachArg(structure, [&](Arg& a) {

@@ -216,6 +216,17 @@ bool SegmentHook::LateChanged() const {
   return std::any_of(t_.late.begin(), t_.late.end(), [](const Training::Late& l) { return l.Now() != l.value.get(); });
 }
 
+// Reads this pass nothing of what was saved?
+bool SegmentHook::ReadsNone(const std::vector<bool>& tangents) {
+  SavedError error;
+  const Compiled* c = without_ || LateChanged() ? nullptr : For(tangents);
+  PyErr_Clear();
+  return c && std::none_of(c->parts.begin(), c->parts.end(), [&](const Part& part) {
+    return std::any_of(part.inputs.begin(), part.inputs.end(),
+                       [&](int i) { return i < static_cast<int>(t_.saved.size()); });
+  });
+}
+
 // A backward pass enters the segment. given: by output, and then what its hooks made of it. -1: an exception.
 int SegmentHook::Begin(CallState* s, PyObject* ctx, std::vector<Ref>* given, Pass* pass) {
   std::vector<Ref>& grads = *given;
@@ -254,6 +265,11 @@ int SegmentHook::BeginRest(CallState* s, PyObject* ctx, const std::vector<bool>&
   if (ReadMode().grad || !plain) return Replay(s, grads, stops, standing, pass);  // create_graph=True
   // Freed by a pass that came another way, or written since: torch raises.
   Ref saved(t_.saved.empty() ? PyTuple_New(0) : PyObject_GetAttr(ctx, Interned(kSaved)));
+  if (!saved && stops.empty() && ReadsNone(tangents)) {
+    PyErr_Clear();
+    saved = Ref(PyTuple_New(static_cast<Py_ssize_t>(t_.saved.size())));
+    for (size_t i = 0; saved && i < t_.saved.size(); ++i) PyTuple_SET_ITEM(saved.get(), i, Py_NewRef(Py_None));
+  }
   if (!saved) {
     bool other = written || freed;
     if (!other) {  // an input was: one that this pass does not depend on?

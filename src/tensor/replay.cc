@@ -209,6 +209,23 @@ int SegmentHook::StageAgain(CallState* s, const std::vector<bool>& left, const s
   return 0;
 }
 
+// What the framework keeps of an input is that object, with the memory that it has when the gradients are
+// differentiated: aliases get it, too.
+int SegmentHook::Follow(CallState* s, const Rerun& run, const Ref& gradients, const std::vector<Ref>& grads) {
+  static PyObject* f = ResolveCallee("framejit._gradients.follow");
+  Ref aliases(PyList_New(0)), inputs(PyList_New(0)), given(PyList_New(0));
+  if (!f || !aliases || !inputs || !given) return -1;
+  for (size_t i = 0; i < t_.wanted.size(); ++i)
+    if (t_.wanted[i] && (PyList_Append(aliases.get(), run.inputs[i].get()) < 0 ||
+                         PyList_Append(inputs.get(), PyTuple_GET_ITEM(s->inputs, i)) < 0))
+      return -1;
+  for (const Ref& grad : grads)
+    if (grad && PyList_Append(given.get(), grad.get()) < 0) return -1;
+  Ref done(
+      PyObject_CallFunctionObjArgs(f, gradients.get(), aliases.get(), inputs.get(), given.get(), nullptr));
+  return done ? 0 : -1;
+}
+
 // The framework runs the program again, with its own records, and differentiates those.
 int SegmentHook::Replay(CallState* s, const std::vector<Ref>& grads, const std::vector<bool>& stops,
                         const std::vector<bool>& standing, Pass* pass) {
@@ -247,7 +264,7 @@ int SegmentHook::Replay(CallState* s, const std::vector<Ref>& grads, const std::
     if (!kept.emplace_back(Hang(s, i, run.results[i].get(), own ? run.own.get() : nullptr))) return -1;
   }
   Ref all = GradientsOf(run, grads, wanted, create);
-  if (!all) return -1;
+  if (!all || (create && Follow(s, run, all, grads) < 0)) return -1;
   Py_ssize_t at = 0;
   bool none = false;
   for (size_t i = 0; i < t_.wanted.size(); ++i) {

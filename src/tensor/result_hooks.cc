@@ -383,6 +383,19 @@ bool ArePlain(const std::vector<Ref>& grads) {
   });
 }
 
+// Has a pass freed what an operation between this result and those that it is made of has kept?
+bool SegmentHook::SpentBetween(const CallState& head, size_t output) const {
+  for (size_t k = 0; k < t_.keepers.size(); ++k) {
+    const auto comes_by = [&](int i) {
+      return static_cast<size_t>(i) < num_outputs() && t_.keepers[k].outputs[i];
+    };
+    const std::vector<int>& inner = InnerOf(output);
+    if ((*head.spent)[k] && comes_by(static_cast<int>(output)) && std::none_of(inner.begin(), inner.end(), comes_by))
+      return true;
+  }
+  return false;
+}
+
 // Gives an output's gradients to the results that it is made of, which are stops. It is -1 with an exception.
 int SegmentHook::ToInner(CallState* head, size_t output, PyObject* segment, PyObject* grad, Given* inner,
                          Begun* begun) {
@@ -399,6 +412,8 @@ int SegmentHook::ToInner(CallState* head, size_t output, PyObject* segment, PyOb
   if (written < 0 || LookAtReentrant(head, tangents) < 0) return -1;
   if (written) return again();
   Ref saved(t_.saved.empty() ? PyTuple_New(0) : PyObject_GetAttr(segment, Interned(kSaved)));
+  // Freed by a pass that came another way: what this one comes by on its way to those results is still there.
+  if (!saved && head->freed && !SpentBetween(*head, output)) return PyErr_Clear(), again();
   Compiled* c = saved ? For(tangents, stops) : nullptr;
   Pass part;
   const int fits = c ? Prepare(head, saved.get(), c, grads, &part) : -1;

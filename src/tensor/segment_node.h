@@ -99,6 +99,7 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   PyObject* Routed(CallState* head, size_t output, PyObject* ctx, PyObject* grad);
   std::set<int> FarthestGradients(const std::vector<int>& grads) const;
   int Spent(size_t output, PyObject* ctx);
+  bool SpentBetween(const CallState& head, size_t output) const;
   using Given = std::map<int, Ref>;  // gradients by result
   using Begun = std::vector<Ref>;    // gradients by input
   int ToInner(CallState* head, size_t output, PyObject* segment, PyObject* grad, Given* inner, Begun* begun);
@@ -118,6 +119,7 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   int InStages(CallState* s, PyObject* saved, const std::vector<bool>& stops, std::vector<Ref> grads, bool routed,
                Pass* pass);
   bool LateChanged() const;
+  bool ReadsNone(const std::vector<bool>& tangents);
   bool GoesAround() const;
   int LookAtReentrant(CallState* head, const std::vector<bool>& tangents);
   bool GoesEverywhere(CallState* s, const std::vector<bool>& tangents);
@@ -144,6 +146,7 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   int Again(CallState* s, const std::vector<bool>& standing, bool create, Rerun* run);
   int BeginOwn(CallState* s, Rerun* run);
   Ref GradientsOf(const Rerun& run, const std::vector<Ref>& grads, const std::vector<Ref>& wanted, bool create);
+  int Follow(CallState* s, const Rerun& run, const Ref& gradients, const std::vector<Ref>& grads);
   int NoteNone(const Rerun& run, const std::vector<Ref>& grads, const std::vector<Ref>& wanted, Pass* pass);
   int Replay(CallState* s, const std::vector<Ref>& grads, const std::vector<bool>& stops,
              const std::vector<bool>& standing, Pass* pass);

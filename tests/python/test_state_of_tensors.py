@@ -1184,3 +1184,214 @@ def test_views_in_place_count_as_writes(fresh, change, of):
     compiled = fresh.compile(f, fullgraph=True)
     for _ in range(3):
         assert run(compiled) == run(f)
+
+
+def squares(x):
+    return (x * x).pow(2).sum()
+
+
+def penalty(x):
+    t = torch.autograd.grad(squares(x), x, create_graph=True)[0]
+    x.data = x.data * 2
+    return t
+
+
+def test_memory_that_comes_behind_a_derivative(fresh):
+    """A derivative that is differentiated reads the leaf itself, also where a replay made it: with the memory that it has by then."""
+    compiled, whole = fresh.compile(squares), fresh.compile(penalty)
+
+    def outside(x):
+        t = torch.autograd.grad(compiled(x), x, create_graph=True)[0]
+        x.data = x.data * 2
+        return t
+
+    for f in (outside, whole):
+        for size in (3, 3, 5):
+            ours, theirs = (torch.full((size,), 1.5, requires_grad=True) for _ in range(2))
+            f(ours).sum().backward()
+            penalty(theirs).sum().backward()
+            same(facts(ours.grad)[:-1], facts(theirs.grad)[:-1])
+    one_graph(fresh, squares, torch.ones(3, requires_grad=True))
+    told = fresh.explain(penalty)(torch.ones(3, requires_grad=True))
+    assert (told.graph_count, told.graph_break_count) == (2, 1), str(told)
+
+
+def test_memory_that_comes_twice(fresh):
+    """A leaf that gets other memory, is read by what a result is made of, and gets other memory again: eager's derivative reads the last."""
+
+    def twice(x):
+        x.data = x.data * 2
+        y = (x * x).sum()
+        x.data = x.data * 2
+        return (y,)
+
+    def behind(x):
+        p = torch.tanh(x * x).detach().clone().requires_grad_()
+        p.data = p.data * 2
+        t = torch.autograd.grad((p * p * x).pow(2).sum(), p, create_graph=True)[0]
+        p.data = p.data * 2
+        return t, p
+
+    def unread(x):
+        x.data = x.data * 2
+        y = (x * x).sum().detach()
+        x.data = x.data * 2
+        return y, x.exp()
+
+    compiled = {f: fresh.compile(f) for f in (twice, behind, unread)}
+    for f, counts in ((twice, (2, 1)), (behind, (3, 2)), (unread, (1, 0))):
+        for size in (3, 3, 5):
+            ours, theirs = (torch.full((size,), 1.5, requires_grad=True) for _ in range(2))
+            got, expected = compiled[f](ours), f(theirs)
+            for results in (got, expected):
+                sum(r.sum() for r in results).backward()
+            same([facts(t)[0] for t in (*got, ours.grad)], [facts(t)[0] for t in (*expected, theirs.grad)])
+        told = fresh.explain(f)(torch.ones(3, requires_grad=True))
+        assert (told.graph_count, told.graph_break_count) == counts, str(told)
+
+
+@pytest.mark.parametrize("wants", [False, True])
+def test_leaves_of_factories(fresh, wants):
+    """What a call makes with requires_grad=True is a leaf, and what is computed of it is none."""
+
+    def asked(x):
+        made = (
+            torch.zeros(3, requires_grad=True),
+            torch.randn(3, requires_grad=True),
+            torch.tensor([1.0, 2.0], requires_grad=True),
+            torch.ones_like(x, requires_grad=True),
+            x.new_zeros(3, requires_grad=True),
+        )
+        with torch.no_grad():
+            made[0].add_(1)
+        if not all(t.is_leaf and t.grad_fn is None and t.grad is None for t in made):
+            raise ValueError("can't optimize a non-leaf Tensor")
+        return x + 1, made[0], [(t * 2).is_leaf or t.view(-1).is_leaf or (t * 2).grad_fn is None for t in made]
+
+    def refused(x):
+        t = torch.zeros(3, requires_grad=True)
+        return t.add_(x)
+
+    x = torch.ones(3, requires_grad=wants)
+    got, expected = fresh.compile(asked)(x), asked(x)
+    assert got[2] == expected[2] == [False] * 5
+    assert [facts(t)[1:] for t in got[:2]] == [facts(t)[1:] for t in expected[:2]]
+    same([t.detach() for t in got[:2]], [t.detach() for t in expected[:2]])
+    one_graph(fresh, asked, x)
+    for f in (refused, fresh.compile(refused)):
+        with pytest.raises(RuntimeError, match="a leaf Variable that requires grad"):
+            f(x)
+
+
+def outcome(f, args):
+    ours = [a.detach().clone().requires_grad_() for a in args]
+    try:
+        y = f(*ours)
+        if y.requires_grad:
+            y.sum().backward()
+    except RuntimeError as e:
+        return next(w for w in ("inplace", "second time") if w in str(e))
+    return [t.detach() for t in (y, *(a.grad for a in ours))]
+
+
+def passes_another(x):  # the first pass frees what the second one does not read
+    a = x.clone()
+    b = torch.where(a > 0, a, x)
+    (x * x).sum().backward()
+    return torch.autograd.grad((b * a).sum(), x)[0]
+
+
+def passes_it_again(x):
+    a = x.clone()
+    b = torch.where(a > 0, a, x)
+    b.sum().backward()
+    return torch.autograd.grad((b * a).sum(), x)[0]
+
+
+def reads_no_input(x):
+    y = x * 2
+    torch.autograd.grad((x * x).sum(), x)
+    with torch.no_grad():
+        x.zero_()
+    return y
+
+
+def reads_an_input(x):
+    y = x * x * 2
+    (x * x).sum().backward()
+    with torch.no_grad():
+        x.zero_()
+    return y
+
+
+def takes_a_step(x, w):
+    y = (w * 2).sum()
+    (x * w * w).sum().backward()
+    with torch.no_grad():
+        w -= 0.1 * w.grad
+    return y
+
+
+def differentiates_behind_a_write(x):
+    y = x.clone()
+    (x * x).sum().backward()
+    with torch.no_grad():
+        x.mul_(2)
+    return torch.autograd.grad((x * y).sum(), x)[0]
+
+
+@pytest.mark.parametrize(
+    "f, raises, counts",
+    [
+        (passes_another, None, (2, 2)),
+        (passes_it_again, "second time", None),
+        (reads_no_input, None, (2, 1)),
+        (reads_an_input, "inplace", (2, 1)),
+        (takes_a_step, None, (2, 1)),
+        (differentiates_behind_a_write, None, (2, 2)),
+    ],
+)
+def test_passes_beside_one_in_the_program(fresh, f, raises, counts):
+    """A pass is refused for what it reads itself, not for what another pass of the same graph has read and freed."""
+    compiled = fresh.compile(f)
+    for size in (3, 3, 5):
+        args = [torch.full((size,), 1.5) for _ in range(f.__code__.co_argcount)]
+        got, expected = outcome(compiled, args), outcome(f, args)
+        assert (expected if isinstance(expected, str) else None) == raises
+        assert got == raises if raises else same(got, expected) is None
+    if counts:
+        told = fresh.explain(f)(*(torch.ones(3, requires_grad=True) for _ in args))
+        assert (told.graph_count, told.graph_break_count) == counts, str(told)
+
+
+@pytest.mark.parametrize("make", [lambda: torch.ones(3).requires_grad_(), lambda: nn.Parameter(torch.ones(3))])
+def test_a_leaf_once_more(fresh, make):
+    """What lost its gradients in place, and is asked for some again, is a leaf outside, too."""
+
+    def differentiated(x):
+        t = make()
+        t.detach_()
+        t.requires_grad_(True)
+        return torch.autograd.grad((t * x).sum(), t)[0]
+
+    def kept(x):
+        t = make()
+        t.detach_()
+        t.requires_grad_(True)
+        t.retain_grad()
+        (t * x).sum().backward()
+        return t.grad
+
+    def given(x):
+        x.detach_()
+        x.requires_grad = True
+        return torch.autograd.grad((x * x).sum(), x)[0]
+
+    for f, counts in ((differentiated, (3, 2)), (kept, (3, 3)), (given, (2, 1))):
+        compiled = fresh.compile(f)
+        for size in (3, 3):
+            ours, theirs = (torch.full((size,), 1.5, requires_grad=True) for _ in range(2))
+            same([facts(compiled(ours))[0]], [facts(f(theirs))[0]])
+            assert (ours.requires_grad, ours.is_leaf, ours.grad is None) == (theirs.requires_grad, theirs.is_leaf, theirs.grad is None)
+        told = fresh.explain(f)(torch.ones(3, requires_grad=True))
+        assert (told.graph_count, told.graph_break_count) == counts, str(told)
