@@ -272,6 +272,7 @@ PyObject* CallOnce(CaptureSemantics& sem, Session& s, PyObject* cached, PyObject
   if (std::string why; !OnlyComputes(sem, s, function, args, nargs, kwnames, &why))
     return leave("the first one of a functools.lru_cache with these arguments: " + why);
   SuspendScope off;
+  const SignalsServed served;
   Ref result(PyObject_Call(function, all.get(), named.get()));
   const bool raises = !result;
   if (raises) {

@@ -58,6 +58,18 @@ std::string Effects(Session& s) {
   return HasCall(s, kOutside) ? "it asks data or state" : "";
 }
 
+// Does a function, or a method, go by its name as it is?
+bool GoesByItsName(const PyFunctionObject* f) {
+  Ref names(PyObject_CallMethod(f->func_qualname, "split", "s", ".")), at;
+  for (Py_ssize_t i = 0; names && i < PyList_GET_SIZE(names.get()); ++i) {
+    PyObject* const name = PyList_GET_ITEM(names.get(), i);
+    at = i ? Ref(PyObject_GetAttr(at.get(), name)) : Borrow(PyDict_GetItemWithError(f->func_globals, name));
+    if (!at) break;
+  }
+  if (PyErr_Occurred()) PyErr_Clear();
+  return at.get() == reinterpret_cast<const PyObject*>(f);
+}
+
 // Is it a function that Python's own library (typing), or NumPy, keeps a cache of, and not what a decorator from there
 // has made? What those keep is what they compute. One that goes by its name as it is was put into a cache by somebody
 // else: `lru_cache(copy.deepcopy)`.
@@ -65,8 +77,7 @@ bool IsPythons(PyObject* function) {
   if (!PyFunction_Check(function) || reinterpret_cast<PyFunctionObject*>(function)->func_closure) return false;
   const auto* f = reinterpret_cast<PyFunctionObject*>(function);
   auto* code = reinterpret_cast<PyCodeObject*>(f->func_code);
-  return PyDict_GetItemWithError(f->func_globals, f->func_name) != function && PathIn(code, "torch").empty() &&
-         SkippedFile(code);
+  return PathIn(code, "torch").empty() && SkippedFile(code) && !GoesByItsName(f);
 }
 
 // Does a write wait, also to a variable of the frame itself, which functions see that it made before?

@@ -115,6 +115,7 @@ EFFECTS = {
     "threads": ("torch.set_num_threads(1)", "def h(n): torch.set_num_threads(n); return n", "def f(x): a = torch.get_num_threads(); return x * h(2), a, torch.get_num_threads()", "torch.get_num_threads()"),
     "a function of Python's that draws": ("class O:\n def __deepcopy__(self, memo): return torch.rand(2)\no = O()", "import copy; h = copy.deepcopy", "def f(x): r = torch.rand(2); return x * r, h(o)", "0"),
     "a function of Python's behind a write": ("class O: pass\no = O(); o.t = torch.zeros(2)", "import copy; h = copy.deepcopy", "def f(x): o.t.add_(1); return h(o).t + x", "o.t"),
+    "a method of Python's that logs": ("LOG = logging.getLogger('first_calls')", "h = logging.Logger.warning", "def f(x): print('before'); h(LOG, 'cached'); print('behind'); return x", "0"),
     "a function of NumPy's that sets": ("", "h = np.seterr", "def f(x): a = np.log(np.zeros(1)); h('ignore'); return x, a, np.geterr()", "np.seterr(all='warn')"),
     "a variable of the program": ("import time\nQ = [None]", "def h(n): return Q[0]()", "def f(x):\n n = 1\n def g(): return n\n Q[0] = g; time.sleep(0)\n a = h(0); n = 2\n return x + h(1), a", "0"),
     "a variable of the program, by its cell": ("import time\nQ = [None]", "def h(n): return Q[0].__closure__[0].cell_contents", "def f(x):\n n = 1\n def g(): return n\n Q[0] = g; time.sleep(0)\n a = h(0); n = 2\n return x + h(1), a", "0"),
