@@ -92,6 +92,14 @@ Outs Extreme(Scope& s) {
   return s.b.Reduce(s.row.op, x.value, axes, s.flag(2));
 }
 
+Outs ExtremeAlong(Scope& s) {
+  Operand x = s.tensor(0);
+  if (x.rank() > 0 || !IsFloat(x.meta->dtype)) return Extreme(s);
+  s.Dims(1, 0);
+  // A row of one, whose gradient is not a number where that is none: a number alone would be the result itself.
+  return s.b.Reduce(s.row.op, s.b.Reshape(x.value, {1}), {0}, false);
+}
+
 Outs ExtremeOfAll(Scope& s) {  // its gradient goes to not-a-numbers, where there are any; amax's is one
   Outs outs = Extreme(s);
   Operand x = s.tensor(0);
@@ -244,8 +252,8 @@ constexpr Row kRows[] = {
     {"tm:sum", "(Tensor input, int[]? dim, bool keepdim=False, *, ScalarType? dtype=None)", &Sum},
     {"tm:mean", "(Tensor input, " DIMS ", *, ScalarType? dtype=None)", &Mean},
     {"tm:prod", "(Tensor input, int? dim=None, bool keepdim=False, *, ScalarType? dtype=None)", &Prod},
-    {"tm:amax", "(Tensor input, int[] dim=(), bool keepdim=False)", &Extreme, Op::kMax},
-    {"tm:amin", "(Tensor input, int[] dim=(), bool keepdim=False)", &Extreme, Op::kMin},
+    {"tm:amax", "(Tensor input, int[] dim=(), bool keepdim=False)", &ExtremeAlong, Op::kMax},
+    {"tm:amin", "(Tensor input, int[] dim=(), bool keepdim=False)", &ExtremeAlong, Op::kMin},
     {"tm:max", "(Tensor input, *, int[]? axes=None, bool keep=False)", &ExtremeOfAll, Op::kMax},
     {"tm:min", "(Tensor input, *, int[]? axes=None, bool keep=False)", &ExtremeOfAll, Op::kMin},
     {"tm:max", "(Tensor input, int dim, bool keepdim=False)", &ExtremeAndIndex, Op::kMax},

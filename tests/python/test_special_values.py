@@ -332,3 +332,22 @@ def test_parameters_of_norms_are_not_broadcast(name, fresh):
             f(x, w[:1])
         with pytest.raises(RuntimeError, match=re.escape(str(eager.value))):
             again(x, w[:1])
+
+
+@pytest.mark.parametrize("value", [nan, inf, 2.0])
+@pytest.mark.parametrize("name", ["amax", "amin", "max", "min"])
+def test_gradients_of_the_extreme_of_a_number(fresh, name, value):
+    def f(x):
+        return getattr(x * 1, name)()
+
+    def seen(f):
+        x = torch.tensor(value, requires_grad=True)
+        y = f(x)
+        y.backward()
+        return y, x.grad
+
+    compiled = fresh.compile(f)
+    for got, want in zip(seen(compiled), seen(f)):
+        torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
+    info = fresh.cache_info(compiled)
+    assert info["breaks"] == 0 and info["outcomes"]["run"] == {"graph": 1}
