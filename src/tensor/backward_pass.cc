@@ -222,9 +222,9 @@ bool SegmentHook::ReadsNone(const std::vector<bool>& tangents) {
   const Compiled* c = without_ || LateChanged() ? nullptr : For(tangents);
   PyErr_Clear();
   return c && std::none_of(c->parts.begin(), c->parts.end(), [&](const Part& part) {
-    return std::any_of(part.inputs.begin(), part.inputs.end(),
-                       [&](int i) { return i < static_cast<int>(t_.saved.size()); });
-  });
+           return std::any_of(part.inputs.begin(), part.inputs.end(),
+                              [&](int i) { return i < static_cast<int>(t_.saved.size()); });
+         });
 }
 
 // A backward pass enters the segment. given: by output, and then what its hooks made of it. -1: an exception.

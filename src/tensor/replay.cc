@@ -221,8 +221,7 @@ int SegmentHook::Follow(CallState* s, const Rerun& run, const Ref& gradients, co
       return -1;
   for (const Ref& grad : grads)
     if (grad && PyList_Append(given.get(), grad.get()) < 0) return -1;
-  Ref done(
-      PyObject_CallFunctionObjArgs(f, gradients.get(), aliases.get(), inputs.get(), given.get(), nullptr));
+  Ref done(PyObject_CallFunctionObjArgs(f, gradients.get(), aliases.get(), inputs.get(), given.get(), nullptr));
   return done ? 0 : -1;
 }
 
