@@ -28,8 +28,8 @@ class SuspendScope {
   void* active_;  // A shared_ptr<Compiled>, or null if none was active.
 };
 
-// While alive, a signal's handler does not run on this thread: it would be captured with the program, and what it raises
-// would end the capture instead of the program. It runs, and raises, once the frame goes on.
+// While alive, a signal's handler does not run on this thread: it would be captured with the program, and what it
+// raises would end the capture instead of the program. It runs, and raises, once the frame goes on.
 class SignalsWait {
  public:
   SignalsWait() : held_(fj_hold_signals()) {}

@@ -348,8 +348,7 @@ std::string SetTooEarly(Session& s, const std::vector<TraceId>& results) {
     return "a tensor is written to that was given other memory before";
   if (std::any_of(waits.stopped.begin(), waits.stopped.end(), written))
     return "a tensor is written to that lost its gradients before";
-  if (s.options().whole && ReadsFormerData(s, results))
-    return "a tensor that a derivative may need gets other memory";
+  if (s.options().whole && ReadsFormerData(s, results)) return "a tensor that a derivative may need gets other memory";
   for (TraceId id : results) {
     const TraceTensor& t = tensors[id];
     for (auto& [now, input] : waits.rebound)

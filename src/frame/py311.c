@@ -12,6 +12,7 @@
 #include <internal/pycore_pystate.h>
 #undef Py_BUILD_CORE
 #define CODE(f) (((_PyInterpreterFrame*)(f))->f_code)
+#define SIGNALS_PENDING _PyRuntime.ceval.signals_pending
 #include "frame/py_common.h"
 #include "frame/room.h"
 

@@ -15,6 +15,7 @@
 #undef Py_BUILD_CORE
 #define CODE(f) (((_PyInterpreterFrame*)(f))->f_code)
 #define HAS_MONITORING
+#define SIGNALS_PENDING _PyRuntime.ceval.signals_pending
 #include "frame/py_common.h"
 #include "frame/room.h"
 

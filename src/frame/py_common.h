@@ -59,8 +59,8 @@ int fj_hold_signals(void) {
 int fj_release_signals(void) {
   if (_PyRuntime.main_thread != 0 || holder != PyThread_get_thread_ident()) return 0;
   _PyRuntime.main_thread = holder;
-#if PY_VERSION_HEX < 0x030D0000  // later ones ask again by themselves
-  if (_Py_atomic_load_relaxed(&_PyRuntime.ceval.signals_pending))
+#ifdef SIGNALS_PENDING  // else the thread asks again by itself
+  if (_Py_atomic_load_relaxed(&SIGNALS_PENDING))
     _Py_atomic_store_relaxed(&PyInterpreterState_Main()->ceval.eval_breaker, 1);
 #endif
   return 1;

@@ -148,10 +148,7 @@ class Policy : public frame::FramePolicy {
     }
     ++place.passed;
     const bool may_leave = !compiled->fullgraph && diag::OptionOn("leave");
-    if (&place == state.entry && may_leave && place.passed >= kUntaken && AllPlain(state)) {
-      state.idle = kIdle;
-      return frame::Action::kHandOver;
-    }
+    if (&place == state.entry && may_leave && place.passed >= kUntaken && AllPlain(state)) return ToIdle(state);
     if (IsSkipping(frame)) return SkipOn(*compiled, state, frame, result);
     if (place.give_up && ++place.misses == Place::kUseless) DropSingle(place);
     if (const Segment* last = place.give_up ? LastOf(place) : nullptr) MissEvent(frame, *last, place.misses);
@@ -167,10 +164,8 @@ class Policy : public frame::FramePolicy {
     }
     if (place.skip && place.cause.Outdated(fj_localsplus(frame))) Revise(*compiled, state, place, frame, place.cause);
     if (place.skip) {
-      if (&place == state.entry && ++state.trivial >= 3 && !compiled->fullgraph && AllTrivial(state)) {
-        state.idle = kIdle;
-        return frame::Action::kHandOver;
-      }
+      if (&place == state.entry && ++state.trivial >= 3 && !compiled->fullgraph && AllTrivial(state))
+        return ToIdle(state);
       Skip(frame, place.skip);
       return SkipOn(*compiled, state, frame, result);
     }
@@ -533,6 +528,10 @@ class Policy : public frame::FramePolicy {
   static constexpr unsigned kUntaken = 256;
   // Such code is CPython's, but for a call now and then, at ever longer intervals, that looks again.
   static constexpr unsigned kIdle = 16;
+  static frame::Action ToIdle(CodeState& state) {
+    state.idle = kIdle;
+    return frame::Action::kHandOver;
+  }
   static bool Idle(CodeState& state) {
     ++state.idle;
     if (state.idle & (state.idle - 1)) return true;
