@@ -312,8 +312,8 @@ bool Space::Split(const Lin& lin, Int size, Lin* quotient, Lin* rest) {
 }
 
 // The index of `to` that is at the same row-major position as `index` of `from`. Dimensions are grouped, innermost
-// first, into chunks of equal products. Where nothing is at any position, none says which index of a dimension of another
-// size is meant, and a reduction that keeps that dimension would be stored at one index only.
+// first, into chunks of equal products. Where nothing is at any position, none says which index of a dimension of
+// another size is meant, and a reduction that keeps that dimension would be stored at one index only.
 bool Space::Reshape(const Lins& index, const Ints& from, const Ints& to, Lins* out) {
   out->assign(to.size(), Lin{});
   int i = static_cast<int>(from.size()), j = static_cast<int>(to.size());

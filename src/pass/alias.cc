@@ -101,8 +101,8 @@ std::vector<std::optional<Alias>> HardAliases(const Graph& g, const std::vector<
   return aliases;
 }
 
-// Where what they read lies decides in which order kernels add up: does each that reads one of `values` and sums as NumPy
-// does so also if those lie so, and `before` is `now`?
+// Where what they read lies decides in which order kernels add up: does each that reads one of `values` and sums as
+// NumPy does so also if those lie so, and `before` is `now`?
 static bool SumsStayInOrder(const Graph& g, const Grouping& grouping, const Group& before, const Group& now,
                             const std::vector<std::pair<ValueId, Alias>>& values) {
   std::vector<Layout> layouts;  // by value, where a sum is found
