@@ -25,6 +25,7 @@ bool Keep(Scope& s, int i) {
 
 Outs Sum(Scope& s) {  // (a, axis, dtype, keepdims)
   Operand x = s.tensor(0);
+  if (x.rank() > 0 && s.Dims(1, x.rank()).empty()) Scope::Skip();  // it adds 0, which changes -0
   return Reduced(
       s, x, rules::Sum(s.b, x.value, s.Dims(1, x.rank()), Keep(s, 3), s.dtype(2).value_or(SumType(s, x.meta->dtype))));
 }
