@@ -25,12 +25,14 @@ struct Order {
 };
 
 // at: by variable, where elements lie. sums: else all are products. Nothing where NumPy sums along several of them as
-// along one axis.
+// along one axis, or goes backwards to the kernel.
 inline std::optional<Order> OrderOf(const Ints& at, const Ints& extents, const std::vector<bool>& alive,
                                     uint64_t reduced, size_t symbols, bool sums) {
   Order order{.fastest = -1, .only = false, .reduced = reduced, .steps = {}};
   const std::vector<int64_t> alike(symbols, 8);
   for (const Int& step : at) order.steps.push_back(step.Eval(alike));
+  for (size_t v = 0; v < at.size(); ++v)
+    if (alive[v] && (reduced >> v & 1) && order.steps[v] < 0) return std::nullopt;  // the kernel goes the other way
   if (!sums) {
     for (int v = 0; v < static_cast<int>(at.size()); ++v)
       if (alive[v] && (reduced >> v & 1) && (order.fastest < 0 || order.steps[v] < order.steps[order.fastest]))

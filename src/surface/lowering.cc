@@ -259,15 +259,20 @@ static bool KnowRows(const Node& sum, const Node& of, shape::Env& env) {
   return true;
 }
 
-// NumPy's sums of floats add up in its order. Those of what is converted do so in parts.
-static void NameNumpysSums(Graph& g, size_t first, shape::Env& env) {
+// NumPy's sums of floats add up in its order. What is converted it takes in parts of its buffer's size, and rounds
+// sums of half precision after each: such calls are its own, unless no order rounds.
+static void NameNumpysSums(Graph& g, size_t first, shape::Env& env, bool grad) {
   for (size_t v = first; v < g.nodes.size(); ++v) {
     Node& n = g.nodes[v];
-    const bool ordered = n.op == Op::kSum || n.op == Op::kProd || n.op == Op::kCumSum;
-    if (ordered && (n.type.dtype == DType::kFloat64 || n.type.dtype == DType::kFloat32) &&
-        g.nodes[n.operands[0]].type.dtype == n.type.dtype)
-      n.attrs.name = loop::kNumpys;
-    if (loop::IsNumpysSum(n) && !KnowRows(n, g.nodes[n.operands[0]], env)) throw NotThisRow{};
+    if ((n.op != Op::kSum && n.op != Op::kProd && n.op != Op::kCumSum) || !IsFloat(n.type.dtype)) continue;
+    const auto of = static_cast<size_t>(n.operands[0]);
+    const bool cast = of >= first && g.nodes[of].op == Op::kCast;
+    const DType from = g.nodes[cast ? g.nodes[of].operands[0] : n.operands[0]].type.dtype, to = n.type.dtype;
+    const bool exact = n.op != Op::kProd && to == DType::kFloat64 && !IsFloat(from) && DTypeSize(from) < 8;
+    const bool plain = from == to && DTypeSize(to) >= 4;
+    if (!plain && !exact && !grad) throw NotThisRow{};
+    if (DTypeSize(to) >= 4 && g.nodes[of].type.dtype == to) n.attrs.name = loop::kNumpys;
+    if (loop::IsNumpysSum(n) && !KnowRows(n, g.nodes[of], env)) throw NotThisRow{};
   }
 }
 
@@ -294,7 +299,8 @@ bool Lowering::Impl::TryRows(Call& call, bool computable, bool foreign) {
       if (scope.cupy) scope.device = CupyDevice(call);
       const size_t first = builder.graph().nodes.size();
       Outs outs = c.row->lower(scope);
-      if (scope.framework == Framework::kNumpy && !scope.cupy) NameNumpysSums(builder.graph(), first, env());
+      if (scope.framework == Framework::kNumpy && !scope.cupy)
+        NameNumpysSums(builder.graph(), first, env(), WantsGrad(trace, call));
       Commit(call, *c.row, c.form, std::move(outs), scope.framework, scope.device);
       return true;
     } catch (const NotThisRow&) {

@@ -98,6 +98,12 @@ static void Number(Call& request, const Meta& meta, std::vector<TraceId>* ids) {
 Inferred Lowering::Impl::Ask(Callee callee, Call& request, const std::vector<TraceId>& ids, bool in_place) {
   std::vector<TensorMeta> operands;
   for (TraceId t : ids) operands.push_back(meta(t));
+  // NumPy tells views that are empty from arrays that are: those have steps, and results lie by them.
+  for (const TensorMeta& m : operands) {
+    if (m.framework != Framework::kNumpy || IsRowMajor(m)) continue;
+    for (shape::Int n : m.sizes)
+      if (!env().AtRun(n) && env().Eq(n, 0)) throw Decline("how an empty array lies, which " + callee + " looks at");
+  }
   auto inferred = KnownResult(env(), request, operands);
   std::string why;
   if (!inferred) inferred = infer(request, operands, &why);

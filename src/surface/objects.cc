@@ -105,13 +105,24 @@ ValueId Copied(Graph& g, ValueId v, shape::Ints strides) {
   return static_cast<ValueId>(g.nodes.size() - 1);
 }
 
+// How a view lies in every run: nothing where a kernel makes what is viewed, which may store another form of it.
+std::optional<Layout> ViewedInMemory(const Graph& g, ValueId v) {
+  const Node& n = g.nodes[v];
+  const char kind = Info(n.op).kind;
+  if (kind == 'V') {
+    if (n.operands.size() != 1) return std::nullopt;
+    const auto from = ViewedInMemory(g, n.operands[0]);
+    return from ? ViewLayout(n, g.nodes[n.operands[0]].type, *from) : std::nullopt;
+  }
+  const bool there = n.op == Op::kInput || kind == 'X' || kind == 'M' || kind == 'W';
+  return there ? std::optional(LaidBy(g, v)) : std::nullopt;
+}
+
 // How it lies whatever is promised of it from now on, if that is known.
 std::optional<shape::Ints> FixedStrides(const Graph& g, ValueId v) {
   const Node& n = g.nodes[v];
   if (n.op == Op::kMatMul || n.op == Op::kLinear) return RowMajor(n.type.shape);
-  if (Info(n.op).kind != 'V') return n.strides.empty() ? std::nullopt : std::optional(n.strides);
-  auto layout = ViewLayout(n, g.nodes[n.operands[0]].type, LaidBy(g, n.operands[0]));
-  return layout ? std::optional(std::move(layout->strides)) : std::nullopt;
+  return n.strides.empty() ? std::nullopt : std::optional(n.strides);
 }
 
 }  // namespace
@@ -133,16 +144,31 @@ ValueId Objects::WithLayout(ValueId v, const shape::Ints& strides) {
   return Copied(g, v, strides);  // two results never share a buffer, nor a result an input's
 }
 
+// NumPy goes by the strides: its sums take what lies side by side together. So the operand lies as the program's does,
+// with gaps where a view has some. Its value alone does not say so: that of a copy is that of what was copied.
+ValueId Objects::AsItLies(ValueId v, const TensorMeta& m) {
+  Graph& g = builder_.graph();
+  const auto forwards = [&](size_t d) { return m.sizes[d] == Int(1) || builder_.env().Hint(m.strides[d]) > 0; };
+  bool storable = true;
+  for (size_t d = 0; d < m.sizes.size(); ++d) storable = storable && forwards(d);
+  if (Info(g.nodes[v].op).kind == 'V') {
+    if (const auto lies = ViewedInMemory(g, v); lies && SameStrides(m.sizes, lies->strides, m.strides)) return v;
+    const bool rows = framejit::IsRowMajor(m.sizes, m.strides);
+    if (rows && framejit::IsRowMajor(m.sizes, LaidBy(g, v).strides)) return v;
+  } else if (const auto lies = FixedStrides(g, v); !lies && storable) {
+    g.nodes[v].strides = m.strides;
+    return v;
+  } else if (lies && SameStrides(m.sizes, *lies, m.strides)) {
+    return v;
+  }
+  return Copied(g, v, storable ? m.strides : PreserveFormat(builder_.env(), m));
+}
+
 ValueId Objects::Materialised(TraceId t) {
   ValueId v = Value(t);
-  Node& n = builder_.graph().nodes[v];
   const TensorMeta& m = meta(t);
-  // NumPy's sums go by the strides. A copy whose value is that of what it copies has others than that.
-  if (m.framework == Framework::kNumpy && m.device.kind == DeviceKind::kCpu)
-    if (const auto lies = FixedStrides(builder_.graph(), v); lies && !SameStrides(m.sizes, *lies, m.strides)) {
-      if (!IsContiguous(builder_.env(), m)) return Copied(builder_.graph(), v, PreserveFormat(builder_.env(), m));
-      return framejit::IsRowMajor(m.sizes, *lies) ? v : Copied(builder_.graph(), v, RowMajor(m.sizes));
-    }
+  if (m.framework == Framework::kNumpy && m.device.kind == DeviceKind::kCpu) return AsItLies(v, m);
+  Node& n = builder_.graph().nodes[v];
   if (n.op == Op::kInput || !n.strides.empty()) return v;
   // Pictures of one channel or one pixel lie both ways at once; the framework goes by the strides.
   const auto one = [&](size_t d) { return m.sizes[d] == shape::Int(1); };

@@ -72,6 +72,7 @@ class Objects {
   void Truncate(size_t tensors);  // forgets the tensors behind the first `tensors`
 
  private:
+  ValueId AsItLies(ValueId v, const TensorMeta& m);
   // How far b begins behind a, in elements; nothing: it is not known.
   std::optional<shape::Int> Between(const Region& a, const Region& b);
   void Set(TraceId t, ValueId value, int version);

@@ -13,8 +13,7 @@ np = pytest.importorskip("numpy")
 SIZES = 0, 1, 2, 3, 7, 8, 9, 16, 127, 128, 129, 300, 1000, 8200, 20_000
 MOST = 30_000  # elements: sums of more are cut for several threads
 ORDERS = "C", "F", "permuted", "strided", "backwards", "broadcast", "inner"
-# Not those of half precision, which are rounded once (docs/stages/compile.md).
-DTYPES = ["float64"] * 3 + ["float32"] * 3 + ["int64", "bool"]
+DTYPES = ["float64"] * 3 + ["float32"] * 3 + ["float16", "int64", "int16", "bool"]
 
 
 def array(source, shape, dtype, order):
@@ -22,7 +21,7 @@ def array(source, shape, dtype, order):
 
     def fill(shape):
         values = source.standard_normal(shape)
-        return (values * 9 if dtype in ("int64", "bool") else values).astype(dtype)
+        return (values if dtype.startswith("float") else values * 9).astype(dtype)
 
     axes = len(shape)
     if order == "F":
@@ -90,14 +89,14 @@ class Program:
         keep = r.choice(["", "", ", keepdims=True"])
         one = r.choice([str(r.randrange(self.axes)), "-1"])
         if r.random() < 0.15:
-            x = r.choice([f"{x}.T", f"{x}[..., ::-1]", f"{x}[1:]", f"{x}.ravel()"])
+            x = r.choice([f"{x}.T", f"{x}[..., ::-1]", f"{x}[1:]", f"{x}.ravel()", f"{x}[..., 1:]", f"{x}[..., ::2]", f"{x}.T[1:]"])
             axis, keep, one = r.choice(["None", "0", "-1"]), "", "-1"
         name = r.choice(["sum"] * 6 + ["mean", "mean", "var", "std", "max", "min", "prod"])
         return r.choice([f"{x}.{name}(axis={axis}{keep})"] * 3 + [
             f"np.{name}({x}, axis={axis}{keep})", f"np.add.reduce({x}, axis={axis}{keep})", f"np.cumsum({x}, axis={one})",
             f"np.nansum({x}, axis={axis}{keep})", f"np.linalg.norm({x} + 0, axis={one})", f"np.average({x}, axis={one})",
             f"np.outer({x}.ravel()[:90], v[:40]).sum({r.choice(['', '0', '1', '-1'])})", f"({x} + {x}.sum(axis={one}, keepdims=True)).sum(axis={axis})",
-            f"np.sum({x}, axis={axis}, where={x} > 0)",
+            f"np.sum({x}, axis={axis}, where={x} > 0)", f"{x}.{r.choice(['sum', 'mean', 'prod'])}(axis={axis}, dtype=np.float{r.choice([32, 64])}{keep})",
         ])  # fmt: skip
 
 
@@ -205,6 +204,72 @@ def test_sums_of_views_that_another_kernel_makes(fresh, order):
         assert bits(compiled(a, b)) == bits(f(a, b)), shape
     info = fresh.cache_info(compiled)
     assert info["breaks"] == 0 and info["outcomes"]["run"] == {"graph": 3}
+
+
+@pytest.mark.parametrize("order", ["C", "F", "permuted"])
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda a: (a * 3)[:, 1:].sum(),
+        lambda a: (a * 3)[1:].sum(axis=None),
+        lambda a: (a * 3)[1:, ::2].T.mean(),
+        lambda a: ((a * 3)[1:], (a * 3).T[1:].std()),
+        lambda a: (np.nansum(np.square(a)), np.nansum(np.square(a).copy(), axis=1), np.nansum(np.square(a).T)),
+        lambda a: np.sum(a.transpose(1, 0).copy().reshape(a.shape).T, axis=0),
+    ],
+)
+def test_numpy_sees_views_with_their_gaps(fresh, f, order):
+    compiled = fresh.compile(f)
+    for shape in [(40, 300), (129, 131), (129, 200)]:
+        a = array(np.random.default_rng(0), shape, "float64", order)
+        assert bits(compiled(a)) == bits(f(a)), shape
+    info = fresh.cache_info(compiled)
+    assert info["breaks"] == 0 and info["outcomes"]["run"] == {"graph": 3}
+
+
+@pytest.mark.parametrize(
+    "dtype, f",
+    [
+        ("float16", lambda a: ((a * 1).sum(0), (a * 1).mean(1), (a * 0.1).var(), (a * 0.01 + 1).prod(1))),
+        ("float32", lambda a: ((a * 1).sum(0, dtype=np.float64), (a * 1).mean(dtype=np.float64))),
+        ("float64", lambda a: ((a * 1).sum(0, dtype=np.float32), np.cumsum(a * 1, dtype=np.float32))),
+        ("int64", lambda a: ((a * 2**50).mean(0), (a * 2**50).std())),
+        ("int32", lambda a: ((a * 2).mean(0), (a > 1).mean(1), (a * 2).sum(dtype=np.float32))),
+    ],
+)
+def test_sums_of_what_is_converted(fresh, f, dtype):
+    compiled = fresh.compile(f)
+    for shape in [(129, 33), (300, 7), (40, 300)]:
+        a = (three(shape) * 5).astype(dtype)
+        assert bits(compiled(a)) == bits(f(a)), shape
+    info = fresh.cache_info(compiled)
+    assert info["breaks"] == 0 and info["outcomes"]["run"] == {"graph": 3}
+
+
+def test_products_beside_scans_that_go_the_other_way(fresh):
+    def f(a, b):
+        m = b * b
+        return np.cumsum(m, axis=-1), (m[..., ::-1] + a).prod(axis=-1)
+
+    compiled = fresh.compile(f)
+    for n in (9, 40, 41):
+        a, b = (np.random.default_rng(k).standard_normal(n).astype("float32") for k in range(2))
+        assert bits(compiled(a, b)) == bits(f(a, b)), n
+    info = fresh.cache_info(compiled)
+    assert info["breaks"] == 0 and info["outcomes"]["run"] == {"graph": 3}
+
+
+@pytest.mark.parametrize("order", ["C", "F", "permuted"])
+def test_results_lie_as_those_of_empty_views(fresh, order):
+    def f(a):
+        m = a + 1
+        n = m.transpose(1, 2, 0).copy().reshape(m.shape)
+        return m[1:].sum(axis=0), np.sum(m[1:], axis=0, where=m[1:] > 0), np.sum(n.T, axis=0), (m.T[:0] * 1).sum(0)
+
+    compiled = fresh.compile(f)
+    for shape in [(1, 16, 3), (2, 9, 0), (0, 9, 2), (4, 5, 6)]:
+        a = array(np.random.default_rng(0), shape, "float64", order)
+        assert bits(compiled(a)) == bits(f(a)), shape
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
