@@ -218,7 +218,7 @@ class Assembler {
       if (r.kind == Kind::kApart || r.kind == Kind::kDistinct) branches_[r.source->id].required = true;
       if (r.source && !other) branches_[r.source->id].rows.Append(static_cast<int32_t>(i), next_row_);
     }
-    for (const Source* s : inputs) Reach(s), branches_[s->id].required = true;
+    for (const Source* s : inputs) Reach(s), branches_[s->id].required = branches_[s->id].taken = true;
     for (size_t id = branches_.size(); id-- > 0;)  // a base was interned before what hangs on it
       if (const Source* s = branches_[id].source; s && s->base) branches_[s->base->id].size += branches_[id].size;
     std::stable_sort(roots_.begin(), roots_.end(),
@@ -258,7 +258,7 @@ class Assembler {
     List children, rows;
     int size = 1;
     int32_t node = -1;
-    bool required = false;
+    bool required = false, taken = false;  // taken: it is an input
   };
   template <typename F>
   void ForEach(const List& list, const std::vector<int32_t>& next, F&& f) const {
@@ -311,9 +311,22 @@ class Assembler {
       if (!OnlyCovered(c)) Emit(c, at);
     });
     ForChildren(id, false, [&](int32_t c) { Emit(c, at); });
+    node().in_object = MayLieInObject(id);
     if (node().group < 0) return;
     const Group& g = p_.groups[node().group];  // was emitted before its nodes had numbers
     for (int32_t l = g.first; l < g.last; ++l) p_.lookups[l].node = branches_[p_.lookups[l].source].node;
+  }
+
+  // Is all that is asked of the dict its type, its items under names, and whether it is that of another object?
+  bool MayLieInObject(uint32_t id) const {
+    const Branch& b = branches_[id];
+    bool may = b.source->kind == SourceKind::kInstanceDict && !b.taken;
+    ForEach(b.rows, next_row_, [&](int32_t i) { may = may && rows_[i].kind == Kind::kTypeIs; });
+    ForEach(b.children, next_child_, [&](int32_t c) {
+      const Source* s = branches_[c].source;
+      may = may && s->kind == SourceKind::kDictItem && PyUnicode_CheckExact(s->object);
+    });
+    return may;
   }
 
   void EmitGroup(int32_t at, uint32_t id) {

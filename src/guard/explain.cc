@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "graph/device.h"
+#include "guard/own_values.h"
 #include "guard/program.h"
 #include "tensor/overrides.h"
 #include "tensor/torch_api.h"
@@ -156,6 +157,7 @@ class Explainer {
   }
 
  private:
+  LentDicts lent_;
   const TensorTest* TensorOf(const Node& node) const {
     for (int32_t i = node.first; i < node.last; ++i)
       if (p_.tests[i].kind == Kind::kTensor) return &p_.tensors[p_.tests[i].extra];

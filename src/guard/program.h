@@ -104,6 +104,7 @@ struct Node {
   SourceKind kind = SourceKind::kSlot;
   bool looked_up = false;      // it is an item of a dict, and its group sets `value`
   bool required = false;       // it must exist, being an input or part of a relation
+  bool in_object = false;      // the dict of an object: as good, for all that is asked, are attributes that lie in it
   PyObject* object = nullptr;  // as in Source (held by the pool)
   PyObject* value = nullptr;   // found by the check in progress, or still true while the group is fresh
 };
@@ -182,6 +183,7 @@ class Program final : public GuardSet {
   friend class Explainer;
   bool Run(PyObject* const* slots, PyObject** out, int64_t* symbols);
   bool Refresh(Group& g, PyObject* dict, bool may_miss, int64_t* symbols);
+  bool InObject(const Node& node, PyObject* o, int64_t* symbols);
   bool Nothing(const Node& node) const;
   bool Holds(Test& t, PyObject* v, int64_t* symbols);
   bool Relations(int64_t* symbols);
