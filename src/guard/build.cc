@@ -209,7 +209,6 @@ class Assembler {
     next_child_.resize(branches_.size(), -1);
     next_row_.resize(rows_.size(), -1);
     p_.nodes.reserve(branches_.size());
-    p_.sources.reserve(branches_.size());
     for (size_t i = 0; i < rows_.size(); ++i) {
       const HeldRow& r = rows_[i];
       const Source* other = r.other();
@@ -236,7 +235,6 @@ class Assembler {
     for (const shape::Guard& g : p_.shape_guards) Bound(g.lhs), Bound(g.rhs);
     p_.shape_checks = !p_.shape_guards.empty();
     p_.nodes.shrink_to_fit();
-    p_.sources.shrink_to_fit();
     p_.tests.shrink_to_fit();
     p_.where.shrink_to_fit();
     p_.lookups.shrink_to_fit();
@@ -295,7 +293,7 @@ class Assembler {
     b.node = at;
     p_.nodes.emplace_back();
     auto node = [&]() -> Node& { return p_.nodes[at]; };
-    p_.sources.push_back(b.source);
+    node().source = b.source;
     node().kind = b.source->kind;
     node().parent = parent;
     node().looked_up = b.source->kind == SourceKind::kDictItem;
@@ -538,9 +536,10 @@ std::shared_ptr<GuardSet> GuardBuilder::Finish(shape::Env& env, const std::vecto
   p->functions = std::move(impl_->extras.functions);
   p->pool->Weaken();
   for (size_t i = 0; i < p->nodes.size(); ++i) {
-    p->nodes[i].index = p->sources[i]->index;
-    p->nodes[i].object = p->sources[i]->object;
-    if (p->nodes[i].kind == SourceKind::kMember) p->nodes[i].index = Append(p->members, MemberCache{});
+    Node& node = p->nodes[i];
+    node.index = node.source->index;
+    if (node.kind == SourceKind::kConst && !node.index) node.value = node.source->object;
+    if (node.kind == SourceKind::kMember) node.index = Append(p->members, MemberCache{});
   }
   impl_->rows.clear();
   impl_->lookups.clear();

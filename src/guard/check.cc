@@ -196,8 +196,8 @@ bool Program::InObject(const Node& node, PyObject* o, int64_t* symbols) {
       }
       node.value = node.kind == SourceKind::kSlot ? slots[node.index]
                    : node.kind == SourceKind::kConst && !node.index
-                       ? node.object
-                       : Step(node.kind, node.index, node.object, from, slots,
+                       ? node.value
+                       : Step(node.kind, node.index, node.source->object, from, slots,
                               node.kind == SourceKind::kMember ? &member[node.index] : nullptr);
     }
     if (!node.value) [[unlikely]] {
