@@ -2,6 +2,7 @@
 code that reads or writes the object."""
 
 import gc
+import sys
 import threading
 
 import numpy as np
@@ -26,6 +27,7 @@ def has_dict(o):
     return any(type(x) is dict and "v" in x for x in gc.get_referents(o))
 
 
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="the collector shows no dict beside the values: there the tests ask for results alone")
 def test_the_question():
     p = Point()
     assert not has_dict(p)
