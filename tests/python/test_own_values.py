@@ -5,10 +5,9 @@ import gc
 import sys
 import threading
 
+import framejit
 import numpy as np
 import pytest
-
-import framejit
 
 
 class Point:
