@@ -17,6 +17,7 @@
 #include "capture/tensor_state.h"
 #include "capture/wrappers/tape.h"
 #include "capture/wrappers/wrappers.h"
+#include "guard/own_values.h"
 #include "guard/versions.h"
 
 namespace framejit::capture {
@@ -190,8 +191,10 @@ PyObject* CaptureSemantics::InstanceDict(PyObject* object, const Source** source
     return *source ? dict : s_.Break(BreakId::kThreadState, "a threading.local with an __init__");
   }
   if (!Py_TYPE(object)->tp_dictoffset && !(Py_TYPE(object)->tp_flags & Py_TPFLAGS_MANAGED_DICT)) return nullptr;
-  // This is a new reference, and values that lie inside of the object move into the dict.
+  // This is a new reference, and values that lie inside of the object move into the dict, until the capture ends.
+  const bool moves = fj_own_values(object) && s_.IsOutside(object);
   PyObject* dict = PyObject_GenericGetDict(object, nullptr);
+  if (moves) guard::LentDicts::Note(object, dict);
   if (!dict) {
     PyErr_Clear();
     return nullptr;

@@ -6,6 +6,7 @@
 
 #include "capture/proxy.h"
 #include "capture/session.h"
+#include "guard/own_values.h"
 #include "guard/versions.h"
 #include "tensor/own_reference.h"
 
@@ -92,6 +93,17 @@ PyObject* Quietly(PyObject* key, PyObject* container) {
 }
 PyMethodDef quietly = {"drops_quietly", Quietly, METH_O, nullptr};
 
+// Of an attribute that lies in the object or in its dict.
+PyObject* OwnQuietly(PyObject* name, PyObject* o) {
+  const bool within = fj_own_values(o) && !guard::IsThreadLocal(Py_TYPE(o));
+  PyObject* dict = within ? nullptr : guard::InstanceDict(o);
+  PyObject* old = within ? fj_own_value(o, name) : dict ? PyDict_GetItemWithError(dict, name) : nullptr;
+  if (!old) PyErr_Clear();
+  last_was_seen = !DropsQuietly(old);
+  return PyBool_FromLong(!last_was_seen);
+}
+PyMethodDef own_quietly = {"drops_quietly", OwnQuietly, METH_O, nullptr};
+
 PyObject* ClassQuietly(PyObject* type, PyObject* name) {
   return Checked(type, name);
 }
@@ -157,6 +169,10 @@ void GuardDrop(guard::GuardBuilder& guards, const guard::Source* container, PyOb
       container->kind == SourceKind::kConst && PyType_Check(container->object) ? container->object : nullptr;
   Ref asks(type ? PyCFunction_New(&class_quietly, type) : PyCFunction_New(&quietly, key));
   if (type) container = guards.Const(key);
+  if (container->kind == SourceKind::kInstanceDict && key && PyUnicode_CheckExact(key)) {
+    asks = Ref(PyCFunction_New(&own_quietly, key));
+    container = container->base;
+  }
   if (asks) guards.Is(guards.Child(SourceKind::kMember, container, 0, asks.get()), Py_True);
 }
 

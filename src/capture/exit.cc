@@ -15,6 +15,7 @@
 #include "capture/unread_text.h"
 #include "capture/wrappers/tape.h"
 #include "capture/wrappers/wrappers.h"
+#include "guard/own_values.h"
 #include "guard/versions.h"
 #include "tensor/import.h"
 
@@ -42,6 +43,11 @@ bool Recipe::AddAll(PyObject* const* items, Py_ssize_t n, std::vector<int>* out)
 }
 
 int Recipe::AddInput(const Source* source) {
+  if (source->kind == SourceKind::kInstanceDict) {  // made for what happens behind the run alone (Take)
+    RecipeNode n{RecipeNode::kOwnDict};
+    n.children.push_back(AddInput(source->base));
+    return Push(std::move(n));
+  }
   auto [it, added] = input_index_.try_emplace(source, static_cast<int>(object_sources.size()));
   if (added) object_sources.push_back(source);
   RecipeNode n{RecipeNode::kInput};
@@ -596,10 +602,7 @@ PyObject* MakeInstance(const RecipeNode& n, const At& at, PyObject* empty_one) {
       }
     }
   }
-  if (r && n.dict >= 0) {
-    Ref dict(PyObject_GenericGetDict(r, nullptr));
-    if (!dict || PyDict_Update(dict.get(), at(n.dict)) < 0) return Py_DECREF(r), nullptr;
-  }
+  if (r && n.dict >= 0 && !guard::SetOwn(r, at(n.dict))) return Py_DECREF(r), nullptr;
   for (size_t k = 0; r && k < m; k += 2)
     if (Py_TYPE(at(n.children[k]))->tp_descr_set(at(n.children[k]), r, at(n.children[k + 1])) < 0)
       return Py_DECREF(r), nullptr;
@@ -622,6 +625,7 @@ int Recipe::Build(PyObject* const* inputs, PyObject* const* outs, const int64_t*
     switch (n.kind) {
       case RecipeNode::kConst: r = Borrow(n.object.get()).release(); break;
       case RecipeNode::kInput: r = Borrow(inputs[n.index]).release(); break;
+      case RecipeNode::kOwnDict: r = guard::OwnDict(at(n.children[0])).release(); break;
       case RecipeNode::kOutput: r = Borrow(outs[n.index]).release(); break;
       case RecipeNode::kItem: r = PyObject_CallMethod(outs[n.index], "item", nullptr); break;
       case RecipeNode::kSym: r = PyLong_FromLongLong(n.expr.Eval({symbols, num_symbols})); break;

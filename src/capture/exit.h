@@ -17,6 +17,7 @@ struct RecipeNode {
   enum Kind : uint8_t {
     kConst,
     kInput,
+    kOwnDict,  // the dict of an object from outside: children
     kOutput,
     kItem,  // The number that an output of the runner holds.
     kSym,

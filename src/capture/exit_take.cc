@@ -4,13 +4,19 @@
 #include "capture/containers.h"
 #include "capture/drops.h"
 #include "capture/exit.h"
+#include "guard/own_values.h"
 
 namespace framejit::capture {
 
 using diag::RunEnd;
 
+static bool IsOutside(const RecipeNode& n) {
+  return n.kind == RecipeNode::kInput || n.kind == RecipeNode::kOwnDict;
+}
+
 RunEnd Exit::Take(PyObject** inputs, PyObject** out, const int64_t* symbols, size_t num_symbols, bool changed,
                   FjFrame* frame, PyObject** result) {
+  const guard::LentDicts lent;
   std::vector<Ref> held, values;
   for (size_t i = 0; i < recipe.outputs.size(); ++i) held.emplace_back(out[i]);
   if (recipe.Build(inputs, out, symbols, num_symbols, false, &values) < 0)
@@ -37,7 +43,7 @@ bool Exit::PutInOrder() {
   // Where a node leads to what is written, by all writes or by those that are late as far as is known by now.
   const auto writes = [&](bool all) {
     std::vector<bool> written(nodes.size());
-    const auto mark = [&](int node) { written[node] = written[node] || nodes[node].kind == RecipeNode::kInput; };
+    const auto mark = [&](int node) { written[node] = written[node] || IsOutside(nodes[node]); };
     for (const Store& st : stores)
       if (all || IsLate(st)) mark(st.dict);
     for (const Call& c : calls)

@@ -28,6 +28,7 @@
 #include "diag/no_kernel.h"
 #include "frame/hook.h"
 #include "graph/hints.h"
+#include "guard/own_values.h"
 #include "tensor/contractions.h"
 #include "tensor/no_collection.h"
 
@@ -226,6 +227,7 @@ bool OnlyMakes(Session& s, const Compiled& compiled, FjFrame* frame, int index) 
 Captured CaptureOnce(Compiled& compiled, Place& place, FjFrame* frame, long stop_after, int broke_at,
                      const std::string& left) {
   Captured out;
+  guard::LentDicts lent;
   tensor::LookForProcesses();
   FrameImage before(frame);
   CaptureOptions options = OptionsFor(compiled, place, stop_after, broke_at);

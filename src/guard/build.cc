@@ -209,7 +209,6 @@ class Assembler {
     next_child_.resize(branches_.size(), -1);
     next_row_.resize(rows_.size(), -1);
     p_.nodes.reserve(branches_.size());
-    p_.sources.reserve(branches_.size());
     for (size_t i = 0; i < rows_.size(); ++i) {
       const HeldRow& r = rows_[i];
       const Source* other = r.other();
@@ -218,7 +217,7 @@ class Assembler {
       if (r.kind == Kind::kApart || r.kind == Kind::kDistinct) branches_[r.source->id].required = true;
       if (r.source && !other) branches_[r.source->id].rows.Append(static_cast<int32_t>(i), next_row_);
     }
-    for (const Source* s : inputs) Reach(s), branches_[s->id].required = true;
+    for (const Source* s : inputs) Reach(s), branches_[s->id].required = branches_[s->id].taken = true;
     for (size_t id = branches_.size(); id-- > 0;)  // a base was interned before what hangs on it
       if (const Source* s = branches_[id].source; s && s->base) branches_[s->base->id].size += branches_[id].size;
     std::stable_sort(roots_.begin(), roots_.end(),
@@ -236,7 +235,6 @@ class Assembler {
     for (const shape::Guard& g : p_.shape_guards) Bound(g.lhs), Bound(g.rhs);
     p_.shape_checks = !p_.shape_guards.empty();
     p_.nodes.shrink_to_fit();
-    p_.sources.shrink_to_fit();
     p_.tests.shrink_to_fit();
     p_.where.shrink_to_fit();
     p_.lookups.shrink_to_fit();
@@ -258,7 +256,7 @@ class Assembler {
     List children, rows;
     int size = 1;
     int32_t node = -1;
-    bool required = false;
+    bool required = false, taken = false;  // taken: it is an input
   };
   template <typename F>
   void ForEach(const List& list, const std::vector<int32_t>& next, F&& f) const {
@@ -295,7 +293,7 @@ class Assembler {
     b.node = at;
     p_.nodes.emplace_back();
     auto node = [&]() -> Node& { return p_.nodes[at]; };
-    p_.sources.push_back(b.source);
+    node().source = b.source;
     node().kind = b.source->kind;
     node().parent = parent;
     node().looked_up = b.source->kind == SourceKind::kDictItem;
@@ -311,9 +309,22 @@ class Assembler {
       if (!OnlyCovered(c)) Emit(c, at);
     });
     ForChildren(id, false, [&](int32_t c) { Emit(c, at); });
+    node().in_object = MayLieInObject(id);
     if (node().group < 0) return;
     const Group& g = p_.groups[node().group];  // was emitted before its nodes had numbers
     for (int32_t l = g.first; l < g.last; ++l) p_.lookups[l].node = branches_[p_.lookups[l].source].node;
+  }
+
+  // Is all that is asked of the dict its type, its items under names, and whether it is that of another object?
+  bool MayLieInObject(uint32_t id) const {
+    const Branch& b = branches_[id];
+    bool may = b.source->kind == SourceKind::kInstanceDict && !b.taken;
+    ForEach(b.rows, next_row_, [&](int32_t i) { may = may && rows_[i].kind == Kind::kTypeIs; });
+    ForEach(b.children, next_child_, [&](int32_t c) {
+      const Source* s = branches_[c].source;
+      may = may && s->kind == SourceKind::kDictItem && PyUnicode_CheckExact(s->object);
+    });
+    return may;
   }
 
   void EmitGroup(int32_t at, uint32_t id) {
@@ -525,9 +536,10 @@ std::shared_ptr<GuardSet> GuardBuilder::Finish(shape::Env& env, const std::vecto
   p->functions = std::move(impl_->extras.functions);
   p->pool->Weaken();
   for (size_t i = 0; i < p->nodes.size(); ++i) {
-    p->nodes[i].index = p->sources[i]->index;
-    p->nodes[i].object = p->sources[i]->object;
-    if (p->nodes[i].kind == SourceKind::kMember) p->nodes[i].index = Append(p->members, MemberCache{});
+    Node& node = p->nodes[i];
+    node.index = node.source->index;
+    if (node.kind == SourceKind::kConst && !node.index) node.value = node.source->object;
+    if (node.kind == SourceKind::kMember) node.index = Append(p->members, MemberCache{});
   }
   impl_->rows.clear();
   impl_->lookups.clear();

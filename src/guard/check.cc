@@ -9,6 +9,7 @@
 #include <bit>
 #include <cstring>
 
+#include "guard/own_values.h"
 #include "guard/program.h"
 #include "tensor/overrides.h"
 #include "tensor/torch_api.h"
@@ -160,6 +161,23 @@ bool Program::Refresh(Group& g, PyObject* dict, bool may_miss, int64_t* symbols)
   return true;
 }
 
+// The same of an object that holds its attributes itself. No tag knows of them: each check looks them up.
+bool Program::InObject(const Node& node, PyObject* o, int64_t* symbols) {
+  for (int32_t i = node.first; i < node.last; ++i)  // of its type
+    if (!tests[i].expected.Is(reinterpret_cast<PyObject*>(&PyDict_Type))) return false;
+  if (node.group < 0) return true;
+  Group& g = groups[node.group];
+  g.tag.Invalidate();
+  for (int32_t l = g.first; l < g.last; ++l) {
+    const Lookup& at = lookups[l];
+    PyObject* v = fj_own_value(o, SourceOf(at).object);
+    for (int32_t i = at.first; i < at.last; ++i)
+      if (!Holds(tests[i], v, symbols)) return false;
+    if (at.node >= 0) nodes[at.node].value = v;
+  }
+  return true;
+}
+
 [[gnu::hot]] bool Program::Run(PyObject* const* slots, PyObject** out, int64_t* symbols) {
   if (torch_state && !(tensor::ReadTorchState() == *torch_state)) return false;
   Node* const base = nodes.data();
@@ -171,10 +189,15 @@ bool Program::Refresh(Group& g, PyObject* dict, bool may_miss, int64_t* symbols)
       PyObject* from = node.parent >= 0 ? base[node.parent].value : nullptr;
       if (!from && node.parent >= 0) [[unlikely]]
         return false;
+      if (node.in_object && fj_own_values(from) && !IsThreadLocal(Py_TYPE(from))) {
+        if (!InObject(node, from, symbols)) return false;
+        node.value = from;  // which no other node has, as it would its dict
+        continue;
+      }
       node.value = node.kind == SourceKind::kSlot ? slots[node.index]
                    : node.kind == SourceKind::kConst && !node.index
-                       ? node.object
-                       : Step(node.kind, node.index, node.object, from, slots,
+                       ? node.value
+                       : Step(node.kind, node.index, node.source->object, from, slots,
                               node.kind == SourceKind::kMember ? &member[node.index] : nullptr);
     }
     if (!node.value) [[unlikely]] {

@@ -69,10 +69,10 @@ void Program::Cover(PyObject* const* slots) const {
     const Node& node = nodes[n];
     MemberCache none;
     PyObject* from = node.parent >= 0 ? values[node.parent] : nullptr;
-    PyObject* value = values[n] = Step(*sources[n], from, slots, &none);
+    PyObject* value = values[n] = Step(*nodes[n].source, from, slots, &none);
     std::pair<int32_t, int32_t> keys;
     if (node.group >= 0) keys = {groups[node.group].keys_first, groups[node.group].keys_last};
-    teller.Tell(*sources[n], from, value, {{node.first, node.last}, found_by[n], keys});
+    teller.Tell(*nodes[n].source, from, value, {{node.first, node.last}, found_by[n], keys});
     for (int32_t l = node.group < 0 ? 0 : groups[node.group].first; node.group >= 0 && l < groups[node.group].last; ++l)
       if (lookups[l].node < 0)
         teller.Tell(SourceOf(lookups[l]), value, DictLookup(value, SourceOf(lookups[l]).object),

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "graph/device.h"
+#include "guard/own_values.h"
 #include "guard/program.h"
 #include "tensor/overrides.h"
 #include "tensor/torch_api.h"
@@ -156,6 +157,7 @@ class Explainer {
   }
 
  private:
+  LentDicts lent_;
   const TensorTest* TensorOf(const Node& node) const {
     for (int32_t i = node.first; i < node.last; ++i)
       if (p_.tests[i].kind == Kind::kTensor) return &p_.tensors[p_.tests[i].extra];
@@ -165,23 +167,27 @@ class Explainer {
   PyObject* Reach(const Node& node, size_t at) {
     MemberCache none;
     PyObject* from = node.parent >= 0 ? values_[node.parent] : nullptr;
-    return values_[at] = Step(*p_.sources[at], from, slots_, &none);
+    return values_[at] = Step(*p_.nodes[at].source, from, slots_, &none);
   }
 
   Failure AtNode(const Node& node, size_t at) {
     PyObject* v = Reach(node, at);
-    if (!v && !p_.Nothing(node)) return Missing(*p_.sources[at]);
+    if (!v && !p_.Nothing(node)) return Missing(*p_.nodes[at].source);
     for (int32_t i = node.first; v && i < node.last; ++i)
-      if (Failure f = AtTest(i, *p_.sources[at], v); !f.text.empty()) return f;
+      if (Failure f = AtTest(i, *p_.nodes[at].source, v); !f.text.empty()) return f;
     if (node.group < 0) return {};
     const Group& g = p_.groups[node.group];
     if (v && !PyDict_Check(v) && g.first < g.last)
-      return {
-          p_.sources[at]->str(names_) + ": expected a dict, got " + ValueText(v), "", "", false, false, p_.sources[at]};
+      return {p_.nodes[at].source->str(names_) + ": expected a dict, got " + ValueText(v),
+              "",
+              "",
+              false,
+              false,
+              p_.nodes[at].source};
     for (int32_t i = g.keys_first; i < g.keys_last; ++i) {
       PyObject* keys = p_.tests[i].expected.get();
       if ((!v || PyDict_Check(v)) && !(v && PyODict_Check(v)) && !KeysMatch(v, keys))
-        return KeysFailure(i, *p_.sources[at], v);
+        return KeysFailure(i, *p_.nodes[at].source, v);
     }
     for (int32_t l = g.first; l < g.last; ++l) {
       const Lookup& look = p_.lookups[l];
@@ -363,7 +369,7 @@ class Explainer {
       for (const auto& [at, dim] : t->symbolic) {
         int64_t found = at < t->rank ? m.sizes[at] : m.strides[at - t->rank];
         if (dim.symbol == TensorTest::kExpression && dim.expression.Eval(values) != found)
-          return {p_.sources[n]->str(names_) + (at < t->rank ? ".size(" : ".stride(") + Num(at % t->rank) +
+          return {p_.nodes[n].source->str(names_) + (at < t->rank ? ".size(" : ".stride(") + Num(at % t->rank) +
                       "): expected " + dim.expression.str() + " = " + Num(dim.expression.Eval(values)) + ", got " +
                       Num(found),
                   "", at < t->rank ? "" : "pass tensors of one memory layout, for example .contiguous()"};
@@ -391,7 +397,7 @@ class Explainer {
   }
 
   std::string Pair(int32_t a, int32_t b) const {
-    return p_.sources[a]->str(names_) + " and " + p_.sources[b]->str(names_);
+    return p_.nodes[a].source->str(names_) + " and " + p_.nodes[b].source->str(names_);
   }
 
   Program& p_;
@@ -457,7 +463,7 @@ std::vector<std::string> Program::Describe(PyObject* varnames) const {
   for (size_t n = 0; n < nodes.size(); ++n) {
     const Node& node = nodes[n];
     depth[n] = node.parent >= 0 ? depth[node.parent] + 1 : 0;
-    std::string indent(2 * depth[n], ' '), name = sources[n]->str(varnames);
+    std::string indent(2 * depth[n], ' '), name = nodes[n].source->str(varnames);
     std::vector<int32_t> mine;
     for (int32_t i = node.first; i < node.last; ++i) mine.push_back(i);
     if (const Lookup* l = found_by[n])
@@ -471,7 +477,7 @@ std::vector<std::string> Program::Describe(PyObject* varnames) const {
         out.push_back(indent + "  " + SourceOf(lookups[l]).str(varnames) + ": " + test_text(i));
   }
   for (const Relation& r : relations)
-    out.push_back(sources[r.a]->str(varnames) + ", " + sources[r.b]->str(varnames) + ": " + KindText(r.kind) +
+    out.push_back(nodes[r.a].source->str(varnames) + ", " + nodes[r.b].source->str(varnames) + ": " + KindText(r.kind) +
                   where(Text(r.where)));
   for (const shape::Guard& g : shape_guards) out.push_back("sizes: " + g.str() + where(g.where));
   return out;

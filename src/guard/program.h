@@ -102,10 +102,11 @@ struct Node {
   int32_t first = 0, last = 0;  // tests, shared with nodes that have the same ones
   int32_t index = 0;            // as in Source; kMember: of its MemberCache
   SourceKind kind = SourceKind::kSlot;
-  bool looked_up = false;      // it is an item of a dict, and its group sets `value`
-  bool required = false;       // it must exist, being an input or part of a relation
-  PyObject* object = nullptr;  // as in Source (held by the pool)
-  PyObject* value = nullptr;   // found by the check in progress, or still true while the group is fresh
+  bool looked_up = false;  // it is an item of a dict, and its group sets `value`
+  bool required = false;   // it must exist, being an input or part of a relation
+  bool in_object = false;  // the dict of an object: as good, for all that is asked, are attributes that lie in it
+  const Source* source = nullptr;
+  PyObject* value = nullptr;  // found by the check in progress, or still true while the group is fresh, or ever
 };
 
 struct Lookup {
@@ -140,7 +141,9 @@ class Program final : public GuardSet {
   bool Dead() const override;
   std::string Explain(PyObject* const* slots, PyObject* varnames) override;
   std::vector<std::pair<int, int>> DynamicCandidates(PyObject* const* slots) override;
-  std::string InputName(int input, PyObject* varnames) const override { return sources[inputs[input]]->str(varnames); }
+  std::string InputName(int input, PyObject* varnames) const override {
+    return nodes[inputs[input]].source->str(varnames);
+  }
   std::vector<std::string> DynamicInts(PyObject* const* slots) override;
   std::vector<std::string> Describe(PyObject* varnames) const override;
   PyObject* Resolve(const Source* source, PyObject* const* slots) const override;
@@ -149,7 +152,6 @@ class Program final : public GuardSet {
 
   std::shared_ptr<SourcePool> pool;
   std::vector<Node> nodes;
-  std::vector<const Source*> sources;  // The source of each node.
   std::vector<Test> tests;
   std::vector<Line> where;  // by test: the user's line that caused it; where lines differ, tests are not shared
   const Source& SourceOf(const Lookup& l) const { return pool->sources()[l.source]; }
@@ -182,6 +184,7 @@ class Program final : public GuardSet {
   friend class Explainer;
   bool Run(PyObject* const* slots, PyObject** out, int64_t* symbols);
   bool Refresh(Group& g, PyObject* dict, bool may_miss, int64_t* symbols);
+  bool InObject(const Node& node, PyObject* o, int64_t* symbols);
   bool Nothing(const Node& node) const;
   bool Holds(Test& t, PyObject* v, int64_t* symbols);
   bool Relations(int64_t* symbols);

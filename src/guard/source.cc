@@ -317,8 +317,9 @@ std::string ConstText(const Source& s) {
 }
 
 // Of what others hang on: texts are long, and the same for all of them.
-std::string BaseText(const Source& s, PyObject* varnames, Texts* kept) {
-  if (!kept || !s.base) return s.str(varnames);
+const std::string& BaseText(const Source& s, PyObject* varnames, Texts* kept) {
+  static thread_local std::string made;
+  if (!kept || !s.base) return made = s.str(varnames);
   auto at = kept->find(&s);
   if (at == kept->end()) at = kept->emplace(&s, s.str(varnames, kept)).first;
   return at->second;
@@ -331,14 +332,16 @@ std::string ItemText(const Source& s, PyObject* varnames, Texts* kept) {
   if (d.kind == SourceKind::kConst && !name.empty() && !ModuleName(d.object).empty())
     return BaseText(d, varnames, kept) + "." + name;
   // torch.nn keeps submodules in a dict: show them as the user writes them.
-  if (d.kind == SourceKind::kDictItem && d.base->kind == SourceKind::kInstanceDict &&
-      Identifier(d.object) == "_modules" && PyUnicode_CheckExact(s.object)) {
-    std::string owner = BaseText(*d.base->base, varnames, kept);
+  if (d.kind == SourceKind::kDictItem && d.base->kind == SourceKind::kInstanceDict && PyUnicode_CheckExact(d.object) &&
+      !PyUnicode_CompareWithASCIIString(d.object, "_modules") && PyUnicode_CheckExact(s.object)) {
+    const std::string& owner = BaseText(*d.base->base, varnames, kept);
     if (!name.empty()) return owner + "." + name;
     std::string quoted = ValueText(s.object);
     return owner + "[" + quoted.substr(1, quoted.size() - 2) + "]";
   }
-  return BaseText(d, varnames, kept) + "[" + ValueText(s.object) + "]";
+  const std::string& owner = BaseText(d, varnames, kept);
+  if (!name.empty() && PyUnicode_IS_ASCII(s.object) && name.size() < 100) return owner + "['" + name + "']";
+  return owner + "[" + ValueText(s.object) + "]";
 }
 
 }  // namespace

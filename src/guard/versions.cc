@@ -9,6 +9,7 @@
 
 #include "guard/dict_entries.h"
 #include "guard/int_layout.h"
+#include "guard/own_values.h"
 #include "tensor/import.h"
 #include "tensor/no_collection.h"
 
@@ -173,6 +174,34 @@ Py_ssize_t managed_offset = 0;
 
 }  // namespace
 
+tensor::Ref OwnDict(PyObject* o) {
+  PyObject* dict = InstanceDict(o);
+  return dict ? tensor::Ref::Borrow(dict) : tensor::Ref(PyObject_GenericGetDict(o, nullptr));
+}
+
+bool SetOwn(PyObject* o, PyObject* values) {
+  {
+    tensor::Ref dict(PyObject_GenericGetDict(o, nullptr));
+    PyObject *k, *v;
+    Py_ssize_t at = 0;
+    if (!dict) return false;
+    while (PyDict_Next(values, &at, &k, &v))  // PyDict_Update may replace the names that a class shares
+      if (PyDict_SetItem(dict.get(), k, v) < 0) return false;
+  }
+  fj_give_back(o);
+  return true;
+}
+
+thread_local LentDicts* LentDicts::now = nullptr;
+
+LentDicts::~LentDicts() {
+  now = outer_;
+  for (auto& [o, dict] : lent_) {
+    dict = {};
+    fj_give_back(o.get());
+  }
+}
+
 PyObject* TypeDict(PyTypeObject* t) {
 #if PY_VERSION_HEX >= 0x030C0000
   PyObject* d = PyType_GetDict(t);  // static types keep theirs in the interpreter
@@ -209,8 +238,12 @@ PyObject* InstanceDict(PyObject* o) {
     static const bool measured = (managed_offset = MeasureManagedOffset(), true);
     (void)measured;
     slot = managed_offset ? reinterpret_cast<PyObject**>(reinterpret_cast<char*>(o) + managed_offset) : nullptr;
-    // Empty or (3.12) tagged: the attributes still lie in the object; asking makes a dict of them, once.
-    if (!slot || !*slot || (reinterpret_cast<uintptr_t>(*slot) & 1)) slot = _PyObject_GetDictPtr(o);
+    // Empty or (3.12) tagged: the attributes still lie in the object; asking makes a dict of them.
+    if (!slot || !*slot || (reinterpret_cast<uintptr_t>(*slot) & 1)) {
+      const bool moves = fj_own_values(o);
+      slot = _PyObject_GetDictPtr(o);
+      if (moves && slot) LentDicts::Note(o, *slot);
+    }
   } else if (t->tp_dictoffset == 0) {
     return nullptr;
   } else if (PyType_Check(o)) {

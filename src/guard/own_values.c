@@ -1,0 +1,77 @@
+// own_values.h, by what each CPython version keeps in front of an object, or behind it. A table of shared keys has at
+// most 30 names, and none is ever taken out.
+#define PY_SSIZE_T_CLEAN
+#define Py_BUILD_CORE
+#include <Python.h>
+#include <internal/pycore_dict.h>
+#include <internal/pycore_object.h>
+#undef Py_BUILD_CORE
+
+#include "guard/own_values.h"
+
+static PyDictValues* Values(PyObject* o) {
+  if (!(Py_TYPE(o)->tp_flags & Py_TPFLAGS_MANAGED_DICT)) return NULL;
+#if PY_VERSION_HEX < 0x030C0000
+  return *_PyObject_ValuesPointer(o);
+#elif PY_VERSION_HEX < 0x030D0000
+  const PyDictOrValues there = *_PyObject_DictOrValuesPointer(o);
+  return _PyDictOrValues_IsValues(there) ? _PyDictOrValues_GetValues(there) : NULL;
+#else
+  if (!(Py_TYPE(o)->tp_flags & Py_TPFLAGS_INLINE_VALUES) || _PyObject_GetManagedDict(o)) return NULL;
+  return _PyObject_InlineValues(o)->valid ? _PyObject_InlineValues(o) : NULL;
+#endif
+}
+
+static PyDictKeysObject* Keys(PyObject* o) {
+  return ((PyHeapTypeObject*)Py_TYPE(o))->ht_cached_keys;
+}
+
+int fj_own_values(PyObject* o) {
+  PyDictKeysObject* keys = Values(o) ? Keys(o) : NULL;
+  return keys && keys->dk_kind == DICT_KEYS_SPLIT && keys->dk_log2_size < 8;
+}
+
+PyObject* fj_own_value(PyObject* o, PyObject* name) {
+  PyDictKeysObject* keys = Keys(o);
+  const Py_hash_t known = ((PyASCIIObject*)name)->hash, hash = known != -1 ? known : PyObject_Hash(name);
+  const size_t mask = ((size_t)1 << keys->dk_log2_size) - 1;
+  const int8_t* places = (const int8_t*)keys->dk_indices;
+  size_t at = (size_t)hash & mask, perturb = (size_t)hash;
+  for (;; perturb >>= 5, at = (at * 5 + perturb + 1) & mask) {
+    if (places[at] == -1) return NULL;
+    if (places[at] < 0) continue;
+    PyObject* key = DK_UNICODE_ENTRIES(keys)[places[at]].me_key;
+    if (key == name || (((PyASCIIObject*)key)->hash == hash && PyUnicode_Compare(key, name) == 0))
+      return Values(o)->values[places[at]];
+  }
+}
+
+void fj_give_back(PyObject* o) {
+  if (!(Py_TYPE(o)->tp_flags & Py_TPFLAGS_MANAGED_DICT)) return;
+#if PY_VERSION_HEX < 0x030C0000
+  PyObject** slot = _PyObject_ManagedDictPointer(o);
+#elif PY_VERSION_HEX < 0x030D0000
+  if (_PyDictOrValues_IsValues(*_PyObject_DictOrValuesPointer(o))) return;
+  PyObject** slot = &_PyObject_DictOrValuesPointer(o)->dict;
+#else
+  PyObject** slot = (PyObject**)&_PyObject_ManagedDictPointer(o)->dict;
+#endif
+  PyDictObject* dict = (PyDictObject*)*slot;
+  if (!dict || !PyDict_CheckExact((PyObject*)dict) || Py_REFCNT(dict) != 1 || !dict->ma_values ||
+      dict->ma_keys != Keys(o))
+    return;
+#if PY_VERSION_HEX >= 0x030C0000
+  if (dict->ma_version_tag & 0xff) return;  // somebody watches it
+#endif
+#if PY_VERSION_HEX < 0x030C0000
+  *slot = NULL;
+  *_PyObject_ValuesPointer(o) = dict->ma_values;
+#elif PY_VERSION_HEX < 0x030D0000
+  _PyDictOrValues_SetValues(_PyObject_DictOrValuesPointer(o), dict->ma_values);
+#else
+  if (dict->ma_values != _PyObject_InlineValues(o) || !dict->ma_values->valid) return;
+  *slot = NULL;
+#endif
+  dict->ma_values = NULL;
+  Py_DECREF(dict);
+}
