@@ -1,6 +1,7 @@
 // Calls that no row describes: the framework runs them, the graph has a node with the types it answered beforehand.
 #include <algorithm>
 
+#include "graph/opaque.h"
 #include "surface/lowering.h"
 #include "surface/masked_update.h"
 
@@ -193,6 +194,14 @@ void Lowering::Impl::Extern(Call& call, bool model) {
   if (draws && grad) throw Decline(call.callee + " draws random numbers, and its derivative others");
   std::string why = model ? "" : call.callee + " is not modelled";
   if (draws && target) why = call.callee + " draws random numbers";
+  const auto opaque = [](const auto& all) {
+    return std::any_of(all.begin(), all.end(), [](const TensorMeta& m) { return IsOpaque(m); });
+  };
+  bool beside = opaque(inferred.metas);
+  for (TraceId t : ids) beside |= IsOpaque(meta(t));
+  if (beside && target && IsOpaque(meta(*target))) throw Decline("a write to a sparse or quantised tensor");
+  if (beside && why.empty() && (grad || target))
+    why = "a sparse or quantised tensor with gradients, or beside what is written";
   bool asked = false;  // in any mode
   for (auto& [k, a] : call.kwargs) asked |= k == "requires_grad" && a.is(Arg::Kind::kBool) && a.b;
   ExternTypes results;

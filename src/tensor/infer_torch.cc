@@ -13,6 +13,7 @@
 #include "surface/rows.h"
 #include "tensor/import.h"
 #include "tensor/infer.h"
+#include "tensor/opaque.h"
 #include "tensor/overrides.h"
 #include "tensor/run_context.h"
 #include "tensor/told_once.h"
@@ -30,6 +31,7 @@ bool MaySize(DType t) {
 
 // number: what the elements of an operand are that may decide a size.
 PyObject* StandIn(const TorchApi& t, const TensorMeta& m, Way way, int number = 0) {
+  if (IsOpaque(m)) return OpaqueStandIn(m, number);
   Ref sizes(Tuple(Values(m.sizes))), strides(Tuple(Values(m.strides))), dtype(DTypeObject(Framework::kTorch, m.dtype));
   if (!sizes || !strides || !dtype) return nullptr;
   bool cuda = way == Way::kReal && m.device.kind == DeviceKind::kCuda;
@@ -346,7 +348,8 @@ bool SmallAndPlain(const Call& call, const Inference& in, int64_t most) {
     int64_t n = 1;
     for (shape::Int s : m.sizes) n *= s.value();
     numel += n;
-    if (!(m.device == in.metas[0].device) || m.device.kind == DeviceKind::kMeta) return false;
+    const Device device = RealDevice(m.device);
+    if (!(device == RealDevice(in.metas[0].device)) || device.kind == DeviceKind::kMeta) return false;
   }
   // On a GPU a list of indices that is too large for the stand-in would end the process's context.
   const bool lists = in.device.kind == DeviceKind::kCuda && call.callee.last() == "__getitem__";
@@ -371,6 +374,30 @@ bool SizedByIntegers(const TorchApi& t, const Call& call, const std::vector<PyOb
   return done && !std::equal(in.results.begin(), in.results.end(), ones.results.begin(), ones.results.end(), same);
 }
 
+bool AnyOpaque(const std::vector<TensorMeta>& all) {
+  return std::any_of(all.begin(), all.end(), [](const TensorMeta& m) { return IsOpaque(m); });
+}
+
+// What holds other elements, at other places and with another scale, must give tensors of the same form and sizes. A
+// scale that differs is one that only a run knows.
+bool SameForms(const TorchApi& t, const Call& call, const std::vector<PyObject*>& constants, Inference* in) {
+  Call again = call;
+  Inference other{in->metas};
+  other.requires_grad = in->requires_grad;
+  other.device = in->device;
+  if (Try(t, again, constants, Way::kReal, &other, 1) != Verdict::kDone) return PyErr_Clear(), false;
+  if (in->results.size() != other.results.size()) return false;
+  for (size_t i = 0; i < in->results.size(); ++i) {
+    TensorMeta &a = in->results[i], &b = other.results[i];
+    if (IsOpaque(a) && IsOpaque(b) && !(a.device == b.device))
+      a.device = OfAnyScale(a.device), b.device = OfAnyScale(b.device);
+    if (!(a.device == b.device) || a.dtype != b.dtype || a.sizes != b.sizes || a.strides != b.strides ||
+        a.requires_grad != b.requires_grad)
+      return false;
+  }
+  return true;
+}
+
 // None is an empty vector on the meta device.
 bool MayLackResults(const Inference& in) {
   const auto empty = [](const TensorMeta& m) { return m.sizes.size() == 1 && m.sizes[0] == shape::Int(0); };
@@ -383,9 +410,15 @@ bool MayLackResults(const Inference& in) {
 bool AddTorchResult(PyObject* o, Arg* shape, Inference* in) {
   Meta m;
   const char* why = "";
-  if (!ReadAny(o, &m, &why)) return in->Fail(std::string("returns ") + why);
+  const bool opaque = !ReadAny(o, &m, &why);
+  if (opaque && (in->on_meta || !ReadOpaque(o, &m, nullptr, true))) return in->Fail(std::string("returns ") + why);
+  const bool beside = opaque || std::any_of(in->metas.begin(), in->metas.end(), [](auto& x) { return IsOpaque(x); });
   Inferred::Alias alias;
   for (size_t i = 0; i < in->operands.size(); ++i) {
+    if (beside) {  // who shares memory with such a tensor is not followed: no graph of ours computes with it
+      if (o == in->operands[i].get()) alias = {static_cast<int>(i), true};
+      continue;
+    }
     // A copy to another device, which on the meta device is no copy.
     if (in->on_meta && m.device.kind == DeviceKind::kMeta && !(in->device == in->metas[i].device)) continue;
     if (StorageId(o) == StorageId(in->operands[i].get())) alias = {static_cast<int>(i), o == in->operands[i].get()};
@@ -514,12 +547,12 @@ bool InferTorch(const TorchApi& t, Call& call, const std::vector<PyObject*>& con
   const bool silent = call.callee == kWritten && call.args[2].i.value() == 0;  // it has no results to speak of
   if (foreign && !silent && call.callee != kOwnBackward && RunsPython(op))
     return in->Fail("only its own code says what it returns");
-  if (!in->metas.empty()) in->device = in->metas[0].device;
+  if (!in->metas.empty()) in->device = RealDevice(in->metas[0].device);
   bool found = false;
   for (const TensorMeta& m : in->metas) {
     in->requires_grad |= m.requires_grad && call.mode.grad;
     if (!found && !m.sizes.empty())
-      in->device = m.device, found = true;  // a 0-d CPU tensor may stand beside a GPU tensor
+      in->device = RealDevice(m.device), found = true;  // a 0-d CPU tensor may stand beside a GPU tensor
   }
   if (foreign && in->requires_grad) return in->Fail("its gradient is code of its own, which a graph would run twice");
   std::optional<Listening> listening(std::in_place, t);
@@ -531,6 +564,10 @@ bool InferTorch(const TorchApi& t, Call& call, const std::vector<PyObject*>& con
   if (safe && SmallAndPlain(call, *in, 4 * kMaxStandIn)) v = Try(t, call, constants, Way::kReal, in);
   if (v == Verdict::kDone && SizedByIntegers(t, call, constants, *in))
     return in->Fail("depends on data: its integers decide the size of a result");
+  const bool opaque = AnyOpaque(in->metas);
+  if (v == Verdict::kDone && (opaque || AnyOpaque(in->results)) && !SameForms(t, call, constants, in))
+    return in->Fail("depends on data: what a tensor of this form gives is not known");
+  if (v == Verdict::kTryMeta && opaque) return in->Fail("returns what is not known of such a tensor");
   if (v == Verdict::kTryMeta) {
     v = Try(t, call, constants, Way::kMeta, in);
     if (safe && v == Verdict::kDone && MayLackResults(*in) && SmallAndPlain(call, *in, 64 * kMaxStandIn)) {
