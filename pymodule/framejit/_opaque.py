@@ -83,6 +83,19 @@ def stand_in(form, size, stride, number):
     return made
 
 
+_PARTS = {
+    torch.sparse_coo: ("_indices", "_values"),
+    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
+}
+
+
+def share_memory(a, b):
+    """Do the two have a storage in common?"""
+    own = [{p.untyped_storage()._cdata for p in ([getattr(t, n)() for n in _PARTS[t.layout]] if t.layout in _PARTS else [t])} for t in (a, b)]
+    return bool(own[0] & own[1])
+
+
 def fact(one, name, form, method):
     """What every tensor of the stand-in's form answers, or NotImplemented."""
     if not method:

@@ -2,7 +2,9 @@
 // a value of a device of its own, whose number says which form it has. The framework makes every call with it.
 #pragma once
 
-#include "framejit/call.h"
+#include <algorithm>
+
+#include "framejit/graph.h"
 
 namespace framejit {
 
@@ -12,6 +14,17 @@ inline bool IsOpaque(const Device& d) {
 }
 inline bool IsOpaque(const TensorMeta& m) {
   return IsOpaque(m.device);
+}
+// Inferred::Alias::operand of a result that shares memory with such a tensor, or is one that shares that of an operand.
+inline constexpr int kSharesOpaque = -2;
+inline bool HasOpaque(const Graph& g) {
+  return std::any_of(g.nodes.begin(), g.nodes.end(), [](const Node& n) { return IsOpaque(n.type.device); });
+}
+// What an extern makes of its operands: may it keep their memory?
+inline bool MakesOpaque(const Node& n) {
+  const auto& types = n.attrs.result_types;
+  return IsOpaque(n.type.device) ||
+         std::any_of(types.begin(), types.end(), [](const TensorType& t) { return IsOpaque(t.device); });
 }
 
 }  // namespace framejit

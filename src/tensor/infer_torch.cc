@@ -415,9 +415,11 @@ bool AddTorchResult(PyObject* o, Arg* shape, Inference* in) {
   const bool beside = opaque || std::any_of(in->metas.begin(), in->metas.end(), [](auto& x) { return IsOpaque(x); });
   Inferred::Alias alias;
   for (size_t i = 0; i < in->operands.size(); ++i) {
-    if (beside) {  // who shares memory with such a tensor is not followed: no graph of ours computes with it
+    if (beside) {
+      const bool one = opaque || IsOpaque(in->metas[i]);
       if (o == in->operands[i].get()) alias = {static_cast<int>(i), true};
-      continue;
+      if (!alias.same && one && ShareMemory(o, in->operands[i].get())) alias.operand = kSharesOpaque;
+      if (one) continue;
     }
     // A copy to another device, which on the meta device is no copy.
     if (in->on_meta && m.device.kind == DeviceKind::kMeta && !(in->device == in->metas[i].device)) continue;

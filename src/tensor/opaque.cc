@@ -176,6 +176,13 @@ PyObject* OpaqueStandIn(const TensorMeta& m, int number) {
                              number);
 }
 
+bool ShareMemory(PyObject* a, PyObject* b) {
+  Ref module(Import("framejit._opaque"));
+  Ref share(module ? PyObject_CallMethod(module.get(), "share_memory", "OO", a, b) : nullptr);
+  PyErr_Clear();
+  return share.get() != Py_False;
+}
+
 PyObject* OpaqueFact(const TensorMeta& m, std::string_view name, bool method) {
   SavedError saved;
   const OverridesOff off;

@@ -24,6 +24,7 @@ std::string FormText(Device d);
 // A tensor of this form that holds as good as nothing: how much, and which unknown scale it has, `number` (0 or 1)
 // decides. New reference; null with an exception.
 PyObject* OpaqueStandIn(const TensorMeta& m, int number);
+bool ShareMemory(PyObject* a, PyObject* b);  // of tensors of any layout; true also where that cannot be known
 // What every tensor of this form and these sizes answers to the attribute `name`, or, where `method`, to a call of it.
 // New reference; null without an exception: that is not known.
 PyObject* OpaqueFact(const TensorMeta& m, std::string_view name, bool method);
