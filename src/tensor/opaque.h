@@ -19,7 +19,7 @@ namespace framejit::tensor {
 bool ReadOpaque(PyObject* o, Meta* out, const char** why = nullptr, bool result = false);
 // This form without its scale.
 Device OfAnyScale(Device d);
-Device RealDevice(Device d);  // where its memory is
+Device RealDevice(Device d);  // where its memory is: those on other devices than the CPU are not followed
 std::string FormText(Device d);
 // A tensor of this form that holds as good as nothing: how much, and which unknown scale it has, `number` (0 or 1)
 // decides. New reference; null with an exception.
