@@ -28,7 +28,7 @@ def _quantized(dtype, scheme, first, second, size, stride, number):
         n = size[int(first)]
         axis = order.index(int(first))
         made = torch.quantize_per_channel(zeros, torch.ones(n, dtype=torch.float64), torch.zeros(n, dtype=torch.int64), axis, dtype)
-    return made.permute([order.index(d) for d in range(len(size))])
+    return made if order == sorted(order) else made.permute([order.index(d) for d in range(len(size))])
 
 
 def _coo(dtype, sparse, dense, coalesced, size, number):

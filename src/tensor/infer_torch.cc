@@ -561,8 +561,9 @@ bool InferTorch(const TorchApi& t, Call& call, const std::vector<PyObject*>& con
   Verdict v = Verdict::kTryMeta;
   // Bare operators may take sizes on trust, also those of stand-ins that do not fit each other. A user's operators may
   // do anything.
-  const bool safe = !foreign && (!call.callee.name().starts_with("torch.ops.") ||
-                                 (call.callee.name().starts_with("torch.ops.aten.") && !in->sizes_made_up));
+  const std::string& name = call.callee.name();
+  const bool ours = name.starts_with("torch.ops.aten.") || name.starts_with("torch.ops.quantized.");
+  const bool safe = !foreign && (!name.starts_with("torch.ops.") || (ours && !in->sizes_made_up));
   if (safe && SmallAndPlain(call, *in, 4 * kMaxStandIn)) v = Try(t, call, constants, Way::kReal, in);
   if (v == Verdict::kDone && SizedByIntegers(t, call, constants, *in))
     return in->Fail("depends on data: its integers decide the size of a result");

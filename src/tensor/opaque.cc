@@ -245,10 +245,10 @@ PyObject* OpaqueFact(const TensorMeta& m, std::string_view name, bool method) {
     for (shape::Int i : *v)
       if (!i.is_const()) return nullptr;
   Ref module(Import("framejit._opaque")), one(OpaqueStandIn(m, 0));
-  Ref fact(module && one ? PyObject_CallMethod(module.get(), "fact", "Os#sO", one.get(), name.data(),
-                                               static_cast<Py_ssize_t>(name.size()), FormText(m.device).c_str(),
-                                               method ? Py_True : Py_False)
-                         : nullptr);
+  Ref text(PyUnicode_FromStringAndSize(name.data(), static_cast<Py_ssize_t>(name.size())));
+  Ref fact(module && one && text ? PyObject_CallMethod(module.get(), "fact", "OOsO", one.get(), text.get(),
+                                                       FormText(m.device).c_str(), method ? Py_True : Py_False)
+                                 : nullptr);
   PyErr_Clear();
   if (!fact || fact.get() == Py_NotImplemented) return nullptr;
   return fact.release();
