@@ -6,11 +6,11 @@ _MOST = 1 << 24  # elements that a stand-in has memory for
 
 # What a tensor of one form and size answers whatever it holds.
 _ATTRIBUTES = frozenset(
-    "dtype device layout is_sparse is_sparse_csr is_quantized is_cpu is_cuda is_meta itemsize is_nested is_mkldnn is_mps is_xpu is_xla".split()
+    ["dtype", "device", "layout", "is_sparse", "is_sparse_csr", "is_quantized", "is_cpu", "is_cuda", "is_meta", "itemsize", "is_nested", "is_mkldnn", "is_mps", "is_xpu", "is_xla"]
 )
 _METHODS = frozenset(
-    "dim ndimension numel nelement element_size is_floating_point is_complex is_signed get_device is_conj is_neg".split()
-    + "sparse_dim dense_dim is_coalesced qscheme q_per_channel_axis type".split()
+    ["dim", "ndimension", "numel", "nelement", "element_size", "is_floating_point", "is_complex", "is_signed", "get_device", "is_conj", "is_neg"]
+    + ["sparse_dim", "dense_dim", "is_coalesced", "qscheme", "q_per_channel_axis", "type"]
 )
 _OF_STRIDED = frozenset(["is_contiguous", "stride"])
 _OF_SCALE = frozenset(["q_scale", "q_zero_point"])

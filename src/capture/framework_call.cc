@@ -248,7 +248,9 @@ PyObject* FactOf(Session& s, PyObject* opaque, std::string_view name, bool metho
 // What depends on the form alone is known; what changes such a tensor, or asks for its data, no graph holds.
 bool FrameworkCall::AnsweredByForm(PyObject** out) {
   if (auto answer = s_.ConstantAnswer(callee_)) return *out = s_.FromArg(*answer), true;
-  const auto refuse = [&](BreakId id) { return *out = s_.Break(id, callee_ + " of a sparse or quantised tensor"), true; };
+  const auto refuse = [&](BreakId id) {
+    return *out = s_.Break(id, callee_ + " of a sparse or quantised tensor"), true;
+  };
   if (callee_.effects().refused()) return refuse(callee_.effects().ends);
   if (!torch_ || s_.vmap.open() || TapeOf(s_) || s_.in_custom || s_.later || AnyAsked(s_, args_, total()))
     return refuse(BreakId::kUnsupportedTensor);

@@ -99,10 +99,9 @@ PyObject* FlagsOf(Session& s, PyObject* array) {
 // Attributes that are answered from the metadata. False: not one of them.
 bool MetaAttr(Session& s, PyObject* proxy, const TensorMeta& m, std::string_view n, PyObject** out) {
   if (IsOpaque(m)) {
-    static constexpr std::string_view kOfAny[] = {"shape",         "ndim",    "__class__",    "requires_grad",
-                                                  "is_leaf",       "grad_fn", "retains_grad", "grad",
-                                                  "_typed_storage", "names",   "_version",     "output_nr",
-                                                  "_backward_hooks"};
+    static constexpr std::string_view kOfAny[] = {
+        "shape", "ndim",           "__class__", "requires_grad", "is_leaf",   "grad_fn",        "retains_grad",
+        "grad",  "_typed_storage", "names",     "_version",      "output_nr", "_backward_hooks"};
     if (std::find(std::begin(kOfAny), std::end(kOfAny), n) == std::end(kOfAny))
       return (*out = FactOf(s, proxy, n, false)) != nullptr;
   }

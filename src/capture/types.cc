@@ -26,6 +26,7 @@ constexpr Row kRows[] = {
     {"torch.dtype", {F::kConstant | F::kPlain | F::kPureMethods, CType::kTorchDType}},
     {"torch.layout", {F::kConstant | F::kPlain, CType::kTorchLayout}},
     {"torch.memory_format", {F::kConstant, CType::kTorchMemoryFormat}},
+    {"torch.qscheme", {F::kConstant}},
     {"torch.tensortype", {0, CType::kTorchTensorType}},
     {"torch._C._FunctionBase", {F::kMadeFreely}},
     {"torch._C.Generator", {F::kDraws}},

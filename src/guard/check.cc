@@ -60,8 +60,7 @@ namespace {
     t.seen = Py_TYPE(v);
   }
   if (const tensor::TorchApi* api = tensor::bound_torch;
-      tensor::IsPlainTorch(t.klass) && api && api->at.all() && api->requires_grad && !IsOpaque(t.device))
-      [[likely]]
+      tensor::IsPlainTorch(t.klass) && api && api->at.all() && api->requires_grad && !IsOpaque(t.device)) [[likely]]
     return FieldsHold(*api, t, v, info, symbols);
   tensor::Meta m;
   if (!(IsOpaque(t.device) ? tensor::ReadOpaque(v, &m) : tensor::ReadForGuard(v, &m))) return false;

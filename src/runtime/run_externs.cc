@@ -99,7 +99,8 @@ void RunState::RunExtern(const Step& step) {
                                             [&](int v) { return IsOpaque(c_->buffers[v].device); });
   for (int v : step.operands) {
     operands.push_back(c_->buffers[v]);
-    if (keeps && !IsOpaque(operands.back().device)) operands.back().handle = OwnerOf(plan_.values[v].storage);  // it may keep a view of its memory
+    if (keeps && !IsOpaque(operands.back().device))
+      operands.back().handle = OwnerOf(plan_.values[v].storage);  // it may keep a view of its memory
   }
   for (int v : step.results) {
     results.push_back(c_->buffers[v]);

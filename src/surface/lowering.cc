@@ -123,7 +123,8 @@ void Lowering::Impl::Apply(Call& call) {
   shape::TakenForGranted();  // of what was given up
   bool opaque = false;
   EachTensor(call, [&](TraceId t) { opaque |= IsOpaque(meta(t)); });
-  if (opaque && call.mode.autocast.any()) throw Decline(call.callee + " of a sparse or quantised tensor under autocast");
+  if (opaque && call.mode.autocast.any())
+    throw Decline(call.callee + " of a sparse or quantised tensor under autocast");
   if (call.mode.autocast.any()) Cast(call);
   call.mode.autocast = Autocast{};
   builder.set_location(call.file, call.line);

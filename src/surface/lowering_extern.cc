@@ -171,9 +171,9 @@ void Lowering::Impl::FollowView(TraceId id, TraceId from, const std::shared_ptr<
 // such tensors, and writes. Empty: it can.
 std::string Lowering::Impl::NoteOpaque(const Inferred& inferred, const std::vector<TraceId>& ids, bool grad,
                                        bool writes) {
-  bool tracked = std::any_of(inferred.metas.begin(), inferred.metas.end(), [](auto& m) { return IsOpaque(m); });
-  const bool shares = std::any_of(inferred.aliases.begin(), inferred.aliases.end(),
-                                  [](auto& a) { return a.operand == kSharesOpaque; });
+  bool tracked = AnyOpaque(inferred.metas);
+  const bool shares =
+      std::any_of(inferred.aliases.begin(), inferred.aliases.end(), [](auto& a) { return a.operand == kSharesOpaque; });
   for (TraceId t : ids) {
     tracked |= IsOpaque(meta(t)) && meta(t).requires_grad;
     if (shares) beside_opaque.insert(t);
@@ -210,7 +210,7 @@ void Lowering::Impl::Extern(Call& call, bool model) {
   if (draws && grad) throw Decline(call.callee + " draws random numbers, and its derivative others");
   std::string why = model ? "" : call.callee + " is not modelled";
   if (draws && target) why = call.callee + " draws random numbers";
-  bool beside = std::any_of(inferred.metas.begin(), inferred.metas.end(), [](auto& m) { return IsOpaque(m); });
+  bool beside = AnyOpaque(inferred.metas);
   for (TraceId t : ids) beside |= IsOpaque(meta(t));
   if (beside && target && IsOpaque(meta(*target))) throw Decline("a write to a sparse or quantised tensor");
   if (beside && why.empty()) why = NoteOpaque(inferred, ids, grad, target.has_value());

@@ -515,8 +515,8 @@ class Runner : public GraphRunner {
   std::vector<Made> output_;
   std::vector<bool> array_input_;
   std::vector<TensorType> opaque_;  // of all inputs, if there are sparse or quantised tensors
-  std::vector<size_t> lazy_;       // inputs that are conjugate views: a run gets what they say
-  std::vector<bool> wants_array_;  // by output; empty: torch makes all, or none
+  std::vector<size_t> lazy_;        // inputs that are conjugate views: a run gets what they say
+  std::vector<bool> wants_array_;   // by output; empty: torch makes all, or none
   bool any_arrays_ = false;
   std::vector<std::shared_ptr<const Call>> calls_;
   std::unordered_map<const Call*, CallStep> steps_;

@@ -374,10 +374,6 @@ bool SizedByIntegers(const TorchApi& t, const Call& call, const std::vector<PyOb
   return done && !std::equal(in.results.begin(), in.results.end(), ones.results.begin(), ones.results.end(), same);
 }
 
-bool AnyOpaque(const std::vector<TensorMeta>& all) {
-  return std::any_of(all.begin(), all.end(), [](const TensorMeta& m) { return IsOpaque(m); });
-}
-
 // What holds other elements, at other places and with another scale, must give tensors of the same form and sizes. A
 // scale that differs is one that only a run knows.
 bool SameForms(const TorchApi& t, const Call& call, const std::vector<PyObject*>& constants, Inference* in) {
@@ -412,7 +408,7 @@ bool AddTorchResult(PyObject* o, Arg* shape, Inference* in) {
   const char* why = "";
   const bool opaque = !ReadAny(o, &m, &why);
   if (opaque && (in->on_meta || !ReadOpaque(o, &m, nullptr, true))) return in->Fail(std::string("returns ") + why);
-  const bool beside = opaque || std::any_of(in->metas.begin(), in->metas.end(), [](auto& x) { return IsOpaque(x); });
+  const bool beside = opaque || AnyOpaque(in->metas);
   Inferred::Alias alias;
   for (size_t i = 0; i < in->operands.size(); ++i) {
     if (beside) {
@@ -437,46 +433,10 @@ bool AddTorchResult(PyObject* o, Arg* shape, Inference* in) {
   return true;
 }
 
-// Does an operator of a library or of the user have kernels in Python, and none of them says what it returns? On a
-// stand-in they would run.
-static bool RunsPython(const std::string& callee) {
-  SavedError saved;
-  const size_t space = callee.find('.', 6) + 1, dot = callee.find('.', space);
-  if (dot == std::string::npos) return true;
-  const std::string ns = callee.substr(space, dot - space);
-  std::string op = callee.substr(dot + 1);
-  if (op.ends_with(".default")) op.resize(op.size() - 8);
-  Ref library(Import("torch.library")), c(tensor::Import("torch._C"));
-  Ref known(library ? PyObject_GetAttrString(library.get(), "_impls") : nullptr);
-  Ref all(known ? PySequence_List(known.get()) : nullptr);
-  bool python = !all;
-  const std::string prefix = ns + "/" + op + "/";
-  for (Py_ssize_t i = 0; all && i < PyList_GET_SIZE(all.get()); ++i) {
-    const char* key =
-        PyUnicode_Check(PyList_GET_ITEM(all.get(), i)) ? PyUnicode_AsUTF8(PyList_GET_ITEM(all.get(), i)) : nullptr;
-    python |= key && std::string_view(key).starts_with(prefix);
-  }
-  if (!python) return false;
-  Ref has(
-      c ? PyObject_CallMethod(c.get(), "_dispatch_has_kernel_for_dispatch_key", "ss", (ns + "::" + op).c_str(), "Meta")
-        : nullptr);
-  return !has || has.get() != Py_True;
-}
-
 // An operator that writes to its arguments, on copies of these.
 static const Callee kWritten{"framejit._functions.written"};
 // The user's backward as it is, which says of stand-ins what it will give.
 static const Callee kOwnBackward{"framejit._functions.own_backward"};
-
-// By its schema. Where autograd is off for the thread, no version tells.
-static bool WritesBySchema(const std::string& callee) {
-  SavedError saved;
-  if (!callee.starts_with("torch.ops.")) return false;
-  Ref op(ResolveCallee(callee)), schema(op ? PyObject_GetAttrString(op.get(), "_schema") : nullptr);
-  Ref writes(schema ? PyObject_GetAttrString(schema.get(), "is_mutable") : nullptr);
-  PyErr_Clear();
-  return writes.get() == Py_True;
-}
 
 // May a warning be shown here without an exception of the user's filters?
 bool MayWarn(const TorchApi& t) {

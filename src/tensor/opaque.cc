@@ -15,10 +15,10 @@ namespace {
 
 // What is known of such a tensor beside its sizes; `text` says it for Python and for messages.
 struct Form {
-  PyObject* layout = nullptr;        // torch's own object, which is never given up; null: strided, so it is quantised
-  uint16_t type = 0;                 // torch's number of the element type
-  int64_t a = 0, b = 0, c = 0;       // as the layout or scheme wants them: see Read...
-  double scale = 0;                  // of the whole tensor; 0: not known
+  PyObject* layout = nullptr;   // torch's own object, which is never given up; null: strided, so it is quantised
+  uint16_t type = 0;            // torch's number of the element type
+  int64_t a = 0, b = 0, c = 0;  // as the layout or scheme wants them: see Read...
+  double scale = 0;             // of the whole tensor; 0: not known
   friend bool operator==(const Form&, const Form&) = default;
 };
 
@@ -53,11 +53,24 @@ std::string TextOf(const Ref& o) {
 }
 
 // The names of torch's methods, made once; o.name() is a number, or -1.
-enum Name { kNnz, kSparseDim, kDenseDim, kCoalesced, kRows, kColumns, kScheme, kScale, kZeroPoint, kAxis, kInference, kNames };
+enum Name {
+  kNnz,
+  kSparseDim,
+  kDenseDim,
+  kCoalesced,
+  kRows,
+  kColumns,
+  kScheme,
+  kScale,
+  kZeroPoint,
+  kAxis,
+  kInference,
+  kNames
+};
 PyObject* NameOf(Name n) {
-  static constexpr const char* kTexts[] = {"_nnz", "sparse_dim", "dense_dim", "is_coalesced", "crow_indices",
-                                           "ccol_indices", "qscheme", "q_scale", "q_zero_point",
-                                           "q_per_channel_axis", "is_inference"};
+  static constexpr const char* kTexts[] = {"_nnz",         "sparse_dim",         "dense_dim",   "is_coalesced",
+                                           "crow_indices", "ccol_indices",       "qscheme",     "q_scale",
+                                           "q_zero_point", "q_per_channel_axis", "is_inference"};
   static const auto names = [] {
     std::array<PyObject*, kNames> all;
     for (int i = 0; i < kNames; ++i) all[i] = PyUnicode_InternFromString(kTexts[i]);
@@ -187,10 +200,10 @@ bool ReadOpaque(PyObject* o, Meta* out, const char** why, bool result) {
     return no(refused);
   const auto number = NumberOf(form, [&] { return Describe(o, form); });
   if (!number) return no(nullptr);
-  out->dtype = !quantised               ? *dtype
-               : form.type == kQInt8    ? DType::kInt8
-               : form.type == kQUInt8   ? DType::kUInt8
-                                        : DType::kInt32;
+  out->dtype = !quantised             ? *dtype
+               : form.type == kQInt8  ? DType::kInt8
+               : form.type == kQUInt8 ? DType::kUInt8
+                                      : DType::kInt32;
   out->device = *number;
   out->rank = static_cast<int>(d.rank);
   int64_t step = 1;  // of sparse ones no strides are known: as if they lay row by row
