@@ -140,10 +140,10 @@ const char* ReadSparse(PyObject* o, size_t rank, bool few, Form* form) {
   static PyObject* const csr = Known("sparse_csr");
   static PyObject* const csc = Known("sparse_csc");
   if (form->layout == coo) {
-    if (!few && Number(o, kNnz) < 2) return "a sparse tensor with less than two elements";
+    form->c = Asked(o, kCoalesced).get() == Py_True;
+    if (Number(o, kNnz) < 2 && !(few && form->c)) return "a sparse tensor with less than two elements";
     form->a = Number(o, kSparseDim);
     form->b = Number(o, kDenseDim);
-    form->c = Asked(o, kCoalesced).get() == Py_True;
     return nullptr;
   }
   if (form->layout != csr && form->layout != csc) return "a sparse tensor of blocks";

@@ -68,8 +68,8 @@ def all_same(got, want):
     return len(got) == len(want) and all(map(same, got, want))
 
 
-def check(f, make, ran="graph", captures=1):
-    compiled = framejit.compile(f)
+def check(f, make, ran="graph", captures=1, **options):
+    compiled = framejit.compile(f, **options)
     for _ in range(3):
         assert all_same(compiled(*make()), f(*make()))
     info = framejit.cache_info(compiled)
@@ -397,3 +397,20 @@ def test_quantised_modules_between_graphs():
             return self.linear(q.mean((2, 3))).dequantize().sin()
 
     check(Model().eval(), lambda: (numbers(2, 3, 8, 8),))
+
+
+@pytest.mark.parametrize("name", ["quantised, handed out", "handed out", "product"])
+def test_numbers_are_checked(name):
+    check(*PROGRAMS[name], options={"check_numerics": True})
+
+
+def test_few_elements():
+    def f(i, v, x):
+        a = torch.sparse_coo_tensor(i, v, (8, 8))
+        b = a.coalesce()
+        return b is a, a.is_coalesced(), b @ x
+
+    compiled = framejit.compile(f)
+    for count in (1, 0, 5, 1, 0):
+        args = edges(8, count), numbers(count), numbers(8, 2)
+        assert all_same(compiled(*args), f(*args))
