@@ -216,6 +216,7 @@ void Lowering::Impl::Extern(Call& call, bool model) {
   if (beside && why.empty()) why = NoteOpaque(inferred, ids, grad, target.has_value());
   bool asked = false;  // in any mode
   for (auto& [k, a] : call.kwargs) asked |= k == "requires_grad" && a.is(Arg::Kind::kBool) && a.b;
+  if (asked && beside) throw Decline("a sparse or quantised tensor that is made to want gradients");
   ExternTypes results;
   for (TensorMeta& m : inferred.metas) {
     m.requires_grad = (asked || (grad && m.requires_grad)) && (IsFloat(m.dtype) || IsComplex(m.dtype));
