@@ -7,5 +7,5 @@ def breaks(x):
 
 fixed = breaks  # with a dense tensor: x.to_dense()
 
-calls = [(torch.eye(3).to_sparse(),)]
-fixed_calls = [(torch.eye(3),)]
+calls = [(torch.eye(4).to_sparse_bsr((2, 2)),)]
+fixed_calls = [(torch.eye(4),)]

@@ -23,7 +23,7 @@ def as_float64(value):
     if type(value).__module__.startswith("torch") or hasattr(value, "detach"):
         import torch
 
-        value = value.detach().resolve_conj().resolve_neg().cpu()
+        value = value.int_repr() if value.is_quantized else value.detach().resolve_conj().resolve_neg().cpu()
         eps = torch.finfo(value.dtype).eps if value.is_floating_point() or value.is_complex() else None
         wide = torch.complex128 if value.is_complex() else torch.float64 if eps else value.dtype
         if value.layout is not torch.strided:

@@ -6,6 +6,7 @@
 #include "graph/device.h"
 #include "graph/effects.h"
 #include "graph/kept.h"
+#include "graph/opaque.h"
 #include "graph/rewrite.h"
 #include "rules/convolution.h"
 
@@ -243,6 +244,7 @@ bool SelectionRule(At& t) {
 void ExternRule(At& t) {
   if (SelectionRule(t) || KeptAttentionRule(t)) return;
   const Call& c = *t.n.attrs.call;
+  if (MakesOpaque(t.n)) throw Undifferentiable(c.callee + " makes a sparse or quantised tensor");
   auto call = std::make_shared<Call>();
   call->callee = "framejit.vjp(" + c.callee + ")";
   std::vector<ValueId> operands = t.operands;

@@ -11,6 +11,7 @@
 #include "capture/arg_vector.h"
 #include "capture/callees.h"
 #include "capture/class_attributes.h"
+#include "capture/override.h"
 #include "capture/proxy.h"
 #include "capture/read_module.h"
 #include "capture/semantics.h"
@@ -64,6 +65,20 @@ const Names& N() {
 }
 
 }  // namespace
+
+// torch.ops and what is in it look for an operator when it is first named, and keep it: nobody sees when.
+static void FindOperator(PyObject* o, PyObject* name) {
+  static auto* const spaces = new tensor::Named("torch._ops._OpNamespace");
+  static auto* const all = new tensor::Named("torch._ops._Ops");
+  const char* type = Py_TYPE(o)->tp_name;
+  const bool space = !strcmp(type, "_OpNamespace");
+  if (!space && strcmp(type, "_Ops")) return;
+  if ((space ? spaces : all)->Get() != reinterpret_cast<PyObject*>(Py_TYPE(o))) return;
+  if (PyDict_Contains(PyModule_GetDict(o), name)) return;
+  SuspendScope off;
+  Ref found(PyObject_GetAttr(o, name));
+  PyErr_Clear();
+}
 
 bool IsSlot(PyObject* d) {
   if (!IsMemberDescr(d) || !(PyDescr_TYPE(d)->tp_flags & Py_TPFLAGS_HEAPTYPE)) return false;
@@ -548,6 +563,7 @@ PyObject* CaptureSemantics::LoadAttr(PyObject* o, PyObject* name) {
   }
   bool missing = false;
   if (PyModule_Check(o)) {  // It may get another class.
+    FindOperator(o, name);
     if (const Source* source = s_.SourceOf(o)) s_.guards().TypeIs(source, type);
   }
   if (PyObject* hook = PythonFunctionIn(type, N().getattribute)) {

@@ -15,7 +15,9 @@
 #include "capture/wrappers/overrides.h"
 #include "capture/wrappers/tape.h"
 #include "graph/arguments.h"
+#include "graph/opaque.h"
 #include "tensor/import.h"
+#include "tensor/opaque.h"
 
 namespace framejit::capture {
 
@@ -228,6 +230,42 @@ FrameworkCall::FrameworkCall(Session& s, Callee callee, PyObject* const* args, P
 
 bool FrameworkCall::IsTensorAt(Py_ssize_t i) const {
   return i < total() && IsTensor(args_[i]);
+}
+
+bool FrameworkCall::IsOpaqueAt(Py_ssize_t i) const {
+  return IsTensorAt(i) && IsOpaque(s_.meta(AsTensor(args_[i])->id));
+}
+
+PyObject* FactOf(Session& s, PyObject* opaque, std::string_view name, bool method) {
+  Ref fact;
+  {
+    SuspendScope off;  // torch's own code makes a tensor of that form
+    fact = Ref(tensor::OpaqueFact(s.meta(AsTensor(opaque)->id), name, method));
+  }
+  return fact ? s.Adopt(fact.release()) : nullptr;
+}
+
+// What depends on the form alone is known; what changes such a tensor, or asks for its data, no graph holds.
+bool FrameworkCall::AnsweredByForm(PyObject** out) {
+  if (auto answer = s_.ConstantAnswer(callee_)) return *out = s_.FromArg(*answer), true;
+  const auto refuse = [&](BreakId id) {
+    return *out = s_.Break(id, callee_ + " of a sparse or quantised tensor"), true;
+  };
+  if (callee_.effects().refused()) return refuse(callee_.effects().ends);
+  if (!torch_ || s_.vmap.open() || TapeOf(s_) || s_.in_custom || s_.later || AnyAsked(s_, args_, total()))
+    return refuse(BreakId::kUnsupportedTensor);
+  if (!IsOpaqueAt(0)) return false;
+  const std::string method(callee_.last());
+  if (method == "size" || method == "__len__") {
+    bool handled = false;
+    *out = TensorQuery(s_, args_[0], method, args_ + 1, nargs_ - 1, kwnames_, &handled);
+    if (handled) return true;
+  }
+  if (alone() && (*out = FactOf(s_, args_[0], method, true))) return true;
+  const bool writes = method.ends_with("_") && !method.ends_with("__");
+  for (const char* changes : {"backward", "register_hook", "retain_grad", "as_subclass", "_make_subclass", "_parse_to"})
+    if (writes || method == changes) return refuse(BreakId::kUnsupportedTensor);
+  return false;
 }
 
 bool FrameworkCall::AnsweredByMode(PyObject** out) {
@@ -594,7 +632,10 @@ PyObject* FrameworkCall::Apply() {
 PyObject* FrameworkCall::Run() {
   PyObject* out = nullptr;
   if (s_.broken()) return s_.Break(s_.reason().id);
-  if (AnsweredByMode(&out) || AnsweredByValue(&out) || ReplacedByTensors(&out)) return out;
+  bool opaque = false;
+  for (Py_ssize_t i = 0; i < total() && !opaque; ++i) opaque = IsOpaqueAt(i);
+  if (opaque ? AnsweredByForm(&out) : AnsweredByMode(&out)) return out;
+  if (AnsweredByValue(&out) || ReplacedByTensors(&out)) return out;
   if (!Bind() || ComputedByNumpy(&out)) return out;
   return Allowed() ? Apply() : nullptr;
 }

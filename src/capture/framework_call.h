@@ -16,6 +16,7 @@ class FrameworkCall {
   // The phases, in their order. Each tells whether the call is over with it: then *out is its result, or null after a
   // Break or an exception.
   bool AnsweredByMode(PyObject** out);     // fixed answers, derivatives, questions to the tensor, torch.vmap
+  bool AnsweredByForm(PyObject** out);     // the same of sparse and quantised tensors
   bool AnsweredByValue(PyObject** out);    // What needs data is guessed, or no graph holds the call.
   bool ReplacedByTensors(PyObject** out);  // NumPy's arrays among the indices of a tensor of torch
   bool ComputedByNumpy(PyObject** out);    // of numbers alone, beside torch's tensors
@@ -36,6 +37,7 @@ class FrameworkCall {
 
   bool alone() const { return nargs_ == 1 && !kwnames_ && IsTensorAt(0); }
   bool IsTensorAt(Py_ssize_t i) const;
+  bool IsOpaqueAt(Py_ssize_t i) const;
   Py_ssize_t total() const { return nargs_ + (kwnames_ ? PyTuple_GET_SIZE(kwnames_) : 0); }
 
   Session& s_;
@@ -50,5 +52,8 @@ class FrameworkCall {
   ArgReader reader_;
   Call call_;
 };
+
+// What every sparse or quantised tensor of that form answers. Null without an exception: that is not known.
+PyObject* FactOf(Session& s, PyObject* opaque, std::string_view name, bool method);
 
 }  // namespace framejit::capture

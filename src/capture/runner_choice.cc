@@ -7,6 +7,7 @@
 #include "capture/policy/leave.h"
 #include "capture/training.h"
 #include "framejit/compile.h"
+#include "graph/opaque.h"
 
 namespace framejit::capture {
 namespace {
@@ -77,6 +78,8 @@ const Row kRows[] = {
      Runner::kReplay, [](const Question& q) { return q.session.lowering().graph_unusable() + ": runs through the framework"; }},
     {[](const Question& q) { return !DeviceObstacle(q.session.graph()).empty(); },
      Runner::kReplay, [](const Question& q) { return DeviceObstacle(q.session.graph()) + ": runs through the framework"; }},
+    {[](const Question& q) { return q.compiled.backend != "llvm" && HasOpaque(q.session.graph()); },
+     Runner::kReplay, [](const Question&) -> std::string { return "sparse or quantised tensors: runs through the framework"; }},
     {[](const Question& q) { return Callable(q) && !q.session.lowering().differentiates() && WantsGrad(q.session, q.trace); },
      Runner::kReplay, [](const Question&) -> std::string { return "gradients are wanted and backends get none: runs through the framework"; }},
     {Callable, Runner::kCallable, Nothing},

@@ -9,8 +9,10 @@
 #include "capture/proxy.h"
 #include "capture/session.h"
 #include "capture/wrappers/overrides.h"
+#include "graph/opaque.h"
 #include "guard/versions.h"
 #include "tensor/import.h"
+#include "tensor/opaque.h"
 #include "tensor/overrides.h"
 
 namespace framejit::capture {
@@ -168,7 +170,8 @@ PyObject* Session::TensorInput(PyObject* o, const Source* s, tensor::Class c) {
   const char* why = nullptr;
   {  // torch may make a view's node anew now, and ask Python where it is (in anomaly mode)
     SuspendScope off;
-    if (!tensor::ReadAny(o, &m, &why)) return Break(BreakId::kUnsupportedTensor, why ? why : "");
+    if (!tensor::ReadAny(o, &m, &why) && !tensor::ReadOpaque(o, &m, &why))
+      return Break(BreakId::kUnsupportedTensor, why ? why : "");
   }
   if (tensor::IsQuiet(c) && !NoteQuiet(o, s)) return nullptr;
   TensorMeta meta;
@@ -189,6 +192,7 @@ PyObject* Session::TensorInput(PyObject* o, const Source* s, tensor::Class c) {
   for (int i = 0; i < m.rank; ++i) {
     bool symbolic =
         (options_.dynamic == 1 && !meta.is_parameter && m.sizes[i] > 1) || options_.dynamic_dims.contains({name, i});
+    if (IsOpaque(m.device)) symbolic = false, marks[i].kind = Mark::kStatic;
     // A size of 0 or 1 means something else to the program (empty, broadcast) than any other one.
     symbolic = symbolic || (marks[i].kind == Mark::kDynamic && options_.dynamic != 0 && m.sizes[i] > 1);
     symbolic = symbolic && m.sizes[i] && marks[i].kind != Mark::kStatic && m.sizes[i] >= marks[i].min &&
@@ -205,8 +209,9 @@ PyObject* Session::TensorInput(PyObject* o, const Source* s, tensor::Class c) {
     }
   }
   meta.strides = StridesBySizes(env_, meta.sizes, std::span(m.strides, m.rank));
-  const bool writable =
-      torch ? !m.requires_grad || (options_.derivatives && MayOverwrite(o)) : !(m.key_set & tensor::kReadOnly);
+  const bool writable = IsOpaque(m.device) ? false
+                        : torch            ? !m.requires_grad || (options_.derivatives && MayOverwrite(o))
+                                           : !(m.key_set & tensor::kReadOnly);
   TraceId id = lowering_->AddInput(meta, name, writable);
   guard::Row row{guard::Kind::kTensor, s};
   row.tensor = std::make_shared<guard::TensorExpect>(meta, m.key_set, tensor::IsQuiet(c));

@@ -1,15 +1,18 @@
 // This file has the operators and attributes of tensor proxies: each becomes a framework call, or an answer from the
 // metadata.
+#include <algorithm>
 #include <map>
 #include <unordered_map>
 
 #include "capture/callees.h"
+#include "capture/framework_call.h"
 #include "capture/gradients.h"
 #include "capture/override.h"
 #include "capture/own_attributes.h"
 #include "capture/proxy.h"
 #include "capture/session.h"
 #include "capture/wrappers/overrides.h"
+#include "graph/opaque.h"
 #include "tensor/overrides.h"
 
 namespace framejit::capture {
@@ -95,6 +98,13 @@ PyObject* FlagsOf(Session& s, PyObject* array) {
 
 // Attributes that are answered from the metadata. False: not one of them.
 bool MetaAttr(Session& s, PyObject* proxy, const TensorMeta& m, std::string_view n, PyObject** out) {
+  if (IsOpaque(m)) {
+    static constexpr std::string_view kOfAny[] = {
+        "shape", "ndim",           "__class__", "requires_grad", "is_leaf",   "grad_fn",        "retains_grad",
+        "grad",  "_typed_storage", "names",     "_version",      "output_nr", "_backward_hooks"};
+    if (std::find(std::begin(kOfAny), std::end(kOfAny), n) == std::end(kOfAny))
+      return (*out = FactOf(s, proxy, n, false)) != nullptr;
+  }
   bool torch = m.framework == Framework::kTorch;
   if (n == "shape") return *out = SizeTuple(s, m.sizes, torch), true;
   if (n == "dtype") return *out = tensor::DTypeObject(m.framework, m.dtype), true;

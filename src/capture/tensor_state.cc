@@ -8,6 +8,7 @@
 #include "capture/override.h"
 #include "capture/proxy.h"
 #include "capture/wrappers/overrides.h"
+#include "graph/opaque.h"
 #include "tensor/import.h"
 #include "tensor/overrides.h"
 
@@ -287,7 +288,8 @@ PyObject* Resized(Session& s, PyObject* const* args, Py_ssize_t nargs, bool as_o
 }  // namespace
 
 std::optional<bool> SetOfTensor(Session& s, PyObject* tensor, std::string_view name, PyObject* value) {
-  if (!MayWait(s, tensor)) return {};
+  if (!MayWait(s, tensor) || IsOpaque(s.meta(IdOf(tensor)))) return {};
+  if (value && IsTensor(value) && IsOpaque(s.meta(IdOf(value)))) return {};
   if (name == "grad") return SetGrad(s, tensor, value);
   if (name == "data") return SetData(s, tensor, value);
   if (name != "requires_grad" || (value != Py_False && value != Py_True)) return {};

@@ -1,8 +1,10 @@
 #include "capture/types.h"
 
+#include <cstring>
 #include <string_view>
 #include <unordered_map>
 
+#include "capture/override.h"
 #include "capture/session.h"
 #include "tensor/tensor.h"
 
@@ -24,6 +26,7 @@ constexpr Row kRows[] = {
     {"torch.dtype", {F::kConstant | F::kPlain | F::kPureMethods, CType::kTorchDType}},
     {"torch.layout", {F::kConstant | F::kPlain, CType::kTorchLayout}},
     {"torch.memory_format", {F::kConstant, CType::kTorchMemoryFormat}},
+    {"torch.qscheme", {F::kConstant}},
     {"torch.tensortype", {0, CType::kTorchTensorType}},
     {"torch._C._FunctionBase", {F::kMadeFreely}},
     {"torch._C.Generator", {F::kDraws}},
@@ -143,11 +146,23 @@ bool IsPlainData(PyObject* o) {
   return FactsOf(Py_TYPE(o)).Has(F::kPlain) || (PyType_Check(o) && tensor::DTypeOf(o).has_value());
 }
 
+// Weights that torch has packed for its quantised kernels: nothing changes such an object.
+static bool IsPackedWeight(PyObject* o) {
+  if (strcmp(Py_TYPE(o)->tp_name, "torch._C.ScriptObject") && strcmp(Py_TYPE(o)->tp_name, "torch.ScriptObject"))
+    return false;
+  SuspendScope off;
+  Ref type(PyObject_CallMethod(o, "_type", nullptr));
+  Ref name(type ? PyObject_CallMethod(type.get(), "qualified_name", nullptr) : nullptr);
+  const char* text = name && PyUnicode_Check(name.get()) ? PyUnicode_AsUTF8(name.get()) : nullptr;
+  PyErr_Clear();
+  return text && std::string_view(text).starts_with("__torch__.torch.classes.quantized.");
+}
+
 bool IsConstantKind(PyObject* o) {
   if (PyType_Check(o) || PyModule_Check(o) || PyFunction_Check(o) || PyCFunction_Check(o)) return true;
   const TypeFacts facts = FactsOf(Py_TYPE(o));
   return facts.Has(F::kConstant) || (facts.type == CType::kNumpyDType && tensor::DTypeOf(o).has_value()) ||
-         tensor::HasCalleeName(o);
+         tensor::HasCalleeName(o) || IsPackedWeight(o);
 }
 
 }  // namespace framejit::capture

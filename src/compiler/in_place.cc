@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "graph/effects.h"
+#include "graph/opaque.h"
 
 namespace framejit::compiler {
 namespace {
@@ -18,8 +19,10 @@ bool Contains(std::span<const int> list, int x) {
 }
 
 // Does it call what may keep its operands?
-bool IsForeign(const Step& step) {
-  return step.kind == Step::Kind::kExtern && step.operation->attrs.call->callee.Has(kForeign);
+bool IsForeign(const Plan& plan, const Step& step) {
+  const auto opaque = [&](int v) { return IsOpaque(plan.values[v].device); };
+  return step.kind == Step::Kind::kExtern && (step.operation->attrs.call->callee.Has(kForeign) ||
+                                              std::any_of(step.results.begin(), step.results.end(), opaque));
 }
 
 // Is it dense up to a permutation, and forwards? Then no two elements have one address, and none lies before the first.
@@ -218,7 +221,7 @@ void WriteDirectly(Plan& plan, Kernels& kernels) {
 
 void LendOperands(Plan& plan) {
   for (const Step& step : plan.steps) {
-    if (!IsForeign(step)) continue;
+    if (!IsForeign(plan, step)) continue;
     for (int v : step.operands) {
       Storage& s = plan.storages[plan.values[v].storage];
       if (s.kind == Storage::Kind::kScratch) s.kind = Storage::Kind::kLent;
@@ -245,7 +248,7 @@ void ReuseOperands(Plan& plan, const Kernels& kernels) {
   }
   for (const Step& step : plan.steps)
     for (int v : step.operands)
-      if (IsForeign(step)) ours[plan.values[v].storage] = false;
+      if (IsForeign(plan, step)) ours[plan.values[v].storage] = false;
   std::vector<std::vector<int>> ways(plan.storages.size());  // the values of each
   for (size_t v = 0; v < plan.values.size(); ++v) ways[plan.values[v].storage].push_back(static_cast<int>(v));
   for (size_t i = 0; i < plan.steps.size(); ++i) {

@@ -10,6 +10,7 @@
 #include "diag/diag.h"
 #include "diag/option_values.h"
 #include "diag/progress.h"
+#include "graph/opaque.h"
 #include "pass/cse.h"
 #include "pass/dce.h"
 #include "pass/fold.h"
@@ -42,7 +43,7 @@ Device DeviceOf(const Graph& g, std::string* why) {
   Device device;
   for (const Node& n : g.nodes) {
     const Device d = n.type.device;
-    if (d.kind == DeviceKind::kCpu || d == device) continue;
+    if (d.kind == DeviceKind::kCpu || d == device || IsOpaque(d)) continue;
     if (!compiler::TargetFor(d.kind)) *why = "no code generation for this device";
     if (device.kind != DeviceKind::kCpu) *why = "no code generation for two devices at once";
     device = d;
@@ -67,7 +68,10 @@ std::shared_ptr<Executable> KeepWeights(const Graph& graph, const CompileOptions
 
 std::string DeviceObstacle(const Graph& g) {
   std::string why;
-  DeviceOf(g, &why);
+  const Device device = DeviceOf(g, &why);
+  const bool opaque = HasOpaque(g);
+  if (opaque && device.kind != DeviceKind::kCpu) why = "sparse or quantised tensors beside another device";
+  if (opaque && compiler::HasDataSizes(g)) why = "sparse or quantised tensors beside sizes that data decides";
   return why;
 }
 

@@ -391,7 +391,8 @@ Form FormOf(std::string_view last) {
 
 bool OfAnotherLibrary(std::string_view name) {
   if (!name.starts_with("torch.ops.")) return false;
-  for (std::string_view known : {"torch.ops.aten.", "torch.ops.prims.", "torch.ops.torchvision."})
+  for (std::string_view known :
+       {"torch.ops.aten.", "torch.ops.prims.", "torch.ops.quantized.", "torch.ops.torchvision."})
     if (name.starts_with(known)) return false;
   return true;
 }

@@ -11,6 +11,7 @@
 
 #include "guard/own_values.h"
 #include "guard/program.h"
+#include "tensor/opaque.h"
 #include "tensor/overrides.h"
 #include "tensor/torch_api.h"
 
@@ -60,10 +61,10 @@ namespace {
     t.seen = Py_TYPE(v);
   }
   if (const tensor::TorchApi* api = tensor::bound_torch;
-      tensor::IsPlainTorch(t.klass) && api && api->at.all() && api->requires_grad) [[likely]]
+      tensor::IsPlainTorch(t.klass) && api && api->at.all() && api->requires_grad && !IsOpaque(t.device)) [[likely]]
     return FieldsHold(*api, t, v, info, symbols);
   tensor::Meta m;
-  if (!tensor::ReadForGuard(v, &m)) return false;
+  if (!(IsOpaque(t.device) ? tensor::ReadOpaque(v, &m) : tensor::ReadForGuard(v, &m))) return false;
   if (m.rank != t.rank || m.dtype != t.dtype || m.key_set != t.key_set || m.requires_grad != t.requires_grad ||
       !(m.device == t.device) || (t.klass == tensor::Class::kTorchSubclass && tensor::AsksItsClass(v)))
     return false;

@@ -5,6 +5,7 @@
 #include "graph/device.h"
 #include "guard/own_values.h"
 #include "guard/program.h"
+#include "tensor/opaque.h"
 #include "tensor/overrides.h"
 #include "tensor/torch_api.h"
 
@@ -296,9 +297,10 @@ class Explainer {
     if (c != t.klass) return differ("", ClassText(t.klass), c == tensor::Class::kNone ? ValueText(v) : ClassText(c));
     tensor::Meta m;
     const char* why = "an unsupported kind of tensor";
-    if (!tensor::ReadForGuard(v, &m)) {
-      tensor::ReadMeta(v, &m, &why);
-      return differ("", "a plain tensor", why);
+    if (!tensor::ReadForGuard(v, &m) && !tensor::ReadOpaque(v, &m, &why)) return differ("", "a plain tensor", why);
+    if (IsOpaque(t.device) || IsOpaque(m.device)) {
+      const auto form = [](Device d) { return IsOpaque(d) ? tensor::FormText(d) : std::string("a dense tensor"); };
+      if (!(m.device == t.device)) return differ("", form(t.device), form(m.device));
     }
     if (m.dtype != t.dtype) return differ(".dtype", std::string(DTypeName(t.dtype)), std::string(DTypeName(m.dtype)));
     if (!(m.device == t.device)) return differ(".device", DeviceName(t.device), DeviceName(m.device));

@@ -6,6 +6,7 @@
 
 #include "graph/arguments.h"
 #include "graph/effects.h"
+#include "graph/opaque.h"
 #include "runtime/copy.h"
 #include "runtime/library.h"
 #include "runtime/run_state.h"
@@ -94,9 +95,12 @@ void RunState::RunExtern(const Step& step) {
   // An operator of the user's is not called behind what raises in the program.
   if (plan_.traps && foreign) CheckStatus();
   std::vector<Buffer> operands, results;
+  const bool keeps = foreign || std::any_of(step.results.begin(), step.results.end(),
+                                            [&](int v) { return IsOpaque(c_->buffers[v].device); });
   for (int v : step.operands) {
     operands.push_back(c_->buffers[v]);
-    if (foreign) operands.back().handle = OwnerOf(plan_.values[v].storage);  // it may keep a view of its memory
+    if (keeps && !IsOpaque(operands.back().device))
+      operands.back().handle = OwnerOf(plan_.values[v].storage);  // it may keep a view of its memory
   }
   for (int v : step.results) {
     results.push_back(c_->buffers[v]);

@@ -4,6 +4,7 @@
 #include <cfloat>
 #include <cmath>
 
+#include "graph/opaque.h"
 #include "graph/raises.h"
 #include "graph/rewrite.h"
 #include "loop/order.h"
@@ -120,6 +121,10 @@ bool Lowering::Impl::NumberTooLarge(const Call& call) {
 
 void Lowering::Impl::Apply(Call& call) {
   shape::TakenForGranted();  // of what was given up
+  bool opaque = false;
+  EachTensor(call, [&](TraceId t) { opaque |= IsOpaque(meta(t)); });
+  if (opaque && call.mode.autocast.any())
+    throw Decline(call.callee + " of a sparse or quantised tensor under autocast");
   if (call.mode.autocast.any()) Cast(call);
   call.mode.autocast = Autocast{};
   builder.set_location(call.file, call.line);
@@ -155,9 +160,10 @@ void Lowering::Impl::Apply(Call& call) {
   const Objects::Mark before = objects.Begin();
   try {
     if (out) {
+      if (opaque) throw Decline("out= beside a sparse or quantised tensor");
       if (foreign) throw Decline("a tensor of another library among the arguments");
       Into(call, Arg(*out), computable);  // a copy: the call goes into the trace
-    } else if (!TryRows(call, computable, foreign)) {
+    } else if (opaque || !TryRows(call, computable, foreign)) {
       if (foreign) throw Decline("a tensor of another library among the arguments");
       Extern(call, true);
     }

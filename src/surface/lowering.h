@@ -27,6 +27,7 @@ struct Lowering::Impl {
   std::set<TraceId> read_only;                    // inputs not to be written; if they want gradients, not with these
   std::set<TraceId> lent;                         // What is made here, and an operator of the program's may have kept.
   std::set<ValueId> lent_values;                  // those of them, in whose memory nothing else may lie
+  std::set<TraceId> beside_opaque;                // what may share memory with sparse or quantised tensors
   std::set<ValueId> replaced;                     // masked_update.h
   std::map<TraceId, TraceId> casts;               // from a leaf to the cast that autocast made of it
   std::vector<std::pair<size_t, size_t>> hidden;  // ranges of tensors that were made inside of custom functions
@@ -98,6 +99,8 @@ struct Lowering::Impl {
   void CheckLazy(const Call& call, const Outs& outs, Framework results);
   void LookAtLazy(const std::vector<TraceId>& outputs);
   void LookAtShared(const std::vector<TraceId>& outputs);
+  void LookAtOpaque(const std::vector<TraceId>& outputs);
+  std::string NoteOpaque(const Inferred& inferred, const std::vector<TraceId>& ids, bool grad, bool writes);
   void Lend(TraceId t);
   bool MayLieInLent(ValueId v);
   ValueId InOwnMemory(TraceId root);

@@ -1,6 +1,7 @@
 // Calls that no row describes: the framework runs them, the graph has a node with the types it answered beforehand.
 #include <algorithm>
 
+#include "graph/opaque.h"
 #include "surface/lowering.h"
 #include "surface/masked_update.h"
 
@@ -172,6 +173,22 @@ void Lowering::Impl::FollowView(TraceId id, TraceId from, const std::shared_ptr<
   };
 }
 
+// Notes a call with sparse or quantised tensors among its operands or results. What cannot run in a graph: gradients of
+// such tensors, and writes. Empty: it can.
+std::string Lowering::Impl::NoteOpaque(const Inferred& inferred, const std::vector<TraceId>& ids, bool grad,
+                                       bool writes) {
+  bool tracked = AnyOpaque(inferred.metas);
+  const bool shares =
+      std::any_of(inferred.aliases.begin(), inferred.aliases.end(), [](auto& a) { return a.operand == kSharesOpaque; });
+  for (TraceId t : ids) {
+    tracked |= IsOpaque(meta(t)) && meta(t).requires_grad;
+    if (shares) beside_opaque.insert(t);
+  }
+  return writes            ? "a write beside a sparse or quantised tensor"
+         : grad && tracked ? "a sparse or quantised tensor with gradients"
+                           : "";
+}
+
 // A framework kernel inside the graph. In-place callees run as their functional namesake, then write.
 void Lowering::Impl::Extern(Call& call, bool model) {
   for (const Arg& a : call.args)
@@ -199,8 +216,13 @@ void Lowering::Impl::Extern(Call& call, bool model) {
   if (draws && grad) throw Decline(call.callee + " draws random numbers, and its derivative others");
   std::string why = model ? "" : call.callee + " is not modelled";
   if (draws && target) why = call.callee + " draws random numbers";
+  bool beside = AnyOpaque(inferred.metas);
+  for (TraceId t : ids) beside |= IsOpaque(meta(t));
+  if (beside && target && IsOpaque(meta(*target))) throw Decline("a write to a sparse or quantised tensor");
+  if (beside && why.empty()) why = NoteOpaque(inferred, ids, grad, target.has_value());
   bool asked = false;  // in any mode
   for (auto& [k, a] : call.kwargs) asked |= k == "requires_grad" && a.is(Arg::Kind::kBool) && a.b;
+  if (asked && beside) throw Decline("a sparse or quantised tensor that is made to want gradients");
   ExternTypes results;
   for (TensorMeta& m : inferred.metas) {
     m.requires_grad = (asked || (grad && m.requires_grad)) && (IsFloat(m.dtype) || IsComplex(m.dtype));
@@ -230,9 +252,11 @@ void Lowering::Impl::Extern(Call& call, bool model) {
   for (size_t i = 0; i < values.size(); ++i) {
     TensorMeta& m = inferred.metas[i];
     const Inferred::Alias& alias = inferred.aliases[i];
-    if (tracked_operand && !nothing && !m.requires_grad && IsFloat(m.dtype)) values[i] = builder.Barrier(values[i]);
+    if (tracked_operand && !nothing && !m.requires_grad && IsFloat(m.dtype) && !IsOpaque(m))
+      values[i] = builder.Barrier(values[i]);
     if (!alias.same) m.is_inference = call.mode.inference && alias.operand < 0;
     made.push_back(alias.same ? ids[alias.operand] : objects.New(m, values[i]));
+    if (alias.operand == kSharesOpaque) beside_opaque.insert(made.back());
     if (!alias.same) Grant(made.back(), call, taken);
     if (!alias.same && alias.operand >= 0) FollowView(made.back(), ids[alias.operand], request, results, i);
     if (asked && alias.operand < 0 && m.requires_grad) derivatives.Track(made.back(), true);  // no operation made it

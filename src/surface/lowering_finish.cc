@@ -1,4 +1,5 @@
 // The end of a capture: what its results are made of, and what of the graph must stay.
+#include "graph/opaque.h"
 #include "graph/raises.h"
 #include "graph/rewrite.h"
 #include "surface/lowering.h"
@@ -41,6 +42,23 @@ void Lowering::Impl::LookAtLazy(const std::vector<TraceId>& outputs) {
     objects.BecomeUnusable("an input is a conjugate or negated view, and there are gradients");
 }
 
+// Sparse and quantised tensors share memory in ways that no view tells. One that leaves the graph does so as in eager
+// where nothing else that may share its memory leaves with it; what is written is not followed at all.
+void Lowering::Impl::LookAtOpaque(const std::vector<TraceId>& outputs) {
+  const bool input =
+      std::any_of(trace.inputs.begin(), trace.inputs.end(), [&](TraceId t) { return IsOpaque(meta(t)); });
+  if (!input && beside_opaque.empty()) return;
+  std::set<TraceId> roots, leaving;
+  for (TraceId t : beside_opaque) roots.insert(objects[t].root);
+  for (TraceId t : outputs)
+    if (roots.contains(objects[t].root) && trace.tensors[objects[t].root].input < 0) leaving.insert(t);
+  const bool written = std::any_of(trace.tensors.begin(), trace.tensors.end(), [&](const TraceTensor& t) {
+    return t.mutated && (roots.contains(objects[t.id].root) || trace.tensors[objects[t.id].root].input >= 0);
+  });
+  if (written) objects.BecomeUnusable("a write beside sparse or quantised tensors");
+  if (leaving.size() > 1) objects.BecomeUnusable("several results share memory with sparse or quantised tensors");
+}
+
 std::vector<Lowering::Made> Lowering::Finish(const std::vector<TraceId>& outputs, bool ieee) {
   Impl& s = *impl_;
   Graph& g = s.builder.graph();
@@ -48,6 +66,7 @@ std::vector<Lowering::Made> Lowering::Finish(const std::vector<TraceId>& outputs
   s.trace.outputs = outputs;
   s.LookAtShared(outputs);
   s.LookAtLazy(outputs);
+  s.LookAtOpaque(outputs);
   std::map<TraceId, int> graph_output;
   std::vector<Made> made;
   for (TraceId t : outputs) {

@@ -10,6 +10,7 @@
 
 #include "graph/arguments.h"
 #include "graph/effects.h"
+#include "graph/opaque.h"
 #include "tensor/autograd.h"
 #include "tensor/cupy_api.h"
 #include "tensor/import.h"
@@ -71,6 +72,8 @@ class Runner : public GraphRunner {
     exe_ = std::move(exe);
     num_inputs_ = g.inputs.size();
     num_graph_outputs_ = g.outputs.size();
+    if (HasOpaque(g))
+      for (ValueId v : g.inputs) opaque_.push_back(g.nodes[v].type);
     for (const TraceTensor& t : trace.tensors) torch_ |= t.meta.framework == Framework::kTorch;
     bool gpu = false, cupy = false;
     for (const Node& n : g.nodes) gpu |= n.type.device.kind == DeviceKind::kCuda;
@@ -133,6 +136,10 @@ class Runner : public GraphRunner {
     int64_t bytes = 0;
     for (size_t i = 0; i < num_inputs_; ++i) {
       Buffer* b = &in[i];
+      if (!opaque_.empty() && IsOpaque(opaque_[i].device)) {
+        FillOpaque(inputs[i], opaque_[i], b);
+        continue;
+      }
       if (!(array_input_[i] ? FillNumpy(inputs[i], b, strides.data() + i * kMaxRank, &bytes)
                             : FillTorch(inputs[i], b, &bytes)))
         return RunEnd::kInternal;
@@ -276,6 +283,17 @@ class Runner : public GraphRunner {
     }
     num_shared_ = number.size();
     return true;
+  }
+
+  // A sparse or quantised tensor, which the host alone looks at.
+  static void FillOpaque(PyObject* o, const TensorType& type, Buffer* b) {
+    const TorchDims d = DimsOf(*bound_torch, ImplOf(o));
+    b->handle = ImplOf(o);
+    b->sizes = d.sizes;
+    b->strides = d.strides;
+    b->rank = static_cast<int32_t>(d.rank);
+    b->dtype = type.dtype;
+    b->device = type.device;
   }
 
   bool FillTorch(PyObject* o, Buffer* b, int64_t* bytes) {
@@ -496,8 +514,9 @@ class Runner : public GraphRunner {
   enum class Made : uint8_t { kTensor, kArray, kScalar };
   std::vector<Made> output_;
   std::vector<bool> array_input_;
-  std::vector<size_t> lazy_;       // inputs that are conjugate views: a run gets what they say
-  std::vector<bool> wants_array_;  // by output; empty: torch makes all, or none
+  std::vector<TensorType> opaque_;  // of all inputs, if there are sparse or quantised tensors
+  std::vector<size_t> lazy_;        // inputs that are conjugate views: a run gets what they say
+  std::vector<bool> wants_array_;   // by output; empty: torch makes all, or none
   bool any_arrays_ = false;
   std::vector<std::shared_ptr<const Call>> calls_;
   std::unordered_map<const Call*, CallStep> steps_;

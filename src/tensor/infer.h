@@ -49,6 +49,8 @@ bool AddNumpyResult(const NumpyApi& n, PyObject* o, Arg* shape, Inference* in);
 
 // The tensor arguments of `call` are numbers of operands. On success in->results and call.result are filled in.
 bool InferTorch(const TorchApi& t, Call& call, const std::vector<PyObject*>& constants, Inference* in);
+bool RunsPython(const std::string& callee);      // (infer_operators.cc)
+bool WritesBySchema(const std::string& callee);  // likewise
 bool InferNumpy(const NumpyApi& n, Call& call, const std::vector<PyObject*>& constants, Inference* in);
 
 }  // namespace framejit::tensor

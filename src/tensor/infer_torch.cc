@@ -13,6 +13,7 @@
 #include "surface/rows.h"
 #include "tensor/import.h"
 #include "tensor/infer.h"
+#include "tensor/opaque.h"
 #include "tensor/overrides.h"
 #include "tensor/run_context.h"
 #include "tensor/told_once.h"
@@ -30,6 +31,7 @@ bool MaySize(DType t) {
 
 // number: what the elements of an operand are that may decide a size.
 PyObject* StandIn(const TorchApi& t, const TensorMeta& m, Way way, int number = 0) {
+  if (IsOpaque(m)) return OpaqueStandIn(m, number);
   Ref sizes(Tuple(Values(m.sizes))), strides(Tuple(Values(m.strides))), dtype(DTypeObject(Framework::kTorch, m.dtype));
   if (!sizes || !strides || !dtype) return nullptr;
   bool cuda = way == Way::kReal && m.device.kind == DeviceKind::kCuda;
@@ -346,7 +348,8 @@ bool SmallAndPlain(const Call& call, const Inference& in, int64_t most) {
     int64_t n = 1;
     for (shape::Int s : m.sizes) n *= s.value();
     numel += n;
-    if (!(m.device == in.metas[0].device) || m.device.kind == DeviceKind::kMeta) return false;
+    const Device device = RealDevice(m.device);
+    if (!(device == RealDevice(in.metas[0].device)) || device.kind == DeviceKind::kMeta) return false;
   }
   // On a GPU a list of indices that is too large for the stand-in would end the process's context.
   const bool lists = in.device.kind == DeviceKind::kCuda && call.callee.last() == "__getitem__";
@@ -371,6 +374,26 @@ bool SizedByIntegers(const TorchApi& t, const Call& call, const std::vector<PyOb
   return done && !std::equal(in.results.begin(), in.results.end(), ones.results.begin(), ones.results.end(), same);
 }
 
+// What holds other elements, at other places and with another scale, must give tensors of the same form and sizes. A
+// scale that differs is one that only a run knows.
+bool SameForms(const TorchApi& t, const Call& call, const std::vector<PyObject*>& constants, Inference* in) {
+  Call again = call;
+  Inference other{in->metas};
+  other.requires_grad = in->requires_grad;
+  other.device = in->device;
+  if (Try(t, again, constants, Way::kReal, &other, 1) != Verdict::kDone) return PyErr_Clear(), false;
+  if (in->results.size() != other.results.size()) return false;
+  for (size_t i = 0; i < in->results.size(); ++i) {
+    TensorMeta &a = in->results[i], &b = other.results[i];
+    if (IsOpaque(a) && IsOpaque(b) && !(a.device == b.device))
+      a.device = OfAnyScale(a.device), b.device = OfAnyScale(b.device);
+    if (!(a.device == b.device) || a.dtype != b.dtype || a.sizes != b.sizes || a.strides != b.strides ||
+        a.requires_grad != b.requires_grad)
+      return false;
+  }
+  return true;
+}
+
 // None is an empty vector on the meta device.
 bool MayLackResults(const Inference& in) {
   const auto empty = [](const TensorMeta& m) { return m.sizes.size() == 1 && m.sizes[0] == shape::Int(0); };
@@ -383,9 +406,17 @@ bool MayLackResults(const Inference& in) {
 bool AddTorchResult(PyObject* o, Arg* shape, Inference* in) {
   Meta m;
   const char* why = "";
-  if (!ReadAny(o, &m, &why)) return in->Fail(std::string("returns ") + why);
+  const bool opaque = !ReadAny(o, &m, &why);
+  if (opaque && (in->on_meta || !ReadOpaque(o, &m, nullptr, true))) return in->Fail(std::string("returns ") + why);
+  const bool beside = opaque || AnyOpaque(in->metas);
   Inferred::Alias alias;
   for (size_t i = 0; i < in->operands.size(); ++i) {
+    if (beside) {
+      const bool one = opaque || IsOpaque(in->metas[i]);
+      if (o == in->operands[i].get()) alias = {static_cast<int>(i), true};
+      if (!alias.same && one && ShareMemory(o, in->operands[i].get())) alias.operand = kSharesOpaque;
+      if (one) continue;
+    }
     // A copy to another device, which on the meta device is no copy.
     if (in->on_meta && m.device.kind == DeviceKind::kMeta && !(in->device == in->metas[i].device)) continue;
     if (StorageId(o) == StorageId(in->operands[i].get())) alias = {static_cast<int>(i), o == in->operands[i].get()};
@@ -402,46 +433,10 @@ bool AddTorchResult(PyObject* o, Arg* shape, Inference* in) {
   return true;
 }
 
-// Does an operator of a library or of the user have kernels in Python, and none of them says what it returns? On a
-// stand-in they would run.
-static bool RunsPython(const std::string& callee) {
-  SavedError saved;
-  const size_t space = callee.find('.', 6) + 1, dot = callee.find('.', space);
-  if (dot == std::string::npos) return true;
-  const std::string ns = callee.substr(space, dot - space);
-  std::string op = callee.substr(dot + 1);
-  if (op.ends_with(".default")) op.resize(op.size() - 8);
-  Ref library(Import("torch.library")), c(tensor::Import("torch._C"));
-  Ref known(library ? PyObject_GetAttrString(library.get(), "_impls") : nullptr);
-  Ref all(known ? PySequence_List(known.get()) : nullptr);
-  bool python = !all;
-  const std::string prefix = ns + "/" + op + "/";
-  for (Py_ssize_t i = 0; all && i < PyList_GET_SIZE(all.get()); ++i) {
-    const char* key =
-        PyUnicode_Check(PyList_GET_ITEM(all.get(), i)) ? PyUnicode_AsUTF8(PyList_GET_ITEM(all.get(), i)) : nullptr;
-    python |= key && std::string_view(key).starts_with(prefix);
-  }
-  if (!python) return false;
-  Ref has(
-      c ? PyObject_CallMethod(c.get(), "_dispatch_has_kernel_for_dispatch_key", "ss", (ns + "::" + op).c_str(), "Meta")
-        : nullptr);
-  return !has || has.get() != Py_True;
-}
-
 // An operator that writes to its arguments, on copies of these.
 static const Callee kWritten{"framejit._functions.written"};
 // The user's backward as it is, which says of stand-ins what it will give.
 static const Callee kOwnBackward{"framejit._functions.own_backward"};
-
-// By its schema. Where autograd is off for the thread, no version tells.
-static bool WritesBySchema(const std::string& callee) {
-  SavedError saved;
-  if (!callee.starts_with("torch.ops.")) return false;
-  Ref op(ResolveCallee(callee)), schema(op ? PyObject_GetAttrString(op.get(), "_schema") : nullptr);
-  Ref writes(schema ? PyObject_GetAttrString(schema.get(), "is_mutable") : nullptr);
-  PyErr_Clear();
-  return writes.get() == Py_True;
-}
 
 // May a warning be shown here without an exception of the user's filters?
 bool MayWarn(const TorchApi& t) {
@@ -514,23 +509,28 @@ bool InferTorch(const TorchApi& t, Call& call, const std::vector<PyObject*>& con
   const bool silent = call.callee == kWritten && call.args[2].i.value() == 0;  // it has no results to speak of
   if (foreign && !silent && call.callee != kOwnBackward && RunsPython(op))
     return in->Fail("only its own code says what it returns");
-  if (!in->metas.empty()) in->device = in->metas[0].device;
+  if (!in->metas.empty()) in->device = RealDevice(in->metas[0].device);
   bool found = false;
   for (const TensorMeta& m : in->metas) {
     in->requires_grad |= m.requires_grad && call.mode.grad;
     if (!found && !m.sizes.empty())
-      in->device = m.device, found = true;  // a 0-d CPU tensor may stand beside a GPU tensor
+      in->device = RealDevice(m.device), found = true;  // a 0-d CPU tensor may stand beside a GPU tensor
   }
   if (foreign && in->requires_grad) return in->Fail("its gradient is code of its own, which a graph would run twice");
   std::optional<Listening> listening(std::in_place, t);
   Verdict v = Verdict::kTryMeta;
   // Bare operators may take sizes on trust, also those of stand-ins that do not fit each other. A user's operators may
   // do anything.
-  const bool safe = !foreign && (!call.callee.name().starts_with("torch.ops.") ||
-                                 (call.callee.name().starts_with("torch.ops.aten.") && !in->sizes_made_up));
+  const std::string& name = call.callee.name();
+  const bool ours = name.starts_with("torch.ops.aten.") || name.starts_with("torch.ops.quantized.");
+  const bool safe = !foreign && (!name.starts_with("torch.ops.") || (ours && !in->sizes_made_up));
   if (safe && SmallAndPlain(call, *in, 4 * kMaxStandIn)) v = Try(t, call, constants, Way::kReal, in);
   if (v == Verdict::kDone && SizedByIntegers(t, call, constants, *in))
     return in->Fail("depends on data: its integers decide the size of a result");
+  const bool opaque = AnyOpaque(in->metas);
+  if (v == Verdict::kDone && (opaque || AnyOpaque(in->results)) && !SameForms(t, call, constants, in))
+    return in->Fail("depends on data: what a tensor of this form gives is not known");
+  if (v == Verdict::kTryMeta && opaque) return in->Fail("returns what is not known of such a tensor");
   if (v == Verdict::kTryMeta) {
     v = Try(t, call, constants, Way::kMeta, in);
     if (safe && v == Verdict::kDone && MayLackResults(*in) && SmallAndPlain(call, *in, 64 * kMaxStandIn)) {

@@ -8,6 +8,7 @@
 #include <new>
 
 #include "graph/effects.h"
+#include "graph/opaque.h"
 #include "runtime/arena.h"
 #include "runtime/copy.h"
 #include "tensor/import.h"
@@ -136,13 +137,21 @@ class Host : public framejit::Host {
 
   void RunExtern(const Call& call, std::span<const Buffer> operands, std::span<Buffer> results) override {
     const TorchApi& t = *Torch();
-    if (RunWithoutPython(t, call, operands, results)) return;
+    const auto opaque = [](std::span<const Buffer> all) {
+      return std::any_of(all.begin(), all.end(), [](const Buffer& b) { return IsOpaque(b.device); });
+    };
+    const bool makes_opaque = opaque(results);
+    if (!makes_opaque && !opaque(operands) && RunWithoutPython(t, call, operands, results)) return;
     HoldGil gil;
-    const bool numpy = FrameworkOf(call.callee) == Framework::kNumpy, foreign = call.callee.Has(kForeign);
+    const bool numpy = FrameworkOf(call.callee) == Framework::kNumpy, keeps = makes_opaque || call.callee.Has(kForeign);
     std::vector<Ref> tensors;
     std::vector<PyObject*> slots;
     for (const Buffer& b : operands) {
-      tensors.emplace_back(numpy ? AsMemory(b) : foreign ? AsOwned(t, b) : AsTensor(t, b));
+      Impl impl = b.handle;
+      tensors.emplace_back(numpy                ? AsMemory(b)
+                           : IsOpaque(b.device) ? Plain(t, &impl)
+                           : keeps              ? AsOwned(t, b)
+                                                : AsTensor(t, b));
       if (!tensors.back()) throw ExternError();
       slots.push_back(tensors.back().get());
     }
@@ -170,6 +179,12 @@ class Host : public framejit::Host {
     std::vector<Meta> metas(flat.size());
     const char* why = "";
     for (size_t i = 0; i < flat.size(); ++i) {
+      if (IsOpaque(results[i].device)) {
+        metas[i].dtype = results[i].dtype;
+        metas[i].device = results[i].device;
+        metas[i].rank = results[i].rank;
+        continue;
+      }
       if (!ReadAny(flat[i], &metas[i], &why)) Fail(why);
       if (!metas[i].conj && !metas[i].neg) continue;
       tensors.emplace_back(Resolved(flat[i]));  // values of the graph are what is read
@@ -192,7 +207,7 @@ class Host : public framejit::Host {
         Remembered(metas[i], &d);
       }
       r.sizes = d.sizes;  // live as long as the tensor
-      r.strides = d.strides;
+      if (!IsOpaque(r.device)) r.strides = d.strides;
     }
   }
 

@@ -44,7 +44,7 @@ def broken(fj, f, calls, settings, before):
 def same(expected, got):
     assert type(expected) is type(got)
     if isinstance(expected, torch.Tensor):
-        expected, got = (t.to_dense() if t.is_sparse else t.as_subclass(torch.Tensor) for t in (expected, got))
+        expected, got = (t.to_dense() if t.layout != torch.strided else t.as_subclass(torch.Tensor) for t in (expected, got))
         torch.testing.assert_close(got, expected)
     elif isinstance(expected, tuple):
         assert len(expected) == len(got)

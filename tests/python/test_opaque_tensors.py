@@ -1,0 +1,416 @@
+"""Sparse and quantised tensors: given to a graph, made in one, passed between calls, handed out. One graph, no break, eager's layouts and memory."""
+
+import copy
+import warnings
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import framejit
+
+pytestmark = pytest.mark.filterwarnings("ignore:Sparse:UserWarning", "ignore:torch.quantize_per:UserWarning", "ignore:torch.ao.quantization")
+warnings.filterwarnings("ignore", message=".*deprecated", module="torch")
+
+N = 24
+
+
+def numbers(*shape, seed=1):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def edges(n=N, count=70, seed=0):
+    return torch.randint(0, n, (2, count), generator=torch.Generator().manual_seed(seed))
+
+
+def loose(n=N, count=70):
+    return torch.sparse_coo_tensor(edges(n, count), numbers(count), (n, n))
+
+
+def coo(n=N, count=70):
+    return loose(n, count).coalesce()
+
+
+def csr():
+    return coo().to_sparse_csr()
+
+
+def quantised(*shape, dtype=torch.qint8, scale=0.1):
+    return torch.quantize_per_tensor(numbers(*shape), scale, 3, dtype)
+
+
+def by_channel(x, axis=0):
+    n = x.shape[axis]
+    return torch.quantize_per_channel(x, torch.full((n,), 0.1), torch.zeros(n, dtype=torch.int64), axis, torch.qint8)
+
+
+def flat(value):
+    return [x for v in value for x in flat(v)] if isinstance(value, (tuple, list)) else [value]
+
+
+def same(a, b):
+    if not isinstance(b, torch.Tensor):
+        return type(a) is type(b) and a == b
+    facts = [(t.layout, t.dtype, t.shape, t.requires_grad, t.is_quantized, t.is_inference()) for t in (a, b)]
+    if facts[0] != facts[1] or (a.layout == torch.sparse_coo and (a.is_coalesced() != b.is_coalesced() or a._nnz() != b._nnz())):
+        return False
+    if a.is_quantized:
+        if a.stride() != b.stride() or a.qscheme() != b.qscheme():
+            return False
+        return torch.equal(a.int_repr(), b.int_repr()) and torch.equal(a.dequantize(), b.dequantize())
+    if a.layout != torch.strided:
+        a, b = a.to_dense(), b.to_dense()
+    return torch.allclose(a.detach(), b.detach(), rtol=1e-5, atol=1e-5, equal_nan=True)
+
+
+def all_same(got, want):
+    got, want = flat(got), flat(want)
+    return len(got) == len(want) and all(map(same, got, want))
+
+
+def check(f, make, ran="graph", captures=1, **options):
+    compiled = framejit.compile(f, **options)
+    for _ in range(3):
+        assert all_same(compiled(*make()), f(*make()))
+    info = framejit.cache_info(compiled)
+    assert (info["captures"], info["breaks"]) == (captures, 0)
+    assert set(info["outcomes"]["run"]) == {ran}, info
+    return info
+
+
+PROGRAMS = {
+    "product": (lambda a, x: torch.sparse.mm(a, x.tanh()).relu() + 1, lambda: (coo(), numbers(N, 4))),
+    "loose product": (lambda a, x: (a @ x.tanh()).relu() + 1, lambda: (loose(), numbers(N, 4))),
+    "rows": (lambda a, x: (a @ x.tanh()).relu() + 1, lambda: (csr(), numbers(N, 4))),
+    "reduced": (lambda a, x: torch.sparse.mm(a, x, "mean") * 2, lambda: (csr(), numbers(N, 4))),
+    "more products": (
+        lambda a, x: (torch.mv(a, x[:, 0]), torch.addmm(x, a, x, beta=0.5), a.t() @ x, (a * 2.0) @ x, (a + a) @ x, x + a @ x),
+        lambda: (coo(), numbers(N, 4)),
+    ),
+    "dense beside it": (lambda a, x: ((x + a) * 2, (a * x).to_dense()), lambda: (coo(), numbers(N, N))),
+    "made": (lambda i, v, x: torch.sparse.mm(torch.sparse_coo_tensor(i, v.exp(), (N, N)), x).tanh(), lambda: (edges(), numbers(70), numbers(N, 4))),
+    "of a dense one": (lambda x, y: (x.relu().to_sparse().to_dense() + 1, x.relu().to_sparse_csr() @ y.exp()), lambda: (numbers(N, N), numbers(N, 3))),
+    "degrees": (
+        lambda a, x: (torch.sparse.sum(a, dim=1).to_dense().abs().clamp(min=1).rsqrt()[:, None] * (a @ x), torch.sparse.softmax(a, 1) @ x),
+        lambda: (coo(), numbers(N, 4)),
+    ),
+    "two sparse ones": (lambda a, b, x: torch.sparse.mm(a, b) @ x.sin(), lambda: (coo(), coo(N, 40), numbers(N, 4))),
+    "asked": (
+        lambda a, x: (a.shape[0], a.dim(), a.layout == torch.sparse_coo, a.is_sparse, a.is_sparse_csr, a.dtype, a.device.type, a.requires_grad, x + len(a)),
+        lambda: (coo(), numbers(N)),
+    ),
+    "asked of what is made": (
+        lambda x: (x.relu().to_sparse().is_coalesced(), x.to_sparse().sparse_dim(), x.to_sparse().layout == torch.sparse_coo, x.to_sparse().is_leaf, x + 1),
+        lambda: (numbers(4, 4),),
+    ),
+    "handed out": (lambda i, v: torch.sparse_coo_tensor(i, v.exp() * 2, (N, N)), lambda: (edges(), numbers(70))),
+    "quantised and back": (lambda x: torch.quantize_per_tensor(x * 2, 0.1, 10, torch.quint8).dequantize() + 1, lambda: (numbers(8, 4),)),
+    "by channels": (lambda x: by_channel(x * 2).dequantize() + 1, lambda: (numbers(8, 4),)),
+    "quantised, handed out": (lambda x: torch.quantize_per_tensor((x * 2).tanh(), 0.1, 10, torch.quint8), lambda: (numbers(8, 4),)),
+    "quantised, asked": (
+        lambda x: next(
+            (q.q_scale(), q.q_zero_point(), q.is_quantized, q.dtype == torch.qint8, q.qscheme(), q.is_contiguous(), q.int_repr().float().mean())
+            for q in [torch.quantize_per_tensor(x * 2, 0.1, 10, torch.qint8)]
+        ),
+        lambda: (numbers(8, 4),),
+    ),
+    "quantised calls": (
+        lambda x: torch.nn.functional.max_pool1d(torch.relu(torch.quantize_per_tensor(x, 0.1, 10, torch.quint8)).reshape(4, 8)[None], 2).dequantize(),
+        lambda: (numbers(8, 4),),
+    ),
+    "quantised, given": (lambda q: (q.dequantize().sin(), q.is_quantized), lambda: (quantised(8, 4),)),
+    "quantised, turned": (lambda q: q.dequantize() * 2, lambda: (quantised(8, 4).t(),)),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_one_graph(name):
+    check(*PROGRAMS[name])
+
+
+def test_what_is_around_is_compiled():
+    info = check(lambda a, x: ((a @ (x.tanh() * 2)).relu() + 1).exp(), lambda: (coo(), numbers(N, 4)))
+    assert (info["kernels"], info["externs"]) == (2, 1)
+
+
+class Convolution(torch.nn.Module):
+    def __init__(self, i, o):
+        super().__init__()
+        self.weight = torch.nn.Parameter(numbers(i, o))
+        self.bias = torch.nn.Parameter(torch.zeros(o))
+
+    def forward(self, x, adjacency):
+        return torch.spmm(adjacency, torch.mm(x, self.weight)) + self.bias
+
+
+class Network(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = Convolution(8, 6), Convolution(6, 4)
+        self.register_buffer("adjacency", coo())
+
+    def forward(self, x):
+        return torch.log_softmax(self.second(torch.relu(self.first(x, self.adjacency)), self.adjacency), 1)
+
+
+def test_a_graph_network_trains():
+    eager = Network()
+    mine = copy.deepcopy(eager)
+    compiled = framejit.compile(mine)
+    for _ in range(3):
+        for module, call in ((eager, eager), (mine, compiled)):
+            module.zero_grad()
+            (call(numbers(N, 8)) * numbers(N, 4, seed=3)).sum().backward()
+        assert all_same([p.grad for p in mine.parameters()], [p.grad for p in eager.parameters()])
+    info = framejit.cache_info(compiled)
+    assert (info["captures"], info["breaks"], info["outcomes"]["run"], info["notes"]) == (1, 0, {"graph": 3}, [])
+
+
+def test_a_gradient_of_a_gradient():
+    a = coo()
+
+    def f(x):
+        return (a @ x.sin()).pow(2).sum()
+
+    compiled, found = framejit.compile(f), []
+    for call in (f, compiled, compiled):
+        x = numbers(N, 4).requires_grad_()
+        (grad,) = torch.autograd.grad(call(x), x, create_graph=True)
+        found.append(torch.autograd.grad(grad.sum(), x)[0])
+    assert same(found[1], found[0]) and same(found[2], found[0])
+    assert framejit.cache_info(compiled)["breaks"] == 0
+
+
+def test_gradients_of_its_elements():
+    def f(i, v, x):
+        return torch.sparse.mm(torch.sparse_coo_tensor(i, v * 2, (N, N)), x.sin()).relu().sum()
+
+    compiled, found = framejit.compile(f), []
+    for call in (f, compiled, compiled):
+        v, x = numbers(70).requires_grad_(), numbers(N, 4).requires_grad_()
+        call(edges(), v, x).backward()
+        found.append((v.grad, x.grad))
+    assert all_same(found[1], found[0]) and all_same(found[2], found[0])
+    info = framejit.cache_info(compiled)
+    assert (info["breaks"], info["outcomes"]["run"]) == (0, {"framework": 2})
+
+
+def test_a_write_before_the_backward_pass_is_refused():
+    for call in (lambda a, x: (a @ x.sin()).sum(), framejit.compile(lambda a, x: (a @ x.sin()).sum())):
+        a, x = coo(), numbers(N, 4).requires_grad_()
+        y = call(a, x)
+        a._values().mul_(3)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            y.backward()
+
+
+def test_other_forms_are_compiled_apart():
+    def f(a, x):
+        return (a @ x.sin()) + a.is_sparse + (a.layout == torch.sparse_csr)
+
+    compiled, x = framejit.compile(f), numbers(N, 4)
+    forms = [coo(), loose(), csr(), coo().to_dense(), coo().double(), coo().to_sparse_csc(), torch.sparse_coo_tensor((N, N)), coo(N, 50)]
+    for a in forms * 2:
+        given = x.double() if a.dtype == torch.float64 else x
+        assert same(compiled(a, given), f(a, given))
+
+
+def test_how_many_elements_it_has_is_not_guarded():
+    compiled = framejit.compile(lambda a, x: a @ x.sin())
+    for count in (20, 40, 60):
+        assert same(compiled(coo(N, count), numbers(N, 4)), coo(N, count) @ numbers(N, 4).sin())
+    assert framejit.cache_info(compiled)["captures"] == 1
+
+
+def test_a_scale_of_what_is_given_is_not_guarded():
+    compiled = framejit.compile(lambda q: q.dequantize() * 2)
+    for scale in (0.1, 0.2, 0.4):
+        assert same(compiled(quantised(4, scale=scale)), quantised(4, scale=scale).dequantize() * 2)
+    assert framejit.cache_info(compiled)["captures"] == 1
+    for q in (quantised(4, dtype=torch.quint8), quantised(4, 4).t(), by_channel(numbers(4, 4)), by_channel(numbers(4, 4), 1), numbers(4)):
+        for _ in range(2):
+            assert same(compiled(q), q.dequantize() * 2)
+
+
+def test_memory_is_shared_as_in_eager():
+    def given(i, v):
+        return torch.sparse_coo_tensor(i, v, (N, N)), v
+
+    def made(i, v):
+        w = v * 2
+        return torch.sparse_coo_tensor(i, w, (N, N)), w, w[3:]
+
+    for f, ran in ((given, "graph"), (made, "framework")):
+        compiled = framejit.compile(f)
+        for _ in range(2):
+            found = []
+            for call in (f, compiled):
+                i, v = edges(), numbers(70)
+                a, *rest = call(i, v)
+                rest[-1].mul_(2)
+                found.append((a, a._values().data_ptr() == rest[0].data_ptr(), rest[0] is v, a._indices().data_ptr() == i.data_ptr()))
+            assert all_same(found[1], found[0])
+        info = framejit.cache_info(compiled)
+        assert (info["breaks"], info["outcomes"]["run"]) == (0, {ran: 2})
+
+
+def test_views_of_quantised_tensors_are_views():
+    def f(x):
+        q = torch.quantize_per_tensor(x, 0.1, 1, torch.qint8)
+        return q, q.view(-1), q[0]
+
+    compiled = framejit.compile(f)
+    for _ in range(2):
+        q, v, row = compiled(numbers(4, 3))
+        assert v._base is q and row._base is q and all_same((q, v, row), f(numbers(4, 3)))
+    assert framejit.cache_info(compiled)["breaks"] == 0
+
+
+def test_writes_are_seen():
+    def behind(i, v, x):
+        w = v * 2
+        a = torch.sparse_coo_tensor(i, w, (N, N))
+        w.add_(1)
+        return a @ x
+
+    def elements(a, x):
+        a._values().mul_(2)
+        return a @ x
+
+    def itself(a, x):
+        a.mul_(2)
+        return a @ x
+
+    def beside(a, v, x):
+        y = a @ x
+        v.mul_(2)
+        return y + a @ x
+
+    def shared(v=None):
+        v = numbers(70)
+        return torch.sparse_coo_tensor(edges(), v, (N, N)), v, numbers(N, 4)
+
+    def quantised_itself(x):
+        q = torch.quantize_per_tensor(x, 0.1, 1, torch.qint8)
+        torch.nn.functional.relu(q, inplace=True)
+        return q.dequantize()
+
+    cases = [
+        (behind, lambda: (edges(), numbers(70), numbers(N, 4))),
+        (elements, lambda: (coo(), numbers(N, 4))),
+        (itself, lambda: (coo(), numbers(N, 4))),
+        (beside, shared),
+        (quantised_itself, lambda: (numbers(8),)),
+    ]
+    for f, make in cases:
+        compiled = framejit.compile(f)
+        for _ in range(3):
+            mine, eager = make(), make()
+            assert all_same(compiled(*mine), f(*eager)) and all_same(mine, eager), f.__name__
+
+
+def test_memory_that_a_sparse_tensor_keeps_is_not_used_again():
+    def f(i, v, x):
+        w = (v * 2).sin()
+        a = torch.sparse_coo_tensor(i, w, (N, N))
+        u = w.exp() + 1
+        t = (u * 3).cos()
+        return (a @ x) + t[:N, None], u.sum()
+
+    check(f, lambda: (edges(), numbers(70), numbers(N, 4)))
+
+    def elements(a):
+        return (a.crow_indices() * 2).sin(), (a.crow_indices() + 1)
+
+    compiled, a = framejit.compile(elements), csr()
+    for _ in range(3):
+        assert all_same(compiled(a), elements(a))
+    assert same(a, csr())
+
+
+def test_identity():
+    def f(a, x):
+        b = a.coalesce()
+        return b, b is a, torch.quantize_per_tensor(x, 0.1, 1, torch.qint8), torch.quantize_per_tensor(x, 0.1, 1, torch.qint8)
+
+    compiled = framejit.compile(f)
+    for a in (loose(), coo()) * 2:
+        b, is_it, q, r = compiled(a, numbers(4))
+        assert (b is a) == is_it == (f(a, numbers(4))[0] is a)
+        assert q is not r and q.data_ptr() != r.data_ptr()
+    assert framejit.cache_info(compiled)["breaks"] == 0
+
+
+@pytest.mark.parametrize("backend", ["eager", "interpreter"])
+def test_other_backends_run_the_framework(backend):
+    compiled = framejit.compile(lambda a, x: (a @ x.sin()).relu(), backend=backend)
+    assert same(compiled(coo(), numbers(N, 4)), (coo() @ numbers(N, 4).sin()).relu())
+    assert framejit.cache_info(compiled)["breaks"] == 0
+
+
+def test_modes():
+    def f(a, x):
+        return (a @ x).relu()
+
+    compiled = framejit.compile(f)
+    with torch.inference_mode():
+        assert same(compiled(coo(), numbers(N, 4)), f(coo(), numbers(N, 4)))
+    assert same(compiled(coo(), numbers(N, 4)), f(coo(), numbers(N, 4)))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert same(compiled(coo(), numbers(N, 4)), f(coo(), numbers(N, 4)))
+
+
+def test_what_data_decides_breaks():
+    def f(a):
+        return a._nnz() + 1, a.values().exp()
+
+    compiled = framejit.compile(f)
+    for count in (20, 40):
+        for _ in range(2):
+            assert all_same(compiled(coo(N, count)), f(coo(N, count)))
+    assert framejit.cache_info(compiled)["breaks"] > 0
+
+    def given(q):
+        return q.q_scale() * 2
+
+    compiled = framejit.compile(given)
+    for scale in (0.1, 0.2, 0.1):
+        assert compiled(quantised(4, scale=scale)) == given(quantised(4, scale=scale))
+
+
+def test_dynamically_quantised_modules():
+    module = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4)).eval()
+    module = torch.ao.quantization.quantize_dynamic(module, {torch.nn.Linear}, dtype=torch.qint8)
+    info = check(module, lambda: (numbers(4, 16),))
+    assert info["externs"] == 2
+
+
+def test_quantised_modules_between_graphs():
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.convolution, self.linear = torch.ao.nn.quantized.Conv2d(3, 8, 3), torch.ao.nn.quantized.Linear(8, 4)
+
+        def forward(self, x):
+            q = torch.quantize_per_tensor(x.tanh(), 0.05, 3, torch.quint8)
+            q = torch.relu(self.convolution(q))
+            return self.linear(q.mean((2, 3))).dequantize().sin()
+
+    check(Model().eval(), lambda: (numbers(2, 3, 8, 8),))
+
+
+@pytest.mark.parametrize("name", ["quantised, handed out", "handed out", "product"])
+def test_numbers_are_checked(name):
+    check(*PROGRAMS[name], options={"check_numerics": True})
+
+
+def test_few_elements():
+    def f(i, v, x):
+        a = torch.sparse_coo_tensor(i, v, (8, 8))
+        b = a.coalesce()
+        return b is a, a.is_coalesced(), b @ x
+
+    compiled = framejit.compile(f)
+    for count in (1, 0, 5, 1, 0):
+        args = edges(8, count), numbers(count), numbers(8, 2)
+        assert all_same(compiled(*args), f(*args))
