@@ -277,11 +277,21 @@ bool OnCpu(std::span<const Operand> operands) {
                       [](const Operand& o) { return o.is_tensor() && o.meta->device.kind != DeviceKind::kCpu; });
 }
 
-// f16 and bf16 with a Python number: the number keeps f32 precision and only the result is rounded. What torch's kernel
-// rounds to the tensor's type before is left as it is read.
+// Does torch's kernel take this operand as a number in f32? A Python number; a tensor of one element on the CPU, which
+// the CPU's kernels know as the second operand only.
+bool IsNumber(Scope& s, const Pair& p, int i) {
+  const Operand &o = p.operands[i], &other = p.operands[1 - i];
+  if (!o.is_tensor()) return true;
+  if (o.meta->device.kind != DeviceKind::kCpu) return false;
+  if (!other.is_tensor() || other.meta->device.kind != DeviceKind::kCpu) return o.meta->sizes.empty();
+  return i == 1 && std::all_of(o.meta->sizes.begin(), o.meta->sizes.end(), [&](const auto& n) { return s.env.Eq(n, 1); });
+}
+
+// f16 and bf16 with a number: that keeps f32 precision and only the result is rounded. What torch's kernel rounds to
+// the tensor's type before is left as it is read.
 bool Widen(Scope& s, Pair& p, bool rounds_numbers = false) {
   if (!s.torch() || !IsFloat(p.type) || DTypeSize(p.type) >= 4 || rounds_numbers) return false;
-  if (p.operands[0].is_tensor() && p.operands[1].is_tensor()) return false;
+  if (!IsNumber(s, p, 0) && !IsNumber(s, p, 1)) return false;
   p.a = As(s, p.operands[0], DType::kFloat32);
   p.b = As(s, p.operands[1], DType::kFloat32);
   return true;
@@ -354,7 +364,7 @@ Outs Quotient(Scope& s) {  // floordiv, rem, fmod
   Pair p = ReadPair(s);
   if (IsBool(p.type)) Scope::Skip();
   CheckDivisor(s, p);
-  Widen(s, p, s.row.op != Op::kFloorDiv || p.operands[1].is_tensor());
+  Widen(s, p, s.row.op != Op::kFloorDiv || !IsNumber(s, p, 1));
   ValueId v = s.b.Binary(s.row.op, p.a, p.b);
   if (s.row.op == Op::kRem && IsFloat(p.type) && !s.torch() && !s.cupy) {  // NumPy's zero has the sign of the divisor
     const ValueId zero = Like(s.b, v, 0), sign = s.b.Broadcast(p.b, s.b.type(v).shape);
@@ -368,7 +378,7 @@ Outs Divide(Scope& s) {  // torch.div with rounding_mode
   Pair p = ReadPair(s);
   if (IsBool(p.type)) Scope::Skip();
   CheckDivisor(s, p);
-  Widen(s, p, p.operands[1].is_tensor());
+  Widen(s, p, !IsNumber(s, p, 1));
   const std::string& mode = s.arg(2).s;
   if (mode == "floor") return Done(s, p, s.b.Cast(s.b.Binary(Op::kFloorDiv, p.a, p.b), p.type));
   if (mode != "trunc") Scope::Fail("rounding_mode");
@@ -498,8 +508,9 @@ Outs Logical(Scope& s) {
   Pair p{{s.Read(s.arg(0)), s.Read(s.arg(1))}, DType::kBool, 0, 0};
   if (!p.operands[0].is_tensor() && !p.operands[1].is_tensor()) Scope::Skip();
   if (s.torch() && !(p.operands[0].is_tensor() && p.operands[1].is_tensor())) Scope::Fail("operands must be tensors");
+  if (s.torch()) p.type = ResultType(s, p.operands);  // 1e-9 beside float16 is zero
   auto truth = [&](const Operand& o) {
-    if (o.is_tensor()) return s.b.Cast(o.value, DType::kBool);
+    if (o.is_tensor()) return s.b.Cast(s.torch() ? s.b.Cast(o.value, p.type) : o.value, DType::kBool);
     if (o.number.is(Arg::Kind::kBool)) return s.Constant(o.number, DType::kBool);
     return s.b.Cast(s.Constant(o.number, o.number.is(Arg::Kind::kInt) ? DType::kInt64 : DType::kFloat64), DType::kBool);
   };

@@ -249,7 +249,7 @@ ValueId Unless(Scope& s, ValueId bad, ValueId v) {
   Attrs attrs;
   attrs.axes = {0};
   attrs.flag = true;  // index 1 of one element
-  attrs.name = "wraps";
+  if (!s.torch()) attrs.name = "wraps";  // NumPy has something to tell
   return s.b.Add(Op::kTake, {s.b.Reshape(v, {shape::Int(1)}), s.b.Cast(bad, DType::kInt64)}, attrs);
 }
 
