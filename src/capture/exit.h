@@ -16,6 +16,7 @@ namespace framejit::capture {
 struct RecipeNode {
   enum Kind : uint8_t {
     kConst,
+    kNumber,  // A float or a complex number as `object`, made anew.
     kInput,
     kOutput,
     kItem,  // The number that an output of the runner holds.
@@ -35,7 +36,7 @@ struct RecipeNode {
     kIterator,  // children: dict or set; object: its method that is iterated, or None; index: items taken so far
     kReduce,    // children: callable, args tuple, [state]
   } kind;
-  Ref object;                 // kConst; kBound: the descriptor; kFunction: a function to copy; kInstance: the type
+  Ref object;                 // kConst, kNumber; kBound: the descriptor; kFunction: a function to copy; kInstance: the type
   int index = 0;              // Of kInput, kOutput and kItem. Of what was made empty before: that node + 1.
   shape::Int expr;            // Of kSym and kSymFloat.
   std::vector<int> children;  // kInstance: the descriptors of slots, each with its value

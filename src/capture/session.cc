@@ -525,6 +525,11 @@ PyObject* Session::FromOutside(PyObject* o, const Source* s, bool used) {
 
 PyObject* Session::Adopt(PyObject* o) {
   if (!o) return nullptr;
+  if ((PyFloat_CheckExact(o) || PyComplex_CheckExact(o)) && Py_REFCNT(o) == 1) {
+    // Made just now, as each run makes it: nan is found, and equal in containers, by what object it is.
+    if (origins_.Enter(o, {}).second) keep_.emplace_back(Py_NewRef(o));
+    return o;
+  }
   if (IsPrimitive(o) || IsTensor(o)) return o;
   if (IsLazy(o)) {
     PyObject* r = Resolve(o);
