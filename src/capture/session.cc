@@ -461,7 +461,7 @@ PyObject* Session::FromOutside(PyObject* o, const Source* s, bool used) {
       row.object = o;
       row.here = true;
       guards_->Add(std::move(row));
-      if (PyFloat_CheckExact(o) && std::isnan(PyFloat_AS_DOUBLE(o)))
+      if (IsNan(o))
         NoteObject(*guards_, origins_, keep_, o, s);
       else if (IsOneOfEquals(o) && s->kind != SourceKind::kConst && !late.contains(s))
         note_found(o);
