@@ -239,7 +239,7 @@ std::optional<int> Recipe::AddKnown(PyObject* o) {
   }
   const bool literal = PyTuple_CheckExact(o) && IsLiteral(*s_, o);
   if (IsPrimitive(o) || literal || (g && g->kind == Origin::kConst)) {
-    RecipeNode n{IsPrimitive(o) && g ? RecipeNode::kNumber : RecipeNode::kConst};
+    RecipeNode n{IsPrimitive(o) && g && g->kind == Origin::kFresh ? RecipeNode::kNumber : RecipeNode::kConst};
     n.object = Borrow(o);
     return Push(std::move(n));
   }

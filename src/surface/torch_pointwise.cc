@@ -277,14 +277,8 @@ bool OnCpu(std::span<const Operand> operands) {
                       [](const Operand& o) { return o.is_tensor() && o.meta->device.kind != DeviceKind::kCpu; });
 }
 
-// Does torch's kernel take this operand as a number in f32? A Python number; a tensor of one element on the CPU, which
-// the CPU's kernels know as the second operand only.
 bool IsNumber(Scope& s, const Pair& p, int i) {
-  const Operand &o = p.operands[i], &other = p.operands[1 - i];
-  if (!o.is_tensor()) return true;
-  if (o.meta->device.kind != DeviceKind::kCpu) return false;
-  if (!other.is_tensor() || other.meta->device.kind != DeviceKind::kCpu) return o.meta->sizes.empty();
-  return i == 1 && std::all_of(o.meta->sizes.begin(), o.meta->sizes.end(), [&](const auto& n) { return s.env.Eq(n, 1); });
+  return TakenAsNumber(s, p.operands[i], p.operands[1 - i], i == 1);
 }
 
 // f16 and bf16 with a number: that keeps f32 precision and only the result is rounded. What torch's kernel rounds to
@@ -313,10 +307,8 @@ Outs Arithmetic(Scope& s) {  // add, sub, mul; torch's add and sub take alpha
   if (has_alpha && !FactorFits(s.env, s.arg(2), held)) Scope::Fail("a factor that its dtype cannot hold");
   bool narrow = IsFloat(p.type) && DTypeSize(p.type) < 4;
   Widen(s, p, op != Op::kMul && OnCpu(p.operands));
-  if (has_alpha && narrow) {
-    p.a = s.b.Cast(p.a, DType::kFloat32);
-    p.b = s.b.Cast(p.b, DType::kFloat32);
-  }
+  for (ValueId* v : {&p.a, &p.b})
+    if (has_alpha && narrow) *v = s.b.Cast(*v, DType::kFloat32);
   if (has_alpha) p.b = s.b.Binary(Op::kMul, p.b, s.Factor(2, s.b.type(p.b).dtype));
   ValueId v = s.b.Cast(s.b.Binary(op, p.a, p.b), p.type);
   return Done(s, p, AllScalars(s, p.operands) ? NoOverflow(s, op, p.a, p.b, v) : v);
