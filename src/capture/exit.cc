@@ -245,7 +245,7 @@ std::optional<int> Recipe::AddKnown(PyObject* o) {
   }
   const bool literal = PyTuple_CheckExact(o) && IsLiteral(*s_, o);
   if (IsPrimitive(o) || literal || (g && g->kind == Origin::kConst)) {
-    RecipeNode n{RecipeNode::kConst};
+    RecipeNode n{IsPrimitive(o) && g && g->kind == Origin::kFresh ? RecipeNode::kNumber : RecipeNode::kConst};
     n.object = Borrow(o);
     return Push(std::move(n));
   }
@@ -624,6 +624,10 @@ int Recipe::Build(PyObject* const* inputs, PyObject* const* outs, const int64_t*
     size_t m = n.children.size();
     switch (n.kind) {
       case RecipeNode::kConst: r = Borrow(n.object.get()).release(); break;
+      case RecipeNode::kNumber:
+        r = PyFloat_Check(n.object.get()) ? PyFloat_FromDouble(PyFloat_AS_DOUBLE(n.object.get()))
+                                          : PyComplex_FromCComplex(PyComplex_AsCComplex(n.object.get()));
+        break;
       case RecipeNode::kInput: r = Borrow(inputs[n.index]).release(); break;
       case RecipeNode::kOwnDict: r = guard::OwnDict(at(n.children[0])).release(); break;
       case RecipeNode::kOutput: r = Borrow(outs[n.index]).release(); break;

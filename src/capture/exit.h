@@ -16,6 +16,7 @@ namespace framejit::capture {
 struct RecipeNode {
   enum Kind : uint8_t {
     kConst,
+    kNumber,  // A float or a complex number as `object`, made anew.
     kInput,
     kOwnDict,  // the dict of an object from outside: children
     kOutput,
@@ -36,9 +37,9 @@ struct RecipeNode {
     kIterator,  // children: dict or set; object: its method that is iterated, or None; index: items taken so far
     kReduce,    // children: callable, args tuple, [state]
   } kind;
-  Ref object;                 // kConst; kBound: the descriptor; kFunction: a function to copy; kInstance: the type
-  int index = 0;              // Of kInput, kOutput and kItem. Of what was made empty before: that node + 1.
-  shape::Int expr;            // Of kSym and kSymFloat.
+  Ref object;       // kConst, kNumber; kBound: the descriptor; kFunction: a function to copy; kInstance: the type
+  int index = 0;    // Of kInput, kOutput and kItem. Of what was made empty before: that node + 1.
+  shape::Int expr;  // Of kSym and kSymFloat.
   std::vector<int> children;  // kInstance: the descriptors of slots, each with its value
   int dict = -1;              // kInstance: node of its __dict__, -1 none
   int items = -1;             // The node of the contents: of a kInstance of a dict/list/tuple subclass, of a set.

@@ -77,8 +77,14 @@ bool IsListOrDeque(PyObject* o) {
   return PyList_CheckExact(o) || guard::IsDeque(o);
 }
 
+bool IsNan(PyObject* o) {
+  if (!PyFloat_CheckExact(o) && !PyComplex_CheckExact(o)) return false;
+  const Py_complex x = PyComplex_AsCComplex(o);
+  return std::isnan(x.real) || std::isnan(x.imag);
+}
+
 void PinNan(Session& s, PyObject* o) {
-  if (!PyFloat_CheckExact(o) || !std::isnan(PyFloat_AS_DOUBLE(o))) return;
+  if (!IsNan(o)) return;
   if (const Origin* g = s.Find(o); g && g->source) s.guards().Is(g->source, o);
 }
 

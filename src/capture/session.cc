@@ -461,7 +461,7 @@ PyObject* Session::FromOutside(PyObject* o, const Source* s, bool used) {
       row.object = o;
       row.here = true;
       guards_->Add(std::move(row));
-      if (PyFloat_CheckExact(o) && std::isnan(PyFloat_AS_DOUBLE(o)))
+      if (IsNan(o))
         NoteObject(*guards_, origins_, keep_, o, s);
       else if (IsOneOfEquals(o) && s->kind != SourceKind::kConst && !late.contains(s))
         note_found(o);
@@ -525,6 +525,11 @@ PyObject* Session::FromOutside(PyObject* o, const Source* s, bool used) {
 
 PyObject* Session::Adopt(PyObject* o) {
   if (!o) return nullptr;
+  if ((PyFloat_CheckExact(o) || PyComplex_CheckExact(o)) && Py_REFCNT(o) == 1) {
+    // Made just now, as each run makes it: nan is found, and equal in containers, by what object it is.
+    if (origins_.Enter(o, {}).second) keep_.emplace_back(Py_NewRef(o));
+    return o;
+  }
   if (IsPrimitive(o) || IsTensor(o)) return o;
   if (IsLazy(o)) {
     PyObject* r = Resolve(o);

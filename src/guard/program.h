@@ -197,6 +197,8 @@ class Program final : public GuardSet {
 
 // Shared by check and explain.
 bool EqualValues(PyObject* found, PyObject* expected);
+// The same of keys and items of sets, where a number that is none equals itself alone.
+bool SameKey(PyObject* found, PyObject* key);
 bool EqualSet(PyObject* found, const SetTest& t);
 bool KeysMatch(PyObject* container, PyObject* keys /*tuple*/);  // dict order; a set's iteration order
 bool OrderedKeysMatch(PyObject* odict, PyObject* keys);         // In the order that an OrderedDict keeps.

@@ -101,7 +101,7 @@ PyObject* DictLookup(PyObject* dict, PyObject* key) {
   while (NextEntry(dict, &at, &found, &value, &hash)) {
     // A key that hashes in Python may have that hash where the dict does not tell.
     if (hash == -1) hash = HashesInC(found) || ComparesByIdentity(found) ? PyObject_Hash(found) : ours;
-    if (EqualValues(found, key)) return value;
+    if (SameKey(found, key)) return value;
     if (PyUnicode_CheckExact(key) && IsText(found) && PyUnicode_Compare(found, key) == 0) return value;
     if (foreign || (!by_identity && (!by_hash || hash != ours))) continue;
     if (by_hash && DecidedInC(found, key)) {

@@ -61,6 +61,19 @@ bool EqualValues(PyObject* a, PyObject* b) {
   return r == 1;
 }
 
+bool SameKey(PyObject* found, PyObject* key) {
+  const auto is_nan = [](double x) { return x != x; };
+  if (found == key) return true;
+  if (PyFloat_CheckExact(key) && is_nan(PyFloat_AS_DOUBLE(key))) return false;
+  if (PyComplex_CheckExact(key) && (is_nan(PyComplex_RealAsDouble(key)) || is_nan(PyComplex_ImagAsDouble(key))))
+    return false;
+  if (!PyTuple_Check(key) || Py_TYPE(found) != Py_TYPE(key)) return EqualValues(found, key);
+  if (PyTuple_GET_SIZE(found) != PyTuple_GET_SIZE(key)) return false;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(key); ++i)
+    if (!SameKey(PyTuple_GET_ITEM(found, i), PyTuple_GET_ITEM(key, i))) return false;
+  return true;
+}
+
 bool EqualSet(PyObject* found, const SetTest& t) {
   if (!PyAnySet_Check(found) || PySet_GET_SIZE(found) != static_cast<Py_ssize_t>(t.items.size())) return false;
   Py_ssize_t at = 0;
@@ -69,7 +82,7 @@ bool EqualSet(PyObject* found, const SetTest& t) {
   while (SetNext(found, &at, &key, &hash)) {
     auto [low, high] = std::equal_range(t.items.begin(), t.items.end(), SetTest::Item{hash, Ref()},
                                         [](const SetTest::Item& a, const SetTest::Item& b) { return a.hash < b.hash; });
-    if (std::none_of(low, high, [&](const SetTest::Item& i) { return EqualValues(key, i.key.get()); })) return false;
+    if (std::none_of(low, high, [&](const SetTest::Item& i) { return SameKey(key, i.key.get()); })) return false;
   }
   return true;
 }
@@ -83,7 +96,7 @@ bool KeysMatch(PyObject* container, PyObject* keys) {
   if (!dict && !PyAnySet_Check(container)) return false;
   if (n != (dict ? PyDict_GET_SIZE(container) : PySet_GET_SIZE(container))) return false;
   for (; dict ? PyDict_Next(container, &at, &key, &value) : SetNext(container, &at, &key, &hash); ++i)
-    if (i >= n || !EqualValues(key, PyTuple_GET_ITEM(keys, i))) return false;
+    if (i >= n || !SameKey(key, PyTuple_GET_ITEM(keys, i))) return false;
   return i == n;
 }
 
@@ -92,7 +105,7 @@ bool OrderedKeysMatch(PyObject* odict, PyObject* keys) {
   if (!it) return PyErr_Clear(), false;
   Py_ssize_t i = 0, n = PyTuple_GET_SIZE(keys);
   while (Ref key{Py_TYPE(it.get())->tp_iternext(it.get())}) {
-    if (i >= n || !EqualValues(key.get(), PyTuple_GET_ITEM(keys, i))) return false;
+    if (i >= n || !SameKey(key.get(), PyTuple_GET_ITEM(keys, i))) return false;
     ++i;
   }
   PyErr_Clear();

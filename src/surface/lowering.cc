@@ -87,6 +87,7 @@ void Lowering::Impl::Cast(Call& call) {
     Call made;
     made.callee = "torch.Tensor.to";
     made.mode = call.mode;
+    if (keep && !made.mode.inference) made.mode.grad = true;  // it leads gradients to the leaf, whoever reads it first
     made.file = call.file;
     made.line = call.line;
     Arg type;

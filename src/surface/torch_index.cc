@@ -1,5 +1,6 @@
 // Indexing: x[...], x[...] = v with Python's and the frameworks' rules, and the functions that take index tensors.
 #include <algorithm>
+#include <cmath>
 #include <deque>
 
 #include "rules/decompose.h"
@@ -405,6 +406,28 @@ Outs OneHot(Scope& s) {
   return rules::OneHot(s.b, checked, classes, DType::kInt64);
 }
 
+// The element that torch asks of a tensor of one element and converts to t, or the run ends where that overflows.
+ValueId Filling(Scope& s, const Operand& o, DType t) {
+  const DType from = o.meta->dtype;
+  const ValueId cast = s.b.Cast(o.value, t);
+  if (from == t || IsBool(from) || IsBool(t)) return cast;
+  double most, least;
+  if (IsFloat(t)) {
+    most = LargestFloat(t), least = -most;
+    if (IsFloat(from) ? LargestFloat(from) <= most : t != DType::kFloat16 || DTypeSize(from) < 2) return cast;
+  } else {
+    const int bits = 8 * DTypeSize(t) - IsSigned(t);
+    most = std::ldexp(1.0, bits) - 1, least = IsSigned(t) ? -most - 1 : -most;  // negative ones turn around
+    if (bits > 32 || 8 * DTypeSize(from) - IsSigned(from) <= bits) return cast;
+  }
+  if (s.tensor(0).meta->device.kind != DeviceKind::kCpu) Scope::Skip();  // nothing ends a run there
+  const ValueId x = s.b.Cast(o.value, DType::kFloat64);
+  ValueId bad = s.b.Binary(Op::kOr, s.b.Binary(Op::kLt, rules::Like(s.b, x, most), x),
+                           s.b.Binary(Op::kLt, x, rules::Like(s.b, x, least)));
+  bad = s.b.Binary(Op::kAnd, bad, s.b.Unary(Op::kNot, s.b.Unary(Op::kIsInf, x)));
+  return Unless(s, bad, cast);
+}
+
 Outs MaskedFill(Scope& s) {
   Operand x = s.tensor(0), mask = s.tensor(1), value = s.Read(s.arg(2));
   if (!IsBool(mask.meta->dtype)) Scope::Fail("masked_fill needs a bool mask");
@@ -417,7 +440,7 @@ Outs MaskedFill(Scope& s) {
     if (!number) Scope::Fail("value cannot be converted without overflow");
     value.number = *number;
   }
-  return s.b.Where(mask.value, value.is_tensor() ? s.b.Cast(value.value, t) : s.Constant(value.number, t),
+  return s.b.Where(mask.value, value.is_tensor() ? Filling(s, value, t) : s.Constant(value.number, t),
                    x.value);  // always row-major
 }
 

@@ -277,11 +277,15 @@ bool OnCpu(std::span<const Operand> operands) {
                       [](const Operand& o) { return o.is_tensor() && o.meta->device.kind != DeviceKind::kCpu; });
 }
 
-// f16 and bf16 with a Python number: the number keeps f32 precision and only the result is rounded. What torch's kernel
-// rounds to the tensor's type before is left as it is read.
+bool IsNumber(Scope& s, const Pair& p, int i) {
+  return TakenAsNumber(s, p.operands[i], p.operands[1 - i], i == 1);
+}
+
+// f16 and bf16 with a number: that keeps f32 precision and only the result is rounded. What torch's kernel rounds to
+// the tensor's type before is left as it is read.
 bool Widen(Scope& s, Pair& p, bool rounds_numbers = false) {
   if (!s.torch() || !IsFloat(p.type) || DTypeSize(p.type) >= 4 || rounds_numbers) return false;
-  if (p.operands[0].is_tensor() && p.operands[1].is_tensor()) return false;
+  if (!IsNumber(s, p, 0) && !IsNumber(s, p, 1)) return false;
   p.a = As(s, p.operands[0], DType::kFloat32);
   p.b = As(s, p.operands[1], DType::kFloat32);
   return true;
@@ -303,10 +307,8 @@ Outs Arithmetic(Scope& s) {  // add, sub, mul; torch's add and sub take alpha
   if (has_alpha && !FactorFits(s.env, s.arg(2), held)) Scope::Fail("a factor that its dtype cannot hold");
   bool narrow = IsFloat(p.type) && DTypeSize(p.type) < 4;
   Widen(s, p, op != Op::kMul && OnCpu(p.operands));
-  if (has_alpha && narrow) {
-    p.a = s.b.Cast(p.a, DType::kFloat32);
-    p.b = s.b.Cast(p.b, DType::kFloat32);
-  }
+  for (ValueId* v : {&p.a, &p.b})
+    if (has_alpha && narrow) *v = s.b.Cast(*v, DType::kFloat32);
   if (has_alpha) p.b = s.b.Binary(Op::kMul, p.b, s.Factor(2, s.b.type(p.b).dtype));
   ValueId v = s.b.Cast(s.b.Binary(op, p.a, p.b), p.type);
   return Done(s, p, AllScalars(s, p.operands) ? NoOverflow(s, op, p.a, p.b, v) : v);
@@ -354,7 +356,7 @@ Outs Quotient(Scope& s) {  // floordiv, rem, fmod
   Pair p = ReadPair(s);
   if (IsBool(p.type)) Scope::Skip();
   CheckDivisor(s, p);
-  Widen(s, p, s.row.op != Op::kFloorDiv || p.operands[1].is_tensor());
+  Widen(s, p, s.row.op != Op::kFloorDiv || !IsNumber(s, p, 1));
   ValueId v = s.b.Binary(s.row.op, p.a, p.b);
   if (s.row.op == Op::kRem && IsFloat(p.type) && !s.torch() && !s.cupy) {  // NumPy's zero has the sign of the divisor
     const ValueId zero = Like(s.b, v, 0), sign = s.b.Broadcast(p.b, s.b.type(v).shape);
@@ -368,7 +370,7 @@ Outs Divide(Scope& s) {  // torch.div with rounding_mode
   Pair p = ReadPair(s);
   if (IsBool(p.type)) Scope::Skip();
   CheckDivisor(s, p);
-  Widen(s, p, p.operands[1].is_tensor());
+  Widen(s, p, !IsNumber(s, p, 1));
   const std::string& mode = s.arg(2).s;
   if (mode == "floor") return Done(s, p, s.b.Cast(s.b.Binary(Op::kFloorDiv, p.a, p.b), p.type));
   if (mode != "trunc") Scope::Fail("rounding_mode");
@@ -498,8 +500,9 @@ Outs Logical(Scope& s) {
   Pair p{{s.Read(s.arg(0)), s.Read(s.arg(1))}, DType::kBool, 0, 0};
   if (!p.operands[0].is_tensor() && !p.operands[1].is_tensor()) Scope::Skip();
   if (s.torch() && !(p.operands[0].is_tensor() && p.operands[1].is_tensor())) Scope::Fail("operands must be tensors");
+  if (s.torch()) p.type = ResultType(s, p.operands);  // 1e-9 beside float16 is zero
   auto truth = [&](const Operand& o) {
-    if (o.is_tensor()) return s.b.Cast(o.value, DType::kBool);
+    if (o.is_tensor()) return s.b.Cast(s.torch() ? s.b.Cast(o.value, p.type) : o.value, DType::kBool);
     if (o.number.is(Arg::Kind::kBool)) return s.Constant(o.number, DType::kBool);
     return s.b.Cast(s.Constant(o.number, o.number.is(Arg::Kind::kInt) ? DType::kInt64 : DType::kFloat64), DType::kBool);
   };

@@ -245,11 +245,19 @@ ValueId Overwriting(Scope& s, const Operand& x, ValueId value) {
   return s.b.Where(s.b.Constant(Scalar(false), DType::kBool, x.meta->sizes), x.value, value);
 }
 
+bool TakenAsNumber(Scope& s, const Operand& o, const Operand& other, bool second) {
+  const auto on_cpu = [](const Operand& x) { return x.is_tensor() && x.meta->device.kind == DeviceKind::kCpu; };
+  if (!on_cpu(o)) return !o.is_tensor();
+  const shape::Ints& sizes = o.meta->sizes;
+  if (!on_cpu(other)) return sizes.empty();
+  return second && std::all_of(sizes.begin(), sizes.end(), [&](const shape::Int& n) { return s.env.Eq(n, 1); });
+}
+
 ValueId Unless(Scope& s, ValueId bad, ValueId v) {
   Attrs attrs;
   attrs.axes = {0};
-  attrs.flag = true;  // index 1 of one element
-  attrs.name = "wraps";
+  attrs.flag = true;                     // index 1 of one element
+  if (!s.torch()) attrs.name = "wraps";  // NumPy has something to tell
   return s.b.Add(Op::kTake, {s.b.Reshape(v, {shape::Int(1)}), s.b.Cast(bad, DType::kInt64)}, attrs);
 }
 

@@ -55,6 +55,10 @@ shape::Ints FillSizes(Scope& s, const shape::Ints& wanted, const shape::Int& num
 // `value`, written over all of x: what x was made of gets a gradient still, of zeros, which is not the same as none.
 ValueId Overwriting(Scope& s, const Operand& x, ValueId value);
 
+// Does torch's kernel of two operands read this one as a number? A Python number; a tensor of one element on the CPU,
+// which kernels of the CPU know as the second operand only.
+bool TakenAsNumber(Scope& s, const Operand& o, const Operand& other, bool second);
+
 // v, unless `bad`, of one element: then the run ends before anything is written, and Python does the call.
 ValueId Unless(Scope& s, ValueId bad, ValueId v);
 

@@ -399,3 +399,29 @@ def test_lists_are_torchs():
             assert not listed or "cpu=" in rules or "cuda=" in rules or schema.name[6:] in internal, f"{name} {key}"
 
 
+
+
+def test_what_reads_a_kept_cast_first_does_not_decide_about_gradients(fresh):
+    """A leaf's cast leads gradients to it, also where it was made for what takes none."""
+    w, x = torch.nn.Parameter(torch.eye(3) * 1.001), torch.ones(3, 3)
+
+    def f(x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            with torch.no_grad():
+                a = x @ w
+                w.mul_(2)
+            b = x @ w
+        return a, b
+
+    compiled, seen = fresh.compile(f), []
+    for g in (f, compiled):
+        for _ in range(3):
+            with torch.no_grad():
+                w.copy_(torch.eye(3) * 1.001)
+            a, b = g(x)
+            assert not a.requires_grad and b.requires_grad
+            seen.append((a.float(), b.float(), torch.autograd.grad(b.float().sum(), w)[0]))
+    for other in seen[1:]:
+        for got, expected in zip(other, seen[0]):
+            torch.testing.assert_close(got, expected)
+    assert compiled.cache_info()["breaks"] == 0

@@ -115,3 +115,38 @@ def test_keys_that_say_that_they_equal_another(fresh, named):
             theirs, ours = ({"other": 1, **({named: 5} if has else {})} for _ in range(2))
             assert torch.equal(f(theirs, torch.ones(2)), compiled(ours, torch.ones(2)))
             assert list(theirs) == list(ours)
+
+
+@pytest.mark.parametrize("key", [lambda v: v, lambda v: ("k", v), lambda v: complex(v, 1.0)], ids=["float", "tuple", "complex"])
+def test_keys_that_are_no_numbers_are_told_apart(fresh, key):
+    """A nan equals itself alone, whatever its bits are."""
+    first, second, third = (key(float("nan")) for _ in range(3))
+
+    def f(a, d, p, q):
+        return a + d.get(p, 7.0), a + d.get(q, 8.0), p in d, q in d, len(d)
+
+    def g(a, d):
+        return [a + v for v in d.values()], [a + d[k] for k in d]
+
+    a, one, two = torch.arange(3.0), torch.ones(3), torch.full((3,), 5.0)
+    tables = [{first: one, second: two}, {second: one, first: two}, {first: one}, {second: one}, {third: two}, {first: two, third: one}, {}]
+    call, other = fresh.compile(f), fresh.compile(g)
+    for _ in range(2):
+        for d in tables:
+            for p, q in ((first, second), (second, first), (first, first), (third, second)):
+                assert str(call(a, d, p, q)) == str(f(a, d, p, q))
+            assert str(other(a, d)) == str(g(a, d))
+
+
+def test_what_lies_under_a_nan_of_each_call(fresh):
+    def f(a, table, text):
+        k = (text, float(text))
+        if k not in table:
+            table[k] = len(table)
+        return a * table[k], len(table)
+
+    call, seen = fresh.compile(f), []
+    for g in (f, call):
+        table = {}
+        seen.append([str(g(torch.arange(3.0), table, text)) for text in ("1", "nan", "1", "nan", "inf", "inf", "nan")])
+    assert seen[0] == seen[1]

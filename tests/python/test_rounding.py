@@ -192,3 +192,54 @@ def test_rounding_stays_in_one_graph(fresh):
     assert explained.graph_count == 1 and explained.graph_break_count == 0
     for a, b in zip(fresh.compile(f)(x, y), f(x, y)):
         torch.testing.assert_close(a, b, rtol=1e-2, atol=5e-2)  # z is not rounded before the result
+
+
+BESIDE = {
+    "mul": lambda x, k: x * k,
+    "mul in place": lambda x, k: x.clone().mul_(k),
+    "reversed": lambda x, k: k * x,
+    "div": lambda x, k: x / k,
+    "div in place": lambda x, k: x.clone().div_(k),
+    "floor": lambda x, k: x // k,
+    "trunc": lambda x, k: torch.div(x, k, rounding_mode="trunc"),
+    "add": lambda x, k: x + k,
+    "less": lambda x, k: x < k,
+    "and": torch.logical_and,
+    "or": lambda x, k: torch.logical_or(x * 0, k),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", BESIDE)
+def test_tensors_of_one_element_beside_16_bits(fresh, name, dtype):
+    """Some kernels of torch read such a second operand as the number that it is, others after the cast."""
+    f, x = BESIDE[name], torch.tensor([1e-3, -6e4, 5, 6e4, 1 / 3, 0.1, 1, -2.7] * 3).to(dtype)
+    for other, sizes in itertools.product([torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64], [(), (1,)]):
+        fresh.reset()
+        compiled = fresh.compile(f)
+        for value in (131000.0, 0.1, 1e-9, 3.14159, -70000.0):
+            k = torch.full(sizes, value, dtype=torch.float64).to(other)
+            got, expected = compiled(x, k), f(x, k)
+            assert same(got, expected), (other, sizes, value)
+        assert compiled.cache_info()["segments"] == 1
+
+
+@pytest.mark.parametrize("dtype", TYPES[:10], ids=str)
+def test_what_is_filled_in_overflows_as_in_eager(fresh, dtype):
+    def f(x, m, k):
+        return (x * 1).masked_fill_(m, k)
+
+    def outcome(g, k):
+        try:
+            return str(g(torch.ones(2).to(dtype), torch.tensor([True, False]), k).tolist())
+        except RuntimeError as e:
+            return str(e)
+
+    for other in TYPES[:10]:
+        fresh.reset()
+        compiled = fresh.compile(f)
+        for value in (3, 65510.0, 131000.0, 1e300, inf, nan, 300, -1, 1.5, -200, 2**31, -(2**31) - 1, 2**62):
+            if not (other.is_floating_point or value == value):
+                continue
+            k = torch.tensor(value, dtype=torch.float64).to(other)
+            assert outcome(compiled, k) == outcome(f, k), (other, value)

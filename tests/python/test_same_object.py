@@ -3,6 +3,7 @@ the class that its original has now."""
 
 import copy
 import gc
+import math
 
 import framejit
 import numpy as np
@@ -232,3 +233,49 @@ def test_a_tuple_that_is_a_literal_is_one_object():
     for _ in range(3):
         mine, theirs = compiled(x), f(x)
         assert mine[1] is theirs[1] and mine[2][0] is theirs[2][0]
+
+
+MADE = {
+    "of a text": "float('nan')",
+    "of an argument": "float(s)",
+    "computed": "len(s) * 1000.5",
+    "infinite": "-float('inf')",
+    "complex": "complex(0, float('nan'))",
+    "of the library": "math.sqrt(5.0)",
+}
+
+
+@pytest.mark.parametrize("made", MADE)
+def test_a_float_that_is_made_is_a_new_object_in_each_call(made):
+    """One that is no number is found, and equal in containers, by what object it is."""
+    space = {"math": math, "table": {}, "kept": [], "holder": Holder()}
+    exec(
+        f"def f(a, s):\n    k = {MADE[made]}\n    table[k] = len(kept)\n    kept.append(k)\n    last = holder.k\n    holder.k = k\n"
+        "    return a + 1, k, [k, {'k': k}], k in [k], [k] == [k], last is k, last in [k]\n",
+        space,
+    )
+
+    def run(f):
+        space["table"].clear()
+        space["kept"].clear()
+        space["holder"].k, seen = 0.0, []
+        for _ in range(6):
+            _, k, (same, held), *answers = f(np.arange(3.0), "nan")
+            assert same is k and held["k"] is k and space["holder"].k is k and space["kept"][-1] is k
+            seen.append((k, answers))
+        return len(space["table"]), [[x[0] is y[0] for x in seen] for y in seen], [answers for _, answers in seen]
+
+    f, expected = framejit.compile(space["f"]), run(space["f"])
+    assert run(f) == expected
+    info = framejit.cache_info(f)
+    assert info["segments"] >= 1 and info["breaks"] == 0, info
+
+
+def test_a_float_from_elsewhere_is_the_one_that_lies_there():
+    def f(a, x):
+        return a + 1, math.nan, max(x, 1.0), 2.5, float(x), np.nan
+
+    call = framejit.compile(f)
+    for x in (3.5, 4.5, 5.5):
+        got, expected = call(np.arange(3.0), x), f(np.arange(3.0), x)
+        assert all(a is b for a, b in zip(got[1:], expected[1:], strict=True))
