@@ -133,7 +133,7 @@ class Policy : public frame::FramePolicy {
     if (auto action = loops ? loops->At(*compiled, frame, &ran) : std::nullopt) {
       for (const auto& [start, end] : loops->TakeMade()) EndAtLoop(state, start, end);
       if (ran) ProgressOf(frame).ran = true, ProgressOf(frame).last = -1;
-      return *action;
+      return *action == frame::Action::kStep ? StepOn(*compiled, state, frame, result, false) : *action;
     }
     if (auto action = Advance(*compiled, state, frame, result)) return *action;
     if (Place* rounds = RoundsAt(*compiled, state, place, frame))
@@ -149,7 +149,7 @@ class Policy : public frame::FramePolicy {
     ++place.passed;
     const bool may_leave = !compiled->fullgraph && diag::OptionOn("leave");
     if (&place == state.entry && may_leave && place.passed >= kUntaken && AllPlain(state)) return ToIdle(state);
-    if (IsSkipping(frame)) return SkipOn(*compiled, state, frame, result);
+    if (IsSkipping(frame)) return StepOn(*compiled, state, frame, result);
     if (place.give_up && ++place.misses == Place::kUseless) DropSingle(place);
     if (const Segment* last = place.give_up ? LastOf(place) : nullptr) MissEvent(frame, *last, place.misses);
     if (place.give_up && (&place == state.entry || ProgressOf(frame).looped)) {
@@ -167,7 +167,7 @@ class Policy : public frame::FramePolicy {
       if (&place == state.entry && ++state.trivial >= 3 && !compiled->fullgraph && AllTrivial(state))
         return ToIdle(state);
       Skip(frame, place.skip);
-      return SkipOn(*compiled, state, frame, result);
+      return StepOn(*compiled, state, frame, result);
     }
     const bool looping = ProgressOf(frame).looped;
     if (!state.first_seen) state.first_seen = Now();
@@ -188,7 +188,7 @@ class Policy : public frame::FramePolicy {
     } else if (stance != Stance::kDefault) {
       return frame::Action::kStep;
     }
-    if (loops && loops->Considered(frame)) return frame::Action::kStep;
+    if (loops && loops->Considered(frame)) return StepOn(*compiled, state, frame, result);
     const double before = compiled->seconds;
     const auto raising = place.raising.empty() ? nullptr : place.raising.back();
     Segment* seg = CaptureAt(*compiled, state, place, frame);
@@ -238,11 +238,13 @@ class Policy : public frame::FramePolicy {
     return count(once) > kPlainOnce && state.plain_seconds > kPlainShare * (Now() - state.first_seen);
   }
 
-  static frame::Action SkipOn(Compiled& compiled, CodeState& state, FjFrame* frame, PyObject** result) {
+  // Nothing of it is compiled. Does Advance know of the instruction, and so of those behind it?
+  static frame::Action StepOn(Compiled& compiled, CodeState& state, FjFrame* frame, PyObject** result,
+                              bool advances = true) {
     Stretch ran;
     const auto goes_on = [] { return active && !ending && !override_semantics; };
     if (auto action = RunStretch(compiled, state, frame, goes_on, &ran, result)) return *action;
-    ProgressOf(frame).last = ran.last;
+    if (advances) ProgressOf(frame).last = ran.last;
     return frame::Action::kAgain;
   }
 

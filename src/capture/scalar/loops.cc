@@ -125,15 +125,27 @@ void CodeLoops::Missed(int64_t calls) {
   if (whole_) whole_->visits = static_cast<int>(std::min<int64_t>(whole_->visits + calls, kMostPatience));
 }
 
+// No segments are made in such loops, but where something in them is not understood.
+bool CodeLoops::Waits(const Head& head) {
+  return head.candidate && !head.off && (head.versions.empty() || head.versions.back()->t.why.empty());
+}
+
 CodeLoops::Head* CodeLoops::Find(int index) {
   for (auto& p : heads_)
     if (p->loop.start == index) return p.get();
   return nullptr;
 }
 
-void CodeLoops::MarkIn(std::vector<bool>& instructions) const {
-  for (auto& p : heads_)
-    for (int i = p->loop.enter; i < p->loop.end; ++i) instructions[i] = true;
+void CodeLoops::Look() {
+  const auto waits = [](const Head& h) { return Waits(h) || (h.candidate && !h.off && !h.declined); };
+  uint64_t now = 0;
+  for (auto& p : heads_) now = (now << 1 | now >> 62) + waits(*p);
+  if (std::exchange(looked_, now) == now) return;
+  asked_.assign(starts_.size(), Asked::kOutside);
+  for (const bool python : {false, true})
+    for (auto& p : heads_)
+      for (int i = p->loop.enter; i < p->loop.end && waits(*p) == python; ++i)
+        asked_[i] = python && !starts_[i] ? Asked::kPythons : Asked::kAll;
 }
 
 bool CodeLoops::any() const {
@@ -496,11 +508,9 @@ std::optional<frame::Action> CodeLoops::At(Compiled& compiled, FjFrame* frame, b
   if (whole_ && at == whole_->loop.start && fj_stack_depth(frame) == 0)
     if (auto action = Whole(compiled, frame, ran)) return action;
   Head* head = at < static_cast<int>(starts_.size()) && starts_[at] ? Find(at) : nullptr;
-  // No segments are made in such loops, but where something in them is not understood.
   const auto waits = [&]() -> std::optional<frame::Action> {
     for (auto& p : heads_)
-      if (p->candidate && !p->off && p->loop.Holds(at) && (p->versions.empty() || p->versions.back()->t.why.empty()))
-        return frame::Action::kStep;
+      if (p->loop.Holds(at) && Waits(*p)) return frame::Action::kStep;
     return {};
   };
   if (!head) return waits();
