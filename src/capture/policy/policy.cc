@@ -147,8 +147,8 @@ class Policy : public frame::FramePolicy {
       if (auto action = Ran(frame, *seg, result)) return *action;
     }
     ++place.passed;
-    const bool may_leave = !compiled->fullgraph && diag::OptionOn("leave");
-    if (&place == state.entry && may_leave && place.passed >= kUntaken && AllPlain(state)) return ToIdle(state);
+    const auto may_leave = [&] { return !compiled->fullgraph && diag::OptionOn("leave"); };
+    if (&place == state.entry && place.passed >= kUntaken && may_leave() && AllPlain(state)) return ToIdle(state);
     if (IsSkipping(frame)) return StepOn(*compiled, state, frame, result);
     if (place.give_up && ++place.misses == Place::kUseless) DropSingle(place);
     if (const Segment* last = place.give_up ? LastOf(place) : nullptr) MissEvent(frame, *last, place.misses);
@@ -157,6 +157,10 @@ class Policy : public frame::FramePolicy {
       return frame::Action::kHandOver;
     }
     if (place.give_up || state.skip) return StepOver(frame, place);
+    if (place.skip && &place != state.entry && !compiled->fullgraph && !place.cause.Outdated(fj_localsplus(frame))) {
+      Skip(frame, place.skip);
+      return StepOn(*compiled, state, frame, result);
+    }
     BindFrameworks();
     if (!tensor::CaptureObstacle().empty()) {
       RememberObstacle(*compiled, frame);
@@ -171,11 +175,11 @@ class Policy : public frame::FramePolicy {
     }
     const bool looping = ProgressOf(frame).looped;
     if (!state.first_seen) state.first_seen = Now();
-    if (looping && may_leave && state.loop_seconds > kLoopSeconds + kLoopShare * (Now() - state.first_seen) &&
+    if (looping && state.loop_seconds > kLoopSeconds + kLoopShare * (Now() - state.first_seen) && may_leave() &&
         !tensor::NothingByTheClock())
       return frame::Action::kHandOver;
     if (const Segment* last = LastOf(place)) {
-      if (may_leave && Scattered(*compiled, state, place))
+      if (may_leave() && Scattered(*compiled, state, place))
         return &place == state.entry ? InPython(*compiled) : StepOver(frame, place);
       const Sizes differ = last->guards->DynamicCandidates(fj_localsplus(frame));
       if (!compiled->fullgraph && Emptied(differ)) return AsWritten(*compiled, frame, kEmpty, result);

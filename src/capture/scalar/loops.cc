@@ -45,7 +45,7 @@ constexpr int kVersions = 4;
 constexpr int64_t kRuns = 64, kRounds = 3;
 constexpr int64_t kWorthIt = 16;  // rounds, where it usually ends after few
 // So many instructions run in Python while code is entered and left to it: where runs seldom reach the loop's end.
-constexpr int64_t kWorthEntry = 400;
+constexpr int64_t kWorthEntry = 120;
 constexpr int64_t kMostOthers = 4;  // so often may kinds change until a loop ends
 constexpr int64_t kWorthUndo = 8;   // rounds: then a copy of what is written costs less than buffers
 // Where all loops of a function are code and its calls have no more rounds than this, much of their time goes by around
@@ -142,10 +142,9 @@ void CodeLoops::Look() {
   for (auto& p : heads_) now = (now << 1 | now >> 62) + waits(*p);
   if (std::exchange(looked_, now) == now) return;
   asked_.assign(starts_.size(), Asked::kOutside);
-  for (const bool python : {false, true})
-    for (auto& p : heads_)
-      for (int i = p->loop.enter; i < p->loop.end && waits(*p) == python; ++i)
-        asked_[i] = python && !starts_[i] ? Asked::kPythons : Asked::kAll;
+  for (auto& p : heads_)
+    if (waits(*p)) std::fill(asked_.begin() + p->loop.enter, asked_.begin() + p->loop.end, Asked::kPythons);
+  for (auto& p : heads_) asked_[p->loop.start] = Asked::kAll;
 }
 
 bool CodeLoops::any() const {
@@ -405,7 +404,7 @@ std::optional<frame::Action> CodeLoops::Run(Compiled& compiled, Head& head, size
   }
   *ran = true;
   Ended(compiled, head, version, e, run.cells[0]);
-  auto left = scalar::MakeLeft(locals, stack, e, run.cells.data(), run.objects.data(), run.memory());
+  auto left = scalar::MakeLeft(locals, stack, fj_stack_depth(frame), e, run.cells.data(), run.objects.data(), run.memory());
   if (!left) return frame::Action::kRaise;
   left->Into(frame);
   if (e.breaker)
@@ -433,7 +432,7 @@ CodeLoops::Called CodeLoops::Call(Compiled& compiled, PyObject* const* locals, P
                     : scalar::MakeResult(locals, e, run.cells.data(), run.objects.data(), run.memory());
       return Called::kReturned;
     }
-    auto made = scalar::MakeLeft(locals, nullptr, e, run.cells.data(), run.objects.data(), run.memory());
+    auto made = scalar::MakeLeft(locals, nullptr, 0, e, run.cells.data(), run.objects.data(), run.memory());
     *result = nullptr;
     if (!made) return Called::kReturned;
     *left = std::move(*made);
