@@ -157,22 +157,14 @@ class Policy : public frame::FramePolicy {
       return frame::Action::kHandOver;
     }
     if (place.give_up || state.skip) return StepOver(frame, place);
-    if (place.skip && &place != state.entry && !compiled->fullgraph && !place.cause.Outdated(fj_localsplus(frame))) {
-      Skip(frame, place.skip);
-      return StepOn(*compiled, state, frame, result);
-    }
+    if (!compiled->fullgraph)
+      if (const auto action = Skipped(*compiled, state, place, frame, result)) return *action;
     BindFrameworks();
     if (!tensor::CaptureObstacle().empty()) {
       RememberObstacle(*compiled, frame);
       return compiled->fullgraph ? NotFull(*compiled) : frame::Action::kStep;
     }
-    if (place.skip && place.cause.Outdated(fj_localsplus(frame))) Revise(*compiled, state, place, frame, place.cause);
-    if (place.skip) {
-      if (&place == state.entry && ++state.trivial >= 3 && !compiled->fullgraph && AllTrivial(state))
-        return ToIdle(state);
-      Skip(frame, place.skip);
-      return StepOn(*compiled, state, frame, result);
-    }
+    if (const auto action = Skipped(*compiled, state, place, frame, result)) return *action;
     const bool looping = ProgressOf(frame).looped;
     if (!state.first_seen) state.first_seen = Now();
     if (looping && state.loop_seconds > kLoopSeconds + kLoopShare * (Now() - state.first_seen) && may_leave() &&
@@ -250,6 +242,16 @@ class Policy : public frame::FramePolicy {
     if (auto action = RunStretch(compiled, state, frame, goes_on, &ran, result)) return *action;
     if (advances) ProgressOf(frame).last = ran.last;
     return frame::Action::kAgain;
+  }
+
+  // Was it found that nothing is to be compiled in the place?
+  static std::optional<frame::Action> Skipped(Compiled& compiled, CodeState& state, Place& place, FjFrame* frame,
+                                              PyObject** result) {
+    if (place.skip && place.cause.Outdated(fj_localsplus(frame))) Revise(compiled, state, place, frame, place.cause);
+    if (!place.skip) return {};
+    if (&place == state.entry && ++state.trivial >= 3 && !compiled.fullgraph && AllTrivial(state)) return ToIdle(state);
+    Skip(frame, place.skip);
+    return StepOn(compiled, state, frame, result);
   }
 
   // The call's first frame, at its first instruction: nothing of it runs.
@@ -567,20 +569,6 @@ class Policy : public frame::FramePolicy {
     for (auto& s : place.segments)
       if (s->tally.runs <= 1 && s.get() != last) Retire(std::move(s));
     std::erase(place.segments, nullptr);
-  }
-
-  // A loop has become code, which begins where the loop does: a segment that ran a part of its first round, and left
-  // the rest of that to Python, gives way to one that ends at the loop.
-  static void EndAtLoop(CodeState& state, int start, int end) {
-    InUse now;
-    Cut(state, reinterpret_cast<PyCodeObject*>(state.code.get()), start);
-    const auto inside = [&](int at) { return start < at && at < end; };
-    for (auto& [at, place] : state.places) {
-      if (place.give_up || at.first == start || inside(at.first)) continue;
-      for (auto& s : place.segments)
-        if (!s->exit.returns && inside(s->exit.next)) Retire(std::move(s));
-      std::erase(place.segments, nullptr);
-    }
   }
 
   // Is there a graph that ends where no version is right? In stretches of plain Python there is none.

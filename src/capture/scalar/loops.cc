@@ -404,7 +404,8 @@ std::optional<frame::Action> CodeLoops::Run(Compiled& compiled, Head& head, size
   }
   *ran = true;
   Ended(compiled, head, version, e, run.cells[0]);
-  auto left = scalar::MakeLeft(locals, stack, fj_stack_depth(frame), e, run.cells.data(), run.objects.data(), run.memory());
+  auto left =
+      scalar::MakeLeft(locals, stack, fj_stack_depth(frame), e, run.cells.data(), run.objects.data(), run.memory());
   if (!left) return frame::Action::kRaise;
   left->Into(frame);
   if (e.breaker)
