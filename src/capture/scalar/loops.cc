@@ -30,7 +30,7 @@ namespace {
 // A loop becomes code when it is come to again. One in another that does waits for that, but where so many instructions
 // run before, of this round of the other one where it is known to go round.
 constexpr int kVisits = 2;
-constexpr int64_t kInnerWork = 40'000;
+constexpr int64_t kInnerWork = 500'000;
 // Code that takes long to compile must be worth it: for each block the loop must have run, or be about to run, so many
 // instructions, which Python runs in about a fourth of the time that the block takes to compile. Otherwise the question
 // is asked again after more visits.
