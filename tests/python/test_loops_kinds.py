@@ -3,6 +3,7 @@ branch: results, kinds, warnings and errors are Python's."""
 
 import math
 
+import framejit
 import numpy as np
 import pytest
 from test_loops_compiled import check
@@ -384,3 +385,54 @@ def highest(x, low, high):
 def test_extremes_of_numbers_of_either_kind(limits, dtype):
     x = (np.arange(80).reshape(10, 8) * 7 % 61 - (0 if dtype == np.uint8 else 9)).astype(dtype)
     check(highest, (x, *limits), (x[:1] * 0, *limits), (x[::-1], *limits))
+
+
+def _entered(rounds, times, ask):
+    """An inner loop of few rounds, whose end is Python's."""
+    total = 0
+    for i in range(times):
+        j = 0
+        while True:
+            total += j * i & 7
+            j += 1
+            if j >= rounds:
+                ask[0].append(total)
+                j = 0
+                break
+    return total
+
+
+def test_code_that_replaces_few_instructions_is_entered_often():
+    """Entering and leaving costs what some hundred instructions do; what lies between two runs is run in one go."""
+    compiled = framejit.compile(_entered)
+    with framejit.config.patch(leave=False):
+        for _ in range(2):
+            ours, plain = [[]], [[]]
+            assert compiled(20, 300, ours) == _entered(20, 300, plain)
+            assert ours == plain
+    assert compiled.cache_info()["scalar_runs"] > 500, compiled.cache_info()
+
+
+def test_iterators_go_on_where_code_was_left():
+    """Iterators over ranges and lists that the frame has are told where the code has got to; a list may grow meanwhile."""
+
+    def program(a, steps, seen):
+        for i in range(40, -41, -steps):
+            for x in a:
+                if x == 3 and len(a) < 60:
+                    a.append(float(i))
+                elif x > 2:
+                    seen.append((i, x))
+            for j in range(len(seen) % 7):
+                seen[0] = (i, j)
+        return len(seen)
+
+    compiled = framejit.compile(program)
+    with framejit.config.patch(leave=False):
+        for steps in (1, 1, 3):
+            results = []
+            for run in (program, compiled):
+                a, seen = [1.0, 2.0, 3.0, 4.0], [(0, 0.0)]
+                results.append((run(a, steps, seen), a, seen))
+            assert results[0] == results[1]
+    assert compiled.cache_info()["scalar_runs"] > 100, compiled.cache_info()

@@ -191,4 +191,16 @@ void Cut(CodeState& state, PyCodeObject* code, int at) {
   }
 }
 
+void EndAtLoop(CodeState& state, int start, int end) {
+  InUse now;
+  Cut(state, reinterpret_cast<PyCodeObject*>(state.code.get()), start);
+  const auto inside = [&](int at) { return start < at && at < end; };
+  for (auto& [at, place] : state.places) {
+    if (place.give_up || at.first == start || inside(at.first)) continue;
+    for (auto& s : place.segments)
+      if (!s->exit.returns && inside(s->exit.next)) Retire(std::move(s));
+    std::erase(place.segments, nullptr);
+  }
+}
+
 }  // namespace framejit::capture

@@ -65,4 +65,8 @@ class LoopWatch {
 // From now on this loop is cut, and so are those around it in the same code.
 void Cut(CodeState& state, PyCodeObject* code, int at);
 
+// A loop has become code, which begins where the loop does: a segment that ran a part of its first round, and left
+// the rest of that to Python, gives way to one that ends at the loop.
+void EndAtLoop(CodeState& state, int start, int end);
+
 }  // namespace framejit::capture

@@ -133,7 +133,7 @@ class Policy : public frame::FramePolicy {
     if (auto action = loops ? loops->At(*compiled, frame, &ran) : std::nullopt) {
       for (const auto& [start, end] : loops->TakeMade()) EndAtLoop(state, start, end);
       if (ran) ProgressOf(frame).ran = true, ProgressOf(frame).last = -1;
-      return *action;
+      return *action == frame::Action::kStep ? StepOn(*compiled, state, frame, result, false) : *action;
     }
     if (auto action = Advance(*compiled, state, frame, result)) return *action;
     if (Place* rounds = RoundsAt(*compiled, state, place, frame))
@@ -147,9 +147,9 @@ class Policy : public frame::FramePolicy {
       if (auto action = Ran(frame, *seg, result)) return *action;
     }
     ++place.passed;
-    const bool may_leave = !compiled->fullgraph && diag::OptionOn("leave");
-    if (&place == state.entry && may_leave && place.passed >= kUntaken && AllPlain(state)) return ToIdle(state);
-    if (IsSkipping(frame)) return SkipOn(*compiled, state, frame, result);
+    const auto may_leave = [&] { return !compiled->fullgraph && diag::OptionOn("leave"); };
+    if (&place == state.entry && place.passed >= kUntaken && may_leave() && AllPlain(state)) return ToIdle(state);
+    if (IsSkipping(frame)) return StepOn(*compiled, state, frame, result);
     if (place.give_up && ++place.misses == Place::kUseless) DropSingle(place);
     if (const Segment* last = place.give_up ? LastOf(place) : nullptr) MissEvent(frame, *last, place.misses);
     if (place.give_up && (&place == state.entry || ProgressOf(frame).looped)) {
@@ -157,25 +157,21 @@ class Policy : public frame::FramePolicy {
       return frame::Action::kHandOver;
     }
     if (place.give_up || state.skip) return StepOver(frame, place);
+    if (!compiled->fullgraph)
+      if (const auto action = Skipped(*compiled, state, place, frame, result)) return *action;
     BindFrameworks();
     if (!tensor::CaptureObstacle().empty()) {
       RememberObstacle(*compiled, frame);
       return compiled->fullgraph ? NotFull(*compiled) : frame::Action::kStep;
     }
-    if (place.skip && place.cause.Outdated(fj_localsplus(frame))) Revise(*compiled, state, place, frame, place.cause);
-    if (place.skip) {
-      if (&place == state.entry && ++state.trivial >= 3 && !compiled->fullgraph && AllTrivial(state))
-        return ToIdle(state);
-      Skip(frame, place.skip);
-      return SkipOn(*compiled, state, frame, result);
-    }
+    if (const auto action = Skipped(*compiled, state, place, frame, result)) return *action;
     const bool looping = ProgressOf(frame).looped;
     if (!state.first_seen) state.first_seen = Now();
-    if (looping && may_leave && state.loop_seconds > kLoopSeconds + kLoopShare * (Now() - state.first_seen) &&
+    if (looping && state.loop_seconds > kLoopSeconds + kLoopShare * (Now() - state.first_seen) && may_leave() &&
         !tensor::NothingByTheClock())
       return frame::Action::kHandOver;
     if (const Segment* last = LastOf(place)) {
-      if (may_leave && Scattered(*compiled, state, place))
+      if (may_leave() && Scattered(*compiled, state, place))
         return &place == state.entry ? InPython(*compiled) : StepOver(frame, place);
       const Sizes differ = last->guards->DynamicCandidates(fj_localsplus(frame));
       if (!compiled->fullgraph && Emptied(differ)) return AsWritten(*compiled, frame, kEmpty, result);
@@ -188,7 +184,7 @@ class Policy : public frame::FramePolicy {
     } else if (stance != Stance::kDefault) {
       return frame::Action::kStep;
     }
-    if (loops && loops->Considered(frame)) return frame::Action::kStep;
+    if (loops && loops->Considered(frame)) return StepOn(*compiled, state, frame, result);
     const double before = compiled->seconds;
     const auto raising = place.raising.empty() ? nullptr : place.raising.back();
     Segment* seg = CaptureAt(*compiled, state, place, frame);
@@ -238,12 +234,24 @@ class Policy : public frame::FramePolicy {
     return count(once) > kPlainOnce && state.plain_seconds > kPlainShare * (Now() - state.first_seen);
   }
 
-  static frame::Action SkipOn(Compiled& compiled, CodeState& state, FjFrame* frame, PyObject** result) {
+  // Nothing of it is compiled. Does Advance know of the instruction, and so of those behind it?
+  static frame::Action StepOn(Compiled& compiled, CodeState& state, FjFrame* frame, PyObject** result,
+                              bool advances = true) {
     Stretch ran;
     const auto goes_on = [] { return active && !ending && !override_semantics; };
     if (auto action = RunStretch(compiled, state, frame, goes_on, &ran, result)) return *action;
-    ProgressOf(frame).last = ran.last;
+    if (advances) ProgressOf(frame).last = ran.last;
     return frame::Action::kAgain;
+  }
+
+  // Was it found that nothing is to be compiled in the place?
+  static std::optional<frame::Action> Skipped(Compiled& compiled, CodeState& state, Place& place, FjFrame* frame,
+                                              PyObject** result) {
+    if (place.skip && place.cause.Outdated(fj_localsplus(frame))) Revise(compiled, state, place, frame, place.cause);
+    if (!place.skip) return {};
+    if (&place == state.entry && ++state.trivial >= 3 && !compiled.fullgraph && AllTrivial(state)) return ToIdle(state);
+    Skip(frame, place.skip);
+    return StepOn(compiled, state, frame, result);
   }
 
   // The call's first frame, at its first instruction: nothing of it runs.
@@ -561,20 +569,6 @@ class Policy : public frame::FramePolicy {
     for (auto& s : place.segments)
       if (s->tally.runs <= 1 && s.get() != last) Retire(std::move(s));
     std::erase(place.segments, nullptr);
-  }
-
-  // A loop has become code, which begins where the loop does: a segment that ran a part of its first round, and left
-  // the rest of that to Python, gives way to one that ends at the loop.
-  static void EndAtLoop(CodeState& state, int start, int end) {
-    InUse now;
-    Cut(state, reinterpret_cast<PyCodeObject*>(state.code.get()), start);
-    const auto inside = [&](int at) { return start < at && at < end; };
-    for (auto& [at, place] : state.places) {
-      if (place.give_up || at.first == start || inside(at.first)) continue;
-      for (auto& s : place.segments)
-        if (!s->exit.returns && inside(s->exit.next)) Retire(std::move(s));
-      std::erase(place.segments, nullptr);
-    }
   }
 
   // Is there a graph that ends where no version is right? In stretches of plain Python there is none.

@@ -22,21 +22,29 @@ std::vector<Skips>::iterator SkipsOf(FjFrame* frame) {  // those of the newest f
   return it == skips.rend() ? skips.end() : std::next(it).base();
 }
 
-// Runs instructions in a row that nothing is asked at: up to `most`, a jump back or the next one that is busy.
+// Runs instructions in a row that nothing is asked at: up to `most`, a jump back or the next one that is busy. With 0
+// they are those that loops leave to Python.
 class Quietly : public frame::ConcreteSemantics {
  public:
-  Quietly(std::shared_ptr<const std::vector<bool>> busy, long most, bool (*goes_on)())
-      : busy_(std::move(busy)), most_(most), goes_on_(goes_on) {}
+  Quietly(std::shared_ptr<const std::vector<bool>> busy, std::shared_ptr<CodeLoops> loops, long most, bool (*goes_on)())
+      : busy_(std::move(busy)), loops_(std::move(loops)), most_(most), goes_on_(goes_on) {}
   bool Before(FjFrame*, int index) override {
-    if (ran_ && (ran_ == most_ || index <= last_ || (*busy_)[index] || !goes_on_())) return false;
+    if (ran_ && (ran_ == most_ || index <= last_ || (*busy_)[index] || !InLoops(index) || !goes_on_())) return false;
     last_ = index;
     ++ran_;
     return true;
   }
   Stretch ran() const { return {ran_, last_}; }
+  CodeLoops* loops() const { return loops_.get(); }
 
  private:
+  bool InLoops(int index) const {
+    const CodeLoops::Asked asked = loops_ ? loops_->AskedAt(index) : CodeLoops::Asked::kOutside;
+    return asked == CodeLoops::Asked::kPythons || (asked == CodeLoops::Asked::kOutside && most_ > 0);
+  }
+
   std::shared_ptr<const std::vector<bool>> busy_;
+  std::shared_ptr<CodeLoops> loops_;  // The state may be dropped meanwhile.
   long most_, ran_ = 0;
   bool (*goes_on_)();
   int last_ = -1;
@@ -50,7 +58,6 @@ const std::shared_ptr<const std::vector<bool>>& BusyIn(const Compiled& compiled,
     if (!place.segments.empty() || place.give_up) (*busy)[at.first] = true;
   for (auto& [at, reason] : state.stopped) (*busy)[at] = true;
   for (int at : state.cut) (*busy)[at] = true;
-  if (state.loops) state.loops->MarkIn(*busy);
   return state.busy = std::move(busy);
 }
 
@@ -85,12 +92,13 @@ void ForgetSkips(FjFrame* frame) {
 std::optional<frame::Action> RunStretch(Compiled& compiled, CodeState& state, FjFrame* frame, bool (*goes_on)(),
                                         Stretch* ran, PyObject** result) {
   const long most = LeftToSkip(frame);
+  if (state.loops) state.loops->Look();
+  const bool in_loops = state.loops && state.loops->AskedAt(fj_next(frame)) == CodeLoops::Asked::kPythons;
   const bytecode::Code* code = bytecode::Code::Of(fj_code(frame));
   if (!code) PyErr_Clear();
-  if (!code || most < 2 || compiled.fullgraph || !compiled.options.empty() || fj_is_generator(frame))
+  if (!code || (most < 2 && !in_loops) || compiled.fullgraph || !compiled.options.empty() || fj_is_generator(frame))
     return frame::Action::kStep;
-  const std::shared_ptr<CodeLoops> loops = state.loops;  // The state may be dropped meanwhile.
-  Quietly semantics(BusyIn(compiled, state, *code), most, goes_on);
+  Quietly semantics(BusyIn(compiled, state, *code), state.loops, in_loops ? 0 : most, goes_on);
   int index;
   switch (frame::RunLinked(frame, semantics, -1, &index, result)) {
     case frame::Outcome::kReturned: return frame::Action::kReturn;
@@ -99,8 +107,8 @@ std::optional<frame::Action> RunStretch(Compiled& compiled, CodeState& state, Fj
     case frame::Outcome::kStopped: break;
   }
   *ran = semantics.ran();
-  if (const auto it = SkipsOf(frame); it != skips.end()) it->steps -= ran->steps - 1;
-  if (loops) loops->Stepped(ran->steps - 1);
+  if (const auto it = SkipsOf(frame); it != skips.end()) it->steps = std::max(it->steps - ran->steps + 1, 1L);
+  if (CodeLoops* loops = semantics.loops()) loops->Stepped(ran->steps - 1);
   return {};
 }
 

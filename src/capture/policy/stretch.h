@@ -21,8 +21,9 @@ struct Stretch {
   long steps = 1;
   int last = -1;  // instruction
 };
-// The frame is at one of the instructions that it was told to skip. Runs as many of them as can be run without asking,
-// while `goes_on`. Nothing: the frame has come to the next instruction, and *ran tells of those that were run.
+// The frame is at one of the instructions that it was told to skip, or that its loops leave to Python. Runs as many of
+// them as can be run without asking, while `goes_on`. Nothing: the frame has come to the next instruction, and *ran
+// tells of those that were run.
 std::optional<frame::Action> RunStretch(Compiled& compiled, CodeState& state, FjFrame* frame, bool (*goes_on)(),
                                         Stretch* ran, PyObject** result);
 

@@ -34,6 +34,14 @@ PyTypeObject* ListReverseIterator() {
   return type;
 }
 
+void SetRange(PyObject* iterator, long next, long step, long left) {
+  // Objects/rangeobject.c: these come last. Before them 3.11 has how many numbers were given.
+  long* const numbers =
+      reinterpret_cast<long*>(reinterpret_cast<char*>(iterator) + Py_TYPE(iterator)->tp_basicsize) - 3;
+  for (long* given = numbers; given-- != reinterpret_cast<long*>(iterator + 1);) *given = 0;
+  numbers[0] = next, numbers[1] = step, numbers[2] = left;
+}
+
 bool IteratorsAreKnown() {
   static const bool known = [] {
     const auto call = [](PyTypeObject* type, PyObject* of) {
@@ -53,6 +61,12 @@ bool IteratorsAreKnown() {
         if (!*r || !Ref(PyIter_Next(r->get()))) return PyErr_Clear(), false;
     long next, step, left;
     bool good = fj_range_state(it.get(), &next, &step, &left) && next == 11 && step == 4 && left == 3;
+    const Py_ssize_t given =
+        PyRangeIter_Type.tp_basicsize - static_cast<Py_ssize_t>(sizeof(PyObject) + 3 * sizeof(long));
+    if (!good || given % sizeof(long) || given < 0 || given > static_cast<Py_ssize_t>(sizeof(long))) return false;
+    SetRange(it.get(), 7, -2, 5);
+    good = Ref(PyIter_Next(it.get())) && fj_range_state(it.get(), &next, &step, &left) && next == 5 && step == -2 &&
+           left == 4;
     const auto at = [](PyObject* o, Py_ssize_t index, PyObject* seq) {
       const auto* s = reinterpret_cast<SeqIter*>(o);
       return s->index == index && s->seq == seq;

@@ -22,6 +22,9 @@ struct ZipIter {  // Python/bltinmodule.c
   int strict;
 };
 
+// Lets an iterator over a range of C longs that nobody else has go on elsewhere.
+void SetRange(PyObject* iterator, long next, long step, long left);
+
 // Do the iterators of this interpreter have these layouts?
 bool IteratorsAreKnown();
 PyTypeObject* ListReverseIterator();

@@ -30,7 +30,7 @@ namespace {
 // A loop becomes code when it is come to again. One in another that does waits for that, but where so many instructions
 // run before, of this round of the other one where it is known to go round.
 constexpr int kVisits = 2;
-constexpr int64_t kInnerWork = 40'000;
+constexpr int64_t kInnerWork = 500'000;
 // Code that takes long to compile must be worth it: for each block the loop must have run, or be about to run, so many
 // instructions, which Python runs in about a fourth of the time that the block takes to compile. Otherwise the question
 // is asked again after more visits.
@@ -45,7 +45,7 @@ constexpr int kVersions = 4;
 constexpr int64_t kRuns = 64, kRounds = 3;
 constexpr int64_t kWorthIt = 16;  // rounds, where it usually ends after few
 // So many instructions run in Python while code is entered and left to it: where runs seldom reach the loop's end.
-constexpr int64_t kWorthEntry = 400;
+constexpr int64_t kWorthEntry = 120;
 constexpr int64_t kMostOthers = 4;  // so often may kinds change until a loop ends
 constexpr int64_t kWorthUndo = 8;   // rounds: then a copy of what is written costs less than buffers
 // Where all loops of a function are code and its calls have no more rounds than this, much of their time goes by around
@@ -125,15 +125,26 @@ void CodeLoops::Missed(int64_t calls) {
   if (whole_) whole_->visits = static_cast<int>(std::min<int64_t>(whole_->visits + calls, kMostPatience));
 }
 
+// No segments are made in such loops, but where something in them is not understood.
+bool CodeLoops::Waits(const Head& head) {
+  return head.candidate && !head.off && (head.versions.empty() || head.versions.back()->t.why.empty());
+}
+
 CodeLoops::Head* CodeLoops::Find(int index) {
   for (auto& p : heads_)
     if (p->loop.start == index) return p.get();
   return nullptr;
 }
 
-void CodeLoops::MarkIn(std::vector<bool>& instructions) const {
+void CodeLoops::Look() {
+  const auto waits = [](const Head& h) { return Waits(h) || (h.candidate && !h.off && !h.declined); };
+  uint64_t now = 0;
+  for (auto& p : heads_) now = (now << 1 | now >> 62) + waits(*p);
+  if (std::exchange(looked_, now) == now) return;
+  asked_.assign(starts_.size(), Asked::kOutside);
   for (auto& p : heads_)
-    for (int i = p->loop.enter; i < p->loop.end; ++i) instructions[i] = true;
+    if (waits(*p)) std::fill(asked_.begin() + p->loop.enter, asked_.begin() + p->loop.end, Asked::kPythons);
+  for (auto& p : heads_) asked_[p->loop.start] = Asked::kAll;
 }
 
 bool CodeLoops::any() const {
@@ -393,7 +404,8 @@ std::optional<frame::Action> CodeLoops::Run(Compiled& compiled, Head& head, size
   }
   *ran = true;
   Ended(compiled, head, version, e, run.cells[0]);
-  auto left = scalar::MakeLeft(locals, stack, e, run.cells.data(), run.objects.data(), run.memory());
+  auto left =
+      scalar::MakeLeft(locals, stack, fj_stack_depth(frame), e, run.cells.data(), run.objects.data(), run.memory());
   if (!left) return frame::Action::kRaise;
   left->Into(frame);
   if (e.breaker)
@@ -421,7 +433,7 @@ CodeLoops::Called CodeLoops::Call(Compiled& compiled, PyObject* const* locals, P
                     : scalar::MakeResult(locals, e, run.cells.data(), run.objects.data(), run.memory());
       return Called::kReturned;
     }
-    auto made = scalar::MakeLeft(locals, nullptr, e, run.cells.data(), run.objects.data(), run.memory());
+    auto made = scalar::MakeLeft(locals, nullptr, 0, e, run.cells.data(), run.objects.data(), run.memory());
     *result = nullptr;
     if (!made) return Called::kReturned;
     *left = std::move(*made);
@@ -496,11 +508,9 @@ std::optional<frame::Action> CodeLoops::At(Compiled& compiled, FjFrame* frame, b
   if (whole_ && at == whole_->loop.start && fj_stack_depth(frame) == 0)
     if (auto action = Whole(compiled, frame, ran)) return action;
   Head* head = at < static_cast<int>(starts_.size()) && starts_[at] ? Find(at) : nullptr;
-  // No segments are made in such loops, but where something in them is not understood.
   const auto waits = [&]() -> std::optional<frame::Action> {
     for (auto& p : heads_)
-      if (p->candidate && !p->off && p->loop.Holds(at) && (p->versions.empty() || p->versions.back()->t.why.empty()))
-        return frame::Action::kStep;
+      if (p->loop.Holds(at) && Waits(*p)) return frame::Action::kStep;
     return {};
   };
   if (!head) return waits();

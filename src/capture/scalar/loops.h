@@ -58,7 +58,11 @@ class CodeLoops {
   std::vector<std::pair<int, int>> TakeMade() { return std::exchange(made_, {}); }
   bool any() const;  // Has code been made, or is it about to be?
   bool none() const { return heads_.empty(); }
-  void MarkIn(std::vector<bool>& instructions) const;            // those of all loops
+  // What is to be asked at an instruction: as where there are no loops, all, or nothing, since it is Python's in a loop
+  // of which code is made or will be.
+  enum class Asked : uint8_t { kOutside, kAll, kPythons };
+  Asked AskedAt(int index) const { return asked_[index]; }  // as it was when Look was called
+  void Look();
   void Stepped(int64_t instructions) { work_ += instructions; }  // that a frame ran without At
   void Missed(int64_t calls);                                    // of the function, that were left to Python
 
@@ -68,6 +72,7 @@ class CodeLoops {
   struct Running;
   Head* Find(int index);
   bool Try(Head& head, FjFrame* frame, int from);
+  static bool Waits(const Head& head);
   static int64_t RoundsLeft(const Head& head, FjFrame* frame);
   static int64_t Expected(const Head& head, FjFrame* frame);
   static int64_t Gain(const Head& head, FjFrame* frame);
@@ -88,6 +93,8 @@ class CodeLoops {
   std::vector<std::unique_ptr<Version>> dropped_;  // A run of one may be under way. There are few.
   int64_t calls_ = 0;                              // that began there
   std::vector<bool> starts_;                       // Does a loop start at this instruction?
+  std::vector<Asked> asked_;
+  uint64_t looked_ = ~uint64_t{0};  // which loops were Python's then
   std::vector<std::pair<int, int>> made_;
   int64_t work_ = 0;   // The number of instructions that frames ran.
   int64_t coded_ = 0;  // Of these, what ran as code.

@@ -1,8 +1,6 @@
 // See the header.
 #include "capture/scalar/objects.h"
 
-#include <absl/container/inlined_vector.h>
-
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -227,7 +225,7 @@ class Writer {
  public:
   Writer(const int64_t* cells, PyObject* const* objects, Made* made) : cells_(cells), objects_(objects), made_(made) {}
 
-  std::optional<Left> Frame(PyObject* const* locals, PyObject* const* stack, const ExitState& e) {
+  std::optional<Left> Frame(PyObject* const* locals, PyObject* const* stack, int depth, const ExitState& e) {
     locals_ = locals;
     const bool results = e.returns && !fj_profiled(PyThreadState_Get());
     Left left;
@@ -244,10 +242,30 @@ class Writer {
       if (!left.locals.back().second && s.val.is != Is::kNull) return {};
     }
     for (const Slot& s : e.stack) {
+      if (s.slot < depth && GoesOn(s, stack[s.slot], &left)) continue;
       left.stack.push_back(s.val.is == Is::kFrame ? Borrow(stack[s.slot]) : made(s));
       if (!left.stack.back() && s.val.is != Is::kNull && s.val.is != Is::kFrame) return {};
     }
     return left;
+  }
+
+  // Is the iterator in that place one that can go on from here, so that no new one is made?
+  bool GoesOn(const Slot& s, PyObject* there, Left* left) {
+    if (!there || Py_REFCNT(there) != 1 || s.twin >= 0 || s.val.origin >= 0) return false;
+    const Val& v = s.val.is == Is::kChunk ? s.val.items[0] : s.val;
+    const auto number = [&](size_t leaf) { return cells_[s.cells[leaf]]; };
+    if (v.is == Is::kRangeIter && Py_TYPE(there) == &PyRangeIter_Type) {
+      const int64_t next = number(0), last = number(2), count = v.unit ? last - next : last;
+      left->iterators.push_back({there, next, number(1), std::max<int64_t>(count, 0)});
+    } else if (v.is == Is::kSeqIter && v.items[1].is == Is::kObject &&
+               (Py_TYPE(there) == &PyListIter_Type || Py_TYPE(there) == &PySeqIter_Type) &&
+               reinterpret_cast<SeqIter*>(there)->seq == objects_[v.items[1].object]) {
+      left->iterators.push_back({there, number(0), 0, 0});
+    } else {
+      return false;
+    }
+    left->stack.push_back(Borrow(there));
+    return true;
   }
 
   PyObject* Result(PyObject* const* locals, const ExitState& e) {
@@ -554,9 +572,9 @@ bool IsAlike(const Translation& t, const int64_t* cells) {
                      [&](const AlikeNumber& a) { return cells[a.cell] == (a.as < 0 ? a.constant : cells[a.as]); });
 }
 
-std::optional<Left> MakeLeft(PyObject* const* locals, PyObject* const* stack, const ExitState& e, const int64_t* cells,
-                             PyObject* const* objects, Made* made) {
-  return Writer(cells, objects, made).Frame(locals, stack, e);
+std::optional<Left> MakeLeft(PyObject* const* locals, PyObject* const* stack, int depth, const ExitState& e,
+                             const int64_t* cells, PyObject* const* objects, Made* made) {
+  return Writer(cells, objects, made).Frame(locals, stack, depth, e);
 }
 
 PyObject* MakeResult(PyObject* const* locals, const ExitState& e, const int64_t* cells, PyObject* const* objects,
@@ -567,7 +585,13 @@ PyObject* MakeResult(PyObject* const* locals, const ExitState& e, const int64_t*
 void Left::Into(FjFrame* frame) {
   PyObject** slots = fj_localsplus(frame);
   PyObject** base = slots + fj_nlocalsplus(frame);
-  std::vector<Ref> old;  // dies when all is in its place
+  absl::InlinedVector<Ref, 12> old;  // dies when all is in its place
+  for (const GoesOn& g : iterators) {
+    if (Py_TYPE(g.iterator) == &PyRangeIter_Type)
+      SetRange(g.iterator, g.next, g.step, g.left);
+    else
+      reinterpret_cast<SeqIter*>(g.iterator)->index = g.next;
+  }
   for (auto& [slot, value] : locals) {
     old.emplace_back(slots[slot]);
     slots[slot] = value.release();

@@ -1,6 +1,8 @@
 // Between a frame's objects and the cells of a loop's code.
 #pragma once
 
+#include <absl/container/inlined_vector.h>
+
 #include <optional>
 #include <utility>
 #include <vector>
@@ -42,14 +44,19 @@ bool IsAlike(const Translation& t, const int64_t* cells);
 
 // What a frame gets at an exit.
 struct Left {
+  struct GoesOn {  // an iterator that the frame has already, and nobody else
+    PyObject* iterator;
+    int64_t next, step, left;  // SeqIter: next alone
+  };
   int next = 0;
-  std::vector<std::pair<int, Ref>> locals;
-  std::vector<Ref> stack;
+  absl::InlinedVector<std::pair<int, Ref>, 8> locals;
+  absl::InlinedVector<Ref, 4> stack;
+  absl::InlinedVector<GoesOn, 1> iterators;
   void Into(FjFrame* frame);
 };
 // Makes that of cells and of what the frame holds. Nothing: an exception is set.
-std::optional<Left> MakeLeft(PyObject* const* locals, PyObject* const* stack, const ExitState& e, const int64_t* cells,
-                             PyObject* const* objects, Made* made);
+std::optional<Left> MakeLeft(PyObject* const* locals, PyObject* const* stack, int depth, const ExitState& e,
+                             const int64_t* cells, PyObject* const* objects, Made* made);
 // Likewise, of a function that returns what lies on top of its stack, that alone. Null: an exception is set.
 PyObject* MakeResult(PyObject* const* locals, const ExitState& e, const int64_t* cells, PyObject* const* objects,
                      Made* made);
