@@ -215,7 +215,8 @@ void AttentionRule(At& t) {
     weights = rules::Where({b, b.Broadcast(blind, shape)}, weights.Number(0), weights);
   }
   if (t.needs(2)) t.Give(2, times(swap(weights), g));
-  // Their sum is also that of g times the result, but for rounding: a query that sees one key has slopes of 0 by this one.
+  // Their sum is also that of g times the result, but for rounding: a query that sees one key has slopes of 0 by this
+  // one.
   const Expr slope = times(g, swap(v));
   Expr along{b, b.Broadcast(b.Reduce(Op::kSum, weights * slope, {3}, true), shape)};
   Expr d = weights * (slope - along);

@@ -486,9 +486,7 @@ class Assembler {
   }
 
   // Is this test of the symbol the first one?
-  bool Binds(size_t symbol) {
-    return !bound_[symbol] && (bound_[symbol] = static_cast<int32_t>(p_.nodes.size()));
-  }
+  bool Binds(size_t symbol) { return !bound_[symbol] && (bound_[symbol] = static_cast<int32_t>(p_.nodes.size())); }
 
   // The node in front of which all symbols of e are bound.
   int32_t Bound(const shape::Int& e) {
@@ -508,7 +506,7 @@ class Assembler {
   std::vector<Branch> branches_;                // by source id
   std::vector<int32_t> next_child_, next_row_;  // by source id, by row
   std::vector<uint32_t> roots_;
-  std::vector<int32_t> bound_;                  // by symbol: 0, or the node in front of which it is bound
+  std::vector<int32_t> bound_;                     // by symbol: 0, or the node in front of which it is bound
   std::vector<std::pair<int32_t, int32_t>> runs_;  // of tests
   IndexTable run_index_, tensor_index_;
 };
