@@ -14,7 +14,7 @@ Python for being faster there. Exit status 1 if a result is wrong.
 shapes with nothing empty: medians of turns in which each is called in another order, on one thread, by the time that the thread ran. Figures are the
 time of the other over ours: the geometric mean, and the least of all shapes. The goals are .952 for constant sizes and 1 for the peer.
 --peer: with --speed, torch.compile(dynamic=True) too, after it has seen every shape.
---json FILE: appends the rows; bench/results/shapes.jsonl has those of the whole run, for inference and for training.
+--json FILE: appends the rows; bench/results/shapes.jsonl has those of inference with --speed, and of training.
 """
 
 import argparse
@@ -285,7 +285,7 @@ def versions(name, train, count, seed):
         with Recompiles() as log:
             got = outcome(ours, compiled, inputs, train)
         found += ways(log.lines)
-        why += [f"{sizes}: {line.partition('): ')[2]}" for line in log.lines if "recompiling" in line]
+        why += [f"{sizes}: {re.sub(r'/[^ ]*/site-packages/', '', line.partition('): ')[2])}" for line in log.lines if "recompiling" in line]
         if isinstance(expected, Exception):
             raised += 1
             if type(got) is not type(expected):
