@@ -200,7 +200,6 @@ void AttentionRule(At& t) {
   auto wide = [&](ValueId v) { return Expr{b, rules::Widen(b, v)}; };
   auto times = [&](ValueId x, ValueId y) { return Expr{b, b.Add(Op::kMatMul, {x, y})}; };
   auto swap = [&](ValueId v) { return b.Permute(v, {0, 1, 3, 2}); };
-  const bool moved = std::any_of(t.operands.begin(), t.operands.end(), [&](ValueId o) { return t.Moves(o); });
   // The framework keeps the weights, and query and key by a factor, in memory of their own.
   Expr q = wide(t.Before(t.operands[0])), k = wide(t.Before(t.operands[1])), v = wide(t.operands[2]), g = wide(t.g);
   double scale = t.n.attrs.scalar.AsDouble();
@@ -216,8 +215,10 @@ void AttentionRule(At& t) {
     weights = rules::Where({b, b.Broadcast(blind, shape)}, weights.Number(0), weights);
   }
   if (t.needs(2)) t.Give(2, times(swap(weights), g));
-  const Expr slope = times(g, swap(v)), shares = moved || t.Moves(t.id) ? weights * slope : g * wide(t.id);
-  Expr along{b, b.Broadcast(b.Reduce(Op::kSum, shares, {3}, true), shape)};
+  // Their sum is also that of g times the result, but for rounding: a query that sees one key has slopes of 0 by this
+  // one.
+  const Expr slope = times(g, swap(v));
+  Expr along{b, b.Broadcast(b.Reduce(Op::kSum, weights * slope, {3}, true), shape)};
   Expr d = weights * (slope - along);
   if (masked && t.needs(3)) {
     const Ints mask = t.type(3).shape;

@@ -232,8 +232,8 @@ class Assembler {
     for (const TensorTest& t : p_.tensors)
       for (const auto& [at, dim] : t.symbolic)
         if (dim.symbol == TensorTest::kExpression) Bound(dim.expression), p_.expressions = true;
-    for (const shape::Guard& g : p_.shape_guards) Bound(g.lhs), Bound(g.rhs);
-    p_.shape_checks = !p_.shape_guards.empty();
+    for (const shape::Guard& g : p_.shape_guards)
+      for (const shape::Int& e : {g.lhs, g.rhs}) p_.sizes_at = std::max(p_.sizes_at, Bound(e));
     p_.nodes.shrink_to_fit();
     p_.tests.shrink_to_fit();
     p_.where.shrink_to_fit();
@@ -407,8 +407,7 @@ class Assembler {
       case Kind::kIntSymbol:
       case Kind::kFloatSymbol:
         FRAMEJIT_CHECK(t.number >= 0 && t.number < static_cast<int64_t>(bound_.size()));
-        t.covered = !bound_[t.number];  // binds
-        bound_[t.number] = true;
+        t.covered = Binds(t.number);
         break;
       case Kind::kTypeVersion:
         // One state of one type is tested once, however many sources lead to it.
@@ -464,8 +463,7 @@ class Assembler {
       if (auto symbol = v.as_symbol()) {
         FRAMEJIT_CHECK(*symbol < bound_.size());
         d.symbol = static_cast<int32_t>(*symbol);
-        d.binds = !bound_[*symbol];
-        bound_[*symbol] = true;
+        d.binds = Binds(*symbol);
       } else {
         d.symbol = TensorTest::kExpression;
         d.expression = v;
@@ -498,11 +496,18 @@ class Assembler {
     p_.shape_guards.push_back(g);
   }
 
-  void Bound(const shape::Int& e) {
-    e.ForEachSymbol([this](uint32_t id) {
+  // Is this test of the symbol the first one?
+  bool Binds(size_t symbol) { return !bound_[symbol] && (bound_[symbol] = static_cast<int32_t>(p_.nodes.size())); }
+
+  // The node in front of which all symbols of e are bound.
+  int32_t Bound(const shape::Int& e) {
+    int32_t at = 0;
+    e.ForEachSymbol([&](uint32_t id) {
       if (id >= bound_.size() || !bound_[id])
         throw diag::InternalError("a guard needs symbol s" + std::to_string(id) + ", which no input binds");
+      at = std::max(at, bound_[id]);
     });
+    return at;
   }
 
   Program& p_;
@@ -512,7 +517,7 @@ class Assembler {
   std::vector<Branch> branches_;                // by source id
   std::vector<int32_t> next_child_, next_row_;  // by source id, by row
   std::vector<uint32_t> roots_;
-  std::vector<char> bound_;                        // by symbol
+  std::vector<int32_t> bound_;                     // by symbol: 0, or the node in front of which it is bound
   std::vector<std::pair<int32_t, int32_t>> runs_;  // of tests
   IndexTable run_index_, tensor_index_;
 };

@@ -183,8 +183,10 @@ bool Program::InObject(const Node& node, PyObject* o, int64_t* symbols) {
   if (torch_state && !(tensor::ReadTorchState() == *torch_state)) return false;
   Node* const base = nodes.data();
   MemberCache* const member = members.data();
-  const size_t n = nodes.size();
+  const size_t n = nodes.size(), sizes = sizes_at;
   for (size_t i = 0; i < n; ++i) {
+    if (i == sizes && !SizesHold(symbols)) [[unlikely]]
+      return false;
     Node& node = base[i];
     if (!node.looked_up) {
       PyObject* from = node.parent >= 0 ? base[node.parent].value : nullptr;
@@ -212,18 +214,22 @@ bool Program::InObject(const Node& node, PyObject* o, int64_t* symbols) {
       if (!g.tag.Fresh(node.value) && !Refresh(g, node.value, !node.value, symbols)) return false;
     }
   }
-  if ((expressions || shape_checks || !relations.empty()) && !Relations(symbols)) return false;
+  if (sizes == n && !SizesHold(symbols)) return false;
+  if ((expressions || !relations.empty()) && !Relations(symbols)) return false;
   if ((!distinct.empty() && !Distinct()) || (!apart.empty() && !Apart())) return false;
   if (numpy_state && ReadNumpyState() != numpy_state) return false;
   for (size_t i = 0; i < inputs.size(); ++i) out[i] = base[inputs[i]].value;
   return true;
 }
 
+bool Program::SizesHold(const int64_t* symbols) const {
+  const std::span values(symbols, symbol_info.size());
+  return std::all_of(shape_guards.begin(), shape_guards.end(), [&](const shape::Guard& g) { return g.Holds(values); });
+}
+
 bool Program::Relations(int64_t* symbols) {
-  std::span<const int64_t> values(symbols, symbol_info.size());
-  for (const shape::Guard& g : shape_guards)
-    if (!g.Holds(values)) return false;
   if (expressions) {
+    std::span<const int64_t> values(symbols, symbol_info.size());
     for (const Node& node : nodes) {
       for (int32_t i = node.first; i < node.last; ++i) {
         if (tests[i].kind != Kind::kTensor) continue;

@@ -178,7 +178,9 @@ class Program final : public GuardSet {
   std::optional<std::pair<uint64_t, uint64_t>> numpy_state;
   Line numpy_state_where;
   bool expressions = false;  // some tensor has kExpression dimensions, and is read again at the end
-  bool shape_checks = false;
+  // In front of this node all symbols that shape_guards name are bound: a version for other sizes is told from this one
+  // before the nodes of a model are walked. -1: there are none.
+  int32_t sizes_at = -1;
 
  private:
   friend class Explainer;
@@ -187,6 +189,7 @@ class Program final : public GuardSet {
   bool InObject(const Node& node, PyObject* o, int64_t* symbols);
   bool Nothing(const Node& node) const;
   bool Holds(Test& t, PyObject* v, int64_t* symbols);
+  bool SizesHold(const int64_t* symbols) const;
   bool Relations(int64_t* symbols);
   bool Apart();
   bool Distinct();

@@ -120,7 +120,7 @@ bool LikesChannelsLast(Env& env, const TensorMeta& m) {
     if (env.Lt(m.strides[d], min)) return false;
     if (d == 0 && env.Eq(min, m.strides[1])) return false;
     min = m.strides[d];
-    if (env.Lt(1, m.sizes[d])) min = min * m.sizes[d];
+    min = min * m.sizes[d];
   }
   return true;
 }

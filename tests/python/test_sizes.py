@@ -93,6 +93,11 @@ def test_a_size_of_one_is_a_size(name):
     assert info["outcomes"]["run"] == {"graph": len(SIZES)}, info
 
 
+def test_channels_stay_last_where_a_size_is_one_when_it_becomes_a_symbol():
+    info = calls(lambda x: CONV(x.permute(0, 3, 1, 2)).mean((2, 3)), lambda n: X(2, n, 6 - n, 3), (4, 1, 3, 5))
+    assert compiles(info) == 2 and info["outcomes"]["run"] == {"graph": 4}, info
+
+
 # Between attention heads and back, with numbers of heads and widths that the program writes down; and the width of the input.
 HEADS = {
     "apart": (lambda x: x.view(x.size(0), x.size(1), 4, 8).transpose(1, 2).reshape(x.size(0) * 4, x.size(1), 8), 32),

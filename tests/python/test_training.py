@@ -1087,6 +1087,16 @@ def test_attention_gradients_are_the_frameworks(fresh, dtype, length, keys, how)
     assert compiled_backward(compiled), notes(compiled)
 
 
+def test_what_sees_one_key_has_no_slope(fresh):
+    """The weight is 1 whatever query, key and mask are: their gradients are 0, not a difference of two sums that is 0 but for rounding."""
+    f = lambda q, k, v, mask: F.scaled_dot_product_attention(q * 1, k * 1, v * 1, mask * 1) * 2  # noqa: E731
+    compiled, g = fresh.compile(f), torch.Generator().manual_seed(0)
+    operands = [torch.randn(2, n, 3, 256, generator=g).transpose(1, 2) for n in (9, 1, 1)] + [torch.randn(1, 3, 9, 1, generator=g)]
+    mine, theirs = gradients(compiled, tracked(operands))[1], gradients(f, tracked(operands))[1]
+    assert [bool(t.any()) for t in mine] == [bool(t.any()) for t in theirs] == [False, False, True, False]
+    assert compiled_backward(compiled), notes(compiled)
+
+
 def test_gradients_through_complex_values(fresh):
     for f in (lambda x: torch.fft.fft(x * 2).real * x, lambda x: torch.view_as_real(torch.fft.rfft(x.sin())).sum(-1), lambda x: torch.fft.fftn(x, dim=(0, 1)).abs()):
         check(fresh, f, lambda: [TORCH["m"]()], where="complex")
