@@ -508,15 +508,17 @@ def test_inspection_of_a_function(fresh, np):
     assert framejit.cache_info()["kernels"] == 0
 
 
-def test_a_program_that_fails_only_where_it_is_compiled(fresh):
+@pytest.mark.parametrize("does", ("mask.shape[0]", "(torch.ones(3) if mask is None else mask)"), ids=("raises", "refused"))
+def test_a_program_that_fails_only_where_it_is_compiled(fresh, does):
     """Library code that does less where it is told that it is compiled: eager's way must still run."""
     torch = pytest.importorskip("torch")
+    factor = eval(f"lambda mask: {does}", {"torch": torch})
 
     class Layer(torch.nn.Module):
         def forward(self, x, mask=None):
             if mask is None and not torch.compiler.is_compiling():
                 mask = torch.ones(x.shape[-1])
-            return x * mask.shape[0]
+            return x * factor(mask)
 
     class Model(torch.nn.Module):
         def __init__(self):
