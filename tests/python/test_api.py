@@ -869,3 +869,22 @@ info = framejit.cache_info(f)
 print(info["breaks"], info["captures"])
 """
     assert python(code).stdout == "0 1\n"
+
+
+def test_a_name_of_framejit_that_nobody_has_asked_for():
+    """Most names of the package are imported where they are asked for, also while a function is captured."""
+    pytest.importorskip("numpy")
+    program = """
+import framejit, numpy as np
+
+def f(a):
+    return framejit.grad(lambda x: (x * x).sum())(a)
+
+assert "grad" not in vars(framejit)
+f = framejit.compile(f, fullgraph=True)
+for _ in range(3):
+    assert f(np.ones(3)).tolist() == [2, 2, 2]
+assert framejit.cache_info(f)["breaks"] == 0
+"""
+    done = python(program, PYTHONDONTWRITEBYTECODE="1")
+    assert done.returncode == 0, done.stderr
