@@ -95,6 +95,11 @@ PyObject* CaptureSemantics::ModuleAttr(PyObject* module, PyObject* name) {
   ReadModule(module, name);
   if (const Source* s = s_.SourceOf(module)) s_.guards().TypeIs(s, &PyModule_Type);  // it may become a subclass's
   PyObject* dict = PyModule_GetDict(module);
+  static PyObject* const framejit = PyImport_AddModule("framejit");
+  if (module == framejit && !PyDict_Contains(dict, name)) {
+    const SuspendScope off;  // The package imports most of its names when they are asked for.
+    if (!Ref(PyObject_GetAttr(module, name))) PyErr_Clear();
+  }
   const Source* source = s_.guards().Const(dict);
   bool found;
   PyObject* v = s_.ReadDictItem(dict, source, name, &found);

@@ -619,6 +619,7 @@ PyObject* FrameworkCall::Apply() {
     }
     s_.mixes_casts |= d.cause == surface::Decline::Cause::kMixedCasts;
     s_.leaf_refused |= d.cause == surface::Decline::Cause::kLeaf && !s_.vmap.open();
+    s_.shapes_refused |= d.cause == surface::Decline::Cause::kShapes;
     const bool data = d.cause == surface::Decline::Cause::kData;
     return s_.Break(data ? BreakId::kDataDependent : BreakId::kFrameworkError, callee_ + ": " + d.what());
   } catch (const std::exception& e) {

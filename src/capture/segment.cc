@@ -177,14 +177,12 @@ std::shared_ptr<guard::GuardSet> CauseOf(Session& s) {
 
 // The capture ended at a break: where, and why.
 void NoteBreak(const Compiled& compiled, Session& s, const CaptureSemantics& sem, bool raised, Captured* out) {
+  bool raises = s.shapes_refused;
   if (!s.broken()) {
-    if (raised && PyErr_Occurred()) {
-      s.Break(BreakId::kException, TakeException());
-      if (compiled.compiling && s.asked_compiling()) out->problem.again = Again::kNotCompiling;
-    } else {
-      s.Break(BreakId::kInstruction);
-    }
+    raises = raised && PyErr_Occurred();
+    raises ? s.Break(BreakId::kException, TakeException()) : s.Break(BreakId::kInstruction);
   }
+  if (raises && compiled.compiling && s.asked_compiling()) out->problem.again = Again::kNotCompiling;
   // A size that data decides was made up: the program may raise, or the framework refuse a call, for such a one alone.
   const bool refused = s.reason().id == BreakId::kException || s.reason().id == BreakId::kFrameworkError;
   if (refused && out->problem.again == Again::kNone && s.options().guesses && !s.data_sizes().all().empty() &&

@@ -286,6 +286,7 @@ class Session {
   bool ReadLater(PyObject* o, const Source* s);  // It is false after a Break: that may be another by then.
   PyObject* data_parallel = nullptr;             // The DistributedDataParallel that this capture entered last.
   bool leaf_refused = false;     // Does it end where the graph would have to hold what a leaf made inside becomes?
+  bool shapes_refused = false;   // Does it end in a call that raises for the shapes of its tensors?
   bool mixes_casts = false;      // Does it end in casts of two regions of autocast, which eager refuses?
   bool symbols_refused = false;  // a call that torch makes does not take them for sizes; numbers may do
   bool guessed_symbols = false;  // for CaptureOptions::given_ints alone

@@ -170,7 +170,7 @@ void Lowering::Impl::Apply(Call& call) {
     }
   } catch (const ShapeError& e) {
     objects.RollBack(before);
-    throw Decline(e.what());
+    throw Decline(e.what(), Decline::Cause::kShapes);
   } catch (...) {
     objects.RollBack(before);
     throw;

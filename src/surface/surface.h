@@ -29,8 +29,9 @@ using InferFn =
 // Thrown where the caller must let the framework run the call for real. kRefused: the framework would raise, or this
 // form of the call has no graph. kData: data decides the result. kMixedCasts: autocast has cast a leaf to another type
 // before, and the framework takes that cast and raises. kLeaf: the graph has derivatives by this leaf of the program's.
+// kShapes: the framework raises for these shapes.
 struct Decline : std::runtime_error {
-  enum class Cause : uint8_t { kRefused, kData, kMixedCasts, kLeaf };
+  enum class Cause : uint8_t { kRefused, kData, kMixedCasts, kLeaf, kShapes };
   explicit Decline(const std::string& why, Cause because = Cause::kRefused) : std::runtime_error(why), cause(because) {}
   Cause cause;
 };

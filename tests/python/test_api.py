@@ -508,15 +508,17 @@ def test_inspection_of_a_function(fresh, np):
     assert framejit.cache_info()["kernels"] == 0
 
 
-def test_a_program_that_fails_only_where_it_is_compiled(fresh):
+@pytest.mark.parametrize("does", ("mask.shape[0]", "(torch.ones(3) if mask is None else mask)"), ids=("raises", "refused"))
+def test_a_program_that_fails_only_where_it_is_compiled(fresh, does):
     """Library code that does less where it is told that it is compiled: eager's way must still run."""
     torch = pytest.importorskip("torch")
+    factor = eval(f"lambda mask: {does}", {"torch": torch})
 
     class Layer(torch.nn.Module):
         def forward(self, x, mask=None):
             if mask is None and not torch.compiler.is_compiling():
                 mask = torch.ones(x.shape[-1])
-            return x * mask.shape[0]
+            return x * factor(mask)
 
     class Model(torch.nn.Module):
         def __init__(self):
@@ -867,3 +869,22 @@ info = framejit.cache_info(f)
 print(info["breaks"], info["captures"])
 """
     assert python(code).stdout == "0 1\n"
+
+
+def test_a_name_of_framejit_that_nobody_has_asked_for():
+    """Most names of the package are imported where they are asked for, also while a function is captured."""
+    pytest.importorskip("numpy")
+    program = """
+import framejit, numpy as np
+
+def f(a):
+    return framejit.grad(lambda x: (x * x).sum())(a)
+
+assert "grad" not in vars(framejit)
+f = framejit.compile(f, fullgraph=True)
+for _ in range(3):
+    assert f(np.ones(3)).tolist() == [2, 2, 2]
+assert framejit.cache_info(f)["breaks"] == 0
+"""
+    done = python(program, PYTHONDONTWRITEBYTECODE="1")
+    assert done.returncode == 0, done.stderr
