@@ -75,6 +75,8 @@ std::vector<Lowering::Made> Lowering::Finish(const std::vector<TraceId>& outputs
     int input = s.trace.tensors[root].input;
     Made m{Made::kReplay, 0, {}};
     if (input < 0) {
+      if (s.meta(t).requires_grad && !s.meta(root).requires_grad)  // the base has no node, and detach() makes none
+        s.objects.BecomeUnusable("a detached view was written to with gradients");
       auto [it, fresh] = graph_output.emplace(root, static_cast<int>(g.outputs.size()));
       if (fresh && !s.lent.contains(root) && s.MayLieInLent(s.objects.Value(root)))
         s.objects.Renew(root, s.InOwnMemory(root));

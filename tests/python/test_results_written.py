@@ -247,3 +247,37 @@ def test_a_differentiated_pass_comes_by_the_results_that_others_are_made_of(fres
             (first**2).sum().backward()
             told.append([x.grad, w.grad, results[which].grad if how == "kept" else sum(heard), *[0 if g is None else g for g in of_it]])
     torch.testing.assert_close(told[len(told) // 2 :], told[: len(told) // 2])
+
+
+@pytest.mark.parametrize(
+    "program",
+    (
+        "v = x.sin(); d = v.detach(); d.copy_(x * w); return d",
+        "v = x.sin(); d = v.detach(); d.mul_(w); return d, v",
+        "v = x.sin(); d = v.data; d.mul_(w); return d",
+        "v = x.sin(); d = v.detach()[0]; d.mul_(w[0]); return d, d[1:]",
+        "v = x.sin(); d = v.detach(); d.copy_(x * w); return v, d.sum(), d.t()",
+        "v = x.sin(); d = v.detach(); d[0] = w[0]; print(end=''); return d * 2, d",
+        "v = x * w; d = v.detach(); d.mul_(w); return d",
+    ),
+)
+def test_what_was_detached_and_written_to_with_gradients(fresh, program):
+    """Its gradients are not those of what it was detached from, which has none."""
+    space = {}
+    exec("def f(x, w):\n    " + program, space)
+
+    def facts(f):
+        x = torch.arange(6.0, dtype=torch.float64).reshape(2, 3)
+        w = x.cos().requires_grad_()
+        results = f(x, w)
+        results = results if isinstance(results, tuple) else (results,)
+        sum((r * r).sum() for r in results if r.requires_grad).backward()
+        return [(r.requires_grad, r.is_leaf, r._version) for r in results], [*(r.detach() for r in results), w.grad]
+
+    compiled = fresh.compile(space["f"])
+    expected, values = facts(space["f"])
+    for _ in range(3):
+        got, made = facts(compiled)
+        assert got == expected
+        torch.testing.assert_close(made, values)
+    assert fresh.cache_info(compiled)["segments"] >= 1
