@@ -414,3 +414,18 @@ def test_few_elements():
     for count in (1, 0, 5, 1, 0):
         args = edges(8, count), numbers(count), numbers(8, 2)
         assert all_same(compiled(*args), f(*args))
+
+
+def asks(f, *calls, breaks=None, **options):
+    """In any order of the calls."""
+    for order in (1, -1):
+        compiled = framejit.compile(f, **options)
+        for args in calls[::order] * 2:
+            assert all_same(compiled(*args), f(*args))
+        if breaks is not None:
+            assert (framejit.cache_info(compiled)["breaks"] > 0) == breaks
+
+
+def test_a_number_of_a_call_is_none_of_its_result():
+    for options in ({}, {"dynamic": True}):
+        asks(lambda x: torch.quantize_per_tensor(x.sum(), 0.1, x.shape[0], torch.qint8).q_zero_point(), *[(numbers(n),) for n in (3, 4, 5, 6)], **options)
