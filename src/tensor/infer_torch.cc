@@ -46,7 +46,8 @@ PyObject* StandIn(const TorchApi& t, const TensorMeta& m, Way way, Filled filled
   if (made && way != Way::kMeta) {
     const bool other = filled == Filled::kOther && !MaySize(m.dtype);
     const int number = other ? 2 : filled != Filled::kZeros && MaySize(m.dtype);
-    Ref zeroed(PyObject_CallMethod(made.get(), "fill_", "i", number));
+    Ref zeroed(number ? PyObject_CallMethod(made.get(), "fill_", "i", number)
+                      : PyObject_CallMethod(made.get(), "zero_", nullptr));
     size_t rank = m.sizes.size();
     if (zeroed && IsFloat(m.dtype) && DTypeSize(m.dtype) >= 4 && rank >= 2 && m.sizes[rank - 1] == m.sizes[rank - 2]) {
       Ref diagonal(PyObject_CallMethod(made.get(), "diagonal", "iii", 0, -2, -1));  // a unit matrix, for solvers
