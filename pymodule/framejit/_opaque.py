@@ -10,44 +10,45 @@ _ATTRIBUTES = frozenset(
 )
 _METHODS = frozenset(
     ["dim", "ndimension", "numel", "nelement", "element_size", "is_floating_point", "is_complex", "is_signed", "get_device", "is_conj", "is_neg"]
-    + ["sparse_dim", "dense_dim", "is_coalesced", "qscheme", "q_per_channel_axis", "type"]
+    + ["sparse_dim", "dense_dim", "qscheme", "q_per_channel_axis", "type"]
 )
 _OF_STRIDED = frozenset(["is_contiguous", "stride"])
-_OF_SCALE = frozenset(["q_scale", "q_zero_point"])
+_OF_FORM = frozenset(["q_scale", "q_zero_point", "is_coalesced"])  # if it ends with a question mark, that is not known
 
 
 def _quantized(dtype, scheme, first, second, size, stride, number):
     """Laid out by `stride`, that of a tensor without gaps whose dimensions may stand in another order."""
     order = sorted(range(len(size)), key=lambda d: (-stride[d], -size[d]))
-    zeros = torch.zeros([size[d] for d in order])
+    values = torch.full([size[d] for d in order], float(number))
     if scheme == "per_tensor_affine":
-        known = first != "?"
-        scale, zero_point = (float(first), int(second)) if known else ((1.0, 0), (0.5, 1))[number]
-        made = torch.quantize_per_tensor(zeros, scale, zero_point, dtype)
+        scale, zero_point = ((1.0, 0), (0.5, 1))[number] if first == "?" else (float(first), int(second))
+        made = torch.quantize_per_tensor(values, scale, zero_point, dtype)
     else:
-        n = size[int(first)]
-        axis = order.index(int(first))
-        made = torch.quantize_per_channel(zeros, torch.ones(n, dtype=torch.float64), torch.zeros(n, dtype=torch.int64), axis, dtype)
+        channels = torch.arange(size[int(first)])
+        scales, zero_points = (1 + channels.double() / 8) / (1 + number), (channels + number) % 8
+        made = torch.quantize_per_channel(values, scales, zero_points, order.index(int(first)), dtype)
     return made if order == sorted(order) else made.permute([order.index(d) for d in range(len(size))])
 
 
 def _coo(dtype, sparse, dense, coalesced, size, number):
-    """With two or three elements, whose places differ if it is coalesced."""
+    """With elements at the first two places, once if it is coalesced; where that is not known, the other one has none at all."""
     sparse = int(sparse)
     room = 1
     for n in size[:sparse]:
         room *= n
-    count = 2 + number
-    if not room or (coalesced == "True" and room < count):
+    places = [0, 1, 0, 1, 1][: 2 if coalesced == "True" else 3 + number]
+    if number and coalesced != "False":
+        places = []
+    if places and not room or (coalesced == "True" and room < 2):
         raise ValueError("too small for a stand-in")
-    places = [divmod(k if coalesced == "True" else 0, room)[1] for k in range(count)]
+    places, count = [p % room for p in places], len(places)
     rows = []
     for n in reversed(size[:sparse]):
         rows.append([p % n for p in places])
         places = [p // n for p in places]
     indices = torch.tensor(list(reversed(rows)), dtype=torch.int64).reshape(sparse, count)
-    values = torch.zeros([count, *size[sparse:]], dtype=dtype)
-    return torch.sparse_coo_tensor(indices, values, size, is_coalesced=coalesced == "True")
+    values = torch.full([count, *size[sparse:]], number, dtype=dtype)
+    return torch.sparse_coo_tensor(indices, values, size, is_coalesced=coalesced == "True" or not count)
 
 
 def _compressed(layout, dtype, index, size, number):
@@ -59,7 +60,7 @@ def _compressed(layout, dtype, index, size, number):
     offsets[1:] = 1 + number
     places = torch.arange(1 + number, dtype=index)
     make = torch.sparse_csr_tensor if layout == "sparse_csr" else torch.sparse_csc_tensor
-    return make(offsets, places, torch.zeros(1 + number, dtype=dtype), size)
+    return make(offsets, places, torch.full([1 + number], number, dtype=dtype), size)
 
 
 def stand_in(form, size, stride, number):
@@ -100,5 +101,7 @@ def fact(one, name, form, method):
     """What every tensor of the stand-in's form answers, or NotImplemented."""
     if not method:
         return getattr(one, name) if name in _ATTRIBUTES else NotImplemented
-    known = name in _METHODS or (name in _OF_STRIDED and one.is_quantized) or (name in _OF_SCALE and not form.endswith("? ?"))
+    known = name in _METHODS or (name in _OF_STRIDED and one.is_quantized) or name in _OF_FORM
+    if name in _OF_FORM and form.endswith("?"):
+        return NotImplemented
     return getattr(one, name)() if known else NotImplemented

@@ -51,6 +51,8 @@ bool AddNumpyResult(const NumpyApi& n, PyObject* o, Arg* shape, Inference* in);
 bool InferTorch(const TorchApi& t, Call& call, const std::vector<PyObject*>& constants, Inference* in);
 bool RunsPython(const std::string& callee);      // (infer_operators.cc)
 bool WritesBySchema(const std::string& callee);  // likewise
+// An op that torch calls random drops nothing out if it was told so (infer_operators.cc).
+bool DropsNothing(PyObject* op, PyObject* args, PyObject* kwargs);
 bool InferNumpy(const NumpyApi& n, Call& call, const std::vector<PyObject*>& constants, Inference* in);
 
 }  // namespace framejit::tensor

@@ -40,4 +40,22 @@ bool WritesBySchema(const std::string& callee) {
   return writes.get() == Py_True;
 }
 
+bool DropsNothing(PyObject* op, PyObject* args, PyObject* kwargs) {
+  Ref schema(PyObject_GetAttrString(op, "_schema"));
+  Ref all(schema ? PyObject_GetAttrString(schema.get(), "arguments") : nullptr);
+  bool nothing = false;
+  for (Py_ssize_t i = 0; all && PyList_Check(all.get()) && i < PyList_GET_SIZE(all.get()); ++i) {
+    Ref name(PyObject_GetAttrString(PyList_GET_ITEM(all.get(), i), "name"));
+    if (!name || (PyUnicode_CompareWithASCIIString(name.get(), "dropout_p") &&
+                  PyUnicode_CompareWithASCIIString(name.get(), "dropout")))
+      continue;
+    Ref value = i < PyTuple_GET_SIZE(args) ? Ref::Borrow(PyTuple_GET_ITEM(args, i)) : Ref();
+    if (!value && kwargs && PyDict_Check(kwargs)) value = Ref::Borrow(PyDict_GetItem(kwargs, name.get()));
+    if (!value) value = Ref(PyObject_GetAttrString(PyList_GET_ITEM(all.get(), i), "default_value"));
+    nothing = value && PyFloat_Check(value.get()) && PyFloat_AS_DOUBLE(value.get()) == 0;
+  }
+  PyErr_Clear();
+  return nothing;
+}
+
 }  // namespace framejit::tensor

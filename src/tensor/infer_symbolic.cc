@@ -197,15 +197,13 @@ std::optional<Inferred> Infer(const Asking& asking, Call& call, const std::vecto
   for (size_t r = 0; r < out.metas.size(); ++r) {
     TensorMeta& m = out.metas[r];
     const size_t rank = m.sizes.size();
-    for (const Inferred& a : answers)
-      if (a.metas[r].sizes.size() != rank) return std::nullopt;
+    for (const Inferred& a : answers) {
+      const TensorMeta& other = a.metas[r];
+      if (other.sizes.size() != rank || other.dtype != m.dtype || !(other.device == m.device)) return std::nullopt;
+    }
     for (size_t d = 0; d < rank; ++d) {
       std::vector<int64_t> got;
-      for (const Inferred& a : answers) {
-        const TensorMeta& other = a.metas[r];
-        if (other.dtype != m.dtype || !(other.device == m.device)) return std::nullopt;
-        got.push_back(other.sizes[d].value());
-      }
+      for (const Inferred& a : answers) got.push_back(a.metas[r].sizes[d].value());
       auto size = fitter.Fit(got);
       if (!size) return std::nullopt;
       m.sizes[d] = *size;

@@ -29,9 +29,11 @@ bool MaySize(DType t) {
   return IsInteger(t) || IsBool(t);
 }
 
-// number: what the elements of an operand are that may decide a size.
-PyObject* StandIn(const TorchApi& t, const TensorMeta& m, Way way, int number = 0) {
-  if (IsOpaque(m)) return OpaqueStandIn(m, number);
+// What an operand holds. kOnes: where it may decide a size. kOther: everywhere.
+enum class Filled { kZeros, kOnes, kOther };
+
+PyObject* StandIn(const TorchApi& t, const TensorMeta& m, Way way, Filled filled = Filled::kZeros) {
+  if (IsOpaque(m)) return OpaqueStandIn(m, filled != Filled::kZeros);
   Ref sizes(Tuple(Values(m.sizes))), strides(Tuple(Values(m.strides))), dtype(DTypeObject(Framework::kTorch, m.dtype));
   if (!sizes || !strides || !dtype) return nullptr;
   bool cuda = way == Way::kReal && m.device.kind == DeviceKind::kCuda;
@@ -42,37 +44,20 @@ PyObject* StandIn(const TorchApi& t, const TensorMeta& m, Way way, int number = 
   Ref kwargs(Py_BuildValue("{s:O,s:s}", "dtype", dtype.get(), "device", device.c_str()));
   Ref made(fn && args && kwargs ? PyObject_Call(fn.get(), args.get(), kwargs.get()) : nullptr);
   if (made && way != Way::kMeta) {
-    Ref zeroed(MaySize(m.dtype) && number ? PyObject_CallMethod(made.get(), "fill_", "i", number)
-                                          : PyObject_CallMethod(made.get(), "zero_", nullptr));
+    const bool other = filled == Filled::kOther && !MaySize(m.dtype);
+    const int number = other ? 2 : filled != Filled::kZeros && MaySize(m.dtype);
+    Ref zeroed(number ? PyObject_CallMethod(made.get(), "fill_", "i", number)
+                      : PyObject_CallMethod(made.get(), "zero_", nullptr));
     size_t rank = m.sizes.size();
     if (zeroed && IsFloat(m.dtype) && DTypeSize(m.dtype) >= 4 && rank >= 2 && m.sizes[rank - 1] == m.sizes[rank - 2]) {
       Ref diagonal(PyObject_CallMethod(made.get(), "diagonal", "iii", 0, -2, -1));  // a unit matrix, for solvers
-      zeroed = Ref(diagonal ? PyObject_CallMethod(diagonal.get(), "fill_", "i", 1) : nullptr);
+      zeroed = Ref(diagonal ? PyObject_CallMethod(diagonal.get(), "fill_", "i", number + 1) : nullptr);
     }
     if (!zeroed) return nullptr;
   }
   if (made && m.conj) made = Ref(PyObject_CallMethod(made.get(), "conj", nullptr));
   if (made && m.neg) made = Ref(PyObject_CallMethod(t.module, "_neg_view", "O", made.get()));
   return made.release();
-}
-
-// An op that torch calls random drops nothing out if it was told so.
-bool DropsNothing(PyObject* op, PyObject* args, PyObject* kwargs) {
-  Ref schema(PyObject_GetAttrString(op, "_schema"));
-  Ref all(schema ? PyObject_GetAttrString(schema.get(), "arguments") : nullptr);
-  bool nothing = false;
-  for (Py_ssize_t i = 0; all && PyList_Check(all.get()) && i < PyList_GET_SIZE(all.get()); ++i) {
-    Ref name(PyObject_GetAttrString(PyList_GET_ITEM(all.get(), i), "name"));
-    if (!name || (PyUnicode_CompareWithASCIIString(name.get(), "dropout_p") &&
-                  PyUnicode_CompareWithASCIIString(name.get(), "dropout")))
-      continue;
-    Ref value = i < PyTuple_GET_SIZE(args) ? Ref::Borrow(PyTuple_GET_ITEM(args, i)) : Ref();
-    if (!value && kwargs && PyDict_Check(kwargs)) value = Ref::Borrow(PyDict_GetItem(kwargs, name.get()));
-    if (!value) value = Ref(PyObject_GetAttrString(PyList_GET_ITEM(all.get(), i), "default_value"));
-    nothing = value && PyFloat_Check(value.get()) && PyFloat_AS_DOUBLE(value.get()) == 0;
-  }
-  PyErr_Clear();
-  return nothing;
 }
 
 // Of the call that is being observed on this thread.
@@ -258,14 +243,14 @@ bool GiveLastOffset(const Call& call, const std::vector<Ref>& operands, Way way)
 enum class Verdict { kDone, kNo, kTryMeta };
 
 Verdict Try(const TorchApi& t, Call& call, const std::vector<PyObject*>& constants, Way way, Inference* in,
-            int number = 0) {
+            Filled filled = Filled::kZeros) {
   auto no = [&](bool) { return Verdict::kNo; };
   in->operands.clear();
   in->results.clear();
   in->aliases.clear();
   in->on_meta = way == Way::kMeta || in->metas.empty();
   for (const TensorMeta& m : in->metas) {
-    in->operands.emplace_back(StandIn(t, m, way, number));
+    in->operands.emplace_back(StandIn(t, m, way, filled));
     if (!in->operands.back())
       return way == Way::kReal ? (PyErr_Clear(), Verdict::kTryMeta) : no(in->FailWithError(call.callee));
     if (in->requires_grad && m.requires_grad) {  // some results may not: the call says which
@@ -358,38 +343,49 @@ bool SmallAndPlain(const Call& call, const Inference& in, int64_t most) {
   return !refused && numel <= most;
 }
 
+Inference Another(const Inference& in) {
+  Inference other{in.metas};
+  other.requires_grad = in.requires_grad;
+  other.device = in.device;
+  return other;
+}
+bool TryAgain(const TorchApi& t, Call call, const std::vector<PyObject*>& constants, Way way, Inference* in,
+              Filled filled) {
+  return Try(t, call, constants, way, in, filled) == Verdict::kDone;
+}
+
 // Not every operator whose integers decide a size is tagged (torch._pad_packed_sequence is not): what ones for them
 // give must be as large as what zeros gave. On a GPU an index that is too large would end the process's context.
 bool SizedByIntegers(const TorchApi& t, const Call& call, const std::vector<PyObject*>& constants,
                      const Inference& in) {
   const bool asks = std::any_of(in.metas.begin(), in.metas.end(), [](const TensorMeta& m) { return MaySize(m.dtype); });
   if (!asks || in.metas[0].device.kind != DeviceKind::kCpu) return false;
-  Call again = call;
-  Inference ones{in.metas};
-  ones.requires_grad = in.requires_grad;
-  ones.device = in.device;
-  const bool done = Try(t, again, constants, Way::kReal, &ones, 1) == Verdict::kDone;
+  Inference ones = Another(in);
+  const bool done = TryAgain(t, call, constants, Way::kReal, &ones, Filled::kOnes);
   PyErr_Clear();
   auto same = [](const TensorMeta& a, const TensorMeta& b) { return a.dtype == b.dtype && a.sizes == b.sizes; };
   return done && !std::equal(in.results.begin(), in.results.end(), ones.results.begin(), ones.results.end(), same);
 }
 
-// What holds other elements, at other places and with another scale, must give tensors of the same form and sizes. A
-// scale that differs is one that only a run knows.
+// Two calls with stand-ins that differ in all that no form says: what they agree about is known of the results. Gives
+// false if that is not enough.
 bool SameForms(const TorchApi& t, const Call& call, const std::vector<PyObject*>& constants, Inference* in) {
-  Call again = call;
-  Inference other{in->metas};
-  other.requires_grad = in->requires_grad;
-  other.device = in->device;
-  if (Try(t, again, constants, Way::kReal, &other, 1) != Verdict::kDone) return PyErr_Clear(), false;
+  Inference other = Another(*in);
+  if (!TryAgain(t, call, constants, Way::kReal, &other, Filled::kOther)) return PyErr_Clear(), false;
   if (in->results.size() != other.results.size()) return false;
+  const bool counted = !AnyOpaque(in->metas) && !in->sizes_made_up;
   for (size_t i = 0; i < in->results.size(); ++i) {
     TensorMeta &a = in->results[i], &b = other.results[i];
-    if (IsOpaque(a) && IsOpaque(b) && !(a.device == b.device))
-      a.device = OfAnyScale(a.device), b.device = OfAnyScale(b.device);
+    if (IsOpaque(a) && IsOpaque(b)) {
+      const auto known = WhatBothTell(a.device, b.device, counted);
+      if (known) a.device = b.device = *known;
+    }
     if (!(a.device == b.device) || a.dtype != b.dtype || a.sizes != b.sizes || a.strides != b.strides ||
         a.requires_grad != b.requires_grad)
       return false;
+    Inferred::Alias &one = in->aliases[i], &two = other.aliases[i];
+    if (one.same != two.same || (one.same && one.operand != two.operand)) return false;
+    if (one.operand != two.operand) one.operand = kSharesOpaque;
   }
   return true;
 }
@@ -541,8 +537,9 @@ bool InferTorch(const TorchApi& t, Call& call, const std::vector<PyObject*>& con
   }
   const bool heard = v == Verdict::kDone && listening->heard();
   listening.reset();
-  const auto again = [&] {
-    return Try(t, call, constants, in->on_meta ? Way::kMeta : Way::kReal, in) == Verdict::kDone;
+  const auto again = [&] {  // what is known by now stays
+    Inference scratch = Another(*in);
+    return TryAgain(t, call, constants, in->on_meta ? Way::kMeta : Way::kReal, &scratch, Filled::kZeros);
   };
   if (heard && (foreign || !WarnsOnce(t, again))) return in->Fail("warns");
   if (v == Verdict::kDone && LiesDense(call, *in)) in->results[0].strides = shape::RowMajor(in->results[0].sizes);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "tensor/import.h"
@@ -111,6 +112,8 @@ bool Strange(const TorchApi& t, uint64_t keys) {
   return keys & refused;
 }
 
+enum Coalesced : int64_t { kNo, kYes, kUnknown };
+
 // torch's numbers of qint8, quint8 and qint32.
 constexpr uint16_t kQInt8 = 12, kQUInt8 = 13, kQInt32 = 14;
 
@@ -133,15 +136,18 @@ const char* ReadQuantised(PyObject* o, bool exact, Form* form) {
 }
 
 // COO: a, b are the numbers of sparse and dense dimensions, c tells whether it is coalesced. Else a: the number of the
-// element type of the indices. few: may it have hardly any elements? The framework takes such an input for coalesced,
-// whatever it says.
+// element type of the indices. few: may it have hardly any elements? The framework takes such a tensor for coalesced,
+// so that it tells nothing.
 const char* ReadSparse(PyObject* o, size_t rank, bool few, Form* form) {
   static PyObject* const coo = Known("sparse_coo");
   static PyObject* const csr = Known("sparse_csr");
   static PyObject* const csc = Known("sparse_csc");
   if (form->layout == coo) {
-    form->c = Asked(o, kCoalesced).get() == Py_True;
-    if (Number(o, kNnz) < 2 && !(few && form->c)) return "a sparse tensor with less than two elements";
+    form->c = Asked(o, kCoalesced).get() == Py_True ? kYes : kNo;
+    if (Number(o, kNnz) < 2) {
+      if (!few || form->c != kYes) return "a sparse tensor with less than two elements";
+      form->c = kUnknown;
+    }
     form->a = Number(o, kSparseDim);
     form->b = Number(o, kDenseDim);
     return nullptr;
@@ -154,6 +160,8 @@ const char* ReadSparse(PyObject* o, size_t rank, bool few, Form* form) {
   return nullptr;
 }
 
+constexpr const char* kCoalescedTexts[] = {"False", "True", "?"};
+
 std::string Describe(PyObject* o, const Form& f) {
   std::string text = (f.layout ? TextOf(Ref::Borrow(f.layout)) : "quantized") + " " + TextOf(Ref(Attr(o, "dtype")));
   const auto add = [&](const std::string& word) { text += " " + word; };
@@ -164,7 +172,7 @@ std::string Describe(PyObject* o, const Form& f) {
     return add(f.scale ? TextOf(scale) : "?"), add(f.scale ? std::to_string(f.b) : "?"), text;
   }
   if (text.starts_with("sparse_coo "))
-    return add(std::to_string(f.a)), add(std::to_string(f.b)), add(f.c ? "True" : "False"), text;
+    return add(std::to_string(f.a)), add(std::to_string(f.b)), add(kCoalescedTexts[f.c]), text;
   Ref offsets = Asked(o, text.starts_with("sparse_csr ") ? kRows : kColumns);
   return add(TextOf(Ref(Attr(offsets.get(), "dtype")))), text;
 }
@@ -229,12 +237,25 @@ Device RealDevice(Device d) {
   return IsOpaque(d) ? Device{} : d;
 }
 
-Device OfAnyScale(Device d) {
-  Form form = All().forms.at(d.index - kFirstForm);
-  if (form.layout || form.a >= 0) return d;
-  form.scale = 0, form.b = 0;
-  const std::string text = FormText(d);
-  return NumberOf(form, [&] { return text.substr(0, text.find("affine") + 6) + " ? ?"; }).value_or(d);
+std::optional<Device> WhatBothTell(Device a, Device b, bool counted) {
+  Form form = All().forms.at(a.index - kFirstForm), other = All().forms.at(b.index - kFirstForm);
+  const std::string text = FormText(a);
+  std::string known = text;
+  if (text.starts_with("sparse_coo ")) {
+    const int64_t one = form.c, two = std::exchange(other.c, 0);
+    form.c = 0;
+    if (!(form == other)) return std::nullopt;
+    const bool unlike = one + two == kNo + kYes, yes = one == kYes || two == kYes;
+    form.c = unlike ? kUnknown : yes ? kYes : counted && one == kNo && two == kNo ? kNo : kUnknown;
+    known = text.substr(0, text.rfind(' ') + 1) + kCoalescedTexts[form.c];
+  } else if (!(form == other)) {
+    form.scale = other.scale = 0;
+    if (form.layout || form.a >= 0) return std::nullopt;
+    form.b = other.b = 0;
+    if (!(form == other)) return std::nullopt;
+    known = text.substr(0, text.find("affine") + 6) + " ? ?";
+  }
+  return NumberOf(form, [&] { return known; });
 }
 
 PyObject* OpaqueStandIn(const TensorMeta& m, int number) {

@@ -414,3 +414,160 @@ def test_few_elements():
     for count in (1, 0, 5, 1, 0):
         args = edges(8, count), numbers(count), numbers(8, 2)
         assert all_same(compiled(*args), f(*args))
+
+
+def asks(f, *calls, breaks=None, **options):
+    """In any order of the calls."""
+    for order in (1, -1):
+        compiled = framejit.compile(f, **options)
+        for args in calls[::order] * 2:
+            assert all_same(compiled(*args), f(*args))
+        if breaks is not None:
+            assert (framejit.cache_info(compiled)["breaks"] > 0) == breaks
+
+
+def test_a_number_of_a_call_is_none_of_its_result():
+    for options in ({}, {"dynamic": True}):
+        asks(lambda x: torch.quantize_per_tensor(x.sum(), 0.1, x.shape[0], torch.qint8).q_zero_point(), *[(numbers(n),) for n in (3, 4, 5, 6)], **options)
+
+
+SCALES = {
+    "row": lambda q: q[0].q_scale(),
+    "rows": lambda q: q[1:3].q_scale(),
+    "view": lambda q: q.view(2, 12).q_zero_point(),
+    "turned": lambda q: q.t().q_scale(),
+    "copy": lambda q: q.clone().q_scale(),
+    "relu": lambda q: torch.relu(q).q_scale(),
+    "leaky": lambda q: torch.nn.functional.leaky_relu(q, 0.1).q_scale(),
+    "hardtanh": lambda q: torch.nn.functional.hardtanh(q).q_scale(),
+    "joined": lambda q: torch.cat([q, q]).q_scale(),
+    "stacked": lambda q: torch.stack([q, q]).q_zero_point(),
+    "mean": lambda q: q.mean(1).q_scale(),
+    "largest": lambda q: q.topk(2)[0].q_scale(),
+    "pieces": lambda q: q.chunk(2)[1].q_scale(),
+    "times": lambda q: torch.ops.quantized.mul_scalar(q, 2.5).q_scale(),
+}
+KNOWN_SCALES = {
+    "sum": lambda q: (torch.ops.quantized.add(q, q, 0.3, 5).q_scale(), torch.ops.quantized.add(q, q, 0.3, 5).q_zero_point()),
+    "sigmoid": lambda q: (torch.sigmoid(q).q_scale(), torch.sigmoid(q).q_zero_point()),
+    "numbers": lambda q: torch.relu(torch.quantize_per_tensor(q.dequantize() + 1, 0.2, 3, torch.qint8))[0].q_scale(),
+}
+
+
+@pytest.mark.parametrize("name", SCALES)
+def test_a_scale_that_was_given_is_not_known_of_what_is_made_of_it(name):
+    given = [(torch.quantize_per_tensor(numbers(4, 6), scale, zero_point, torch.qint8),) for scale, zero_point in ((0.1, 3), (0.2, 4))]
+    asks(SCALES[name], *given, breaks=True)
+
+
+@pytest.mark.parametrize("name", KNOWN_SCALES)
+def test_a_scale_that_the_program_says_is_known(name):
+    given = [(torch.quantize_per_tensor(numbers(4, 6), scale, zero_point, torch.qint8),) for scale, zero_point in ((0.1, 3), (0.2, 4))]
+    asks(KNOWN_SCALES[name], *given, breaks=False)
+
+
+def test_scales_that_data_decides():
+    programs = [
+        lambda x: torch.quantize_per_tensor_dynamic(x + 1, torch.quint8, False).q_scale(),
+        lambda x: torch.quantize_per_tensor_dynamic(x + 1, torch.qint8, True)[0].q_zero_point(),
+        lambda x: torch.quantize_per_tensor(x + 1, x.abs().max(), torch.tensor(1), torch.qint8).q_scale(),
+        lambda x: torch.quantize_per_channel(x, x[:, 0].abs() + 1, torch.arange(4), 0, torch.qint8)[1].q_scale(),
+        lambda x: torch.quantize_per_tensor([x, x * 2], torch.stack([x.max(), x.max() + 1]), torch.tensor([1, 2]), torch.qint8)[1].q_scale(),
+    ]
+    for f in programs:
+        for n in (6, 4, 1):
+            asks(f, (numbers(4, n),), (numbers(4, n, seed=2) * 5,), breaks=True)
+    for shape in ((1,), (1, 1), (3, 3)):
+        asks(programs[0], (numbers(*shape),), (numbers(*shape, seed=2) * 5,), breaks=True)
+
+
+def test_rows_of_a_tensor_with_a_scale_for_each():
+    given = [(torch.quantize_per_channel(numbers(4, 6), torch.arange(1, 5) * scale, torch.arange(4), 0, torch.qint8),) for scale in (0.1, 0.2)]
+    asks(lambda q: q[0].q_scale(), *given, breaks=True)
+    asks(lambda q: q[1].q_zero_point(), *given, breaks=True)
+    asks(lambda q: q[1].dequantize() * 2, *given, breaks=False)
+
+
+# Whether this is coalesced, data decide: with less than two elements it always is.
+COALESCED = {
+    "turned": lambda r: r.t(),
+    "joined": lambda r: torch.cat([r, r]),
+    "stacked": lambda r: torch.stack([r, r]),
+    "unsqueezed": lambda r: r.unsqueeze(0),
+    "copy": lambda r: r.t().clone(),
+    "row": lambda r: r[2],
+    "rows": lambda r: r.index_select(0, torch.tensor([3, 1])),
+    "difference": lambda r: r - r.t(),
+    "other type": lambda r: r.t().double(),
+}
+
+
+def few_and_many():
+    one = torch.zeros(6, 6) - 1
+    one[2, 3] = 1
+    return [(numbers(6, 6),), (numbers(6, 6) - 9,), (one,), (numbers(6, 6) + 9,)]
+
+
+@pytest.mark.parametrize("name", COALESCED)
+def test_what_data_decides_is_coalesced_if_they_say_so(name):
+    asks(lambda x: COALESCED[name](x.relu().to_sparse()).is_coalesced(), *few_and_many(), breaks=True)
+
+
+def test_what_is_always_coalesced():
+    def f(x):
+        r = x.relu().to_sparse()
+        made = torch.sparse_coo_tensor(torch.zeros(2, 4, dtype=torch.int64), x[0, :4], (6, 6))
+        return r.is_coalesced(), (r * 2).is_coalesced(), (r + r).is_coalesced(), r.coalesce() is r, made.is_coalesced(), made.coalesce().is_coalesced(), made.coalesce() is made
+
+    asks(f, *few_and_many(), breaks=False)
+
+
+def test_coalescing_what_may_be_coalesced():
+    def one(x):
+        r = x.relu().to_sparse().t()
+        return r.coalesce() is r
+
+    def both(x):
+        r = x.relu().to_sparse().t()
+        return r, r.coalesce()
+
+    def places(x):
+        i = (x > 0).nonzero()
+        r = torch.sparse_coo_tensor(i.t(), x[i[:, 0], i[:, 1]], (6, 6))
+        return r.is_coalesced(), r.coalesce() is r
+
+    def many(x, n):
+        return torch.sparse_coo_tensor(torch.zeros(2, n, dtype=torch.int64), torch.ones(n), (6, 6)).is_coalesced()
+
+    for options in ({}, {"dynamic": True}):
+        for f in (one, both, places):
+            asks(f, *few_and_many(), **options)
+        asks(many, *[(numbers(4), n) for n in (3, 5, 2, 1, 0)], **options)
+    compiled = framejit.compile(both)
+    for (x,) in few_and_many():
+        (a, b), (c, d) = compiled(x), both(x)
+        assert (a is b) == (c is d)
+
+
+GIVEN = {
+    "itself": lambda a: a.is_coalesced(),
+    "turned": lambda a: a.t().is_coalesced(),
+    "part": lambda a: a.narrow_copy(0, 2, 2).is_coalesced(),
+    "row": lambda a: a.select(0, 3).is_coalesced(),
+    "rows": lambda a: a.index_select(1, torch.tensor([3, 1, 3])).is_coalesced(),
+    "sum": lambda a: (a + a).is_coalesced(),
+    "product": lambda a: (a * a.t()).is_coalesced(),
+    "matrix product": lambda a: torch.sparse.mm(a, a).is_coalesced(),
+    "sum over": lambda a: torch.sparse.sum(a, 0).is_coalesced(),
+    "mask": lambda a: torch.ones(6, 6).sparse_mask(a).is_coalesced(),
+    "joined": lambda a: torch.cat([a, a.t()]).is_coalesced(),
+    "coalesced": lambda a: (a.coalesce().is_coalesced(), a.coalesce() is a),
+    "part coalesced": lambda a: next(b.coalesce() is b for b in [a.narrow_copy(0, 2, 2)]),
+}
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_places_of_what_is_given_do_not_count(name):
+    places = [[[0, 1], [0, 1]], [[0, 0], [0, 0]], [[5, 5], [5, 4]], [[2, 3, 2], [1, 1, 1]], [[5, 3, 1], [1, 2, 3]], [[3, 3], [1, 1]], [[1], [2]], [[], []]]
+    loose = [torch.sparse_coo_tensor(torch.tensor(i, dtype=torch.int64), numbers(len(i[0])), (6, 6)) for i in places]
+    asks(GIVEN[name], *[(a,) for a in loose], *[(a.coalesce(),) for a in loose])
