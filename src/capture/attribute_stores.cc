@@ -64,13 +64,15 @@ int CaptureSemantics::GenericSetAttr(PyObject* o, PyObject* name, PyObject* valu
     Ref r(Call(python_set, args, value ? 3 : 2, nullptr));
     return r ? 0 : -1;
   }
-  if (s_.IsPrivate(o)) return PyObject_GenericSetAttr(o, name, value);
+  const bool of_class = d && Py_TYPE(d)->tp_descr_set;
+  if (s_.IsPrivate(o) && (of_class || !HasOutsideDict(s_, o))) return PyObject_GenericSetAttr(o, name, value);
   if (d && IsSlot(d)) return StoreSlot(o, name, d, value);
-  if (d && Py_TYPE(d)->tp_descr_set) return s_.Break(BreakId::kSideEffect, "a slot of an outside object"), -1;
+  if (of_class) return s_.Break(BreakId::kSideEffect, "a slot of an outside object"), -1;
   const Source* ds;
   PyObject* dict = InstanceDict(o, &ds);
   if (s_.broken()) return -1;
-  if (!dict || !ds) return s_.Break(BreakId::kSideEffect, std::string("attribute of a ") + type->tp_name), -1;
+  if (!dict || !ds || PyODict_Check(dict))  // an attribute goes past the order of an OrderedDict
+    return s_.Break(BreakId::kSideEffect, std::string("attribute of a ") + type->tp_name), -1;
   Ref seen(s_.FromOutside(dict, ds));
   if (!seen) return -1;
   if (!value) {
@@ -177,7 +179,8 @@ int CaptureSemantics::StoreAttr(PyObject* o, PyObject* name, PyObject* value) {
   if (IsWrapper(o) && !WrapperTakes(s_, o, name)) return -1;
   if (PyType_Check(o)) return StoreClassAttr(reinterpret_cast<PyTypeObject*>(o), name, value);
   if (PyModule_Check(o) || PyFunction_Check(o)) {
-    if (PyFunction_Check(o) && s_.IsFresh(o)) return PyObject_SetAttr(o, name, value);
+    const bool takes_dict = !PyUnicode_CompareWithASCIIString(name, "__dict__") && value && s_.SourceOf(value);
+    if (PyFunction_Check(o) && s_.IsFresh(o) && !takes_dict) return PyObject_SetAttr(o, name, value);
     return s_.Break(BreakId::kSideEffect, std::string("attribute of a ") + Py_TYPE(o)->tp_name), -1;
   }
   if (PyObject* hook = PythonFunctionIn(Py_TYPE(o), value ? N().setattr : N().delattr)) {

@@ -12,6 +12,7 @@
 #include "capture/callees.h"
 #include "capture/class_attributes.h"
 #include "capture/override.h"
+#include "capture/own_attributes.h"
 #include "capture/proxy.h"
 #include "capture/read_module.h"
 #include "capture/semantics.h"
@@ -220,8 +221,18 @@ PyObject* CaptureSemantics::InstanceDict(PyObject* object, const Source** source
     return nullptr;
   }
   Py_DECREF(dict);  // the object keeps it
-  if (const Source* s = s_.SourceOf(object)) *source = s_.guards().Child(SourceKind::kInstanceDict, s);
+  if (const Source* s = s_.SourceOf(object))
+    *source = s_.guards().Child(SourceKind::kInstanceDict, s);
+  else if (HasOutsideDict(s_, object))
+    *source = s_.SourceOf(dict);
   return dict;
+}
+
+bool HasOutsideDict(Session& s, PyObject* made) {
+  if (!s.IsFresh(made) || fj_own_values(made) || guard::IsThreadLocal(Py_TYPE(made))) return false;
+  PyObject* dict = guard::InstanceDict(made);
+  Origin* g = dict ? s.Find(dict) : nullptr;
+  return g && g->kind != Origin::kFresh;
 }
 
 bool IsDataDescr(PyObject* d) {

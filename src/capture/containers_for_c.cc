@@ -6,6 +6,7 @@
 #include "capture/containers.h"
 #include "capture/drops.h"
 #include "capture/identity.h"
+#include "capture/own_attributes.h"
 #include "capture/proxy.h"
 #include "capture/session.h"
 #include "capture/unread_text.h"
@@ -216,6 +217,8 @@ PyObject* Session::ForC(PyObject* o, bool asked_nothing) {
   o = Settled(o);
   if (!o) return nullptr;
   if (!IsTensor(o)) NoteType(Py_TYPE(o));
+  if (!asked_nothing && HasOutsideDict(*this, o))
+    return Break(BreakId::kUnknownOrigin, std::string("C code reads a ") + Py_TYPE(o)->tp_name);
   if (!(PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o))) return LeafForC(o, asked_nothing);
   Descent descent(*this);
   if (broken_ || !NoteContents(o)) return nullptr;

@@ -95,9 +95,10 @@ PyMethodDef quietly = {"drops_quietly", Quietly, METH_O, nullptr};
 
 // Of an attribute that lies in the object or in its dict.
 PyObject* OwnQuietly(PyObject* name, PyObject* o) {
-  const bool within = fj_own_values(o) && !guard::IsThreadLocal(Py_TYPE(o));
+  FjOwn own;
+  const bool within = fj_own_view(o, &own) && !guard::IsThreadLocal(Py_TYPE(o));
   PyObject* dict = within ? nullptr : guard::InstanceDict(o);
-  PyObject* old = within ? fj_own_value(o, name) : dict ? PyDict_GetItemWithError(dict, name) : nullptr;
+  PyObject* old = within ? fj_own_value(&own, name) : dict ? PyDict_GetItemWithError(dict, name) : nullptr;
   if (!old) PyErr_Clear();
   last_was_seen = !DropsQuietly(old);
   return PyBool_FromLong(!last_was_seen);

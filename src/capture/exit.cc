@@ -429,7 +429,7 @@ Ref Recipe::ContentsOf(PyObject* o, PyTypeObject* base) {
     if (OfType(base, CType::kOrderedDict)) {  // in its own order
       Ref keys(PyObject_CallMethod(reinterpret_cast<PyObject*>(base), "keys", "O", o));
       Ref list(keys ? PySequence_List(keys.get()) : nullptr);
-      if (!list) return fail("an OrderedDict");
+      if (!list || PyList_GET_SIZE(list.get()) != PyDict_GET_SIZE(o)) return fail("an OrderedDict");
       for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list.get()); ++i) {
         PyObject* k = PyList_GET_ITEM(list.get(), i);
         PyObject* v = PyDict_GetItemWithError(o, k);
@@ -486,7 +486,8 @@ int Recipe::AddInstance(PyObject* o) {
   if (t->tp_dictoffset || (t->tp_flags & Py_TPFLAGS_MANAGED_DICT)) {
     Ref dict(PyObject_GenericGetDict(o, nullptr));
     if (!dict) return PyErr_Clear(), Fail("an object without __dict__");
-    s_->MarkFresh(dict.get());
+    // It was asked for or set, or somebody beside the object and this reference holds it.
+    n.shares = s_->Find(dict.get()) || Py_REFCNT(dict.get()) > 2;
     n.dict = Add(dict.get());
     if (n.dict < 0) return -1;
   }
@@ -602,7 +603,9 @@ PyObject* MakeInstance(const RecipeNode& n, const At& at, PyObject* empty_one) {
       }
     }
   }
-  if (r && n.dict >= 0 && !guard::SetOwn(r, at(n.dict))) return Py_DECREF(r), nullptr;
+  if (r && n.dict >= 0 &&
+      (n.shares ? PyObject_GenericSetDict(r, at(n.dict), nullptr) < 0 : !guard::SetOwn(r, at(n.dict))))
+    return Py_DECREF(r), nullptr;
   for (size_t k = 0; r && k < m; k += 2)
     if (Py_TYPE(at(n.children[k]))->tp_descr_set(at(n.children[k]), r, at(n.children[k + 1])) < 0)
       return Py_DECREF(r), nullptr;

@@ -44,6 +44,7 @@ struct RecipeNode {
   int dict = -1;              // kInstance: node of its __dict__, -1 none
   int items = -1;             // The node of the contents: of a kInstance of a dict/list/tuple subclass, of a set.
   std::shared_ptr<const SetTable> table;  // of a set
+  bool shares = false;                    // kInstance: does the program have its __dict__ itself, too?
   bool iterates = false;                  // Is it an iterator?
   bool notices = false;                   // Does it refuse to go on once what it iterates over was written?
 };

@@ -10,6 +10,10 @@ PyObject* DictMade(const PendingEffects& pending, TraceId id);  // that dict, bo
 // The __dict__ of a tensor, a new reference. That of an input is the real one, whose writes wait.
 PyObject* TensorDict(Session& s, PyObject* proxy);
 
+// Was an object that the capture made given a __dict__ from outside? Its attributes are then read with guards, and
+// stores to them wait.
+bool HasOutsideDict(Session& s, PyObject* made);
+
 // Calls f(tensor, name, value) for each attribute.
 template <typename F>
 void EachAttribute(const PendingEffects& pending, F&& f) {

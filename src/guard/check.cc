@@ -163,7 +163,7 @@ bool Program::Refresh(Group& g, PyObject* dict, bool may_miss, int64_t* symbols)
 }
 
 // The same of an object that holds its attributes itself. No tag knows of them: each check looks them up.
-bool Program::InObject(const Node& node, PyObject* o, int64_t* symbols) {
+bool Program::InObject(const Node& node, const FjOwn& own, int64_t* symbols) {
   for (int32_t i = node.first; i < node.last; ++i)  // of its type
     if (!tests[i].expected.Is(reinterpret_cast<PyObject*>(&PyDict_Type))) return false;
   if (node.group < 0) return true;
@@ -171,7 +171,7 @@ bool Program::InObject(const Node& node, PyObject* o, int64_t* symbols) {
   g.tag.Invalidate();
   for (int32_t l = g.first; l < g.last; ++l) {
     const Lookup& at = lookups[l];
-    PyObject* v = fj_own_value(o, SourceOf(at).object);
+    PyObject* v = fj_own_value(&own, SourceOf(at).object);
     for (int32_t i = at.first; i < at.last; ++i)
       if (!Holds(tests[i], v, symbols)) return false;
     if (at.node >= 0) nodes[at.node].value = v;
@@ -192,8 +192,8 @@ bool Program::InObject(const Node& node, PyObject* o, int64_t* symbols) {
       PyObject* from = node.parent >= 0 ? base[node.parent].value : nullptr;
       if (!from && node.parent >= 0) [[unlikely]]
         return false;
-      if (node.in_object && fj_own_values(from) && !IsThreadLocal(Py_TYPE(from))) {
-        if (!InObject(node, from, symbols)) return false;
+      if (FjOwn own; node.in_object && fj_own_view(from, &own) && !IsThreadLocal(Py_TYPE(from))) {
+        if (!InObject(node, own, symbols)) return false;
         node.value = from;  // which no other node has, as it would its dict
         continue;
       }

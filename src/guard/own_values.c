@@ -3,6 +3,7 @@
 #define PY_SSIZE_T_CLEAN
 #define Py_BUILD_CORE
 #include <Python.h>
+#include <stddef.h>
 #include <internal/pycore_dict.h>
 #include <internal/pycore_object.h>
 #undef Py_BUILD_CORE
@@ -27,24 +28,22 @@ static PyDictKeysObject* Keys(PyObject* o) {
 }
 
 int fj_own_values(PyObject* o) {
-  PyDictKeysObject* keys = Values(o) ? Keys(o) : NULL;
-  return keys && keys->dk_kind == DICT_KEYS_SPLIT && keys->dk_log2_size < 8;
+  FjOwn own;
+  return fj_own_view(o, &own);
 }
 
-PyObject* fj_own_value(PyObject* o, PyObject* name) {
-  PyDictKeysObject* keys = Keys(o);
-  const Py_hash_t known = ((PyASCIIObject*)name)->hash, hash = known != -1 ? known : PyObject_Hash(name);
-  const size_t mask = ((size_t)1 << keys->dk_log2_size) - 1;
-  const int8_t* places = (const int8_t*)keys->dk_indices;
-  size_t at = (size_t)hash & mask, perturb = (size_t)hash;
-  for (;; perturb >>= 5, at = (at * 5 + perturb + 1) & mask) {
-    if (places[at] == -1) return NULL;
-    if (places[at] < 0) continue;
-    PyObject* key = DK_UNICODE_ENTRIES(keys)[places[at]].me_key;
-    if (key == name || (((PyASCIIObject*)key)->hash == hash && PyUnicode_Compare(key, name) == 0))
-      return Values(o)->values[places[at]];
-  }
+int fj_own_view(PyObject* o, FjOwn* own) {
+  PyDictValues* values = Values(o);
+  PyDictKeysObject* keys = values ? Keys(o) : NULL;
+  if (!keys || keys->dk_kind != DICT_KEYS_SPLIT || keys->dk_log2_size >= 8) return 0;
+  own->places = (const int8_t*)keys->dk_indices;
+  own->mask = ((size_t)1 << keys->dk_log2_size) - 1;
+  own->entries = (PyObject**)DK_UNICODE_ENTRIES(keys);
+  own->values = values->values;
+  return 1;
 }
+_Static_assert(sizeof(PyDictUnicodeEntry) == 2 * sizeof(PyObject*) && offsetof(PyDictUnicodeEntry, me_key) == 0,
+               "an entry is a key and a value");
 
 void fj_give_back(PyObject* o) {
   if (!(Py_TYPE(o)->tp_flags & Py_TPFLAGS_MANAGED_DICT)) return;

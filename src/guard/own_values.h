@@ -15,8 +15,29 @@ extern "C" {
 #endif
 
 int fj_own_values(PyObject* o);  // Do o's attributes lie in it, and in no dict?
-// Borrowed, null: none. Of an object whose attributes lie in it, by a name that is exactly a str. Runs no code.
-PyObject* fj_own_value(PyObject* o, PyObject* name);
+
+// Where they lie, as long as no code runs: the table of names that objects of the class share, and the values.
+typedef struct FjOwn {
+  const int8_t* places;
+  size_t mask;
+  PyObject* const* entries;  // a name and nothing each
+  PyObject* const* values;
+} FjOwn;
+int fj_own_view(PyObject* o, FjOwn* own);  // 0: fj_own_values says no
+
+// Borrowed, null: none. The name is exactly a str. Runs no code.
+static inline PyObject* fj_own_value(const FjOwn* own, PyObject* name) {
+  const Py_hash_t known = ((PyASCIIObject*)name)->hash, hash = known != -1 ? known : PyObject_Hash(name);
+  size_t at = (size_t)hash & own->mask, perturb = (size_t)hash;
+  for (;; perturb >>= 5, at = (at * 5 + perturb + 1) & own->mask) {
+    const int place = own->places[at];
+    if (place == -1) return NULL;
+    if (place < 0) continue;
+    PyObject* key = own->entries[2 * place];
+    if (key == name || (((PyASCIIObject*)key)->hash == hash && PyUnicode_Compare(key, name) == 0))
+      return own->values[place];
+  }
+}
 // The attributes go back from the dict into the object where nobody else holds the dict and it has not changed too
 // much.
 void fj_give_back(PyObject* o);

@@ -15,6 +15,8 @@
 #include "guard/versions.h"
 #include "tensor/tensor.h"
 
+struct FjOwn;  // own_values.h
+
 namespace framejit::guard {
 
 // --- expectations ---------------------------------------------------------------------------------------------------
@@ -186,7 +188,7 @@ class Program final : public GuardSet {
   friend class Explainer;
   bool Run(PyObject* const* slots, PyObject** out, int64_t* symbols);
   bool Refresh(Group& g, PyObject* dict, bool may_miss, int64_t* symbols);
-  bool InObject(const Node& node, PyObject* o, int64_t* symbols);
+  bool InObject(const Node& node, const FjOwn& own, int64_t* symbols);
   bool Nothing(const Node& node) const;
   bool Holds(Test& t, PyObject* v, int64_t* symbols);
   bool SizesHold(const int64_t* symbols) const;

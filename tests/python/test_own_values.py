@@ -201,3 +201,204 @@ def test_a_local_of_the_thread(fresh):
     for k in range(3):
         own.v = k
         assert compiled(np.ones(2))[0] == 1 + k
+
+
+class Empty:
+    pass
+
+
+class Bunch(dict):
+    def __init__(self, **k):
+        super().__init__(**k)
+        self.__dict__ = self
+
+
+class Borg:
+    shared = {}
+
+    def __init__(self):
+        self.__dict__ = Borg.shared
+
+
+class KeepsItsDict:
+    def __init__(self):
+        self._d = self.__dict__
+        self.k = 1
+
+
+def of_another(o, x):
+    p = Empty()
+    p.__dict__ = o.__dict__
+    p.n = x + 1
+    return p
+
+
+def written_through(o, x):
+    p = Empty()
+    p.__dict__ = o.__dict__
+    p.v = 5
+    o.z = 4
+    del p.w
+    return x + p.z, hasattr(o, "w")
+
+
+def read_through(o, x):
+    p = Empty()
+    p.__dict__ = o.__dict__
+    return x * p.v
+
+
+def counted_through(o, x):
+    p = Empty()
+    setattr(p, "__dict__", vars(o))
+    for _ in range(3):
+        p.v += 1
+    return x + o.v
+
+
+def a_dict(o, x):
+    d = {"k": o.v}
+    p = Empty()
+    p.__dict__ = d
+    p.x = x * 2
+    return p, d
+
+
+def a_given_dict(o, x):
+    o.d = {"v": 1}
+    p = Empty()
+    p.__dict__ = o.d
+    p.w = x + 3
+    return p
+
+
+def a_dict_from_outside(d, x):
+    p = Empty()
+    p.__dict__ = d
+    p.w = x + 3
+    return p
+
+
+def keywords(o, x):
+    def make(**kw):
+        p = Empty()
+        p.__dict__ = kw
+        return p, kw
+
+    p, kw = make(a=1)
+    p.x = x + o.v
+    return p, kw
+
+
+def a_bunch(o, x):
+    b = Bunch(a=o.v)
+    b.n = x + 1
+    b["m"] = 2
+    return b
+
+
+def a_borg(o, x):
+    b = Borg()
+    b.n = x + o.v
+    return b, Borg.shared
+
+
+def its_own(o, x):
+    s = KeepsItsDict()
+    s.z = x + o.v
+    return s
+
+
+def a_pair(o, x):
+    p, q = Empty(), Empty()
+    q.__dict__ = p.__dict__
+    p.x = x * o.v
+    return p, q
+
+
+def beside(o, x):
+    p = Empty()
+    d = p.__dict__
+    p.x = x * o.v
+    return d, p
+
+
+def in_itself(o, x):
+    p = Empty()
+    d = p.__dict__
+    d["p"] = p
+    p.x = x + o.v
+    return d
+
+
+def of_outside(o, x):
+    o._d = o.__dict__
+    o.n = x + 1
+    return o._d
+
+
+def shape_of(value, seen=None):
+    """What a value holds, and which of it is one object."""
+    seen = {} if seen is None else seen
+    if isinstance(value, (int, str)):
+        return value
+    if id(value) in seen:
+        return "seen", seen[id(value)]
+    seen[id(value)] = len(seen)
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    parts = [type(value).__name__]
+    if isinstance(value, dict):
+        parts.append([(k, shape_of(v, seen)) for k, v in value.items()])
+    if isinstance(value, (list, tuple)):
+        parts.append([shape_of(v, seen) for v in value])
+    if hasattr(value, "__dict__"):
+        parts.append(shape_of(value.__dict__, seen))
+    return parts
+
+
+SHARES = [of_another, written_through, read_through, counted_through, a_dict, a_given_dict, keywords, a_bunch, a_borg]
+SHARES += [its_own, a_pair, beside, in_itself, of_outside, a_dict_from_outside]
+
+
+@pytest.mark.parametrize("f", SHARES, ids=lambda f: f.__name__)
+def test_a_dict_that_the_program_has_too(fresh, f):
+    """What is written through one of its holders is seen by the others, as without a graph."""
+    compiled = framejit.compile(f, options={"leave": False})
+    x = np.ones(2)
+    for k in (1, 1, 1, 2):
+        seen = []
+        for call in (compiled, f):
+            Borg.shared.clear()
+            o = {"v": k} if f is a_dict_from_outside else Point(k)
+            seen.append(shape_of((call(o, x), o, Borg.shared)))
+        assert seen[0] == seen[1]
+    info = framejit.cache_info(compiled)
+    assert info["captures"] <= 2 and info["breaks"] == 0, info
+    assert sum(info["outcomes"]["run"].get(how, 0) for how in ("graph", "nothing")) == 4, info
+
+
+def test_a_dict_from_outside_and_code_in_c(fresh):
+    """C code would read attributes without guards, and without what waits; an OrderedDict takes attributes past its order."""
+    import collections
+
+    def formatted(d, x):
+        p = Empty()
+        p.__dict__ = d
+        p.v = d["v"] + 8
+        return "{0.v}".format(p), x + 1
+
+    def function(d, x):
+        def g():
+            pass
+
+        g.__dict__ = d
+        g.k = d["v"]
+        return g.k, x + 1
+
+    for f, kind in ((formatted, dict), (function, dict), (a_dict_from_outside, collections.OrderedDict)):
+        compiled = framejit.compile(f, options={"leave": False})
+        for k in (1, 1, 2):
+            d, e = kind(v=k), kind(v=k)
+            assert shape_of((compiled(d, np.ones(2)), d)) == shape_of((f(e, np.ones(2)), e))
+        assert framejit.cache_info(compiled)["breaks"] > 0
