@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <utility>
 
 #include "capture/proxy.h"
 #include "capture/wrappers/wrappers.h"
+#include "guard/program.h"
 #include "guard/source.h"
 
 namespace framejit::capture {
@@ -77,14 +77,8 @@ bool IsListOrDeque(PyObject* o) {
   return PyList_CheckExact(o) || guard::IsDeque(o);
 }
 
-bool IsNan(PyObject* o) {
-  if (!PyFloat_CheckExact(o) && !PyComplex_CheckExact(o)) return false;
-  const Py_complex x = PyComplex_AsCComplex(o);
-  return std::isnan(x.real) || std::isnan(x.imag);
-}
-
 void PinNan(Session& s, PyObject* o) {
-  if (!IsNan(o)) return;
+  if (!guard::IsNan(o)) return;
   if (const Origin* g = s.Find(o); g && g->source) s.guards().Is(g->source, o);
 }
 

@@ -16,9 +16,8 @@ std::optional<int> IsOfValues(Session& s, PyObject* a, PyObject* b);
 
 // Does a key run nothing of the program's when it is looked up? It is a primitive, a text, a type, or a tuple of such.
 bool ComparesAsItIs(PyObject* key);
-// A float or complex number that is none? It is found, and equal in containers, by what object it is.
-bool IsNan(PyObject* o);
-void PinNan(Session& s, PyObject* o);  // guards for that
+// A number that is none is found, and equal in containers, by what object it is: guards for that.
+void PinNan(Session& s, PyObject* o);
 // What a lookup asks of a key, of its class; of a tuple, of its items.
 void NoteComparison(Session& s, PyObject* key);
 

@@ -14,6 +14,7 @@
 #include "capture/wrappers/overrides.h"
 #include "capture/wrappers/wrappers.h"
 #include "graph/arguments.h"
+#include "guard/program.h"
 #include "guard/source.h"
 #include "shape/typical.h"
 #include "tensor/autograd.h"
@@ -461,7 +462,7 @@ PyObject* Session::FromOutside(PyObject* o, const Source* s, bool used) {
       row.object = o;
       row.here = true;
       guards_->Add(std::move(row));
-      if (IsNan(o))
+      if (guard::IsNan(o))
         NoteObject(*guards_, origins_, keep_, o, s);
       else if (IsOneOfEquals(o) && s->kind != SourceKind::kConst && !late.contains(s))
         note_found(o);

@@ -202,6 +202,7 @@ class Program final : public GuardSet {
 
 // Shared by check and explain.
 bool EqualValues(PyObject* found, PyObject* expected);
+bool IsNan(PyObject* o);  // a float or complex number that is none, of Python or NumPy
 // The same of keys and items of sets, where a number that is none equals itself alone.
 bool SameKey(PyObject* found, PyObject* key);
 bool EqualSet(PyObject* found, const SetTest& t);

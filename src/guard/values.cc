@@ -1,6 +1,7 @@
 // Tests of single values, shared by the check and by its explanation. None of them runs Python code.
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 
 #include "guard/program.h"
@@ -61,13 +62,22 @@ bool EqualValues(PyObject* a, PyObject* b) {
   return r == 1;
 }
 
+bool IsNan(PyObject* o) {
+  if (PyFloat_Check(o) || PyComplex_Check(o)) {  // NumPy's, too
+    const Py_complex x =
+        PyComplex_Check(o) ? reinterpret_cast<PyComplexObject*>(o)->cval : Py_complex{PyFloat_AS_DOUBLE(o), 0};
+    return std::isnan(x.real) || std::isnan(x.imag);
+  }
+  if (tensor::Classify(o) != tensor::Class::kNumpyScalar) return false;
+  Ref equal(PyObject_RichCompare(o, o, Py_EQ));
+  const int yes = equal ? PyObject_IsTrue(equal.get()) : -1;
+  if (yes < 0) PyErr_Clear();
+  return yes != 1;
+}
+
 bool SameKey(PyObject* found, PyObject* key) {
-  const auto is_nan = [](double x) { return x != x; };
   if (found == key) return true;
-  if (PyFloat_CheckExact(key) && is_nan(PyFloat_AS_DOUBLE(key))) return false;
-  if (PyComplex_CheckExact(key) && (is_nan(PyComplex_RealAsDouble(key)) || is_nan(PyComplex_ImagAsDouble(key))))
-    return false;
-  if (!PyTuple_Check(key) || Py_TYPE(found) != Py_TYPE(key)) return EqualValues(found, key);
+  if (!PyTuple_Check(key) || Py_TYPE(found) != Py_TYPE(key)) return EqualValues(found, key) && !IsNan(key);
   if (PyTuple_GET_SIZE(found) != PyTuple_GET_SIZE(key)) return false;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(key); ++i)
     if (!SameKey(PyTuple_GET_ITEM(found, i), PyTuple_GET_ITEM(key, i))) return false;

@@ -255,7 +255,8 @@ Ints TorchPointwise(Env& env, const Ints& shape, std::span<const TensorMeta* con
     parts.push_back(t->sizes);
     parts.push_back(t->strides);
   }
-  if (all_default) return RowMajor(shape);
+  const bool empty = std::any_of(shape.begin(), shape.end(), [](const Int& n) { return n == Int(0); });
+  if (all_default && !empty) return RowMajor(shape);  // beside 0 a size of 1 is the larger one
   return AtTypicalSizes(env, parts, [&](const std::vector<Ints>& p) {
     std::vector<TensorMeta> metas;
     for (size_t i = 0; i < tensors.size(); ++i) {

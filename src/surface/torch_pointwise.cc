@@ -281,14 +281,14 @@ bool IsNumber(Scope& s, const Pair& p, int i) {
   return TakenAsNumber(s, p.operands[i], p.operands[1 - i], i == 1);
 }
 
-// f16 and bf16 with a number: that keeps f32 precision and only the result is rounded. What torch's kernel rounds to
-// the tensor's type before is left as it is read.
-bool Widen(Scope& s, Pair& p, bool rounds_numbers = false) {
-  if (!s.torch() || !IsFloat(p.type) || DTypeSize(p.type) >= 4 || rounds_numbers) return false;
-  if (!IsNumber(s, p, 0) && !IsNumber(s, p, 1)) return false;
-  p.a = As(s, p.operands[0], DType::kFloat32);
-  p.b = As(s, p.operands[1], DType::kFloat32);
-  return true;
+// f16 and bf16 with a number: that one keeps f32 precision, the other operand is rounded to the type, and then only the
+// result is. What torch's kernel rounds to the type before is left as it is read.
+void Widen(Scope& s, Pair& p, bool rounds_numbers = false) {
+  if (!s.torch() || !IsFloat(p.type) || DTypeSize(p.type) >= 4 || rounds_numbers) return;
+  const bool a = IsNumber(s, p, 0), b = IsNumber(s, p, 1);
+  if (!a && !b) return;
+  p.a = a ? As(s, p.operands[0], DType::kFloat32) : s.b.Cast(p.a, DType::kFloat32);
+  p.b = b ? As(s, p.operands[1], DType::kFloat32) : s.b.Cast(p.b, DType::kFloat32);
 }
 
 bool AllScalars(Scope& s, std::span<const Operand> operands) {
@@ -341,8 +341,8 @@ Outs TrueDivide(Scope& s) {
   return Done(s, p, s.b.Cast(s.b.Binary(Op::kDiv, p.a, p.b), p.type));
 }
 
-Outs NumberOverTensor(
-    Scope& s) {  // torch multiplies by the reciprocal, which shows: 0 / x is nan where 1 / x overflows
+// torch multiplies by the reciprocal, which shows: 0 / x is nan where 1 / x overflows
+Outs NumberOverTensor(Scope& s) {
   Pair p = ReadPair(s);
   DType t = FloatOf(s, p.operands[1].meta->dtype);
   if (p.operands[0].is_tensor() || (IsFloat(p.type) && p.type != t)) Scope::Skip();

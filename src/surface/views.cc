@@ -249,7 +249,7 @@ bool TakenAsNumber(Scope& s, const Operand& o, const Operand& other, bool second
   const auto on_cpu = [](const Operand& x) { return x.is_tensor() && x.meta->device.kind == DeviceKind::kCpu; };
   if (!on_cpu(o)) return !o.is_tensor();
   const shape::Ints& sizes = o.meta->sizes;
-  if (!on_cpu(other)) return sizes.empty();
+  if (!on_cpu(other)) return other.is_tensor() && sizes.empty();  // beside a number it is the tensor
   return second && std::all_of(sizes.begin(), sizes.end(), [&](const shape::Int& n) { return s.env.Eq(n, 1); });
 }
 

@@ -117,7 +117,16 @@ def test_keys_that_say_that_they_equal_another(fresh, named):
             assert list(theirs) == list(ours)
 
 
-@pytest.mark.parametrize("key", [lambda v: v, lambda v: ("k", v), lambda v: complex(v, 1.0)], ids=["float", "tuple", "complex"])
+NANS = {
+    "float": lambda v: v,
+    "tuple": lambda v: ("k", v),
+    "complex": lambda v: complex(v, 1.0),
+    **{name: lambda v, name=name: getattr(pytest.importorskip("numpy"), name)(v) for name in ("float64", "float32", "float16", "complex128")},
+    "tuple of NumPy's": lambda v: ("k", pytest.importorskip("numpy").float64(v)),
+}
+
+
+@pytest.mark.parametrize("key", NANS.values(), ids=NANS)
 def test_keys_that_are_no_numbers_are_told_apart(fresh, key):
     """A nan equals itself alone, whatever its bits are."""
     first, second, third = (key(float("nan")) for _ in range(3))
@@ -128,14 +137,24 @@ def test_keys_that_are_no_numbers_are_told_apart(fresh, key):
     def g(a, d):
         return [a + v for v in d.values()], [a + d[k] for k in d]
 
+    def h(a, d, k):
+        return a + 1, list(d).count(k), k in list(d), [x is k for x in d], [k] == list(d)
+
+    def put(a, d, k):
+        d[k] = d.get(k, 0) + 1
+        return a + len(d), len(d)
+
     a, one, two = torch.arange(3.0), torch.ones(3), torch.full((3,), 5.0)
     tables = [{first: one, second: two}, {second: one, first: two}, {first: one}, {second: one}, {third: two}, {first: two, third: one}, {}]
-    call, other = fresh.compile(f), fresh.compile(g)
+    call, other, among, puts = (fresh.compile(x) for x in (f, g, h, put))
     for _ in range(2):
         for d in tables:
             for p, q in ((first, second), (second, first), (first, first), (third, second)):
                 assert str(call(a, d, p, q)) == str(f(a, d, p, q))
             assert str(other(a, d)) == str(g(a, d))
+            for k in (first, second, third):
+                assert str(among(a, d, k)) == str(h(a, d, k))
+                assert str(puts(a, {k: 1 for k in d}, k)) == str(put(a, {k: 1 for k in d}, k))
 
 
 def test_what_lies_under_a_nan_of_each_call(fresh):

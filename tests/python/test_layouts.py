@@ -485,3 +485,15 @@ def test_arrays_in_columns_with_sizes_of_one(fresh, name, dynamic):
         for a in (np.ones(shape, dtype).T, np.asfortranarray(np.ones(shape, dtype)), np.ones(shape, dtype)):
             assert compiled(a).strides == f(a).strides, (shape, a.strides)
     assert not compiled.cache_info()["breaks"] and compiled.cache_info()["segments"] and set(compiled.cache_info()["outcomes"]["run"]) == {"graph"}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_an_empty_result_of_sizes_that_differ(fresh, dynamic):
+    """The order of its dimensions is the iterator's, which takes a size of 1 for larger than 0."""
+    for xs, ys in (((0, 1), (1,)), ((0, 1), ()), ((0, 1), (1, 1)), ((1, 0, 1), (1,)), ((2, 0, 1), (1,)), ((0, 2), (1,)), ((1, 0), (1,))):
+        x, y = torch.zeros(xs), torch.zeros(ys)
+        for f in (lambda x, y: x * y, lambda x, y: torch.where(x > 0, x, y), lambda x, y: x.double() + y):
+            fresh.reset()
+            compiled = fresh.compile(f, dynamic=dynamic)
+            assert compiled(x, y).stride() == f(x, y).stride(), (xs, ys)
+            assert compiled.cache_info()["segments"] == 1

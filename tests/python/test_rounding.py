@@ -224,6 +224,41 @@ def test_tensors_of_one_element_beside_16_bits(fresh, name, dtype):
         assert compiled.cache_info()["segments"] == 1
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", BESIDE)
+def test_what_stands_beside_one_element_is_rounded(fresh, name, dtype):
+    """Only the operand that torch's kernel reads as a number stays wide: the first one has the common type before."""
+    f, elements = BESIDE[name], [70000, 3, 2049, 100001, 257, -5]
+    if name.endswith("in place"):
+        f = {"mul in place": torch.mul, "div in place": torch.div}[name]
+    others = [torch.tensor(elements), torch.tensor(elements, dtype=torch.int32), torch.tensor([True, False])]
+    others += [torch.tensor(70000), torch.tensor([[70000]]), torch.tensor(131000.0), torch.tensor(0.1, dtype=torch.float64)]
+    for other, sizes in itertools.product(others, [(), (1,), (1, 1)]):
+        if not sizes and not other.shape and other.is_floating_point():
+            continue  # their common type is not of 16 bits
+        fresh.reset()
+        compiled = fresh.compile(f)
+        for value in (1e-3, 3, 0.5, -7.0):
+            k = torch.full(sizes, value, dtype=dtype)
+            for pair in ((other, k), (k, other)):
+                assert same(compiled(*pair), f(*pair)), (other, sizes, value)
+        assert compiled.cache_info()["segments"] == 2 - (other.shape == k.shape and other.dtype == k.dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_an_integer_beside_a_number_is_rounded(fresh, dtype):
+    """Where the default type has 16 bits, an integer tensor beside a number has it first, the one of a single element, too."""
+    torch.set_default_dtype(dtype)
+    try:
+        for sizes in ((), (1,), (3,)):
+            fresh.reset()
+            x = torch.full(sizes, 70001)
+            for f in (lambda x: x * 1e-3, lambda x: 1e-3 * x, lambda x: x / 3.0, lambda x: x // 3.0, lambda x: x / 7):
+                assert same(fresh.compile(f)(x), f(x)), sizes
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 @pytest.mark.parametrize("dtype", TYPES[:10], ids=str)
 def test_what_is_filled_in_overflows_as_in_eager(fresh, dtype):
     def f(x, m, k):
