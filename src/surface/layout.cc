@@ -255,7 +255,8 @@ Ints TorchPointwise(Env& env, const Ints& shape, std::span<const TensorMeta* con
     parts.push_back(t->sizes);
     parts.push_back(t->strides);
   }
-  if (all_default) return RowMajor(shape);
+  // Of equal strides the smaller dimension becomes the inner one: nothing outside of one element is smaller.
+  if (all_default && std::find(shape.begin(), shape.end(), Int(0)) == shape.end()) return RowMajor(shape);
   return AtTypicalSizes(env, parts, [&](const std::vector<Ints>& p) {
     std::vector<TensorMeta> metas;
     for (size_t i = 0; i < tensors.size(); ++i) {
