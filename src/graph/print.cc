@@ -2,6 +2,8 @@
 // graph back.
 #include "graph/print.h"
 
+#include <algorithm>
+#include <iterator>
 #include <stdexcept>
 
 #include "graph/text.h"
@@ -27,8 +29,9 @@ std::string AttributeText(const Node& n, bool locations) {
   std::string s;
   auto add = [&](const std::string& t) { s += (s.empty() && n.operands.empty() ? " " : ", ") + t; };
   const Attrs& a = n.attrs;
-  const bool ordered = n.op == Op::kSum || n.op == Op::kProd || n.op == Op::kCumSum;  // loop::kNumpys
-  const std::string letters = Info(n.op).attrs + std::string(ordered ? "n" : "");
+  static constexpr Op kNamed[] = {Op::kSum, Op::kProd, Op::kCumSum, Op::kCast};  // loop::kNumpys
+  const bool named = std::find(std::begin(kNamed), std::end(kNamed), n.op) != std::end(kNamed);
+  const std::string letters = Info(n.op).attrs + std::string(named ? "n" : "");
   for (const char* letter = letters.c_str(); *letter; ++letter) {
     switch (*letter) {
       case 'a': {

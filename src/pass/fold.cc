@@ -3,6 +3,7 @@
 #include "pass/fold.h"
 
 #include <algorithm>
+#include <bit>
 #include <cfenv>
 #include <cmath>
 
@@ -183,6 +184,7 @@ class Folder {
   }
 
   ValueId FoldPointwise(Node& n) {
+    if (n.op == Op::kCast && n.attrs.name == loop::kNumpys) RoundOnce(n);
     bool constant = true;
     for (ValueId o : n.operands) constant &= IsConstant(r_.node(o));
     if (constant) {
@@ -269,6 +271,45 @@ class Folder {
     n.operands[1] = r_.Append(std::move(reciprocal));
     changed_ = true;
     return kNoValue;
+  }
+
+  // A cast of float64 to half precision goes through float32. It rounds once if that has the last bit set wherever bits
+  // are lost: they are in the last bit that float32 keeps, then.
+  void RoundOnce(Node& n) {
+    n.attrs.name.clear();
+    changed_ = true;
+    const Node& x = In(n, 0);
+    if (x.type.dtype != DType::kFloat64) return;
+    static constexpr int64_t kLost = (int64_t{1} << 29) - 1;
+    if (IsConstant(x)) {
+      Node constant = x;
+      const auto bits = std::bit_cast<int64_t>(x.attrs.scalar.AsDouble());
+      constant.attrs.scalar = std::bit_cast<double>((((bits & kLost) + kLost) | bits) & ~kLost);
+      n.operands[0] = r_.Append(std::move(constant));
+      return;
+    }
+    const auto made = [&](Op op, DType t, std::vector<ValueId> operands) {
+      Node node = n;
+      node.op = op;
+      node.operands = std::move(operands);
+      node.type.dtype = t;
+      node.attrs = {};
+      if (op == Op::kBitcast) node.attrs.dtype = t;
+      node.strides.clear();
+      return r_.Append(std::move(node));
+    };
+    const auto number = [&](int64_t value) {
+      Node node = n;
+      node.type.dtype = DType::kInt64;
+      node.strides.clear();
+      BecomeConstant(node, value);
+      return r_.Append(std::move(node));
+    };
+    const auto integer = [&](Op op, ValueId a, ValueId b) { return made(op, DType::kInt64, {a, b}); };
+    const ValueId bits = made(Op::kBitcast, DType::kInt64, {n.operands[0]}), lost = number(kLost);
+    const ValueId some = integer(Op::kAdd, integer(Op::kAnd, bits, lost), lost);
+    const ValueId odd = integer(Op::kAnd, integer(Op::kOr, some, bits), number(~kLost));
+    n.operands[0] = made(Op::kBitcast, DType::kFloat64, {odd});
   }
 
   ValueId FoldCast(Node& n) {

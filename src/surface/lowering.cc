@@ -283,6 +283,15 @@ static void NameNumpysSums(Graph& g, size_t first, shape::Env& env, bool grad) {
   }
 }
 
+// NumPy rounds float64 to half precision once, torch goes through float32.
+static void NameNumpysCasts(Graph& g, size_t first) {
+  for (size_t v = first; v < g.nodes.size(); ++v) {
+    Node& n = g.nodes[v];
+    if (n.op == Op::kCast && n.type.dtype == DType::kFloat16 && g.nodes[n.operands[0]].type.dtype == DType::kFloat64)
+      n.attrs.name = loop::kNumpys;
+  }
+}
+
 bool Lowering::Impl::TryRows(Call& call, bool computable, bool foreign) {
   for (const Candidate& c : FindRows(call.callee)) {
     if (!computable && !(c.row->flags & kAnyDType)) continue;
@@ -306,9 +315,10 @@ bool Lowering::Impl::TryRows(Call& call, bool computable, bool foreign) {
       if (scope.cupy) scope.device = CupyDevice(call);
       const size_t first = builder.graph().nodes.size();
       Outs outs = c.row->lower(scope);
-      if (scope.framework == Framework::kNumpy && !scope.cupy)
-        NameNumpysSums(builder.graph(), first, env(), WantsGrad(trace, call));
+      const bool numpys = scope.framework == Framework::kNumpy && !scope.cupy, grad = WantsGrad(trace, call);
+      if (numpys) NameNumpysSums(builder.graph(), first, env(), grad);
       Commit(call, *c.row, c.form, std::move(outs), scope.framework, scope.device);
+      if (numpys && !grad) NameNumpysCasts(builder.graph(), first);
       return true;
     } catch (const NotThisRow&) {
       objects.RollBack(before);

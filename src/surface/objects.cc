@@ -125,11 +125,28 @@ std::optional<shape::Ints> FixedStrides(const Graph& g, ValueId v) {
   return n.strides.empty() ? std::nullopt : std::optional(n.strides);
 }
 
+// Does a view lie row by row in every run? What no strides express is made so. But strides may express it once a size
+// that is a symbol here is found to be 1, or that of another array.
+bool StaysRowMajor(const Graph& g, ValueId v) {
+  if (!framejit::IsRowMajor(g.nodes[v].type.shape, LaidBy(g, v).strides)) return false;
+  const auto known = [](const shape::Ints& sizes) {
+    return std::all_of(sizes.begin(), sizes.end(), [](const Int& size) { return size.as_const().has_value(); });
+  };
+  static constexpr Op kStrided[] = {Op::kReshape, Op::kBroadcast, Op::kSlice, Op::kPermute};
+  for (;; v = g.nodes[v].operands[0]) {
+    const Node& n = g.nodes[v];
+    if (std::find(std::begin(kStrided), std::end(kStrided), n.op) == std::end(kStrided)) return true;
+    const TensorType& from = g.nodes[n.operands[0]].type;
+    if (known(n.type.shape) && known(from.shape)) continue;
+    if (!ViewLayout(n, from, LaidBy(g, n.operands[0]))) return false;
+  }
+}
+
 }  // namespace
 
 ValueId RowByRow(Graph& g, ValueId v) {
   const Node& n = g.nodes[v];
-  if (Info(n.op).kind != 'V' || framejit::IsRowMajor(n.type.shape, LaidBy(g, v).strides)) return v;
+  if (Info(n.op).kind != 'V' || StaysRowMajor(g, v)) return v;
   return Copied(g, v, RowMajor(n.type.shape));
 }
 
@@ -154,7 +171,7 @@ ValueId Objects::AsItLies(ValueId v, const TensorMeta& m) {
   if (Info(g.nodes[v].op).kind == 'V') {
     if (const auto lies = ViewedInMemory(g, v); lies && SameStrides(m.sizes, lies->strides, m.strides)) return v;
     const bool rows = framejit::IsRowMajor(m.sizes, m.strides);
-    if (rows && framejit::IsRowMajor(m.sizes, LaidBy(g, v).strides)) return v;
+    if (rows && StaysRowMajor(g, v)) return v;
   } else if (const auto lies = FixedStrides(g, v); !lies && storable) {
     g.nodes[v].strides = m.strides;
     return v;

@@ -62,3 +62,13 @@ print(framejit.grad(lambda x: (x**2).sum())(x).shape)
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "FRAMEJIT_LOG": "loop"}
     done = subprocess.run([sys.executable, "-c", code], env=env, text=True, capture_output=True)
     assert done.stdout == "(0, 3)\n" and "kernel(" in done.stderr and "load" not in done.stderr, done.stderr
+
+
+def test_results_of_nothing_lie_as_eager_lays_them(fresh):
+    for a, b in [((0,), (1,)), ((0,), (2,)), ((3,), (0,)), ((0, 1), (1, 1)), ((0, 0), (1,)), ((0, 2), (1,))]:
+        for f in (lambda x, y: x.unsqueeze(1) * y, lambda x, y: torch.where(x.unsqueeze(-1) > 0, y, 1.0)):
+            x, y = torch.ones(a), torch.ones(b)
+            fresh.reset()
+            compiled = fresh.compile(f, options={"leave": False})
+            assert (compiled(x, y).shape, compiled(x, y).stride()) == (f(x, y).shape, f(x, y).stride()), (a, b)
+            assert fresh.cache_info(compiled)["outcomes"]["run"] == {"graph": 2}

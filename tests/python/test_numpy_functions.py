@@ -126,3 +126,37 @@ def test_floats_of_integers_of_several_kinds(fresh, name):
             got, expected = fresh.compile(f)(x, y), f(x, y)
             assert got.dtype == expected.dtype, (a, b)
             np.testing.assert_allclose(got, expected, rtol=1e-3)
+
+
+def test_half_precision_is_rounded_once(fresh):
+    """Not through float32, as torch rounds."""
+
+    def stored(a):
+        made = np.zeros(a.shape, np.float16)
+        made[:] = a * 1
+        made[1:] += a[:-1]
+        return made
+
+    functions = [
+        stored,
+        lambda a: (a * 1).astype(np.float16),
+        lambda a: np.where(a > 0, a, -a).astype(np.float16) * np.float16(2),
+        lambda a: np.float16(a[1]) * a.astype(np.float16),
+        lambda a: np.float64(1 + 2**-11 + 2**-40).astype(np.float16) * a.astype(np.float16),
+    ]
+    halves = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(float)
+    middles = (halves[1:] + halves[:-1]) / 2
+    a = np.concatenate([halves, middles, np.nextafter(middles, np.inf), np.nextafter(middles, 0), [np.inf, 1e300, 5e-324, np.nan]])
+    a = np.concatenate([[0, 1 + 2**-11 + 2**-40], a, -a])
+    with np.errstate(all="ignore"):
+        for f in functions:
+            compiled = fresh.compile(f, options={"leave": False})
+            np.testing.assert_array_equal(compiled(a), f(a))
+            info = fresh.cache_info(compiled)
+            assert info["breaks"] == 0 and info["kernels"] > 0 and info["outcomes"]["run"] == {"graph": 1}
+
+
+def test_half_precision_of_tensors_is_rounded_as_torch_rounds(fresh):
+    torch = pytest.importorskip("torch")
+    x = torch.tensor([1 + 2**-11 + 2**-40, 2049.0000001, 3.0], dtype=torch.float64)
+    assert torch.equal(fresh.compile(lambda x: (x * 1).half() + 0)(x), x.half())
