@@ -3,9 +3,9 @@
 #define PY_SSIZE_T_CLEAN
 #define Py_BUILD_CORE
 #include <Python.h>
-#include <stddef.h>
 #include <internal/pycore_dict.h>
 #include <internal/pycore_object.h>
+#include <stddef.h>
 #undef Py_BUILD_CORE
 
 #include "guard/own_values.h"
