@@ -68,7 +68,9 @@ void fj_give_back(PyObject* o) {
 #elif PY_VERSION_HEX < 0x030D0000
   _PyDictOrValues_SetValues(_PyObject_DictOrValuesPointer(o), dict->ma_values);
 #else
-  if (dict->ma_values != _PyObject_InlineValues(o) || !dict->ma_values->valid) return;
+  if (!(Py_TYPE(o)->tp_flags & Py_TPFLAGS_INLINE_VALUES) || dict->ma_values != _PyObject_InlineValues(o) ||
+      !dict->ma_values->valid)
+    return;
   *slot = NULL;
 #endif
   dict->ma_values = NULL;
