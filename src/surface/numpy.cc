@@ -23,9 +23,14 @@ bool Keep(Scope& s, int i) {
   return s.has(i) && s.flag(i);
 }
 
+// Without an axis NumPy adds 0, which changes -0.
+void SkipNoAxis(Scope& s, const Operand& x) {
+  if (x.rank() > 0 && s.Dims(1, x.rank()).empty()) Scope::Skip();
+}
+
 Outs Sum(Scope& s) {  // (a, axis, dtype, keepdims)
   Operand x = s.tensor(0);
-  if (x.rank() > 0 && s.Dims(1, x.rank()).empty()) Scope::Skip();  // it adds 0, which changes -0
+  SkipNoAxis(s, x);
   return Reduced(
       s, x, rules::Sum(s.b, x.value, s.Dims(1, x.rank()), Keep(s, 3), s.dtype(2).value_or(SumType(s, x.meta->dtype))));
 }
@@ -49,6 +54,7 @@ Outs Mean(Scope& s) {
   Operand x = s.tensor(0);
   DType t = s.dtype(2).value_or(IsFloat(x.meta->dtype) ? x.meta->dtype : DType::kFloat64);
   if (!IsFloat(t)) Scope::Skip();
+  SkipNoAxis(s, x);
   WarnOfEmpty(s, x);
   return Reduced(s, x, rules::Mean(s.b, s.b.Cast(x.value, t), s.Dims(1, x.rank()), Keep(s, 3)));
 }

@@ -21,7 +21,8 @@ import warnings
 
 import harness
 
-LIBRARIES = ("torch", "numpy", "builtins", "typing", "types", "functools", "collections", "itertools", "enum", "abc", "contextlib")
+# Of threading: the other threads of this process (a test runner's) need it whole.
+LIBRARIES = ("torch", "numpy", "builtins", "typing", "types", "functools", "collections", "itertools", "enum", "abc", "contextlib", "threading")
 MAKERS = ("__new__", "__init__", "__init_subclass__", "__set_name__", "__class_getitem__", "__prepare__")
 MOST_WRONG = 8  # then a program is given up
 # Torch believes the size without a look, and reads past the ends of its memory; the class is its own invention.

@@ -154,8 +154,15 @@ def as_good(a, b, exact, *others):
     try:
         oracle.check(a, b, exact, noise=[(b, other) for other in others])
     except AssertionError:
-        return False
+        return nothing_right(b, exact)
     return True
+
+
+def nothing_right(b, exact):
+    """Whether eager has not one digit right, so that there is nothing to compare with."""
+    if b is None or not (torch.isfinite(b).all() and torch.isfinite(exact).all()):
+        return False
+    return float((b.double() - exact.double()).abs().max()) > float(exact.double().abs().max())
 
 
 def side(f, mode, seed, call, n, wide=False, rounded=None):

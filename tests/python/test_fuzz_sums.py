@@ -302,7 +302,7 @@ def test_results_lie_as_those_of_empty_views(fresh, order):
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_scans_keep_the_sign_of_zero(fresh, dtype):
     def f(a):
-        return np.cumsum(a * 1, axis=0), np.cumsum(a * 1, axis=1), np.cumsum(a * 1), np.sum(a * 1, axis=())
+        return np.cumsum(a * 1, axis=0), np.cumsum(a * 1, axis=1), np.cumsum(a * 1), np.sum(a * 1, axis=()), np.mean(a * 1, axis=())
 
     compiled = fresh.compile(f)
     for shape in [(4, 3), (40, 33), (1, 5)]:
