@@ -17,6 +17,7 @@
 #include "graph/arguments.h"
 #include "graph/opaque.h"
 #include "tensor/import.h"
+#include "tensor/infer.h"
 #include "tensor/opaque.h"
 
 namespace framejit::capture {
@@ -607,7 +608,25 @@ void FrameworkCall::ApplyOrFix() {
   s_.data_sizes().Apply(call_);
 }
 
+// Does torch raise for the call, as it was made, at the sizes that its tensors have in this run?
+static bool Raises(Session& s, Call made) {
+  const auto now = [&](shape::Int& i) { i = i.Eval(s.env().hints()); };
+  std::vector<TensorMeta> metas;
+  EachTensor(made, [&](TraceId t) { metas.push_back(s.meta(t)); });
+  for (TensorMeta& m : metas)
+    for (shape::Ints* all : {&m.sizes, &m.strides}) std::for_each(all->begin(), all->end(), now);
+  EachArg(made, [&](Arg& a) {
+    if (a.is(Arg::Kind::kInt)) now(a.i);
+  });
+  made.callee = FunctionalForm(made.callee);
+  SuspendScope off;
+  return tensor::RaisesOnStandIns(made, metas, s.constants());
+}
+
 PyObject* FrameworkCall::Apply() {
+  // A program that was told that it is compiled may be refused for that alone.
+  std::optional<Call> as_made;
+  if (torch_ && !declined_ && s_.asked_compiling()) as_made = call_;
   try {
     ApplyOrFix();
   } catch (const NotGuessed&) {
@@ -619,7 +638,8 @@ PyObject* FrameworkCall::Apply() {
     }
     s_.mixes_casts |= d.cause == surface::Decline::Cause::kMixedCasts;
     s_.leaf_refused |= d.cause == surface::Decline::Cause::kLeaf && !s_.vmap.open();
-    s_.shapes_refused |= d.cause == surface::Decline::Cause::kShapes;
+    s_.shapes_refused |= d.cause == surface::Decline::Cause::kShapes ||
+                         (as_made && d.cause == surface::Decline::Cause::kRefused && Raises(s_, std::move(*as_made)));
     const bool data = d.cause == surface::Decline::Cause::kData;
     return s_.Break(data ? BreakId::kDataDependent : BreakId::kFrameworkError, callee_ + ": " + d.what());
   } catch (const std::exception& e) {

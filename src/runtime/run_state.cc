@@ -287,11 +287,28 @@ void RunState::ChooseTarget(const Plan::Commit& commit, std::span<const Buffer> 
   }
 }
 
+// What lies row by row has, where a symbol is 0, the strides of one with a size of 1 there.
+void RunState::AllocateEmpty(Buffer& b, const shape::Ints& planned) {
+  const int64_t* const strides = b.strides;
+  absl::FixedArray<int64_t, 16> rows(b.rank, 1), full(b.rank, 1);
+  for (size_t i = b.rank; i-- > 1;) {
+    rows[i - 1] = rows[i] * b.sizes[i];
+    full[i - 1] = full[i] * std::max<int64_t>(1, b.sizes[i]);
+  }
+  const bool known = std::all_of(planned.begin(), planned.end(), [](shape::Int i) { return i.is_const(); });
+  if (!known && std::equal(rows.begin(), rows.end(), strides)) b.strides = full.data();
+  Allocate(b, false);
+  b.strides = strides;
+}
+
 [[gnu::hot]] void RunState::AllocateOutput(size_t o) {
   const int value = plan_.outputs[o].value;
   Buffer& out = outputs_[o];
   out = c_->buffers[value];
-  Allocate(out, index_.zero_outputs[o]);
+  if (c_->instance->values[value].numel)
+    Allocate(out, index_.zero_outputs[o]);
+  else
+    AllocateEmpty(out, plan_.values[value].strides);
   if (index_.output_storage[o] < 0) return;
   c_->SetStorage(index_.output_storage[o], out.data);
   c_->buffers[value].handle = out.handle;

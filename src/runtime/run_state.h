@@ -48,6 +48,7 @@ class RunState {
   void AllocateOutputs(size_t last);
   void AllocateOutput(size_t o);
   void Allocate(Buffer& b, bool zeros);
+  void AllocateEmpty(Buffer& b, const shape::Ints& planned);
   void ChooseTarget(const Plan::Commit& commit, std::span<const Buffer> inputs);
 
   // run_externs.cc

@@ -328,7 +328,9 @@ Outs SetComplex(Scope& s) {
 
 Outs IndexSelect(Scope& s) {
   Operand x = s.tensor(0), i = s.tensor(2);
-  if (i.rank() > 1 || x.rank() == 0) Scope::Skip();
+  if (i.rank() > 1)
+    throw ShapeError("index_select of a tensor of indices that is no vector");  // on "meta" torch takes it
+  if (x.rank() == 0) Scope::Skip();
   if (!IsInteger(i.meta->dtype)) Scope::Fail("index dtype");
   ValueId index = i.rank() == 0 ? s.b.Reshape(i.value, {Int(1)}) : i.value;
   return Take(s, x.value, index, s.dim(1, x.rank()));

@@ -109,26 +109,38 @@ bool Flatten(PyObject* o, Arg* shape, Inference* in) {
   return in->Fail(std::string("returns a ") + Py_TYPE(o)->tp_name);
 }
 
+namespace {
+
+// Fills in its results and the structure of them, Call::result.
+bool Ask(Call& numbered, const std::vector<PyObject*>& constants, Inference* in) {
+  bool ok = NumberOperands(numbered, in->metas.size());
+  if (!ok) in->Fail("operands do not fit the call");
+  for (const TensorMeta& m : in->metas) ok = ok && (Concrete(m) || in->FailSymbolic());
+  for (const Arg& a : numbered.args) ok = ok && (Concrete(a) || in->FailSymbolic());
+  for (auto& [name, a] : numbered.kwargs) ok = ok && (Concrete(a) || in->FailSymbolic());
+  if (!ok) return false;
+  const bool torch = numbered.callee.framework() == Framework::kTorch;
+  if (torch && Torch()) return InferTorch(*Torch(), numbered, constants, in);
+  if (!torch && Numpy()) return InferNumpy(*Numpy(), numbered, constants, in);
+  return in->Fail("the framework is not loaded");
+}
+
+}  // namespace
+
+bool RaisesOnStandIns(const Call& call, const std::vector<TensorMeta>& operands,
+                      const std::vector<PyObject*>& constants) {
+  SavedError saved;
+  Inference in{operands};
+  Call numbered = call;
+  return !Ask(numbered, constants, &in) && in.raised;
+}
+
 std::optional<Inferred> InferByFramework(Call& call, const std::vector<TensorMeta>& operands,
                                          const std::vector<PyObject*>& constants, Refusal* why, bool sizes_made_up) {
   SavedError saved;
   Inference in{operands, sizes_made_up};
   Call numbered = call;
-  bool ok = NumberOperands(numbered, operands.size());
-  if (!ok) in.Fail("operands do not fit the call");
-  for (const TensorMeta& m : operands) ok = ok && (Concrete(m) || in.FailSymbolic());
-  for (const Arg& a : call.args) ok = ok && (Concrete(a) || in.FailSymbolic());
-  for (auto& [name, a] : call.kwargs) ok = ok && (Concrete(a) || in.FailSymbolic());
-  const bool torch = call.callee.framework() == Framework::kTorch;
-  if (ok) {
-    if (torch && Torch())
-      ok = InferTorch(*Torch(), numbered, constants, &in);
-    else if (!torch && Numpy())
-      ok = InferNumpy(*Numpy(), numbered, constants, &in);
-    else
-      ok = in.Fail("the framework is not loaded");
-  }
-  if (!ok) {
+  if (!Ask(numbered, constants, &in)) {
     if (why) *why = in.why;
     return std::nullopt;
   }

@@ -20,7 +20,8 @@ struct Inference {
   bool on_meta = false;                       // the operands that it is asked with are on the meta device
   Device device = {};
   bool requires_grad = false;
-  bool draws = false;  // the call drew random numbers
+  bool draws = false;   // the call drew random numbers
+  bool raised = false;  // the framework refused it on stand-ins, other than for want of a kernel
   Refusal why = {};
 
   bool Fail(std::string text) {
@@ -33,11 +34,16 @@ struct Inference {
     return Fail("symbolic sizes");
   }
   bool FailWithError(const std::string& callee) {
+    raised = PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_NotImplementedError);
     std::string message = TakeErrorText();
     if (message.size() > 200) message = message.substr(0, 200) + "...";
     return Fail(callee + " on stand-in tensors: " + message);
   }
 };
+
+// Does the framework raise for a call with such tensors, whatever they hold? Sizes are numbers.
+bool RaisesOnStandIns(const Call& call, const std::vector<TensorMeta>& operands,
+                      const std::vector<PyObject*>& constants);
 
 std::vector<int64_t> Values(const shape::Ints& v);
 PyObject* Tuple(const std::vector<int64_t>& v);

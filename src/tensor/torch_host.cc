@@ -1,6 +1,5 @@
 #include "tensor/torch_host.h"
 
-#include <absl/container/fixed_array.h>
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -71,21 +70,7 @@ class Host : public framejit::Host {
 
   [[gnu::hot]] void AllocateOutput(DType dtype, std::span<const int64_t> sizes, std::span<const int64_t> strides,
                                    Device device, Buffer* out) override {
-    if (AllocateArray(dtype, sizes, strides, device, out)) return;
-    if (std::find(sizes.begin(), sizes.end(), 0) != sizes.end())
-      return AllocateEmpty(dtype, sizes, strides, device, out);
-    Allocate(dtype, sizes, strides, device, out);
-  }
-  // What lies row by row has, where it is empty, the strides of one with a size of 1 there.
-  void AllocateEmpty(DType dtype, std::span<const int64_t> sizes, std::span<const int64_t> strides, Device device,
-                     Buffer* out) {
-    absl::FixedArray<int64_t, 16> rows(sizes.size(), 1), full(sizes.size(), 1);
-    for (size_t i = sizes.size(); i-- > 1;) {
-      rows[i - 1] = rows[i] * sizes[i];
-      full[i - 1] = full[i] * std::max<int64_t>(1, sizes[i]);
-    }
-    const bool plain = std::equal(strides.begin(), strides.end(), rows.begin());
-    Allocate(dtype, sizes, plain ? std::span<const int64_t>(full.data(), full.size()) : strides, device, out);
+    if (!AllocateArray(dtype, sizes, strides, device, out)) Allocate(dtype, sizes, strides, device, out);
   }
   [[gnu::hot]] void Allocate(DType dtype, std::span<const int64_t> sizes, std::span<const int64_t> strides,
                              Device device, Buffer* out) {

@@ -537,6 +537,68 @@ def test_a_program_that_fails_only_where_it_is_compiled(fresh, does):
     assert any("is_compiling" in note for note in fresh.cache_info(compiled)["notes"])
 
 
+REFUSED_WHERE_COMPILED = {
+    "expand": lambda torch, x, n: x.expand(n),
+    "view": lambda torch, x, n: x.view(n),
+    "cat": lambda torch, x, n: torch.cat([x[None], torch.ones(1, n)]),
+    "index_select, its axis": lambda torch, x, n: x.index_select(n - 3, torch.tensor([0, 1])),
+    "index_select, its indices": lambda torch, x, n: x.index_select(0, torch.zeros((1,) * (n - 2), dtype=torch.int64)),
+    "product": lambda torch, x, n: x @ torch.ones(n, 2),
+    "split": lambda torch, x, n: torch.cat(x.split([1] * n)),
+    "item": lambda torch, x, n: x[n - 1],
+    "written in place": lambda torch, x, n: x.sub_(torch.ones(n)),
+    "library": lambda torch, x, n: torch.cdist(x[None], torch.ones(1, n)),
+}
+
+
+@pytest.mark.parametrize("does", REFUSED_WHERE_COMPILED)
+@pytest.mark.parametrize("dynamic", (False, True), ids=("", "symbols"))
+def test_a_call_that_is_refused_only_where_the_program_is_compiled(fresh, does, dynamic):
+    """Behind a graph and writes, which must not stay: what was told there is in them."""
+    torch = pytest.importorskip("torch")
+
+    class Layer(torch.nn.Module):
+        def forward(self, x):
+            n = 4 if torch.compiler.is_compiling() else 3
+            x += 1
+            x += torch.sin(x).sum()
+            return REFUSED_WHERE_COMPILED[does](torch, x, n)
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = Layer()
+
+        def forward(self, x):
+            return self.layer(x) * 2
+
+    model = Model()
+    compiled = fresh.compile(model, dynamic=dynamic)
+    for _ in range(3):
+        ours, theirs = torch.arange(3.0), torch.arange(3.0)
+        torch.testing.assert_close(compiled(ours), model(theirs))
+        torch.testing.assert_close(ours, theirs)
+    info = fresh.cache_info(compiled)
+    assert info["breaks"] == 0 and any("is_compiling" in note for note in info["notes"])
+
+
+def test_a_call_that_no_graph_holds_is_not_one_that_is_refused(fresh):
+    """The program is told that it is compiled as before."""
+    torch = pytest.importorskip("torch")
+
+    @fresh.compile
+    def f(x):
+        y = x + (1 if torch.compiler.is_compiling() else 2)
+        torch.max(y, 0, out=(most, at))
+        return most + y
+
+    most, at = torch.zeros(()), torch.zeros((), dtype=torch.int64)
+    for _ in range(2):
+        assert f(torch.ones(3)).tolist() == [4, 4, 4]
+    info = fresh.cache_info(f)
+    assert info["breaks"] == 1 and not any("is_compiling" in note for note in info["notes"])
+
+
 def test_numbers_of_numpy_beside_tensors(fresh, np):
     torch = pytest.importorskip("torch")
 

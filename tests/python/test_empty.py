@@ -72,3 +72,12 @@ def test_results_of_nothing_lie_as_eager_lays_them(fresh):
             compiled = fresh.compile(f, options={"leave": False})
             assert (compiled(x, y).shape, compiled(x, y).stride()) == (f(x, y).shape, f(x, y).stride()), (a, b)
             assert fresh.cache_info(compiled)["outcomes"]["run"] == {"graph": 2}
+
+
+@pytest.mark.parametrize("a, b", (((1, 0), (0, 1, 0)), ((1, 0), (1, 2, 0, 0)), ((0,), (3, 1, 0)), ((2, 1), (1, 2, 0))), ids=str)
+def test_strides_of_nothing_that_are_0_stay_so(a, b, fresh):
+    """The order of an iterator makes them, where rows of nothing have strides of 1."""
+    f = fresh.compile(lambda x, y: x * y, options={"leave": False})
+    x, y = torch.ones(a), torch.ones(b)
+    assert (f(x, y).shape, f(x, y).stride()) == ((x * y).shape, (x * y).stride())
+    assert fresh.cache_info(f)["outcomes"]["run"] == {"graph": 2}

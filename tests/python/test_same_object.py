@@ -128,6 +128,46 @@ def test_a_module_whose_class_is_set_after_it_was_compiled():
     assert torch.equal(g(x), x * 2) and type(framejit.compile(m)).__mro__[2] is A
 
 
+def test_methods_after_a_class_was_set_are_those_of_the_class():
+    """Before the compiled module is called again, too."""
+    torch = pytest.importorskip("torch")
+
+    class A(torch.nn.Module):
+        kind = "A"
+
+        def forward(self, x):
+            return x * 2
+
+        def twice(self, x):
+            return self(x) * 2
+
+    class B(A):
+        kind = "B"
+
+        def forward(self, x):
+            return x * 3
+
+        def twice(self, x):
+            return self(x) + self(x) + 1
+
+        @property
+        def more(self):
+            return self.kind + "!"
+
+    m, x = A(), torch.ones(3)
+    g = framejit.compile(m)
+    assert torch.equal(g.twice(x), x * 4) and g.kind == "A"
+    m.__class__ = B
+    assert g.kind == "B" and g.more == "B!" and isinstance(g, B)
+    m.__class__ = A
+    assert not hasattr(g, "more") and not isinstance(g, B)
+    m.__class__ = B
+    for _ in range(3):
+        assert torch.equal(g.twice(x), x * 7)
+    info = framejit.cache_info(type(g).__call__)
+    assert (info["captures"], info["breaks"]) == (1, 0)
+
+
 def test_a_module_that_is_compiled_again_after_its_class_was_set():
     torch = pytest.importorskip("torch")
 

@@ -293,15 +293,18 @@ bool Unasked(Compiled& compiled, PyObject* const* args, Py_ssize_t given) {
   return Ref(module ? PyObject_CallMethod(module.get(), "follow", "O", twin) : nullptr);
 }
 
+// Has the program set another class of the module since its compiled one got this call?
+bool HasOtherClass(CompiledFunction* call) {
+  PyObject* module = call->original ? PyWeakref_GET_OBJECT(call->original) : Py_None;
+  return module != Py_None && Py_TYPE(module) != call->written;
+}
+
 [[gnu::hot]] PyObject* CallCompiled(PyObject* o, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
   const Py_ssize_t given = PyVectorcall_NARGS(nargsf) + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
   Compiled& compiled = **Self(o)->compiled;
-  if (PyObject* of = Self(o)->original; of && PyVectorcall_NARGS(nargsf)) {
-    PyObject* module = PyWeakref_GET_OBJECT(of);
-    if (module != Py_None && Py_TYPE(module) != Self(o)->written) [[unlikely]] {
-      Ref call = CallOfOtherClass(args[0]);
-      if (call.get() != Py_None) return call ? PyObject_Vectorcall(call.get(), args, nargsf, kwnames) : nullptr;
-    }
+  if (PyVectorcall_NARGS(nargsf) && HasOtherClass(Self(o))) [[unlikely]] {
+    Ref call = CallOfOtherClass(args[0]);
+    if (call.get() != Py_None) return call ? PyObject_Vectorcall(call.get(), args, nargsf, kwnames) : nullptr;
   }
   // Nothing is captured, and the call is Python's: it costs as little as it can.
   if (!frame::HookIsGone() || diag::EventsOn() || !Unasked(compiled, args, given))
@@ -339,6 +342,30 @@ int Clear(PyObject* o) {
 PyObject* Bind(PyObject* o, PyObject* instance, PyObject*) {
   if (!instance || instance == Py_None) return Py_NewRef(o);
   return PyMethod_New(o, instance);
+}
+
+// How attributes of modules are looked up: by `__getattribute__` and `__getattr__` of the class.
+getattrofunc look_up_in_class;
+
+// The same for compiled modules. Their class is the one of today before anything of it is read.
+PyObject* GetAttrOfModule(PyObject* o, PyObject* name) {
+  static PyObject* const kCall = PyUnicode_InternFromString("__call__");
+  PyObject* call = _PyType_Lookup(Py_TYPE(o), kCall);
+  if (call && Py_TYPE(call) == &CompiledFunctionType && HasOtherClass(Self(call)) && !Capturing()) [[unlikely]] {
+    if (!CallOfOtherClass(o)) return nullptr;
+  }
+  return look_up_in_class(o, name);
+}
+
+// The class of a compiled module is made. Its slot changes behind what `__getattribute__` says, which captures read.
+PyObject* SetName(PyObject* o, PyObject* args) {
+  PyObject *owner, *name;
+  if (!PyArg_ParseTuple(args, "O!U", &PyType_Type, &owner, &name)) return nullptr;
+  auto* type = reinterpret_cast<PyTypeObject*>(owner);
+  if (!Self(o)->original || type->tp_getattro == PyObject_GenericGetAttr) Py_RETURN_NONE;
+  if (!look_up_in_class) look_up_in_class = type->tp_getattro;
+  if (type->tp_getattro == look_up_in_class) type->tp_getattro = GetAttrOfModule;
+  Py_RETURN_NONE;
 }
 
 PyObject* GetAttr(PyObject* o, PyObject* name) {
@@ -434,6 +461,7 @@ PyMethodDef methods[] = {
      "Counters of this function: segments, captures, recompiles, kernels, seconds, notes."},
     {"clear", ClearCache, METH_NOARGS, "Forget what was compiled for this function."},
     {"__reduce_ex__", Reduce, METH_O, nullptr},
+    {"__set_name__", SetName, METH_VARARGS, nullptr},
     {"__copy__", Same, METH_NOARGS, nullptr},  // as of functions
     {"__deepcopy__", Same, METH_O, nullptr},
     {nullptr, nullptr, 0, nullptr},
