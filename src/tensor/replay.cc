@@ -75,6 +75,8 @@ int SegmentHook::Again(CallState* s, const std::vector<bool>& standing, bool cre
   // no hooks.
   auto alias = [](PyObject* o) { return Ref(PyObject_CallMethod(o, "view_as", "O", o)); };
   std::vector<PyObject*> inputs, results(num_results());
+  static const std::map<int, Ref> none;
+  const std::map<int, Ref>& has_former = s->former ? *s->former : none;
   for (size_t i = 0; i < t_.wanted.size(); ++i) {
     Ref input = Ref::Borrow(PyTuple_GET_ITEM(s->inputs, i));
     if (t_.copied[i] && !t_.wanted[i]) {
@@ -85,6 +87,10 @@ int SegmentHook::Again(CallState* s, const std::vector<bool>& standing, bool cre
       input = plain ? Ref(PyObject_CallMethod(plain.get(), "requires_grad_", nullptr)) : alias(input.get());
     }
     if (!input) return -1;
+    if (auto at = has_former.find(static_cast<int>(i)); at != has_former.end()) {
+      if (!t_.wanted[i] && !t_.copied[i]) input = Ref(PyObject_CallMethodNoArgs(input.get(), Interned(kDetach)));
+      if (!input || GiveData(input.get(), at->second.get()) < 0) return -1;
+    }
     run->inputs.push_back(std::move(input));
   }
   run->standing.resize(standing.size());
@@ -128,6 +134,10 @@ int SegmentHook::Again(CallState* s, const std::vector<bool>& standing, bool cre
   }
   if (!ran) return -1;
   for (PyObject* o : results) run->results.emplace_back(o);
+  for (const auto& [i, former] : has_former) {  // what the run has kept of it as an object has this memory from now on
+    Ref now(t_.copied[i] ? nullptr : PyObject_GetAttr(PyTuple_GET_ITEM(s->inputs, i), Interned(kData)));
+    if (!t_.copied[i] && (!now || GiveData(run->inputs[i].get(), now.get()) < 0)) return -1;
+  }
   Ref made(run->own ? PyList_New(0) : nullptr);
   for (int i : run->own_results)
     if (!made || PyList_Append(made.get(), results[i]) < 0) return -1;

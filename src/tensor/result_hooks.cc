@@ -403,7 +403,7 @@ int SegmentHook::ToInner(CallState* head, size_t output, PyObject* segment, PyOb
   tangents[output] = true;
   grads[output] = Ref::Borrow(grad);
   const auto again = [&] { return ToInnerAgain(head, output, CutAt(AllInner()), grad, false, inner, begun); };
-  if (!ArePlain(grads) || LateChanged() || without_) return again();
+  if (!ArePlain(grads) || MustReplay(head)) return again();
   stops = AllInner();
   stops[output] = false;
   const int written = LookAtWatched(head, tangents);
