@@ -220,18 +220,25 @@ int SegmentHook::StageAgain(CallState* s, const std::vector<bool>& left, const s
 }
 
 // What the framework keeps of an input is that object, with the memory that it has when the gradients are
-// differentiated: aliases get it, too.
+// differentiated: aliases get it, too. So do results of this run count what is written to the program's.
 int SegmentHook::Follow(CallState* s, const Rerun& run, const Ref& gradients, const std::vector<Ref>& grads) {
   static PyObject* f = ResolveCallee("framejit._gradients.follow");
-  Ref aliases(PyList_New(0)), inputs(PyList_New(0)), given(PyList_New(0));
-  if (!f || !aliases || !inputs || !given) return -1;
+  Ref aliases(PyList_New(0)), inputs(PyList_New(0)), given(PyList_New(0)), watched(PyList_New(0));
+  if (!f || !aliases || !inputs || !given || !watched) return -1;
   for (size_t i = 0; i < t_.wanted.size(); ++i)
     if (t_.wanted[i] && (PyList_Append(aliases.get(), run.inputs[i].get()) < 0 ||
                          PyList_Append(inputs.get(), PyTuple_GET_ITEM(s->inputs, i)) < 0))
       return -1;
   for (const Ref& grad : grads)
     if (grad && PyList_Append(given.get(), grad.get()) < 0) return -1;
-  Ref done(PyObject_CallFunctionObjArgs(f, gradients.get(), aliases.get(), inputs.get(), given.get(), nullptr));
+  for (size_t i = 0, at = 0; s->versioned && i < num_outputs(); ++i) {
+    if (!t_.versioned[i]) continue;
+    Ref both(PyTuple_Pack(2, PyTuple_GET_ITEM(s->versioned, at), run.results[i].get()));
+    if (!both || PyList_Append(watched.get(), both.get()) < 0) return -1;
+    at += 2;
+  }
+  Ref done(PyObject_CallFunctionObjArgs(f, gradients.get(), aliases.get(), inputs.get(), given.get(), watched.get(),
+                                        nullptr));
   return done ? 0 : -1;
 }
 

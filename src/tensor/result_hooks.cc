@@ -494,7 +494,7 @@ int SegmentHook::ToInnerAgain(CallState* head, size_t output, const std::vector<
   for (size_t i = 0; i < t_.wanted.size(); ++i)
     if (t_.wanted[i]) wanted.push_back(run.inputs[i]);
   Ref all = GradientsOf(run, grads, wanted, create);
-  if (!all) return -1;
+  if (!all || (create && Follow(head, run, all, grads) < 0)) return -1;
   for (size_t k = 0; k < of.size(); ++k)
     if (PyObject* own = PyTuple_GET_ITEM(all.get(), k); own != Py_None) inner->emplace(of[k], Ref::Borrow(own));
   begun->resize(t_.wanted.size());
