@@ -218,8 +218,11 @@ bool SegmentHook::LateChanged() const {
 
 // The framework keeps of an input that object, with the memory that it has when a derivative runs, or a view, with that
 // of the call. Which it is, it says when it runs.
-bool SegmentHook::MustReplay(CallState* s) const {
+// So it does where a result was detached in place that the derivatives of others read.
+bool SegmentHook::MustReplay(CallState* s) {
   if (without_ || LateChanged()) return true;
+  for (const auto& [result, inner] : *s->retained)
+    if (IsDetached(s, result)) return true;
   return s->former &&
          std::any_of(t_.saved.begin(), t_.saved.end(), [&](const auto& v) { return s->former->contains(v.input); });
 }

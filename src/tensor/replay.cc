@@ -138,6 +138,13 @@ int SegmentHook::Again(CallState* s, const std::vector<bool>& standing, bool cre
     Ref now(t_.copied[i] ? nullptr : PyObject_GetAttr(PyTuple_GET_ITEM(s->inputs, i), Interned(kData)));
     if (!t_.copied[i] && (!now || GiveData(run->inputs[i].get(), now.get()) < 0)) return -1;
   }
+  for (const auto& [i, inner] : *s->retained) {  // as the program did: the framework knows who has kept it
+    if (!IsDetached(s, i)) continue;
+    Ref number(PyLong_FromLong(-1 - i)), result(std::exchange(run->results[i], alias(results[i])));
+    PyObject* stands = number ? PyDict_GetItemWithError(by_number.get(), number.get()) : nullptr;
+    if (!run->results[i] || PyErr_Occurred()) return -1;
+    if (!Ref(PyObject_CallMethod(stands ? stands : result.get(), "detach_", nullptr))) return -1;
+  }
   Ref made(run->own ? PyList_New(0) : nullptr);
   for (int i : run->own_results)
     if (!made || PyList_Append(made.get(), results[i]) < 0) return -1;

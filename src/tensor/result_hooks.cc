@@ -449,6 +449,13 @@ Ref SegmentHook::Alive(CallState* head, int output) {
 }
 
 // Likewise, if it is what it was.
+// Is it a result of which others are made, which are asked for its value, that the program has detached in place?
+bool SegmentHook::IsDetached(CallState* head, int output) {
+  if (output >= static_cast<int>(num_outputs()) || !HasInner(output) || !t_.versioned[output]) return false;
+  Ref own = Alive(head, output), node(own ? PyObject_GetAttrString(own.get(), "grad_fn") : nullptr);
+  PyErr_Clear();
+  return node.get() == Py_None;
+}
 Ref SegmentHook::Unwritten(CallState* head, int output) {
   Ref own = Alive(head, output);
   Ref version(own ? PyObject_GetAttr(own.get(), Interned(kVersion)) : nullptr);

@@ -119,7 +119,8 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   int InStages(CallState* s, PyObject* saved, const std::vector<bool>& stops, std::vector<Ref> grads, bool routed,
                Pass* pass);
   bool LateChanged() const;
-  bool MustReplay(CallState* s) const;
+  bool MustReplay(CallState* s);
+  bool IsDetached(CallState* s, int output);
   bool ReadsNone(const std::vector<bool>& tangents);
   bool GoesAround() const;
   int LookAtReentrant(CallState* head, const std::vector<bool>& tangents);
