@@ -217,8 +217,8 @@ bool SegmentHook::LateChanged() const {
 }
 
 // The framework keeps of an input that object, with the memory that it has when a derivative runs, or a view, with that
-// of the call. Which it is, it says when it runs.
-// So it does where a result was detached in place that the derivatives of others read.
+// of the call. Which it is, it says when it runs. So it does where a result was detached in place that the derivatives
+// of others read.
 bool SegmentHook::MustReplay(CallState* s) {
   if (without_ || LateChanged()) return true;
   for (const auto& [result, inner] : *s->retained)

@@ -135,8 +135,9 @@ int SegmentHook::Again(CallState* s, const std::vector<bool>& standing, bool cre
   if (!ran) return -1;
   for (PyObject* o : results) run->results.emplace_back(o);
   for (const auto& [i, former] : has_former) {  // what the run has kept of it as an object has this memory from now on
-    Ref now(t_.copied[i] ? nullptr : PyObject_GetAttr(PyTuple_GET_ITEM(s->inputs, i), Interned(kData)));
-    if (!t_.copied[i] && (!now || GiveData(run->inputs[i].get(), now.get()) < 0)) return -1;
+    if (t_.copied[i]) continue;
+    Ref now(PyObject_CallMethodNoArgs(PyTuple_GET_ITEM(s->inputs, i), Interned(kDetach)));
+    if (!now || GiveData(run->inputs[i].get(), now.get()) < 0) return -1;
   }
   for (const auto& [i, inner] : *s->retained) {  // as the program did: the framework knows who has kept it
     if (!IsDetached(s, i)) continue;

@@ -448,14 +448,15 @@ Ref SegmentHook::Alive(CallState* head, int output) {
   return own && own.get() != Py_None ? std::move(own) : Ref();
 }
 
-// Likewise, if it is what it was.
-// Is it a result of which others are made, which are asked for its value, that the program has detached in place?
+// Is it a result of which others are made, with derivatives that read it, that the program has detached in place?
 bool SegmentHook::IsDetached(CallState* head, int output) {
   if (output >= static_cast<int>(num_outputs()) || !HasInner(output) || !t_.versioned[output]) return false;
   Ref own = Alive(head, output), node(own ? PyObject_GetAttrString(own.get(), "grad_fn") : nullptr);
   PyErr_Clear();
   return node.get() == Py_None;
 }
+
+// As Alive, if it is what it was.
 Ref SegmentHook::Unwritten(CallState* head, int output) {
   Ref own = Alive(head, output);
   Ref version(own ? PyObject_GetAttr(own.get(), Interned(kVersion)) : nullptr);
