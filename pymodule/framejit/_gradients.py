@@ -192,7 +192,10 @@ def result(x, number):
     """A result of the program of which others are made, when its calls are replayed: x, whose gradient goes to what stands for it. All values
     of a replay are the framework's: what is equal in eager is equal here, though the program's own result differs from x in its last place."""
     stands = getattr(_stand_ins, "by_number", {})
-    return _standing().apply(stands[number], x.detach()) if number in stands else x
+    if number not in stands:
+        return x
+    made = stands[-1 - number] = _standing().apply(stands[number], x.detach())
+    return made
 
 
 def differentiated():
@@ -297,12 +300,18 @@ def _beginning():
     return Beginning
 
 
-def follow(gradients, aliases, inputs, given):
+def follow(gradients, aliases, inputs, given, watched):
     """Where such gradients of a replay are differentiated, its aliases of inputs have the memory that the inputs have by then (`x.data = u`).
-    What the pass was given is none of them."""
+    What the pass was given is none of them. `watched`: tensors that share the version of a result each, and results of the replay. Writes
+    to the former count as writes to the latter."""
+    import torch
     from torch._C import _current_graph_task_id as number_of_pass
 
     last = None
+    results = [(theirs, own.detach()) for theirs, own in watched]
+    for _, own in results:
+        own.data = own.new_empty(0)  # it only counts
+    versions = [theirs._version for theirs, _ in results]
 
     def before(_):
         nonlocal last
@@ -310,6 +319,10 @@ def follow(gradients, aliases, inputs, given):
             for alias, x in zip(aliases, inputs, strict=True):
                 if alias.data_ptr() != x.data_ptr() or alias.stride() != x.stride():
                     alias.data = x.data
+            for i, (theirs, own) in enumerate(results):
+                if theirs._version != versions[i]:
+                    versions[i] = theirs._version
+                    torch.autograd.graph.increment_version(own)
 
     outside = {None, *(g.grad_fn for g in given)}
     for node in {g.grad_fn for g in gradients if g is not None} - outside:

@@ -111,6 +111,7 @@ int SegmentHook::Attach(PyObject* const* given, PyObject** made, const int64_t* 
   std::vector<PyObject*> as_before;
   if (!t_.overwritten.empty() && !BecomeResults(t_, given, before, made, &as_before)) return -1;
   PyObject* const* const inputs = as_before.empty() ? given : as_before.data();
+  KeepMemoryOfInputs();
   PyObject* apply = ApplyNode();
   auto* s = apply ? NewState(shared_from_this(), 0, nullptr) : nullptr;
   if (!s) return -1;
@@ -254,7 +255,7 @@ int SegmentHook::NoteVersions(CallState* s, PyObject* const* made) {
     PyTuple_SET_ITEM(s->versioned, at++, twin);
     Ref own(t_.device.kind == DeviceKind::kCuda ? PyObject_CallMethod(made[i], "new_empty", "i", 0)
                                                 : Py_NewRef(nothing));
-    if (!own || PyObject_SetAttr(twin, Interned(kData), own.get()) < 0) return -1;
+    if (!own || GiveData(twin, own.get()) < 0) return -1;
     PyObject* version = PyObject_GetAttr(twin, Interned(kVersion));
     if (!version) return -1;
     PyTuple_SET_ITEM(s->versioned, at++, version);

@@ -216,6 +216,17 @@ bool SegmentHook::LateChanged() const {
   return std::any_of(t_.late.begin(), t_.late.end(), [](const Training::Late& l) { return l.Now() != l.value.get(); });
 }
 
+// The framework keeps of an input that object, with the memory that it has when a derivative runs, or a view, with that
+// of the call. Which it is, it says when it runs. So it does where a result was detached in place that the derivatives
+// of others read.
+bool SegmentHook::MustReplay(CallState* s) {
+  if (without_ || LateChanged()) return true;
+  for (const auto& [result, inner] : *s->retained)
+    if (IsDetached(s, result)) return true;
+  return s->former &&
+         std::any_of(t_.saved.begin(), t_.saved.end(), [&](const auto& v) { return s->former->contains(v.input); });
+}
+
 // Reads this pass nothing of what was saved?
 bool SegmentHook::ReadsNone(const std::vector<bool>& tangents) {
   SavedError error;
@@ -256,7 +267,7 @@ int SegmentHook::BeginRest(CallState* s, PyObject* ctx, const std::vector<bool>&
   if (written < 0) return -1;
   if (routed && standing.empty()) stops = AllInner();
   if (!routed && !s->retained->empty() && Inner(s, tangents, &grads, &stops) < 0) return -1;
-  const bool plain = stops.empty() || (ArePlain(grads) && !LateChanged() && !without_);
+  const bool plain = stops.empty() || (ArePlain(grads) && !MustReplay(s));
   if (!plain && routed) standing = CutAt(std::exchange(stops, {}));
   for (size_t i = 0; !standing.empty() && i < num_outputs(); ++i)  // the others have been told by their own nodes
     if (InnerOf(i).empty() && AnswerHooks(s, i, &grads[i]) < 0) return -1;
@@ -282,7 +293,7 @@ int SegmentHook::BeginRest(CallState* s, PyObject* ctx, const std::vector<bool>&
     PyErr_Clear();
     return Replay(s, grads, stops, {}, pass);
   }
-  if (without_ || LateChanged()) return PyErr_Occurred() ? -1 : Replay(s, grads, stops, {}, pass);
+  if (MustReplay(s)) return PyErr_Occurred() ? -1 : Replay(s, grads, stops, {}, pass);
   pass->grads.resize(t_.wanted.size());
   if (std::find(tangents.begin(), tangents.end(), true) == tangents.end()) return 0;
   if (!stops.empty()) {

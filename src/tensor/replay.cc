@@ -75,6 +75,8 @@ int SegmentHook::Again(CallState* s, const std::vector<bool>& standing, bool cre
   // no hooks.
   auto alias = [](PyObject* o) { return Ref(PyObject_CallMethod(o, "view_as", "O", o)); };
   std::vector<PyObject*> inputs, results(num_results());
+  static const std::map<int, Ref> none;
+  const std::map<int, Ref>& has_former = s->former ? *s->former : none;
   for (size_t i = 0; i < t_.wanted.size(); ++i) {
     Ref input = Ref::Borrow(PyTuple_GET_ITEM(s->inputs, i));
     if (t_.copied[i] && !t_.wanted[i]) {
@@ -85,6 +87,10 @@ int SegmentHook::Again(CallState* s, const std::vector<bool>& standing, bool cre
       input = plain ? Ref(PyObject_CallMethod(plain.get(), "requires_grad_", nullptr)) : alias(input.get());
     }
     if (!input) return -1;
+    if (auto at = has_former.find(static_cast<int>(i)); at != has_former.end()) {
+      if (!t_.wanted[i] && !t_.copied[i]) input = Ref(PyObject_CallMethodNoArgs(input.get(), Interned(kDetach)));
+      if (!input || GiveData(input.get(), at->second.get()) < 0) return -1;
+    }
     run->inputs.push_back(std::move(input));
   }
   run->standing.resize(standing.size());
@@ -128,6 +134,18 @@ int SegmentHook::Again(CallState* s, const std::vector<bool>& standing, bool cre
   }
   if (!ran) return -1;
   for (PyObject* o : results) run->results.emplace_back(o);
+  for (const auto& [i, former] : has_former) {  // what the run has kept of it as an object has this memory from now on
+    if (t_.copied[i]) continue;
+    Ref now(PyObject_CallMethodNoArgs(PyTuple_GET_ITEM(s->inputs, i), Interned(kDetach)));
+    if (!now || GiveData(run->inputs[i].get(), now.get()) < 0) return -1;
+  }
+  for (const auto& [i, inner] : *s->retained) {  // as the program did: the framework knows who has kept it
+    if (!IsDetached(s, i)) continue;
+    Ref number(PyLong_FromLong(-1 - i)), result(std::exchange(run->results[i], alias(results[i])));
+    PyObject* stands = number ? PyDict_GetItemWithError(by_number.get(), number.get()) : nullptr;
+    if (!run->results[i] || PyErr_Occurred()) return -1;
+    if (!Ref(PyObject_CallMethod(stands ? stands : result.get(), "detach_", nullptr))) return -1;
+  }
   Ref made(run->own ? PyList_New(0) : nullptr);
   for (int i : run->own_results)
     if (!made || PyList_Append(made.get(), results[i]) < 0) return -1;
@@ -210,18 +228,25 @@ int SegmentHook::StageAgain(CallState* s, const std::vector<bool>& left, const s
 }
 
 // What the framework keeps of an input is that object, with the memory that it has when the gradients are
-// differentiated: aliases get it, too.
+// differentiated: aliases get it, too. So do results of this run count what is written to the program's.
 int SegmentHook::Follow(CallState* s, const Rerun& run, const Ref& gradients, const std::vector<Ref>& grads) {
   static PyObject* f = ResolveCallee("framejit._gradients.follow");
-  Ref aliases(PyList_New(0)), inputs(PyList_New(0)), given(PyList_New(0));
-  if (!f || !aliases || !inputs || !given) return -1;
+  Ref aliases(PyList_New(0)), inputs(PyList_New(0)), given(PyList_New(0)), watched(PyList_New(0));
+  if (!f || !aliases || !inputs || !given || !watched) return -1;
   for (size_t i = 0; i < t_.wanted.size(); ++i)
     if (t_.wanted[i] && (PyList_Append(aliases.get(), run.inputs[i].get()) < 0 ||
                          PyList_Append(inputs.get(), PyTuple_GET_ITEM(s->inputs, i)) < 0))
       return -1;
   for (const Ref& grad : grads)
     if (grad && PyList_Append(given.get(), grad.get()) < 0) return -1;
-  Ref done(PyObject_CallFunctionObjArgs(f, gradients.get(), aliases.get(), inputs.get(), given.get(), nullptr));
+  for (size_t i = 0, at = 0; s->versioned && i < num_outputs(); ++i) {
+    if (!t_.versioned[i]) continue;
+    Ref both(PyTuple_Pack(2, PyTuple_GET_ITEM(s->versioned, at), run.results[i].get()));
+    if (!both || PyList_Append(watched.get(), both.get()) < 0) return -1;
+    at += 2;
+  }
+  Ref done(PyObject_CallFunctionObjArgs(f, gradients.get(), aliases.get(), inputs.get(), given.get(), watched.get(),
+                                        nullptr));
   return done ? 0 : -1;
 }
 

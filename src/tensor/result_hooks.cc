@@ -403,7 +403,7 @@ int SegmentHook::ToInner(CallState* head, size_t output, PyObject* segment, PyOb
   tangents[output] = true;
   grads[output] = Ref::Borrow(grad);
   const auto again = [&] { return ToInnerAgain(head, output, CutAt(AllInner()), grad, false, inner, begun); };
-  if (!ArePlain(grads) || LateChanged() || without_) return again();
+  if (!ArePlain(grads) || MustReplay(head)) return again();
   stops = AllInner();
   stops[output] = false;
   const int written = LookAtWatched(head, tangents);
@@ -448,7 +448,15 @@ Ref SegmentHook::Alive(CallState* head, int output) {
   return own && own.get() != Py_None ? std::move(own) : Ref();
 }
 
-// Likewise, if it is what it was.
+// Is it a result of which others are made, with derivatives that read it, that the program has detached in place?
+bool SegmentHook::IsDetached(CallState* head, int output) {
+  if (output >= static_cast<int>(num_outputs()) || !HasInner(output) || !t_.versioned[output]) return false;
+  Ref own = Alive(head, output), node(own ? PyObject_GetAttrString(own.get(), "grad_fn") : nullptr);
+  PyErr_Clear();
+  return node.get() == Py_None;
+}
+
+// As Alive, if it is what it was.
 Ref SegmentHook::Unwritten(CallState* head, int output) {
   Ref own = Alive(head, output);
   Ref version(own ? PyObject_GetAttr(own.get(), Interned(kVersion)) : nullptr);
@@ -494,7 +502,7 @@ int SegmentHook::ToInnerAgain(CallState* head, size_t output, const std::vector<
   for (size_t i = 0; i < t_.wanted.size(); ++i)
     if (t_.wanted[i]) wanted.push_back(run.inputs[i]);
   Ref all = GradientsOf(run, grads, wanted, create);
-  if (!all) return -1;
+  if (!all || (create && Follow(head, run, all, grads) < 0)) return -1;
   for (size_t k = 0; k < of.size(); ++k)
     if (PyObject* own = PyTuple_GET_ITEM(all.get(), k); own != Py_None) inner->emplace(of[k], Ref::Borrow(own));
   begun->resize(t_.wanted.size());

@@ -13,9 +13,15 @@
 namespace framejit::tensor {
 namespace {
 
+CallState* newest = nullptr;  // The GIL protects it.
+
 void Dealloc(PyObject* o) {
   auto* s = reinterpret_cast<CallState*>(o);
   PyObject_GC_UnTrack(o);
+  if (s->newer) s->newer->older = s->older;
+  if (s->older) s->older->newer = s->newer;
+  if (newest == s) newest = s->older;
+  delete s->former;
   delete s->hook;
   delete s->symbols;
   delete s->spent;
@@ -255,9 +261,37 @@ CallState* NewState(const std::shared_ptr<SegmentHook>& hook, int part, PyObject
   s->retained = head ? nullptr : new std::map<int, CallState::Inner>();
   s->routed = head ? nullptr : new std::map<int64_t, CallState::Routes>();
   s->part = part;
+  s->former = nullptr;
+  s->newer = s->older = nullptr;
+  if (!head) {
+    s->older = newest;
+    if (newest) newest->newer = s;
+    newest = s;
+  }
   s->head = Py_XNewRef(head);
   s->segment = s->inputs = s->versions = s->drawn = s->versioned = s->outputs = s->saved = s->opaque = nullptr;
   return s;
+}
+
+void KeepMemory(PyObject* tensor) {
+  const auto each = [&](auto&& f) {  // calls that it is an input of, through which a pass may come
+    for (CallState* s = newest; s; s = s->older) {
+      if (!s->inputs || (s->freed && std::find(s->spent->begin(), s->spent->end(), false) == s->spent->end())) continue;
+      for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(s->inputs); ++i)
+        if (PyTuple_GET_ITEM(s->inputs, i) == tensor) f(s, static_cast<int>(i));
+    }
+  };
+  bool any = false;
+  each([&](CallState*, int) { any = true; });
+  if (!any) return;
+  SavedError error;
+  OverridesOff own;
+  const Ref former(PyObject_CallMethodNoArgs(tensor, Interned(kDetach)));
+  if (!former) return PyErr_Clear();
+  each([&](CallState* s, int i) {
+    if (!s->former) s->former = new std::map<int, Ref>();
+    s->former->emplace(i, former);
+  });
 }
 
 PyObject* Generators(Device device) {

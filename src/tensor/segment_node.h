@@ -119,6 +119,8 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   int InStages(CallState* s, PyObject* saved, const std::vector<bool>& stops, std::vector<Ref> grads, bool routed,
                Pass* pass);
   bool LateChanged() const;
+  bool MustReplay(CallState* s);
+  bool IsDetached(CallState* s, int output);
   bool ReadsNone(const std::vector<bool>& tangents);
   bool GoesAround() const;
   int LookAtReentrant(CallState* head, const std::vector<bool>& tangents);
@@ -221,7 +223,15 @@ struct CallState {
   PyObject* outputs;    // A tuple: the outputs, on their way through `apply`.
   PyObject* saved;      // A tuple: what is saved, on the same way.
   PyObject* opaque;     // A tuple: outputs without gradients, on the same way.
+
+  std::map<int, Ref>* former;  // by input that has other memory by now: what it had in the call
+  CallState *newer, *older;    // the list of all calls (KeepMemory)
 };
+// The memory of this tensor is about to become another (`x.data = u`): calls that it is an input of keep what it had,
+// as far as a pass may come through them.
+void KeepMemory(PyObject* tensor);
+void KeepMemoryOfInputs();                        // From now on (watch.cc).
+int GiveData(PyObject* tensor, PyObject* value);  // tensor.data = value, of one that is no input of any call
 
 // A new reference that the collector does not track yet. head: null for the first part's.
 CallState* NewState(const std::shared_ptr<SegmentHook>& hook, int part, PyObject* head);

@@ -19,6 +19,7 @@
 #include "diag/diag.h"
 #include "tensor/no_collection.h"
 #include "tensor/run_context.h"
+#include "tensor/segment_node.h"
 #include "tensor/torch_host.h"
 
 namespace framejit::tensor {
@@ -95,6 +96,7 @@ PyObject* GetData(PyObject* self, void* closure) {
 }
 int SetData(PyObject* self, PyObject* value, void* closure) {
   Expose(self);
+  KeepMemory(self);
   return set_data(self, value, closure);
 }
 
@@ -205,24 +207,32 @@ bool CountsUses(const TorchApi& t) {
   return object && !HeldOnce(t, ImplOf(a.get()));
 }
 
-// This runs once, with the GIL.
+// These run once, with the GIL.
+bool SeesData(const TorchApi& t) {
+  static const bool installed = [&] {
+    NoCollection pause;
+    SavedError saved;
+    Ref dict(PyObject_GetAttrString(reinterpret_cast<PyObject*>(t.tensor->tp_base), "__dict__"));
+    Ref data(dict ? PyMapping_GetItemString(dict.get(), "data") : nullptr);
+    PyErr_Clear();
+    if (!data || Py_TYPE(data.get()) != &PyGetSetDescr_Type) return false;
+    PyGetSetDef* def = reinterpret_cast<PyGetSetDescrObject*>(data.get())->d_getset;
+    if (!def->get || !def->set || !Writable(&def->get)) return false;
+    get_data = std::exchange(def->get, GetData);
+    set_data = std::exchange(def->set, SetData);
+    return true;
+  }();
+  return installed;
+}
+
 bool SeesExposures(const TorchApi& t) {
   static const bool installed = [&] {
     NoCollection pause;
     SavedError saved;
     if (!t.at.all() || !t.version || !t.inplace_key || !CountsUses(t)) return PyErr_Clear(), false;
     Ref dict(PyObject_GetAttrString(reinterpret_cast<PyObject*>(t.tensor->tp_base), "__dict__"));
-    Ref data(dict ? PyMapping_GetItemString(dict.get(), "data") : nullptr);
-    bool ok = data && Py_TYPE(data.get()) == &PyGetSetDescr_Type;
-    if (ok) {
-      PyGetSetDef* def = reinterpret_cast<PyGetSetDescrObject*>(data.get())->d_getset;
-      ok = def->get && def->set && Writable(&def->get);
-      if (ok) {
-        get_data = std::exchange(def->get, GetData);
-        set_data = std::exchange(def->set, SetData);
-      }
-    }
-    ok = ok && ReplaceEntryPoints(dict.get(), t.c_module, std::make_index_sequence<std::size(kEntryPoints)>());
+    const bool ok = dict && SeesData(t) &&
+                    ReplaceEntryPoints(dict.get(), t.c_module, std::make_index_sequence<std::size(kEntryPoints)>());
     PyErr_Clear();
     return ok;
   }();
@@ -296,6 +306,14 @@ class Watch : public MemoryWatch {
 };
 
 }  // namespace
+
+int GiveData(PyObject* tensor, PyObject* value) {
+  return set_data ? set_data(tensor, value, nullptr) : PyObject_SetAttr(tensor, Interned(kData), value);
+}
+
+void KeepMemoryOfInputs() {
+  SeesData(*bound_torch);
+}
 
 std::unique_ptr<MemoryWatch> WatchTorch(const TorchApi& t, const Buffer& b) {
   HoldGil gil;

@@ -232,3 +232,119 @@ def test_a_refusal_says_which_input(fj, made):
             y.sum().backward()
         texts.append(str(e.value))
     assert texts[0] == texts[1]
+
+
+def linear_then(x):
+    y = x * 2
+    return y, y.sin()
+
+
+def of_a_part(x):
+    y = x * 2
+    return y, y[:2] ** 3
+
+
+def of_its_own(x):
+    y = x.exp()
+    return y, y + 1
+
+
+def not_kept(x):
+    y = x * 2
+    return y, (y * y).sum()
+
+
+@pytest.mark.parametrize("f", [linear_then, of_a_part, of_its_own, not_kept])
+@pytest.mark.parametrize("written", [0, 1, 2])
+def test_results_written_before_gradients_are_differentiated(fresh, f, written):
+    """A write through `y.detach()` to a result that the derivative of a gradient reads is refused where eager refuses it, and only there."""
+
+    def run(f, write):
+        x = torch.linspace(-1, 1, 12, dtype=torch.float64).view(4, 3).requires_grad_()
+        y, z = f(x)
+        try:
+            (g,) = torch.autograd.grad(z.sum(), x, create_graph=True)
+            if not g.requires_grad:
+                return (g,)
+            for time in range(2):
+                if written == time + 1:
+                    write(y)
+                g.sum().backward(retain_graph=True)
+        except RuntimeError as error:
+            assert "modified by an inplace operation" in str(error)
+            return None
+        return g, x.grad
+
+    told = fresh.explain(f)(torch.ones(4, 3, requires_grad=True))
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+    compiled = fresh.compile(f)
+    for write in (lambda y: y.detach().mul_(2), lambda y: y.detach()[0].zero_(), lambda y: y.detach().exp()):
+        expected = run(f, write)
+        for _ in range(2):
+            got = run(compiled, write)
+            assert (got is None) == (expected is None)
+            for a, b in zip(got or (), expected or (), strict=True):
+                torch.testing.assert_close(a, b)
+
+
+def two_of_it(x):
+    y = x.tanh()
+    return y, y * y, y + 1
+
+
+def added(x):
+    y = x * 2
+    return y, y + 1, y - 1
+
+
+def inside(x):
+    y = x.exp()
+    z = y.sin()
+    return z, y, z * y
+
+
+@pytest.mark.parametrize("f", [two_of_it, added, inside])
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_results_detached_in_place(fresh, f, which):
+    """Torch refuses a pass that reads, as an operand, what was detached in place since; who reads it otherwise, or not at all, goes on."""
+
+    def backward(x, results, others):
+        sum(r.sum() for r in others).backward()
+        return x.grad
+
+    def both(x, results, others):
+        sum(r.sum() for r in others).backward(retain_graph=True)
+        sum(r.sum() for r in others).backward()
+        return x.grad
+
+    def twice(x, results, others):
+        (g,) = torch.autograd.grad(sum(r.sum() for r in others), x, create_graph=True)
+        return (g, *torch.autograd.grad(g.sum(), x)) if g.requires_grad else g
+
+    def begun(x, results, others):
+        total = sum(r.sum() for r in results)
+        results[which].detach_()
+        total.backward()
+        return x.grad
+
+    def run(f, program):
+        x = torch.linspace(0.1, 1, 6).requires_grad_()
+        results = f(x)
+        if program is not begun:
+            results[which].detach_()
+        try:
+            return program(x, results, [r for i, r in enumerate(results) if i != which])
+        except RuntimeError as error:
+            assert "detached in-place" in str(error)
+            return None
+
+    told = fresh.explain(f)(torch.ones(6, requires_grad=True))
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+    compiled = fresh.compile(f)
+    for program in (backward, both, twice, begun):
+        expected = run(f, program)
+        for _ in range(2):
+            got = run(compiled, program)
+            assert (got is None) == (expected is None), program
+            if got is not None:
+                torch.testing.assert_close(got, expected)
