@@ -287,15 +287,19 @@ std::vector<bool> ReadOutputs(const Joint& j, const std::vector<std::vector<Valu
     const ValueId own = found.size() < g.outputs.size() ? g.outputs[found.size()] : kNoValue;
     found.push_back(std::any_of(made.begin(), made.end(), [&](ValueId v) { return j.passed[v] && !remade(own, v); }));
   }
-  for (size_t i = 0; i < g.outputs.size(); ++i) {
-    ValueId v = g.outputs[i];
+  const auto reads = [&](ValueId v) {
     for (;;) {
       const Node& n = g.node(v);  // another shape, an identity for the layout, or to be a value of its own
-      found[i] = found[i] || read[v] || read[memory[v]];
+      if (read[v] || read[memory[v]]) return true;
       const bool same = n.op == Op::kCast && !n.derivative && g.node(n.operands[0]).type.dtype == n.type.dtype;
-      if (!same && n.op != Op::kReshape) break;
+      if (!same && n.op != Op::kReshape) return false;
       v = n.operands[0];
     }
+  };
+  for (size_t i = 0; i < g.outputs.size(); ++i) found[i] = found[i] || reads(g.outputs[i]);
+  for (const Write& w : g.writes) {  // what the input holds from then on
+    const size_t i = g.outputs.size() + w.input;
+    found[i] = found[i] || reads(w.value);
   }
   return found;
 }

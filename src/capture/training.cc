@@ -593,13 +593,13 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tens
   AddOverwritten(trace, &replay, &t, &written);
   for (const Write& w : graph.writes) written.insert(w.input);
   for (auto& [input, output] : writes) written.insert(input);
-  for (auto& [now, input] : s.pending().rebound)  // that has other memory behind this run, or no gradients
+  std::set<int> rebound;  // what has other memory behind this run, or no gradients
+  for (auto& [now, input] : s.pending().rebound)
     if (s.pending().replaced.contains(now) || s.pending().stopped.contains(now))
-      written.insert(trace.tensors[input].input);
+      rebound.insert(trace.tensors[input].input);
   for (TraceId output : replay.outputs) plan.kept.push_back(s.lowering().KeptFor(output));
-  for (size_t i = 0; i < trace.inputs.size(); ++i)
-    plan.kept.push_back(written.contains(static_cast<int>(i)) ? std::vector<ValueId>()
-                                                              : s.lowering().KeptFor(trace.inputs[i]));
+  for (TraceId input : trace.inputs) plan.kept.push_back(s.lowering().KeptFor(input));
+  written.insert(rebound.begin(), rebound.end());
   t.kept.resize(graph.outputs.size());
   for (size_t i = 0; i < t.kept.size(); ++i)
     t.kept[i] = t.differentiable[i] && s.lowering().MayBeKept(replay.outputs[i]);
@@ -647,6 +647,8 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tens
   joint.region = plan.region;
   if (s.lowering().differentiates()) CheckZeros(graph, t);
   t.versioned = autodiff::ReadOutputs(joint, plan.kept);
+  for (int i : written)  // what the graph has made lies in them, too, whether or not the framework keeps them for it
+    if (rebound.contains(i) || !s.lowering().MayBeKept(trace.inputs[i])) t.versioned[graph.outputs.size() + i] = false;
   std::vector<bool> passing;
   for (size_t i = 0; i < trace.inputs.size(); ++i)
     passing.push_back(t.wanted[i] && !trace.tensors[trace.inputs[i]].meta.is_parameter);

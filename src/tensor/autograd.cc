@@ -106,6 +106,21 @@ PyObject* SegmentHook::Before(PyObject* const* inputs) {
   return all.release();
 }
 
+// An inference tensor has none.
+static PyObject* VersionOf(PyObject* tensor) {
+  PyObject* version = PyObject_GetAttr(tensor, Interned(kVersion));
+  if (!version) PyErr_Clear();
+  return version ? version : Py_NewRef(Py_None);
+}
+
+// Is a tensor without memory watched in the place of this result, or of this input, of which a copy of what it was is
+// at hand?
+bool SegmentHook::HasTwin(CallState* s, size_t i) const {
+  if (!t_.versioned[i] || i < num_outputs()) return t_.versioned[i];
+  i -= num_outputs();
+  return t_.before[i] && PyTuple_GET_ITEM(s->versions, i) == Py_None;
+}
+
 int SegmentHook::Attach(PyObject* const* given, PyObject** made, const int64_t* symbols, PyObject* before,
                         MakeResult result_of) {
   std::vector<PyObject*> as_before;
@@ -154,14 +169,9 @@ int SegmentHook::Attach(PyObject* const* given, PyObject** made, const int64_t* 
   for (size_t i = 0; i < num_inputs; ++i) {
     const bool copy = before && t_.before[i];
     PyTuple_SET_ITEM(s->inputs, i, Py_NewRef(copy ? PyList_GET_ITEM(before, 1 + i) : inputs[i]));
-    PyObject* version = copy ? Py_NewRef(Py_None) : PyObject_GetAttr(inputs[i], Interned(kVersion));
-    if (!version) {  // an inference tensor has none
-      PyErr_Clear();
-      version = Py_NewRef(Py_None);
-    }
-    PyTuple_SET_ITEM(s->versions, i, version);
+    PyTuple_SET_ITEM(s->versions, i, copy ? Py_NewRef(Py_None) : VersionOf(inputs[i]));
   }
-  if (NoteVersions(s, made) < 0) return -1;
+  if (NoteVersions(s, inputs, made) < 0) return -1;
   PyObject_GC_Track(state.get());
   ModeSwitch mode;
   ModeState grad = ReadMode();
@@ -239,25 +249,28 @@ int SegmentHook::HangResults(PyObject* state, PyObject* const* outputs, const st
 }
 
 // The framework's rule: what a derivative reads must be as it was. Memory is not held for that.
-int SegmentHook::NoteVersions(CallState* s, PyObject* const* made) {
+int SegmentHook::NoteVersions(CallState* s, PyObject* const* inputs, PyObject* const* made) {
   static PyObject* nothing = nullptr;
-  const size_t outputs = t_.differentiable.size();
-  const size_t n = std::count(t_.versioned.begin(), t_.versioned.begin() + static_cast<ptrdiff_t>(outputs), true);
-  if (!n) return 0;
+  std::vector<PyObject*> watched;
+  for (size_t i = 0; i < t_.versioned.size(); ++i)
+    if (HasTwin(s, i)) watched.push_back(i < num_outputs() ? made[i] : inputs[i - num_outputs()]);
+  if (watched.empty()) return 0;
   if (!nothing) nothing = HiddenScalar("empty", Device{});
-  s->versioned = PyTuple_New(2 * n);
+  s->versioned = PyTuple_New(static_cast<Py_ssize_t>(2 * watched.size()));
   if (!nothing || !s->versioned) return -1;
-  size_t at = 0;
-  for (size_t i = 0; i < outputs; ++i) {
-    if (!t_.versioned[i]) continue;
-    PyObject* twin = PyObject_CallMethodNoArgs(made[i], Interned(kDetach));
+  Py_ssize_t at = 0;
+  for (PyObject* tensor : watched) {
+    if (Classify(tensor) > Class::kTorchSubclass) {  // an array has no version
+      for (int k = 0; k < 2; ++k) PyTuple_SET_ITEM(s->versioned, at++, Py_NewRef(Py_None));
+      continue;
+    }
+    PyObject* twin = PyObject_CallMethodNoArgs(tensor, Interned(kDetach));
     if (!twin) return -1;
     PyTuple_SET_ITEM(s->versioned, at++, twin);
-    Ref own(t_.device.kind == DeviceKind::kCuda ? PyObject_CallMethod(made[i], "new_empty", "i", 0)
+    Ref own(t_.device.kind == DeviceKind::kCuda ? PyObject_CallMethod(tensor, "new_empty", "i", 0)
                                                 : Py_NewRef(nothing));
     if (!own || GiveData(twin, own.get()) < 0) return -1;
-    PyObject* version = PyObject_GetAttr(twin, Interned(kVersion));
-    if (!version) return -1;
+    PyObject* version = VersionOf(twin);
     PyTuple_SET_ITEM(s->versioned, at++, version);
   }
   return 0;

@@ -143,10 +143,10 @@ int SegmentHook::LookAtWatched(CallState* s, const std::vector<bool>& tangents) 
   const size_t outputs = t_.differentiable.size();
   for (size_t i = s->versioned ? 0 : outputs; i < (s->inputs ? t_.versioned.size() : outputs); ++i) {
     if (!t_.versioned[i]) continue;
-    const bool output = i < outputs;
-    PyObject* tensor = output ? PyTuple_GET_ITEM(s->versioned, at) : PyTuple_GET_ITEM(s->inputs, i - outputs);
-    PyObject* then = output ? PyTuple_GET_ITEM(s->versioned, at + 1) : PyTuple_GET_ITEM(s->versions, i - outputs);
-    at += 2;
+    const bool output = i < outputs, twin = output || (s->versioned && HasTwin(s, i));
+    PyObject* tensor = twin ? PyTuple_GET_ITEM(s->versioned, at) : PyTuple_GET_ITEM(s->inputs, i - outputs);
+    PyObject* then = twin ? PyTuple_GET_ITEM(s->versioned, at + 1) : PyTuple_GET_ITEM(s->versions, i - outputs);
+    if (twin) at += 2;
     if (then == Py_None) continue;
     Ref now(PyObject_GetAttr(tensor, Interned(kVersion)));
     const int same = now ? PyObject_RichCompareBool(now.get(), then, Py_EQ) : -1;

@@ -152,7 +152,8 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   int NoteNone(const Rerun& run, const std::vector<Ref>& grads, const std::vector<Ref>& wanted, Pass* pass);
   int Replay(CallState* s, const std::vector<Ref>& grads, const std::vector<bool>& stops,
              const std::vector<bool>& standing, Pass* pass);
-  int NoteVersions(CallState* s, PyObject* const* made);
+  bool HasTwin(CallState* s, size_t i) const;
+  int NoteVersions(CallState* s, PyObject* const* inputs, PyObject* const* made);
   int LookAtWatched(CallState* s, const std::vector<bool>& tangents);
   PyObject* Link(PyObject* state, int part, PyObject* link, PyObject* const* inputs);
 

@@ -348,3 +348,60 @@ def test_results_detached_in_place(fresh, f, which):
             assert (got is None) == (expected is None), program
             if got is not None:
                 torch.testing.assert_close(got, expected)
+
+
+def product(u, w):
+    u.add_(1)
+    return (u * w,)
+
+
+def linear(u, w):
+    u[1:].mul_(2)
+    return (torch.nn.functional.linear(u, w).relu(),)
+
+
+def filled(u, w):
+    u.zero_()
+    return (w / (u + 1), u * w)
+
+
+def of_a_view(u, w):
+    u.mul_(2)
+    return (u.t() @ w,)
+
+
+def copied_in(u, w):
+    """What the derivative reads is in memory of its own."""
+    c = u * 2
+    u.copy_(c)
+    return (c * w,)
+
+
+def cloned(u, w):
+    u.mul_(2)
+    return (u.clone() * w, u.t().contiguous() * w, torch.cat([u]) * w)
+
+
+@pytest.mark.parametrize("f", [product, linear, filled, of_a_view, copied_in, cloned])
+@pytest.mark.parametrize("write", [lambda f, u: u.mul_(2), lambda f, u: u.detach()[:1].fill_(1), lambda f, u: f(u, torch.ones(3, 3)), lambda f, u: None])
+def test_inputs_that_the_graph_writes_are_written_later(fresh, f, write):
+    """A pass that reads what the graph has left in an input is refused where the input was written since."""
+
+    def run(f):
+        torch.manual_seed(0)
+        u, w = torch.rand(3, 3), torch.rand(3, 3, requires_grad=True)
+        results = f(u, w)
+        write(f, u)
+        try:
+            sum(r.square().sum() for r in results).backward()
+            return w.grad
+        except RuntimeError as error:
+            assert "modified by an inplace operation" in str(error)
+            return None
+
+    compiled = fresh.compile(f)
+    expected, got = run(f), run(compiled)
+    assert (got is None) == (expected is None)
+    if got is not None:
+        torch.testing.assert_close(got, expected)
+    assert fresh.cache_info(compiled)["outcomes"]["run"].keys() == {"graph"}
