@@ -43,3 +43,15 @@ def test_every_change(build, fresh):
 @pytest.mark.slow
 def test_every_change_of_what_was_read(build, fresh):
     _check(build, fresh, of_reads=reads.recorded)
+
+
+def test_memory_that_eager_never_wrote_is_not_compared():
+    """A linear layer of a weight on `meta` hands out memory as it is: the tester sees that eager promises nothing there."""
+    torch = pytest.importorskip("torch")
+
+    def build():
+        return lambda x: torch.nn.functional.linear(x, torch.ones(2, 2)), lambda: (torch.ones(2, 2, device="cpu"),)
+
+    first, second, *_ = mutate._again(build, ("under", "another default device", lambda: torch.device("meta"), None, None), 3)
+    (at, result), (again, other) = first.values[-1], second.values[-1]
+    assert at == again == "result" and result.device.type == "cpu" and not result.equal(other)
