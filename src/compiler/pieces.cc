@@ -1,6 +1,8 @@
 // A call whose result has a size that is a new symbol is run by the host between two parts. What such a call needs is
 // computed in the part before it, everything else as late as those who read it allow: little is done before the sizes
-// are known, and little passes from part to part. Views and constants do not pass, they are made again.
+// are known, and little passes from part to part. Views and constants do not pass, they are made again. On the CPU the
+// calls of one part are given no more than fits in a cache, and reductions run as soon as they can: of the rounds of a
+// loop that were captured together, each one's arrays are gone before the next one's are made.
 #include "compiler/pieces.h"
 
 #include <algorithm>
@@ -8,6 +10,7 @@
 
 #include "diag/diag.h"
 #include "graph/arguments.h"
+#include "graph/hints.h"
 #include "runtime/pieces.h"
 
 namespace framejit::compiler {
@@ -134,8 +137,8 @@ class Cutter {
       }
       const ValueId call = CutOf(v);
       if (call == v) {
-        Cut& c = cuts_[cut_of_[v]];
-        c.stage = at++;
+        cuts_[cut_of_[v]].stage = at = WithRoom(v, at);
+        ++at;
         for (const Bound& b : bound_)
           if (b.call == v) symbol_ready_[b.symbol] = at;
         last_ = std::max(last_, at);
@@ -147,6 +150,26 @@ class Cutter {
       stage_[v] = at;
     }
     for (int at : stage_) last_ = std::max(last_, at);
+  }
+
+  // The first part from this one on behind which the call may run, by the bytes that the calls there are given already.
+  int WithRoom(ValueId call, int at) {
+    if (std::find(g_.ordered.begin(), g_.ordered.end(), call) != g_.ordered.end()) return at;
+    constexpr int64_t kMost = 1 << 20;
+    const std::vector<int64_t> hints = Hints(g_);
+    for (;; ++at) {
+      std::map<ValueId, int64_t> given = given_[at];
+      for (ValueId o : g_.nodes[call].operands) {
+        const TensorType& t = g_.nodes[o].type;
+        if (g_.nodes[o].op != Op::kInput && t.device.kind == DeviceKind::kCpu)
+          given[o] = t.numel().Eval(hints) * DTypeSize(t.dtype);
+      }
+      int64_t sum = 0;
+      for (const auto& [v, bytes] : given) sum += bytes;
+      if (!given_[at].empty() && sum > kMost) continue;
+      given_[at] = std::move(given);
+      return at;
+    }
   }
 
   void Latest() {
@@ -164,6 +187,7 @@ class Cutter {
       } else {
         if (std::find(g_.ordered.begin(), g_.ordered.end(), v) != g_.ordered.end()) at = draws = std::min(at, draws);
         FRAMEJIT_CHECK(at >= stage_[v]);
+        if (stage_[v] && IsReduction(n.op) && n.type.device.kind == DeviceKind::kCpu) at = stage_[v];
         stage_[v] = at;
       }
       for (ValueId o : n.operands) users[o] = std::min(users[o], at);
@@ -243,7 +267,7 @@ class Cutter {
     for (ValueId o : n.operands) {
       if (g_.nodes[o].op != Op::kInput && CutOf(o) == kNoValue) o = Operand(o, c.stage);
       call.operands.push_back(ValueOf(o));
-      Reads(ValueOf(o), c.stage);
+      ReadsAt(ValueOf(o), 2 * c.stage + 1);
     }
     // By result, it says what stands for it, whether or not anything picks it.
     std::vector<int> results;
@@ -262,7 +286,7 @@ class Cutter {
         plan_.values.push_back({t.dtype, t.device, t.shape, RowMajor(t.shape)});
       }
       results.push_back(value);
-      Reads(value, c.stage);
+      ReadsAt(value, 2 * c.stage + 1);
     }
     call.results = results;
     runtime::Pieces::Part& part = plan_.parts[c.stage];
@@ -295,7 +319,7 @@ class Cutter {
     return v;
   }
 
-  void Reads(int value, int part) { plan_.values[value].last = std::max(plan_.values[value].last, part); }
+  void ReadsAt(int value, int time) { plan_.values[value].last = std::max(plan_.values[value].last, time); }
 
   void AddConditions() {
     for (const shape::Guard& c : g_.conditions) {
@@ -308,8 +332,8 @@ class Cutter {
     Draft& d = drafts_[k];
     runtime::Pieces::Part& part = plan_.parts[k];
     part.inputs = d.inputs;
-    for (int v : d.inputs) Reads(v, k);
-    for (int v : part.outputs) Reads(v, k);
+    for (int v : d.inputs) ReadsAt(v, 2 * k);
+    for (int v : part.outputs) ReadsAt(v, 2 * k);
     d.graph.name = g_.name + " part " + std::to_string(k);
     const bool calls =
         std::any_of(d.graph.nodes.begin(), d.graph.nodes.end(), [](const Node& n) { return n.op == Op::kExtern; });
@@ -334,6 +358,7 @@ class Cutter {
   std::vector<int> symbol_ready_;  // by symbol: the first part that may use it
   std::vector<int> stage_;         // by node
   int last_ = 0;
+  std::map<int, std::map<ValueId, int64_t>> given_;  // by part: what its calls are given, and how many bytes
   std::vector<Draft> drafts_;
   std::map<ValueId, int> value_of_;
   runtime::Pieces plan_;

@@ -82,6 +82,7 @@ class PiecesExecutable : public Executable, public Estimated {
       for (size_t k = 0; k < p_.parts.size(); ++k) {
         const Pieces::Part& part = p_.parts[k];
         if (part.run) Compute(part);
+        DropLast(2 * k);
         for (const Pieces::Call& c : part.calls) Call(c);
         for (const Pieces::Symbol& s : part.symbols) {
           symbols_[s.symbol] = held_[s.value].sizes[s.dim];
@@ -91,8 +92,7 @@ class PiecesExecutable : public Executable, public Estimated {
           if (!g.Holds(symbols_)) throw ConditionMissed{g.str()};
         for (const Pieces::Call& c : part.calls)
           for (int v : c.results) Fit(v);
-        for (size_t v = p_.num_inputs; v < held_.size(); ++v)
-          if (p_.values[v].last == static_cast<int>(k)) Drop(held_[v]);
+        DropLast(2 * k + 1);
       }
       for (size_t o = 0; o < outputs.size(); ++o) {
         Held& h = held_[p_.outputs[o]];
@@ -107,6 +107,11 @@ class PiecesExecutable : public Executable, public Estimated {
     void Drop(Held& h) {
       if (h.owned) host_.Release(&h.buffer);
       h.owned = false;
+    }
+
+    void DropLast(size_t time) {
+      for (size_t v = p_.num_inputs; v < held_.size(); ++v)
+        if (p_.values[v].last == static_cast<int>(time)) Drop(held_[v]);
     }
 
     std::vector<int64_t> Numbers(const shape::Ints& v) const {

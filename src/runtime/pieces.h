@@ -16,7 +16,7 @@ struct Pieces {
     DType dtype;
     Device device;
     shape::Ints sizes, strides;
-    int last = -1;  // the last part that reads it
+    int last = -1;  // When it is last read: 2 * part, or one more where that is by a call behind the part.
   };
   struct Call {
     std::shared_ptr<const framejit::Call> call;

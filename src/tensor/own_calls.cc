@@ -2,11 +2,16 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <limits>
 #include <vector>
+
+#if defined(__x86_64__)
+#include <emmintrin.h>
+#endif
 
 #include "tensor/numpy_api.h"
 #include "tensor/tensor.h"
@@ -134,14 +139,21 @@ class Histogram {
   double scale_, close_ = 1e-6;
 };
 
-// An array as a dense row of elements of this type.
+// An array as a dense row of elements, whose number is `count`. Null: it is none.
+const void* DenseRow(const NumpyApi& n, PyObject* o, Meta* m, int64_t* count) {
+  if (Py_TYPE(o) != n.array || !ReadMeta(o, m)) return nullptr;
+  *count = 1;
+  for (int d = m->rank; d-- > 0; *count *= m->sizes[d])
+    if (m->sizes[d] != 1 && m->strides[d] != *count) return nullptr;
+  return m->data;
+}
+
+// Likewise, of this type.
 template <typename T>
 const T* DenseRow(const NumpyApi& n, PyObject* o, DType t, Meta* m) {
-  if (Py_TYPE(o) != n.array || !ReadMeta(o, m) || m->dtype != t) return nullptr;
-  int64_t next = 1;
-  for (int d = m->rank; d-- > 0; next *= m->sizes[d])
-    if (m->sizes[d] != 1 && m->strides[d] != next) return nullptr;
-  return static_cast<const T*>(m->data);
+  int64_t count;
+  const void* row = DenseRow(n, o, m, &count);
+  return row && m->dtype == t ? static_cast<const T*>(row) : nullptr;
 }
 
 struct HistogramArgs {
@@ -258,10 +270,97 @@ PyObject* OwnHistogram(PyObject* const* args, size_t positional, PyObject* kwnam
   return r || PyErr_Occurred() ? r : run(float{}, DType::kFloat32);
 }
 
+// --- a[mask]
+//
+// NumPy looks for the next chosen element and for the next one that is not, and branches at each.
+
+#pragma GCC push_options
+#pragma GCC optimize("O3")
+
+int64_t CountChosen(const uint8_t* mask, int64_t count) {
+  constexpr int kRow = 64, kRows = 255;  // what a byte can count
+  int64_t chosen = 0, i = 0;
+  while (i + kRow <= count) {
+    uint8_t rows[kRow] = {};
+    for (int r = 0; r < kRows && i + kRow <= count; ++r, i += kRow)
+      for (int k = 0; k < kRow; ++k) rows[k] += mask[i + k] != 0;
+    for (const uint8_t of_row : rows) chosen += of_row;
+  }
+  for (; i < count; ++i) chosen += mask[i] != 0;
+  return chosen;
+}
+
+constexpr int kWord = 64;
+
+// Which of the next 64 elements are chosen?
+[[gnu::always_inline]] inline uint64_t ChosenOf(const uint8_t* mask) {
+  uint64_t chosen = 0;
+#if defined(__x86_64__)
+  for (int k = 0; k < kWord; k += 16) {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(mask + k));
+    const auto none = static_cast<uint16_t>(_mm_movemask_epi8(_mm_cmpeq_epi8(bytes, _mm_setzero_si128())));
+    chosen |= static_cast<uint64_t>(static_cast<uint16_t>(~none)) << k;
+  }
+#else
+  for (int k = 0; k < kWord; ++k) chosen |= static_cast<uint64_t>(mask[k] != 0) << k;
+#endif
+  return chosen;
+}
+
+// `left`: there is room for so many, as the mask may be written meanwhile.
+template <typename T>
+void Choose(const T* a, const uint8_t* mask, int64_t count, T* out, int64_t left) {
+  int64_t i = 0;
+  for (; i + kWord <= count; i += kWord) {
+    uint64_t chosen = ChosenOf(mask + i);
+    if (!chosen) continue;
+    const int some = std::popcount(chosen);
+    if (some > left) break;
+    left -= some;
+    if (some == kWord) {
+      std::memcpy(out, a + i, sizeof(T) * kWord);
+      out += kWord;
+      continue;
+    }
+    for (; chosen; chosen &= chosen - 1) *out++ = a[i + std::countr_zero(chosen)];
+  }
+  for (; i < count && left > 0; ++i)
+    if (mask[i]) *out++ = a[i], --left;
+}
+
+#pragma GCC pop_options
+
+PyObject* OwnItem(PyObject* const* args, size_t positional, PyObject* kwnames) {
+  if (positional != 2 || kwnames) return nullptr;
+  const NumpyApi* n = Numpy();
+  Meta m, of_mask;
+  int64_t count;
+  const auto* mask = n ? DenseRow<uint8_t>(*n, args[1], DType::kBool, &of_mask) : nullptr;
+  const void* row = mask && of_mask.rank > 0 ? DenseRow(*n, args[0], &m, &count) : nullptr;
+  if (!row || !std::equal(m.sizes, m.sizes + m.rank, of_mask.sizes, of_mask.sizes + of_mask.rank))
+    return PyObject_GetItem(args[0], args[1]);
+  const int64_t chosen = CountChosen(mask, count);
+  Ref made(NewArray(*n, m.dtype, 1, &chosen, nullptr));
+  if (!made) return nullptr;
+  const auto choose = [&]<typename T>(T) {
+    Choose(static_cast<const T*>(row), mask, count, reinterpret_cast<T*>(AsArray(made.get())->data), chosen);
+  };
+  switch (DTypeSize(m.dtype)) {
+    case 1: choose(uint8_t{}); break;
+    case 2: choose(uint16_t{}); break;
+    case 4: choose(uint32_t{}); break;
+    case 8: choose(uint64_t{}); break;
+    case 16: choose(std::array<uint64_t, 2>{}); break;
+    default: return PyObject_GetItem(args[0], args[1]);
+  }
+  return made.release();
+}
+
 }  // namespace
 
 OwnCall FindOwnCall(std::string_view name) {
-  static constexpr std::pair<std::string_view, OwnCall> kOwn[] = {{"numpy.histogram", OwnHistogram}};
+  static constexpr std::pair<std::string_view, OwnCall> kOwn[] = {{"numpy.histogram", OwnHistogram},
+                                                                  {"numpy.ndarray.__getitem__", OwnItem}};
   const auto* at = std::find_if(std::begin(kOwn), std::end(kOwn), [&](const auto& row) { return row.first == name; });
   return at == std::end(kOwn) ? nullptr : at->second;
 }

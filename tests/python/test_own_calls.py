@@ -99,3 +99,67 @@ def test_errors_and_warnings_are_numpys(call):
     expected = outcome(scope["f"])
     for _ in range(4):
         assert outcome(compiled) == expected
+
+
+MASKS = {
+    "few": X > 1.999, "half": RNG.random(X.size) < 0.5, "most": X > -0.999, "none": X > 9, "all": X < 9, "the last": np.arange(X.size) == X.size - 1,
+    "stretches": np.arange(X.size) // 1000 % 2 == 0, "other bytes": (np.arange(X.size) % 7).astype(np.uint8).view(bool), "short": X[:5] > 0, "empty": X[:0] > 0,
+}  # fmt: skip
+KINDS = [np.float64, np.float32, np.float16, np.int8, bool, np.uint64, np.complex64, np.complex128]
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_elements_that_a_mask_chooses(mask):
+    m = MASKS[mask]
+    compiled = framejit.compile(lambda a, m: a[m])
+    for kind in KINDS:
+        a = (X[: m.size] * 50).astype(kind)
+        for _ in range(2):
+            assert same(compiled(a, m), a[m])
+    made = framejit.compile(lambda a, b: (a * 2)[np.logical_or(a > b, a < -b)] + 1)
+    a = X[: m.size].reshape(-1, 5) if m.size % 5 == 0 else X[: m.size]
+    for b in 0.25, 0.5, 5.0:
+        assert same(made(a, b), (a * 2)[np.logical_or(a > b, a < -b)] + 1)
+    assert made.cache_info()["outcomes"]["run"].get("graph", 0) >= 1
+
+
+@pytest.mark.parametrize("a, m", [(X[::2], X[::2] > 0), (X.reshape(-1, 1), X > 0), (X[:60].reshape(6, 10), RNG.random(6) > 0.5), (X[:60].reshape(6, 10).T, (X[:60] > 0).reshape(10, 6)),
+                                  (X[:8], np.array([3, 5, 3])), (X[:8], np.array(True)), (np.array(3.5), np.array(True)), (X.astype(">f8"), X > 0)])  # fmt: skip
+def test_other_items_are_numpys(a, m):
+    compiled = framejit.compile(lambda a, m: a[m])
+    for _ in range(3):
+        got, expected = compiled(a, m), a[m]
+        assert same(got, expected) and got.strides == expected.strides
+
+
+def test_masks_that_do_not_fit():
+    compiled = framejit.compile(lambda a, m: a[m] * 2)
+    assert same(compiled(X, X > 0), X[X > 0] * 2)
+    with pytest.raises(IndexError, match="boolean index did not match"):
+        compiled(X, X[1:] > 0)
+
+
+@pytest.mark.parametrize("least", [0.9, 0.1])
+def test_what_masks_choose_is_gone_before_the_next_one(least, fresh):
+    """Ten masks, and what they choose, in one graph: two at once are kept, of what was chosen as many."""
+    import tracemalloc
+
+    def f(a, x, least):
+        total = 0.0
+        for k in range(10):
+            total += a[np.logical_and(x > least, x < 2.0 + k)].sum()
+        return total
+
+    a = RNG.random(400_000)
+    least = np.float64(least)
+    expected = f(a, a, least)
+    with framejit.config.patch(leave=False):
+        compiled = framejit.compile(f)
+        assert compiled(a, a, least) == expected
+        tracemalloc.start()
+        assert compiled(a, a, least) == expected
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    info = compiled.cache_info()
+    assert info["segments"] == 1 and info["breaks"] == 0 and info["outcomes"]["run"] == {"graph": 2}
+    assert peak < 3 * (a.nbytes * (1 - least) + a.size) + 100_000

@@ -22,9 +22,17 @@ bool LeftToNumpy(const Trace& trace, const Graph& g, int ieee) {
 
 bool MostlyNumpys(const Session& s, const Trace& trace, const Graph& g) {
   if (s.libraries.torch || !s.libraries.numpy || !diag::OptionOn("leave")) return false;
-  const auto numpys = std::count_if(g.nodes.begin(), g.nodes.end(), [](const Node& n) {
-    return n.op == Op::kExtern && !tensor::FindOwnCall(n.attrs.call->callee.name());
-  });
+  // Of items, masks are ours, and pay where they are not small.
+  constexpr int64_t kSmallMask = 4096;
+  const auto ours = [&, hints = Hints(g)](const Node& n) {
+    const Callee callee = n.attrs.call->callee;
+    if (callee.last() != "__getitem__") return tensor::FindOwnCall(callee.name()) != nullptr;
+    if (n.operands.size() != 2) return false;
+    const TensorType& item = g.nodes[n.operands[1]].type;
+    return item.dtype == DType::kBool && item.numel().Eval(hints) >= kSmallMask;
+  };
+  const auto numpys =
+      std::count_if(g.nodes.begin(), g.nodes.end(), [&](const Node& n) { return n.op == Op::kExtern && !ours(n); });
   const auto views =
       std::count_if(trace.tensors.begin(), trace.tensors.end(), [](const TraceTensor& t) { return t.view_call >= 0; });
   return numpys > 0 && 2 * (static_cast<std::ptrdiff_t>(trace.calls.size()) - numpys - views) <= 3 * numpys;
