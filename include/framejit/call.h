@@ -205,7 +205,7 @@ struct Trace {
   std::vector<TraceTensor> tensors;  // Found by TraceId.
   std::vector<TraceId> inputs;
   std::vector<TraceId> outputs;
-  struct DataSymbol {  // the size `dim` of `tensor`, which data decides
+  struct DataSymbol {  // the size `dim` of `tensor`, or its stride `dim` - rank, which data decides
     uint32_t symbol;
     TraceId tensor;
     int dim;

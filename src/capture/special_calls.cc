@@ -414,8 +414,9 @@ PyObject* Special(CaptureSemantics& c, Session& s, const char* n, PyObject* cons
 
 PyObject* InPython(PyObject* function) {
   static PyObject* const calling = FromModule("framejit._functions", "calling");
-  const bool torch = PyCFunction_Check(function) && tensor::CalleeOf(function).name().starts_with("torch.");
-  const bool wanted = torch || function == reinterpret_cast<PyObject*>(&PyType_Type);
+  const std::string name = PyCFunction_Check(function) ? tensor::CalleeOf(function).name() : "";
+  const bool framework = name.starts_with("torch.") || name.starts_with("numpy.");
+  const bool wanted = framework || function == reinterpret_cast<PyObject*>(&PyType_Type);
   return wanted && calling ? PyObject_CallOneArg(calling, function) : nullptr;
 }
 

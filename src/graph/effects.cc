@@ -198,6 +198,7 @@ constexpr Row kTorch[] = {
      "linalg_matrix_power linalg_matrix_rank lstm_cell matrix_exp matrix_power mkldnn_rnn_layer "
      "multi_head_attention_forward rnn_relu_cell rnn_tanh_cell stft",
      {.cpu = CastRule::kRefused, .cuda = CastRule::kRefused}},
+    {"_indices _values col_indices indices row_indices values", {.flags = kSizedByData}},
     {"gru lstm rnn_relu rnn_tanh", {.flags = kSizedByData, .cpu = CastRule::kRefused, .cuda = CastRule::kRefused}},
     {"linalg_pinv linalg_solve linalg_solve_ex linalg_tensorinv linalg_tensorsolve pinverse",
      {.keeps = kResult, .cpu = CastRule::kRefused, .cuda = CastRule::kRefused}},

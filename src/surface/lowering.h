@@ -60,6 +60,9 @@ struct Lowering::Impl {
     }
     const TraceTensor& root = trace.tensors[objects[t].root];
     derivatives.CheckWritable(root.id);
+    const auto shares = [&](TraceId o) { return objects[o].root == root.id; };
+    if (!trace.data_symbols.empty() && std::any_of(beside_opaque.begin(), beside_opaque.end(), shares))
+      throw Decline("a write to what may share memory with a sparse tensor, beside sizes that data decides");
     if (mode.grad && derivatives.IsTracked(objects[t].domain)) throw Decline("in-place write to a leaf");
     if (const auto sample = OpenSample(trace); sample && (root.input >= 0 || root.id < *sample))
       throw Decline("write, in framejit.vmap, to an array that all samples share");

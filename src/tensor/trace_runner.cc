@@ -82,7 +82,7 @@ class Runner : public TraceRunner {
             end = RunEnd::kCondition;  // a number that is no size
             break;
           }
-          symbols[d.symbol] = m.sizes[d.dim];
+          symbols[d.symbol] = d.dim < m.rank ? m.sizes[d.dim] : m.strides[d.dim - m.rank];
         }
         if (end != RunEnd::kOk) break;
         for (int d : s.dead) Py_CLEAR(slots[d]);

@@ -1550,3 +1550,19 @@ def test_dicts_that_take_over_others(fresh, kind):
         return out
 
     same(run(one_graph(fresh, segments=6)), run(lambda f: f))
+
+
+def test_map_of_functions_of_numpy(fresh):
+    def f(a, b):
+        (x, y, n), (u, v) = map(np.array, [a / 12, b, 120]), map(np.asarray, (a, [1.0, 2.0]))
+        x += 1  # a copy
+        return x * y + n, v.sum() + np.sin(u), u is a
+
+    compiled = fresh.compile(f)
+    for size in (5, 8, 8):
+        a, b = np.linspace(0.0, 1.0, size), np.arange(float(size))
+        got, want = compiled(a, b), f(a, b)
+        assert got[2] is want[2] and all(g.dtype == w.dtype and np.allclose(g, w, 1e-14) for g, w in zip(got[:2], want[:2]))
+        assert a[0] == 0.0
+    assert fresh.cache_info(compiled)["breaks"] == 0
+    assert len(compiled.graphs) > 0

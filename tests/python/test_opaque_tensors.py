@@ -362,7 +362,7 @@ def test_modes():
 
 def test_what_data_decides_breaks():
     def f(a):
-        return a._nnz() + 1, a.values().exp()
+        return a._nnz() + 1, a.sum().exp()
 
     compiled = framejit.compile(f)
     for count in (20, 40):
@@ -376,6 +376,65 @@ def test_what_data_decides_breaks():
     compiled = framejit.compile(given)
     for scale in (0.1, 0.2, 0.1):
         assert compiled(quantised(4, scale=scale)) == given(quantised(4, scale=scale))
+
+
+def parts(a):
+    return a._indices() + 1, a._values().exp()
+
+
+def coalesced_parts(a):
+    a = a.coalesce()
+    return a.indices(), a.indices().stride(0) + 0, a.values()
+
+
+def rebuilt(a):
+    a = a.coalesce()
+    return torch.sparse_coo_tensor(a.indices(), a.values().exp(), a.shape, is_coalesced=True)
+
+
+def edges_of(a):
+    a = a.coalesce()
+    return torch.zeros(N).index_add(0, a.indices()[0], a.values()), a.values().is_contiguous()
+
+
+def compressed_parts(a):
+    a = a.coalesce().to_sparse_csr()
+    return a.values() * 2, a.col_indices() + 1, a.crow_indices() + 1, a
+
+
+@pytest.mark.parametrize("f", [parts, coalesced_parts, rebuilt, edges_of, compressed_parts])
+def test_elements_of_which_data_decides_the_number(f):
+    compiled = framejit.compile(f)
+    for count in (70, 20, 41, 300, 70):
+        got, want = flat(compiled(loose(N, count))), flat(f(loose(N, count)))
+        assert all_same(got, want)
+        assert [a.stride() for a in got if getattr(a, "layout", 0) == torch.strided] == [a.stride() for a in want if getattr(a, "layout", 0) == torch.strided]
+    info = framejit.cache_info(compiled)
+    assert (info["breaks"], info["outcomes"]["run"]["framework"]) == (0, 5)
+    assert info["captures"] <= 2
+
+
+def test_elements_lie_where_the_tensor_has_them():
+    compiled = framejit.compile(lambda a: a._values())
+    turned = torch.sparse_coo_tensor(edges(N, 6), numbers(2, 6).t(), (N, N, 2))  # elements that do not lie row by row
+    for a in (loose(), turned, torch.sparse_coo_tensor(edges(), numbers(70, 2), (N, N, 2))):
+        for _ in range(2):
+            got = compiled(a)
+            assert (got.data_ptr(), got.stride(), got.shape) == (a._values().data_ptr(), a._values().stride(), a._values().shape)
+    assert framejit.cache_info(compiled)["breaks"] == 0
+
+
+def test_elements_that_are_written():
+    def f(a, few):
+        v = a._values()
+        v.mul_(2)
+        w = a._values()
+        return a.to_dense(), w + 1 if w.shape[0] < few else w + 2
+
+    compiled = framejit.compile(f)
+    for count in (20, 90, 40, 20):
+        assert all_same(compiled(loose(N, count), 50), f(loose(N, count), 50))
+    assert framejit.cache_info(compiled)["breaks"] > 0
 
 
 def test_dynamically_quantised_modules():

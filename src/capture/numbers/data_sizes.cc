@@ -7,6 +7,8 @@
 #include "capture/numbers/data_sizes.h"
 
 #include <algorithm>
+#include <iterator>
+#include <sstream>
 
 #include "absl/cleanup/cleanup.h"
 #include "capture/callees.h"
@@ -14,7 +16,9 @@
 #include "capture/session.h"
 #include "diag/diag.h"
 #include "graph/arguments.h"
+#include "graph/opaque.h"
 #include "surface/layout.h"
+#include "tensor/opaque.h"
 
 namespace framejit::capture {
 namespace {
@@ -23,6 +27,11 @@ constexpr size_t kMostSizes = 1024;  // of one graph
 
 bool IsTrue(const Arg* a) {
   return a && a->is(Arg::Kind::kBool) && a->b;
+}
+
+// What data decided of a tensor: a size, or a stride.
+int64_t Decided(const tensor::Meta& m, int dim) {
+  return dim < m.rank ? m.sizes[dim] : m.strides[dim - m.rank];
 }
 
 }  // namespace
@@ -80,10 +89,12 @@ void DataSizes::Lower(Call& call) {
   fresh_.clear();
   const size_t first = s_.graph().nodes.size();
   naming_ = true;
+  asked_ = !call.args.empty() && call.args[0].is(Arg::Kind::kTensor) ? call.args[0].t : ~TraceId{0};
   try {
     s_.lowering().Apply(call);
   } catch (...) {
     naming_ = false;
+    counts_.erase(asked_);
     throw;
   }
   naming_ = false;
@@ -96,8 +107,9 @@ void DataSizes::Lower(Call& call) {
     const shape::Int symbol = shape::Int::Symbol(s.symbol.symbol);
     tensor::Meta constant;
     if (Ref known = s_.guessing().Known(s.symbol.tensor); known && tensor::ReadMeta(known.get(), &constant)) {
-      s_.env().SetHint(s.symbol.symbol, constant.sizes[s.symbol.dim]);
-      s_.env().Ask(shape::Cmp::kEq, symbol, constant.sizes[s.symbol.dim]);
+      const int64_t number = Decided(constant, s.symbol.dim);
+      s_.env().SetHint(s.symbol.symbol, number);
+      s_.env().Ask(shape::Cmp::kEq, symbol, number);
       Simplify(call.results, first);
     } else if (s.usual && !s_.options().guesses->measured) {
       s_.env().Ask(shape::Cmp::kEq, symbol, *s.usual);
@@ -111,11 +123,12 @@ void DataSizes::Lower(Call& call) {
         s_.options().guesses->Refuse(s.code.get(), s.at);
         throw surface::Decline("data decides a size that cannot be found out", surface::Decline::Cause::kData);
       }
-      s_.env().SetHint(s.symbol.symbol, m.sizes[s.symbol.dim]);
+      const int64_t number = Decided(m, s.symbol.dim);
+      s_.env().SetHint(s.symbol.symbol, number);
       // What is empty, or is one, follows other rules.
-      const bool usual = s.usual && m.sizes[s.symbol.dim] == s_.env().Hint(*s.usual);
-      if (usual || (!count && m.sizes[s.symbol.dim] < 2)) {
-        s_.env().Ask(shape::Cmp::kEq, symbol, usual ? *s.usual : m.sizes[s.symbol.dim]);
+      const bool usual = s.usual && number == s_.env().Hint(*s.usual);
+      if (usual || (!count && number < 2)) {
+        s_.env().Ask(shape::Cmp::kEq, symbol, usual ? *s.usual : shape::Int(number));
         Simplify(call.results, first);
       }
     } else if (count) {
@@ -179,7 +192,8 @@ struct Sized {
   shape::Env& env;
   std::vector<DataSize>& fresh;
   std::function<std::optional<shape::Int>(int result, int dim, const shape::Int* most)> make;
-  const TensorMeta* x = nullptr;  // what is asked
+  const TensorMeta* x = nullptr;    // what is asked
+  std::optional<shape::Int> count;  // how many elements it has, as far as that was named before
   Inferred out;
 
   bool method() const { return callees::IsArrayMethod(call.callee); }
@@ -457,6 +471,43 @@ bool PackedRnn(Sized& c) {
   return true;
 }
 
+// Indices or elements of a sparse tensor, in the memory that they have there: how many there are, and how they lie, is
+// not known of it.
+bool SparseElements(Sized& c) {
+  if (c.x->requires_grad || c.given() != 1) return false;
+  std::istringstream text(tensor::FormText(c.x->device));
+  const std::vector<std::string> form{std::istream_iterator<std::string>(text), std::istream_iterator<std::string>()};
+  const std::string_view name = c.call.callee.last();
+  const bool coo = form[0] == "sparse_coo", coalesced = !coo || form.back() == "True";
+  const bool values = name.ends_with("values"), all = name.starts_with("_");  // those of what is not coalesced, too
+  const std::string_view compressed = form[0] == "sparse_csr" ? "col_indices" : "row_indices";
+  const std::string_view indices = !coo ? compressed : all ? "_indices" : "indices";
+  if (form[0] == "quantized" || (all ? !coo : !coalesced) || !(values || name == indices)) return false;
+  const size_t sparse = coo ? std::stoul(form[2]) : 2;
+  const shape::Int most = shape::Product(shape::Ints(c.x->sizes.begin(), c.x->sizes.begin() + sparse));
+  const bool rows = coo && !values;
+  if (!c.count) c.count = c.Size(rows ? 1 : 0, coalesced ? &most : nullptr, true);
+  if (!c.count) return false;
+  const shape::Int n = c.env.Simplify(*c.count);
+  shape::Ints sizes = {n}, strides;
+  if (rows) sizes.insert(sizes.begin(), shape::Int(static_cast<int64_t>(sparse)));
+  if (coo && values) sizes.insert(sizes.end(), c.x->sizes.begin() + sparse, c.x->sizes.end());
+  const shape::Ints dense = shape::RowMajor(sizes);
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    const auto stride = c.make(0, static_cast<int>(sizes.size() + d), nullptr);
+    if (!stride) return false;
+    c.fresh.back().exact = true;
+    if (!rows || d) c.fresh.back().usual = dense[d];  // what is coalesced keeps the stride of all the indices it had
+    c.env.SetHint(c.fresh.back().symbol.symbol, c.env.Hint(dense[d]));
+    strides.push_back(*stride);
+  }
+  const DType index = !coo && form[2] == "int32" ? DType::kInt32 : DType::kInt64;
+  c.Add(values ? c.x->dtype : index, std::move(sizes), std::move(strides));
+  c.out.metas.back().device = Device{};
+  c.out.aliases.back().operand = kSharesOpaque;
+  return true;
+}
+
 struct SizedRow {
   std::string_view name;  // Callee::last
   bool (*numpy)(Sized&);
@@ -485,6 +536,12 @@ constexpr SizedRow kSized[] = {
     {"gru", nullptr, PackedRnn},
     {"rnn_tanh", nullptr, PackedRnn},
     {"rnn_relu", nullptr, PackedRnn},
+    {"values", nullptr, SparseElements},
+    {"indices", nullptr, SparseElements},
+    {"_values", nullptr, SparseElements},
+    {"_indices", nullptr, SparseElements},
+    {"col_indices", nullptr, SparseElements},
+    {"row_indices", nullptr, SparseElements},
 };
 
 }  // namespace
@@ -497,6 +554,8 @@ std::optional<Inferred> DataSizes::Infer(Call& call, const std::vector<TensorMet
   const bool numpy = call.callee.framework() == Framework::kNumpy;
   Sized c{call, operands, s_.env(), fresh_,
           [this](int result, int dim, const shape::Int* most) { return New(result, dim, most); }};
+  const auto counted = counts_.find(asked_);
+  if (counted != counts_.end()) c.count = counted->second;
   if (numpy) {
     for (const TensorMeta& m : operands)
       if (m.framework != Framework::kNumpy || m.device.kind != DeviceKind::kCpu) return {};
@@ -504,10 +563,16 @@ std::optional<Inferred> DataSizes::Infer(Call& call, const std::vector<TensorMet
     const Arg* first = GivenArg(call, 0, {"input"});
     if (!first || !first->is(Arg::Kind::kTensor)) return {};
     c.x = &operands.at(first->t);
-    if (c.x->device.kind == DeviceKind::kMeta || c.x->framework != Framework::kTorch) return {};
+    if (IsOpaque(*c.x) != (row->torch == SparseElements) || c.x->framework != Framework::kTorch) return {};
+    if (c.x->device.kind == DeviceKind::kMeta && !IsOpaque(*c.x)) return {};
+    // A run that ends at a condition is made again, and memory of a sparse tensor cannot be put back before.
+    const auto& tensors = s_.trace().tensors;
+    if (IsOpaque(*c.x) && std::any_of(tensors.begin(), tensors.end(), [](auto& t) { return t.mutated; })) return {};
   }
   const auto infer = numpy ? row->numpy : row->torch;
-  return infer && infer(c) ? std::optional(std::move(c.out)) : std::nullopt;
+  if (!infer || !infer(c)) return {};
+  if (c.count) counts_.emplace(asked_, *c.count);
+  return std::move(c.out);
 }
 
 std::vector<shape::Guard> DataSizes::Conditions(const std::vector<TraceId>& outputs) {

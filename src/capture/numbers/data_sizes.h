@@ -1,6 +1,7 @@
 // Sizes that data decides (data_sizes.cc says how they are found), in one capture.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -46,9 +47,11 @@ class DataSizes {
   std::optional<shape::Int> New(int result, int dim, const shape::Int* most);
 
   Session& s_;
-  std::vector<DataSize> all_, fresh_;  // `fresh_` belongs to the call that is being made.
-  std::vector<shape::Guard> needed_;   // asked by calls, which eager refuses where it is otherwise
-  bool naming_ = false;                // Is Apply making a call?
+  std::vector<DataSize> all_, fresh_;     // `fresh_` belongs to the call that is being made.
+  std::vector<shape::Guard> needed_;      // asked by calls, which eager refuses where it is otherwise
+  std::map<TraceId, shape::Int> counts_;  // of elements of sparse tensors
+  TraceId asked_ = 0;                     // the first operand of the call that is being made
+  bool naming_ = false;                   // Is Apply making a call?
 };
 
 }  // namespace framejit::capture
