@@ -519,7 +519,8 @@ PyObject* TellOfClasses(PyObject*, PyObject* function) {
   PyObject* descriptor = PyDict_GetItemWithError(PyBaseObject_Type.tp_dict, name);
   if (!descriptor || Py_TYPE(descriptor) != &PyGetSetDescr_Type)
     return PyErr_Format(PyExc_RuntimeError, "object.__class__ is not Python's own");
-  if (!set_class) set_class = std::exchange(reinterpret_cast<PyGetSetDescrObject*>(descriptor)->d_getset->set, SetClass);
+  PyGetSetDef* def = reinterpret_cast<PyGetSetDescrObject*>(descriptor)->d_getset;
+  if (!set_class) set_class = std::exchange(def->set, SetClass);
   Py_XSETREF(told_of_classes, Py_NewRef(function));
   Py_RETURN_NONE;
 }
