@@ -299,6 +299,7 @@ PyMethodDef methods[] = {
     {"step_times", StepTimes, METH_NOARGS, nullptr},
     {"doctor", Doctor, METH_NOARGS, nullptr},
     {"set_stance", SetStance, METH_O, nullptr},
+    {"tell_of_classes", capture::TellOfClasses, METH_O, nullptr},
     {"set_observer", capture::SetObserver, METH_O, nullptr},
     {"register_backend", RegisterBackend, METH_VARARGS, nullptr},
     {"add_rows", tensor::AddRows, METH_VARARGS, nullptr},

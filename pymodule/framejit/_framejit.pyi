@@ -34,6 +34,9 @@ def compile_function(fn: Callable[..., Any], options: CompileOptions, identity: 
     """A new CompiledFunction; compiled segments are found again by code object, so this costs next to nothing.
     Errors that Python code should be able to catch are classes of framejit.errors (BreakError for fullgraph)."""
 
+def tell_of_classes(function: Callable[[object], object], /) -> None:
+    """Calls it from now on with each object whose `__class__` was set, if there is a weak reference to that."""
+
 def call_eager(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], /) -> Any:
     """fn(*args, **kwargs) with capture and compiled functions off for this thread until it returns. Capture breaks at it."""
 

@@ -109,8 +109,6 @@ def compile_module(module, settings):
         module = original_of(module)
     for twin in _twins.get(module, ()):
         if type(twin)._framejit_settings == settings:
-            if _made(type(twin)).__mro__[2] is not type(module):
-                follow(twin)
             return twin
     made = _class_of(module, settings)
     twin = _share(module, made)
@@ -134,18 +132,19 @@ def _class_of(module, settings):
     return _metaclass(type(cls))(cls.__name__, (_Twin, cls), namespace)
 
 
-def follow(twin):
-    """The program has set `__class__` of the original after it was compiled: its twin gets such a class, too. Returns what the call is
-    now, or None where the program has set the class of the twin itself, which stays as it is."""
-    before = _made(type(twin)) if isinstance(twin, _Twin) else None
-    if type(twin) is not before:
-        return None
-    made = _class_of(before._framejit_original(), before._framejit_settings)
-    if "_framejit_end" in before.__dict__:
-        before._framejit_end()
-    object.__setattr__(twin, "__class__", made)
-    _forget_with(twin, made.__call__)
-    return made.__call__
+def _follow(module, twins=_twins):
+    """The program has set `__class__` of a module: its twins get such a class, too, but for those whose own class it has set."""
+    for twin in twins.get(module, ()):
+        before = _made(type(twin)) if isinstance(twin, _Twin) else None
+        if type(twin) is before:
+            made = _class_of(module, before._framejit_settings)
+            if "_framejit_end" in before.__dict__:
+                before._framejit_end()
+            object.__setattr__(twin, "__class__", made)
+            _forget_with(twin, made.__call__)
+
+
+_framejit.tell_of_classes(_follow)
 
 
 def _forget_with(twin, call):

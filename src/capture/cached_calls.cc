@@ -16,6 +16,7 @@
 #include "guard/source.h"
 #include "guard/versions.h"
 #include "tensor/import.h"
+#include "tensor/overrides.h"
 
 namespace framejit::capture {
 namespace {
@@ -273,6 +274,7 @@ PyObject* CallOnce(CaptureSemantics& sem, Session& s, PyObject* cached, PyObject
     return leave("the first one of a functools.lru_cache with these arguments: " + why);
   SuspendScope off;
   const SignalsServed served;
+  const tensor::OverridesOff as_there(s.modes.overrides_off);
   Ref result(PyObject_Call(function, all.get(), named.get()));
   const bool raises = !result;
   if (raises) {

@@ -46,7 +46,6 @@ std::string SetState(Session& s) {
   if (std::string open = modes.StillOpen(); !open.empty()) return open;
   if (!(modes.now == modes.entry)) return "a mode of the framework was set";
   if (!modes.switches.AtExit().empty()) return "a switch of the framework was set";
-  if (modes.overrides_off) return "__torch_function__ was disabled";
   return {};
 }
 
@@ -104,6 +103,7 @@ bool OnlyComputes(CaptureSemantics& sem, Session& s, PyObject* function, PyObjec
   options.dynamic_floats = options.compiling = false;  // Python makes the call
   Session probe(s.root(), std::move(options));
   probe.depth = s.depth + 1;
+  probe.modes.overrides_off = s.modes.overrides_off;  // So it is for the call.
   CaptureSemantics inner(probe, sem.loops().compiled());
   std::vector<Ref> held;
   std::vector<PyObject*> raw;
@@ -131,6 +131,7 @@ bool OnlyComputes(CaptureSemantics& sem, Session& s, PyObject* function, PyObjec
     *why = diag::Info(reason.id).message + (reason.detail.empty() ? "" : ": " + reason.detail);
   } else {
     *why = gives ? Effects(probe) : "it raises";
+    if (probe.modes.overrides_off != s.modes.overrides_off) *why = "it disables __torch_function__";
     // What is read of tensors is what they hold for Python.
     if (why->empty() && !probe.trace().inputs.empty() && ChangesTensors(s)) *why = "tensors were written before";
   }

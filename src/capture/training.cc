@@ -647,8 +647,7 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tens
   joint.region = plan.region;
   if (s.lowering().differentiates()) CheckZeros(graph, t);
   t.versioned = autodiff::ReadOutputs(joint, plan.kept);
-  for (int i : written)  // what the graph has made lies in them, too, whether or not the framework keeps them for it
-    if (rebound.contains(i) || !s.lowering().MayBeKept(trace.inputs[i])) t.versioned[graph.outputs.size() + i] = false;
+  for (int i : rebound) t.versioned[graph.outputs.size() + i] = false;
   std::vector<bool> passing;
   for (size_t i = 0; i < trace.inputs.size(); ++i)
     passing.push_back(t.wanted[i] && !trace.tensors[trace.inputs[i]].meta.is_parameter);

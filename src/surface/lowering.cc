@@ -389,11 +389,23 @@ void Lowering::Impl::RefuseSpoiled(TraceId from, const Region& to) {
   if (!objects.Disjoint(read, to)) throw Decline("what is copied is overwritten while NumPy reads it");
 }
 
-// A tensor of its own is a value of its own where gradients tell one from the other: the sum of a single number.
+// What lies in memory for the program where v is a view, and v itself otherwise.
+static ValueId MemoryOf(const Graph& g, ValueId v) {
+  for (;; v = g.nodes[v].operands[0]) {
+    const Node& n = g.nodes[v];
+    const bool stop = n.op == Op::kCast && n.derivative && n.derivative->rule == "stop";
+    if (!stop && n.op != Op::kReshape && n.op != Op::kPermute && n.op != Op::kBroadcast && n.op != Op::kSlice) return v;
+  }
+}
+
+// A tensor of its own is a value of its own: gradients tell one from the other (the sum of a single number), and what
+// shares no memory with an operand in the program (`x.repeat(1)`) must not do so for a derivative that keeps it.
 ValueId Lowering::Impl::Distinct(const Call& call, ValueId made) {
-  bool operand = false;
-  EachTensor(call, [&](TraceId of) { operand |= objects[of].value == made; });
-  if (!operand) return made;
+  const Graph& g = builder.graph();
+  const ValueId memory = MemoryOf(g, made);
+  bool shares = false;
+  EachTensor(call, [&](TraceId of) { shares |= MemoryOf(g, objects[of].value) == memory; });
+  if (!shares || g.nodes[memory].op == Op::kConstant) return made;
   const ValueId v = builder.Barrier(made, "leaf");
   builder.graph().nodes[v].derivative = std::make_shared<const Derivative>(Derivative{"leaf", {made}, {}, {}});
   return v;
@@ -403,6 +415,7 @@ ValueId Lowering::Impl::Distinct(const Call& call, ValueId made) {
 void Lowering::Impl::Store(const Call& call, TraceId target, ValueId v, bool tracked) {
   bool operands = false;
   EachTensor(call, [&](TraceId t) { operands |= meta(t).requires_grad || meta(objects[t].root).requires_grad; });
+  if (call.callee.framework() == Framework::kTorch) v = Distinct(call, v);
   objects.Write(target, !tracked && operands && IsFloat(builder.type(v).dtype) ? builder.Barrier(v) : v);
   if (tracked) meta(target).requires_grad = true;
 }
@@ -487,7 +500,7 @@ void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs, Fr
     m.requires_grad = grad && out.differentiable && (IsFloat(t.dtype) || IsComplex(t.dtype));
     m.is_inference = call.mode.inference && out.kind != Out::kView;
     if (out.kind == Out::kView) m.conj = meta(out.of).conj, m.neg = meta(out.of).neg;
-    if (out.kind == Out::kFresh && m.requires_grad) out.value = Distinct(call, out.value);
+    if (out.kind == Out::kFresh && fw == Framework::kTorch) out.value = Distinct(call, out.value);
     if (out.kind == Out::kView && m.requires_grad && out.value == objects.Value(out.of)) BecomeAlias(builder, out);
     bool stop = tracked_operand && !m.requires_grad && IsFloat(t.dtype);
     if (stop) out.value = builder.Barrier(out.value);

@@ -126,7 +126,7 @@ int SegmentHook::Attach(PyObject* const* given, PyObject** made, const int64_t* 
   std::vector<PyObject*> as_before;
   if (!t_.overwritten.empty() && !BecomeResults(t_, given, before, made, &as_before)) return -1;
   PyObject* const* const inputs = as_before.empty() ? given : as_before.data();
-  KeepMemoryOfInputs();
+  WatchTensors();
   PyObject* apply = ApplyNode();
   auto* s = apply ? NewState(shared_from_this(), 0, nullptr) : nullptr;
   if (!s) return -1;

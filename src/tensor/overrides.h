@@ -28,8 +28,8 @@ bool HasHooks(PyObject* o);
 // While alive, torch's functions ask no class on this thread: what runs has been captured with what they do.
 class OverridesOff {
  public:
-  OverridesOff() {
-    if (seen) [[unlikely]]
+  explicit OverridesOff(bool off = seen) {
+    if (off) [[unlikely]]
       Enter();
   }
   ~OverridesOff() {

@@ -451,6 +451,7 @@ Ref SegmentHook::Alive(CallState* head, int output) {
 // Is it a result of which others are made, with derivatives that read it, that the program has detached in place?
 bool SegmentHook::IsDetached(CallState* head, int output) {
   if (output >= static_cast<int>(num_outputs()) || !HasInner(output) || !t_.versioned[output]) return false;
+  if (auto at = head->retained->find(output); at != head->retained->end() && at->second.detached) return true;
   Ref own = Alive(head, output), node(own ? PyObject_GetAttrString(own.get(), "grad_fn") : nullptr);
   PyErr_Clear();
   return node.get() == Py_None;

@@ -294,6 +294,12 @@ void KeepMemory(PyObject* tensor) {
   });
 }
 
+void NoteDetached(PyObject* tensor) {
+  for (CallState* s = newest; s; s = s->older)
+    for (auto& [result, inner] : *s->retained)
+      if (Ref(PyObject_CallNoArgs(inner.weak.get())).get() == tensor) inner.detached = true;
+}
+
 PyObject* Generators(Device device) {
   Ref states(PyList_New(0));
   for (const char* name : {"torch.default_generator", "torch.cuda.default_generators"}) {

@@ -197,7 +197,8 @@ struct CallState {
                               // give it; of views, below zero, those of their nodes
   struct Inner {
     Ref weak;
-    int64_t version;  // Its version when the call was made.
+    int64_t version;        // Its version when the call was made.
+    bool detached = false;  // in place, by the program (NoteDetached)
   };
   std::map<int, Inner>* retained;  // likewise, and of those that their own derivatives read: a weak reference to it
   struct Hung {
@@ -231,7 +232,8 @@ struct CallState {
 // The memory of this tensor is about to become another (`x.data = u`): calls that it is an input of keep what it had,
 // as far as a pass may come through them.
 void KeepMemory(PyObject* tensor);
-void KeepMemoryOfInputs();                        // From now on (watch.cc).
+void NoteDetached(PyObject* tensor);              // Likewise behind tensor.detach_(), of a result.
+void WatchTensors();                              // From now on (watch.cc).
 int GiveData(PyObject* tensor, PyObject* value);  // tensor.data = value, of one that is no input of any call
 
 // A new reference that the collector does not track yet. head: null for the first part's.

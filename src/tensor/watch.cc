@@ -100,6 +100,13 @@ int SetData(PyObject* self, PyObject* value, void* closure) {
   return set_data(self, value, closure);
 }
 
+PyCFunction detach;
+PyObject* Detach(PyObject* self, PyObject* none) {
+  PyObject* result = detach(self, none);
+  if (result) NoteDetached(self);
+  return result;
+}
+
 // Methods of tensors expose their self, and functions of torch._C that export DLPack their first argument.
 struct EntryPoint {
   const char* name;
@@ -214,7 +221,12 @@ bool SeesData(const TorchApi& t) {
     SavedError saved;
     Ref dict(PyObject_GetAttrString(reinterpret_cast<PyObject*>(t.tensor->tp_base), "__dict__"));
     Ref data(dict ? PyMapping_GetItemString(dict.get(), "data") : nullptr);
+    Ref method(data ? PyMapping_GetItemString(dict.get(), "detach_") : nullptr);
     PyErr_Clear();
+    if (method && Py_TYPE(method.get()) == &PyMethodDescr_Type) {
+      PyMethodDef* def = reinterpret_cast<PyMethodDescrObject*>(method.get())->d_method;
+      if (def->ml_flags == METH_NOARGS && Writable(&def->ml_meth)) detach = std::exchange(def->ml_meth, Detach);
+    }
     if (!data || Py_TYPE(data.get()) != &PyGetSetDescr_Type) return false;
     PyGetSetDef* def = reinterpret_cast<PyGetSetDescrObject*>(data.get())->d_getset;
     if (!def->get || !def->set || !Writable(&def->get)) return false;
@@ -311,7 +323,7 @@ int GiveData(PyObject* tensor, PyObject* value) {
   return set_data ? set_data(tensor, value, nullptr) : PyObject_SetAttr(tensor, Interned(kData), value);
 }
 
-void KeepMemoryOfInputs() {
+void WatchTensors() {
   SeesData(*bound_torch);
 }
 

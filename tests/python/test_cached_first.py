@@ -394,3 +394,35 @@ def test_a_cache_that_never_learns_is_no_whole_graph(fresh):
         for _ in range(20):
             f(torch.ones(2))
     assert 2 <= len(seen) < 40
+
+
+@pytest.mark.parametrize("given", ["", "x"], ids=["constants", "a tensor"])
+def test_a_first_call_where_no_torch_function_is_asked(fresh, given):
+    """It is made as it is in the program: with `__torch_function__` disabled."""
+    torch = pytest.importorskip("torch")
+
+    class Loud(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, function, types, args=(), kwargs=None):
+            return super().__torch_function__(function, types, args, kwargs or {}) * 10
+
+    held = torch.ones(2).as_subclass(Loud)
+
+    def asked(*a):
+        return torch._C._is_torch_function_enabled(), float((held.as_subclass(torch.Tensor) + 1).sum()) if not a else 0.0
+
+    def run(compiles):
+        cached = functools.lru_cache(lambda *a: asked(*a))
+
+        def f(x):
+            with torch._C.DisableTorchFunctionSubclass():
+                on, number = cached(*(() if not given else (x.shape,)))
+            return x + number, on, cached(1)
+
+        f = compiles(f)
+        return [f(torch.ones(3)) for _ in range(3)], cached.cache_info()
+
+    (ours, counted), (eager, expected) = run(fresh.compile), run(lambda f: f)
+    assert counted == expected
+    for a, b in zip(ours, eager, strict=True):
+        assert torch.equal(a[0], b[0]) and a[1:] == b[1:]

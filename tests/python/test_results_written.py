@@ -105,6 +105,43 @@ def test_results_that_keep_gradients_are_written(fresh, f, write, use, hooked):
     assert fresh.cache_info(g)["outcomes"]["run"] == {"graph": 4}
 
 
+@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("use", ["backward", "after a pass", "create_graph"])
+def test_results_that_are_detached_and_let_go_of(fresh, use, held):
+    """What a derivative reads and was detached in place is refused, whether or not somebody still holds it."""
+
+    def f(x, w):
+        y = x.exp()
+        return y, (y * w).sum(), (w * w).sum()
+
+    def run(g):
+        x, w = (torch.ones(3, requires_grad=True) for _ in range(2))
+        y, loss, other = g(x, w)
+        if use == "after a pass":
+            loss.backward(retain_graph=True)
+        if use == "create_graph":
+            (made,) = torch.autograd.grad(loss, w, create_graph=True)
+            loss = (made * w).sum()
+        y.detach_()
+        if not held:
+            del y
+        try:
+            loss.backward()
+        except RuntimeError as error:
+            return str(error).split(". ")[0]
+        return x.grad, w.grad
+
+    compiled = fresh.compile(f)
+    for _ in range(3):
+        ours, theirs = run(compiled), run(f)
+        assert type(ours) is type(theirs)
+        if isinstance(theirs, str):
+            assert ours == theirs
+        else:
+            torch.testing.assert_close(ours, theirs)
+    assert fresh.cache_info(compiled)["outcomes"]["run"] == {"graph": 3}
+
+
 LAST = {
     "tanh": lambda a, b: torch.tanh(a * b),
     "exp behind a sine": lambda a, b: (a * b).sin().exp(),

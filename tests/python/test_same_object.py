@@ -168,6 +168,82 @@ def test_methods_after_a_class_was_set_are_those_of_the_class():
     assert (info["captures"], info["breaks"]) == (1, 0)
 
 
+def test_what_python_asks_of_a_class_alone_is_that_of_the_class_set():
+    """Before any attribute is read, and for all that the compiled module is given to."""
+    torch = pytest.importorskip("torch")
+
+    class A(torch.nn.Module):
+        def forward(self, x):
+            return x * 2
+
+    class B(A):
+        def __len__(self):
+            return 3
+
+        def __getitem__(self, i):
+            return i + 1
+
+        def __setattr__(self, name, value):
+            super().__setattr__(name, ("B", value) if name == "kept" else value)
+
+        def __eq__(self, other):
+            return "equal"
+
+        __hash__ = A.__hash__
+
+        def __enter__(self):
+            return "entered"
+
+        def __exit__(self, *error):
+            pass
+
+    def entered(o):
+        with o as what:
+            return what
+
+    def stored(o):
+        o.kept = 1
+        return o.__dict__["kept"]
+
+    asks = [len, lambda o: o[4], lambda o: o == 1, lambda o: isinstance(o, B), lambda o: type(o).__mro__[2] is B, entered, stored]
+    length = framejit.compile(lambda o: (len(o), o[1]))
+    for ask, expected in zip([*asks, length], [3, 5, "equal", True, True, "entered", ("B", 1), (3, 2)], strict=True):
+        m = A()
+        g = framejit.compile(m)
+        assert torch.equal(g(torch.ones(3)), torch.full((3,), 2.0))
+        m.__class__ = B
+        assert ask(g) == expected
+        m.__class__ = A
+        with pytest.raises((TypeError, KeyError, AssertionError)):
+            assert ask(g) == expected
+    object.__setattr__(m, "__class__", B)
+    assert len(g) == 3 and framejit.compile(m) is g and framejit.cache_info(length)["segments"] > 0
+
+
+def test_a_module_that_sets_its_class_while_it_is_called():
+    torch = pytest.importorskip("torch")
+
+    class A(torch.nn.Module):
+        def forward(self, x):
+            change()
+            return x * 2
+
+    class B(A):
+        def forward(self, x):
+            return x * 3
+
+        def __len__(self):
+            return 7
+
+    @framejit.disable
+    def change():
+        m.__class__ = B
+
+    m, x = A(), torch.ones(3)
+    g = framejit.compile(m)
+    assert torch.equal(g(x), x * 2) and len(g) == 7 and torch.equal(g(x), x * 3)
+
+
 def test_a_module_that_is_compiled_again_after_its_class_was_set():
     torch = pytest.importorskip("torch")
 

@@ -405,3 +405,42 @@ def test_inputs_that_the_graph_writes_are_written_later(fresh, f, write):
     if got is not None:
         torch.testing.assert_close(got, expected)
     assert fresh.cache_info(compiled)["outcomes"]["run"].keys() == {"graph"}
+
+
+COPIES = """
+x.clone() x.repeat(1) x.repeat(2,1) x.expand(2,4).contiguous() x.view(2,2).t().contiguous().view(4) x[:] torch.cat([x]) torch.stack([x])
+x.roll(0) x.to(x.dtype,copy=True) F.pad(x,(0,0)) x.detach().clone() x.data.repeat(1) x.view(1,4).sum(0) torch.empty(4).copy_(x)
+torch.zeros(4).index_fill(0,torch.tensor([0]),0).copy_(x) x.repeat_interleave(1)
+""".split()
+
+
+@pytest.mark.parametrize("made", [False, True], ids=["input", "result"])
+@pytest.mark.parametrize("copy", COPIES)
+def test_copies_are_kept_where_the_copied_is_written_later(fresh, copy, made):
+    """What the framework copies is in memory of its own for derivatives, also where the graph has one value for both."""
+    text = f"def program(a, w):\n    x = a{' * 2' if made else ''}\n    return {copy} * w, x\n"
+    name = f"<{copy} {made}>"
+    linecache.cache[name] = (len(text), None, text.splitlines(True), name)
+    space = {"torch": torch, "F": F}
+    exec(compile(text, name, "exec"), space)
+
+    def run(f, grad, write):
+        torch.manual_seed(0)
+        a, w = torch.rand(4, requires_grad=grad), torch.rand(4, requires_grad=True)
+        results, x = f(a, w)
+        write(x)
+        try:
+            results.sum().backward()
+            return a.grad, w.grad
+        except RuntimeError as error:
+            assert "modified by an inplace" in str(error)
+            return None
+
+    compiled = fresh.compile(space["program"])
+    for grad in (False, True):
+        for write in (lambda x: x.detach().mul_(2), lambda x: x.data.mul_(2)):
+            expected, got = run(space["program"], grad, write), run(compiled, grad, write)
+            assert (got is None) == (expected is None) == (copy == "x[:]" and write.__code__.co_names[0] == "detach")
+            torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-6)
+    info = fresh.cache_info(compiled)
+    assert info["segments"] == 2 and not info["breaks"] and info["outcomes"]["run"].keys() == {"graph"}

@@ -33,8 +33,6 @@ struct CompiledFunction {
   PyObject* options;
   PyObject* dict;
   PyObject* weakrefs;
-  PyObject* original;     // Of a compiled module's call: a weak reference to the module as the user made it.
-  PyTypeObject* written;  // The class that it had, of which the compiled module's class is made.
   std::shared_ptr<Compiled>* compiled;
   CodeState* state;
 };
@@ -285,27 +283,9 @@ bool Unasked(Compiled& compiled, PyObject* const* args, Py_ssize_t given) {
   return result;
 }
 
-// The program has set `__class__` of a module that was compiled (torch's parametrizations do): the compiled one becomes
-// one of that class, too. None: it stays as it is. Null: an error.
-[[gnu::cold, gnu::noinline]] Ref CallOfOtherClass(PyObject* twin) {
-  SuspendScope off;
-  Ref module(tensor::Import("framejit._module"));
-  return Ref(module ? PyObject_CallMethod(module.get(), "follow", "O", twin) : nullptr);
-}
-
-// Has the program set another class of the module since its compiled one got this call?
-bool HasOtherClass(CompiledFunction* call) {
-  PyObject* module = call->original ? PyWeakref_GET_OBJECT(call->original) : Py_None;
-  return module != Py_None && Py_TYPE(module) != call->written;
-}
-
 [[gnu::hot]] PyObject* CallCompiled(PyObject* o, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
   const Py_ssize_t given = PyVectorcall_NARGS(nargsf) + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
   Compiled& compiled = **Self(o)->compiled;
-  if (PyVectorcall_NARGS(nargsf) && HasOtherClass(Self(o))) [[unlikely]] {
-    Ref call = CallOfOtherClass(args[0]);
-    if (call.get() != Py_None) return call ? PyObject_Vectorcall(call.get(), args, nargsf, kwnames) : nullptr;
-  }
   // Nothing is captured, and the call is Python's: it costs as little as it can.
   if (!frame::HookIsGone() || diag::EventsOn() || !Unasked(compiled, args, given))
     return CallAsked(o, args, nargsf, kwnames, given);
@@ -321,7 +301,6 @@ void Dealloc(PyObject* o) {
   Py_CLEAR(self->function);
   Py_CLEAR(self->options);
   Py_CLEAR(self->dict);
-  Py_CLEAR(self->original);
   delete self->compiled;
   PyObject_GC_Del(o);
 }
@@ -344,28 +323,16 @@ PyObject* Bind(PyObject* o, PyObject* instance, PyObject*) {
   return PyMethod_New(o, instance);
 }
 
-// How attributes of modules are looked up: by `__getattribute__` and `__getattr__` of the class.
-getattrofunc look_up_in_class;
+setter set_class;
+PyObject* told_of_classes;
 
-// The same for compiled modules. Their class is the one of today before anything of it is read.
-PyObject* GetAttrOfModule(PyObject* o, PyObject* name) {
-  static PyObject* const kCall = PyUnicode_InternFromString("__call__");
-  PyObject* call = _PyType_Lookup(Py_TYPE(o), kCall);
-  if (call && Py_TYPE(call) == &CompiledFunctionType && HasOtherClass(Self(call)) && !Capturing()) [[unlikely]] {
-    if (!CallOfOtherClass(o)) return nullptr;
-  }
-  return look_up_in_class(o, name);
-}
-
-// The class of a compiled module is made. Its slot changes behind what `__getattribute__` says, which captures read.
-PyObject* SetName(PyObject* o, PyObject* args) {
-  PyObject *owner, *name;
-  if (!PyArg_ParseTuple(args, "O!U", &PyType_Type, &owner, &name)) return nullptr;
-  auto* type = reinterpret_cast<PyTypeObject*>(owner);
-  if (!Self(o)->original || type->tp_getattro == PyObject_GenericGetAttr) Py_RETURN_NONE;
-  if (!look_up_in_class) look_up_in_class = type->tp_getattro;
-  if (type->tp_getattro == look_up_in_class) type->tp_getattro = GetAttrOfModule;
-  Py_RETURN_NONE;
+// `o.__class__ = ...` as Python does it. Whoever wants to know of an object has a weak reference to it.
+int SetClass(PyObject* o, PyObject* value, void* closure) {
+  const PyTypeObject* before = Py_TYPE(o);
+  if (set_class(o, value, closure) < 0) return -1;
+  if (Py_TYPE(o) == before || !PyType_SUPPORTS_WEAKREFS(Py_TYPE(o)) || !*PyObject_GET_WEAKREFS_LISTPTR(o)) return 0;
+  SuspendScope off;
+  return Ref(PyObject_CallOneArg(told_of_classes, o)) ? 0 : -1;
 }
 
 PyObject* GetAttr(PyObject* o, PyObject* name) {
@@ -461,7 +428,6 @@ PyMethodDef methods[] = {
      "Counters of this function: segments, captures, recompiles, kernels, seconds, notes."},
     {"clear", ClearCache, METH_NOARGS, "Forget what was compiled for this function."},
     {"__reduce_ex__", Reduce, METH_O, nullptr},
-    {"__set_name__", SetName, METH_VARARGS, nullptr},
     {"__copy__", Same, METH_NOARGS, nullptr},  // as of functions
     {"__deepcopy__", Same, METH_O, nullptr},
     {nullptr, nullptr, 0, nullptr},
@@ -531,9 +497,6 @@ PyObject* NewCompiledFunction(PyObject* function, PyObject* options, PyObject* i
   self->function = Py_NewRef(function);
   self->options = Py_NewRef(options);
   self->dict = self->weakrefs = nullptr;
-  self->original = identity ? PyWeakref_NewRef(identity, nullptr) : nullptr;
-  if (!self->original) PyErr_Clear();
-  self->written = identity ? Py_TYPE(identity) : nullptr;  // It lives as long as the class that is made of it.
   self->compiled = new std::shared_ptr<Compiled>(MakeCompiled(key));
   Compiled& c = **self->compiled;
   if (PyObject* b = PyDict_GetItemString(options, "backend"); b && PyUnicode_Check(b)) c.backend = PyUnicode_AsUTF8(b);
@@ -549,6 +512,17 @@ PyObject* NewCompiledFunction(PyObject* function, PyObject* options, PyObject* i
   c.place = PlaceName(NamedCode(reinterpret_cast<PyCodeObject*>(c.root_code.get()), identity));
   PyObject_GC_Track(reinterpret_cast<PyObject*>(self));
   return reinterpret_cast<PyObject*>(self);
+}
+
+PyObject* TellOfClasses(PyObject*, PyObject* function) {
+  static PyObject* const name = PyUnicode_InternFromString("__class__");
+  PyObject* descriptor = PyDict_GetItemWithError(PyBaseObject_Type.tp_dict, name);
+  if (!descriptor || Py_TYPE(descriptor) != &PyGetSetDescr_Type)
+    return PyErr_Format(PyExc_RuntimeError, "object.__class__ is not Python's own");
+  PyGetSetDef* def = reinterpret_cast<PyGetSetDescrObject*>(descriptor)->d_getset;
+  if (!set_class) set_class = std::exchange(def->set, SetClass);
+  Py_XSETREF(told_of_classes, Py_NewRef(function));
+  Py_RETURN_NONE;
 }
 
 PyObject* WrappedOf(PyObject* o) {
