@@ -285,14 +285,20 @@ def written(op, writes, results, *args):
     return (*new, *(m for m, r in zip(made, op._schema.returns) if r.alias_info is None))
 
 
-def integer_arguments(name):
-    """The arguments of torch's operator of this name, (position, name) each, that every overload of it takes as one integer."""
+def number_arguments(name):
+    """The arguments of torch's operator of this name, by position and by name, that are numbers in all of its overloads that have them: True where a
+    tensor of one element will do, False where it must have no dimension. A first argument that is a list of integers is "list"."""
     import torch
 
-    overloads = torch._C._jit_get_schemas_for_operator("aten::" + name)
-    of_tensors = [s.arguments for s in overloads if s.arguments and str(s.arguments[0].type) == "Tensor"]
-    found = [{(i, a.name) for i, a in enumerate(arguments) if i and str(a.type) == "int"} for arguments in of_tensors]
-    return tuple(sorted(set.intersection(*found))) if found else ()
+    kinds, known = {}, {"SymIntType": True, "IntType": False, "NumberType": False}
+    for schema in torch._C._jit_get_schemas_for_operator("aten::" + name):
+        for i, a in enumerate(schema.arguments):
+            kind = known.get(a.real_type.kind())
+            if i == 0 and a.real_type.kind() == "ListType" and a.real_type.getElementType().kind() in ("SymIntType", "IntType"):
+                kind = "list"
+            for key in (a.name,) if a.kwarg_only else (i, a.name):
+                kinds.setdefault(key, set()).add(kind)
+    return {key: kind for key, (kind, *others) in kinds.items() if kind is not None and not others}
 
 
 def float_of_leaf():

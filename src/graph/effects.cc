@@ -99,8 +99,7 @@ constexpr Row kTorch[] = {
     {"column_stack dstack hstack row_stack vstack", {.flags = kLinear, .cpu = CastRule::kPromote}},
     {"concatenate", {.flags = kLinear, .cpu = CastRule::kPromote, .batch = Batch::kJoined}},
     {"index_copy", {.flags = kLinear, .keeps = kSecond, .cpu = CastRule::kPromote}},
-    {"arange", {.flags = kOnDefaultDevice | kSizesInArguments}},
-    {"bartlett_window blackman_window empty_permuted empty_strided eye fftfreq hamming_window hann_window "
+    {"arange bartlett_window blackman_window empty_permuted empty_strided eye fftfreq hamming_window hann_window "
      "kaiser_window linspace logspace range rfftfreq scalar_tensor tril_indices triu_indices",
      {.flags = kOnDefaultDevice}},
     {"alias_copy atleast_1d atleast_2d atleast_3d block_diag broadcast_to cartesian_prod channel_shuffle col2im "

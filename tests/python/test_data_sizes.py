@@ -597,3 +597,48 @@ def test_a_size_that_was_made_up_raises_nothing(fresh):
     assert compiled.cache_info()["breaks"] <= 1  # its index_fill_ breaks, and no exception of its own does
     with pytest.raises(RuntimeError, match="values in range .0, 20. were found"):
         compiled(torch.randn(12, 8), torch.arange(12) * 2 - (torch.arange(12) * 2 > 20).long() * 2)
+
+
+# Where torch takes a number, by position or by name: the second is a program that torch refuses for a tensor with a dimension.
+NUMBERS = {
+    "arange end": (lambda n: torch.arange(end=n), True),
+    "arange": (lambda n: torch.arange(start=0, end=n) * n, True),
+    "eye": (lambda n: torch.eye(n, m=n), False),
+    "full": (lambda n: torch.full((2, n), 2.0), False),
+    "full of": (lambda n: torch.full((3,), n) + torch.ones(3).new_full((3,), n), True),
+    "linspace": (lambda n: torch.linspace(0, 1, steps=n), True),
+    "window": (lambda n: torch.hann_window(n), True),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_tensors_that_torch_reads_as_numbers(fresh, name):
+    f, whole = NUMBERS[name]
+    compiled = fresh.compile(f)
+    for n in (5, 3, 7, 2):
+        same(compiled(torch.tensor(n)), f(torch.tensor(n)))
+        same(compiled(torch.tensor(n, dtype=torch.uint8)), f(torch.tensor(n, dtype=torch.uint8)))
+    info = compiled.cache_info()
+    assert not info["breaks"] and set(info["outcomes"]["run"]) == {"graph"}, info
+    assert info["segments"] <= 4, info  # two dtypes, and numbers that a program branches on
+    if whole:  # a list of one number is none
+        with pytest.raises(TypeError):
+            f(torch.tensor([5]))
+        with pytest.raises(TypeError):
+            compiled(torch.tensor([5]))
+    else:
+        same(compiled(torch.tensor([5])), f(torch.tensor([5])))
+
+
+def test_a_product_of_sizes_is_a_bound(fresh):
+    """As tapas flattens: sizes go through a tensor and back."""
+
+    def f(x):
+        n = torch.prod(torch.tensor(list(x.shape[:1])))
+        return (torch.arange(start=0, end=n, device=x.device) * 3).view(x.shape[:1]).unsqueeze(-1) + x
+
+    compiled = fresh.compile(f)
+    for n in (4, 6, 3, 9):
+        x = torch.randn(n, 3)
+        same(compiled(x), f(x))
+    assert compiled.cache_info()["breaks"] == 0 and compiled.cache_info()["segments"] <= 4, compiled.cache_info()

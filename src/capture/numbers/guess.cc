@@ -279,40 +279,34 @@ bool Guessing::Sizes(Call* call) {
   return any;
 }
 
-// The arguments of a torch operator that are one integer in all of its overloads: (position, name), ... . Borrowed.
-static PyObject* IntegerArguments(Callee callee) {
+// The arguments of a torch operator that are numbers in all of its overloads (framejit._functions.number_arguments).
+// Borrowed.
+static PyObject* NumberArguments(Callee callee) {
   static auto& known = *new std::map<std::string, Ref, std::less<>>;  // it must outlive the interpreter
   const std::string_view name = callee.last();
   auto at = known.find(name);
   if (at == known.end()) {
     SuspendScope off;
     Ref module(tensor::Import("framejit._functions"));
-    Ref found(module ? PyObject_CallMethod(module.get(), "integer_arguments", "s#", name.data(),
+    Ref found(module ? PyObject_CallMethod(module.get(), "number_arguments", "s#", name.data(),
                                            static_cast<Py_ssize_t>(name.size()))
                      : nullptr);
     PyErr_Clear();
-    at = known.emplace(name, found ? std::move(found) : Ref(PyTuple_New(0))).first;
+    at = known.emplace(name, found ? std::move(found) : Ref(PyDict_New())).first;
   }
   return at->second.get();
 }
 
-// torch.topk(x, k): a tensor where torch takes an integer alone is read.
-template <typename F>
-static void LookAtIntegers(Call& call, F&& size, std::vector<Arg*>* found) {
-  if (!(callees::IsTensorMethod(call.callee) || call.callee.space() == callees::kTorch)) return;
-  auto read = [&](const Arg& a) { return a.is(Arg::Kind::kTensor) && size(a); };
-  const auto named = [&](const auto& k) { return read(k.second); };
-  const bool any = call.args.size() > 1 && std::any_of(call.args.begin() + 1, call.args.end(), read);
-  if (!any && std::none_of(call.kwargs.begin(), call.kwargs.end(), named)) return;
-  PyObject* integers = IntegerArguments(call.callee);
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(integers); ++i) {
-    PyObject* one = PyTuple_GET_ITEM(integers, i);
-    const size_t position = PyLong_AsSize_t(PyTuple_GET_ITEM(one, 0));
-    const std::string_view name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(one, 1));
-    if (position < call.args.size() && read(call.args[position])) found->push_back(&call.args[position]);
-    for (auto& [key, a] : call.kwargs)
-      if (key == name && read(a)) found->push_back(&a);
-  }
+// Borrowed: what is known of the argument at a position or of a name; null: it may be something else than a number.
+template <typename Key>
+static PyObject* NumberArgument(Callee callee, const Key& key) {
+  if (!(callees::IsTensorMethod(callee) || callee.space() == callees::kTorch)) return nullptr;
+  Ref name;
+  if constexpr (std::is_same_v<Key, size_t>)
+    name = Ref(PyLong_FromSize_t(key));
+  else
+    name = Ref(PyUnicode_FromString(key.c_str()));
+  return PyDict_GetItem(NumberArguments(callee), name.get());
 }
 
 std::vector<Arg*> Guessing::SizesAmong(Call& call) {
@@ -329,16 +323,29 @@ std::vector<Arg*> Guessing::SizesAmong(Call& call) {
     for (Arg& x : list)
       if (x.is(Arg::Kind::kTensor)) found.push_back(&x);
   };
-  for (size_t i = 1; i < call.args.size(); ++i) look(call.args[i].items);
+  // torch.topk(x, k), torch.arange(start=0, end=n): a tensor where torch takes a number alone is read.
+  auto number = [&](Arg& a, const auto& key) {
+    if (!a.is(Arg::Kind::kTensor) || !size(a)) return;
+    const TensorMeta& m = s_.meta(a.t);
+    PyObject* kind = NumberArgument(call.callee, key);
+    const bool torch = m.framework == Framework::kTorch;
+    if (torch ? kind == Py_True || (kind == Py_False && m.sizes.empty()) : kind && PyBool_Check(kind) && m.is_scalar)
+      found.push_back(&a);
+  };
+  for (size_t i = 0; i < call.args.size(); ++i)
+    if (i > 0 || (!call.args[0].items.empty() && NumberArgument(call.callee, i))) look(call.args[i].items);
   for (auto& [name, a] : call.kwargs) look(a.items);
   if (call.callee.framework() == Framework::kNumpy && call.callee.Has(kSizedByNumbers)) {
     const auto other = [&](const Arg& x) { return x.is(Arg::Kind::kTensor) && s_.meta(x.t).dtype != DType::kInt64; };
     if (std::none_of(call.args.begin(), call.args.end(), other)) look(call.args);
     return found;
   }
-  if (!call.callee.Has(kSizesInArguments)) return LookAtIntegers(call, size, &found), found;
+  if (!call.callee.Has(kSizesInArguments)) {
+    for (size_t i = 0; i < call.args.size(); ++i) number(call.args[i], i);
+    for (auto& [name, a] : call.kwargs) number(a, name);
+    return found;
+  }
   const size_t first = callees::IsTensorMethod(call.callee) ? 1 : 0;
-  if (!first && !call.args.empty()) look(call.args[0].items);
   if (call.args.size() > first) look(std::span(call.args).subspan(first));
   return found;
 }
