@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import itertools
 import os
 import sys
 import weakref
@@ -339,6 +340,41 @@ def test_graph_is_freed_once(fresh):
     out.sum().backward()
     with pytest.raises(RuntimeError, match="second time"):
         out.sum().backward()
+
+
+DETACHED = {
+    "first a pass through what was detached": lambda x, w: ((w * x.exp().detach()).sum(), x.exp()),
+    "a loss of a discriminator": lambda x, w: ((y := x * w), (w * y.detach()).sum(), (y * w).sum()),
+    "a view": lambda x, w: ((y := x * w), (y.view(3, 1).detach() * x).exp()),
+    "data": lambda x, w: ((y := x.exp()), y.data * w, y * 2),
+    "both": lambda x, w: ((y := x * w), y * y.detach(), y.exp()),
+    "without gradients": lambda x, w: ((y := x * w), y.detach().mul_(2) * w),
+    "a part that is written": lambda x, w: ((y := torch.zeros(2, 3)).__setitem__(0, x * w), y.exp(), y * 2, y.detach() * x)[1:],
+}
+
+
+@pytest.mark.parametrize("program", DETACHED, ids=lambda name: name.replace(" ", "-"))
+def test_passes_in_any_order_of_what_was_detached(fresh, program):
+    """What shares memory with a result that was detached is no way to it: a pass through the one frees nothing of the other's."""
+
+    def run(f, order):
+        x, w = (torch.full((3,), v, requires_grad=True) for v in (1.5, 2.0))
+        results, told = f(x, w), []
+        for i in order:
+            try:
+                results[i].sum().backward()
+            except RuntimeError as error:
+                told.append(str(error))
+        return told, x.grad, w.grad
+
+    f, c = DETACHED[program], fresh.compile(DETACHED[program])
+    count = len(f(*torch.ones(2, 3)))
+    for order in itertools.product(range(count), repeat=3):
+        (told, *grads), (expected, *wanted) = run(c, order), run(f, order)
+        assert told == expected
+        if not told:
+            torch.testing.assert_close(grads, wanted)
+    assert fresh.cache_info(c)["breaks"] == 0
 
 
 GRAD = torch.autograd.grad
