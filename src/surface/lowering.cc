@@ -487,7 +487,9 @@ void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs, Fr
     m.requires_grad = grad && out.differentiable && (IsFloat(t.dtype) || IsComplex(t.dtype));
     m.is_inference = call.mode.inference && out.kind != Out::kView;
     if (out.kind == Out::kView) m.conj = meta(out.of).conj, m.neg = meta(out.of).neg;
-    if (out.kind == Out::kFresh && m.requires_grad) out.value = Distinct(call, out.value);
+    // Derivatives may read what has no gradients itself, and its memory is its own: `x * w.detach().clone()`.
+    if (out.kind == Out::kFresh && (m.requires_grad || (call.mode.grad && fw == Framework::kTorch)))
+      out.value = Distinct(call, out.value);
     if (out.kind == Out::kView && m.requires_grad && out.value == objects.Value(out.of)) BecomeAlias(builder, out);
     bool stop = tracked_operand && !m.requires_grad && IsFloat(t.dtype);
     if (stop) out.value = builder.Barrier(out.value);
