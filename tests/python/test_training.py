@@ -377,6 +377,33 @@ def test_passes_in_any_order_of_what_was_detached(fresh, program):
     assert fresh.cache_info(c)["breaks"] == 0
 
 
+KEEPS_NOTHING = """
+x.view(2,2).t().reshape(4)  x.view(2,2).t().flatten()  x.view(2,2).t().ravel()  x.expand(2,4).reshape(8)  x.tile(2)  x.type(torch.float64)
+x.type_as(torch.ones(1).double())  x.floor()  x.ceil()  x.trunc()  x.sign()  x.frac()
+""".split()
+
+
+@pytest.mark.parametrize("program", KEEPS_NOTHING)
+def test_a_second_pass_through_what_keeps_nothing(fresh, program):
+    """The graph is freed by the first pass, but the framework's nodes on this way have nothing to free."""
+    f = eval(f"lambda x: ({program}, x * x)", {"torch": torch})
+
+    def run(f):
+        x = (torch.arange(4.0) + 0.5).requires_grad_()
+        first, second = f(x)
+        first.sum().backward()
+        first.sum().backward()
+        second.sum().backward()
+        with pytest.raises(RuntimeError, match="second time"):
+            second.sum().backward()
+        return x.grad
+
+    c = fresh.compile(f)
+    for _ in range(2):
+        torch.testing.assert_close(run(c), run(f))
+    assert fresh.cache_info(c)["breaks"] == 0
+
+
 GRAD = torch.autograd.grad
 LOOKED_FOR = {
     "a result": lambda o, x, w: GRAD(o[-1], o[0]),
