@@ -438,7 +438,8 @@ Graph ForwardGraph(const Joint& j, const std::vector<ValueId>& saved, std::vecto
     }
     auto input = std::find(g.inputs.begin(), g.inputs.end(), v);
     auto output = std::find(out.outputs.begin(), out.outputs.end(), copy[v]);
-    for (size_t k = 0; output == out.outputs.end() && k < g.outputs.size(); ++k) {  // the program has it without gradients
+    // The program may have it without gradients.
+    for (size_t k = 0; output == out.outputs.end() && k < g.outputs.size(); ++k) {
       ValueId shown = g.outputs[k];
       while (shown != v && IsStop(g.node(shown))) shown = g.node(shown).operands[0];
       if (shown == v) output = out.outputs.begin() + static_cast<ptrdiff_t>(k);

@@ -61,6 +61,8 @@ PROGRAMS = {
     "result written or refused": "    a = a + 0\n    r = {}\n    if isinstance(r, np.ndarray):\n        r[...] = 1\n        r = r.copy()\n    return r, a\n",
     "operand written": "    r = {}\n    if a.flags.writeable:\n        a *= 2\n    return r, a\n",
 }
+# NumPy reads what lies behind an array that has nothing, and hands out as much as it finds there.
+OUT_OF_BOUNDS = ("np.einsum('ii->i',a[:4,:4])", "empty")
 # An array that NumPy makes as a view of a scalar, or of a copy, owns its memory here.
 OWNS = {("np.ravel(a)", "no axes"), ("np.reshape(a,(-1,))", "no axes"), ("np.array(a,ndmin=3)", "read only")}
 
@@ -93,6 +95,8 @@ def cases():
     for call in (c.strip() for line in CALLS.strip().splitlines() for c in line.split(";")):
         for program in PROGRAMS:
             for name in ARRAYS:
+                if (call, name) == OUT_OF_BOUNDS:
+                    continue
                 quick = name in QUICK and program == "result written" or name == "rows" and program == "result written or refused"
                 yield pytest.param(call, program, name, id=f"{call}-{program}-{name}", marks=[] if quick else pytest.mark.slow)
 
