@@ -178,6 +178,11 @@ ValueId WhatItShows(const Graph& g, ValueId v) {
   }
 }
 
+// The same memory without its gradients.
+bool IsStop(const Node& n) {
+  return n.op == Op::kCast && n.derivative && n.derivative->rule == "stop";
+}
+
 // By value: the one of which it is a view for the program, or itself. Who keeps the one keeps the memory of the other.
 std::vector<ValueId> Memories(const Graph& g) {
   std::vector<ValueId> memory(g.nodes.size());
@@ -189,7 +194,7 @@ std::vector<ValueId> Memories(const Graph& g) {
     if (n.operands.empty()) continue;
     const ValueId of = n.operands[0];
     std::optional<Layout> view;
-    if (n.op == Op::kCast && n.derivative && n.derivative->rule == "stop") view = layout[of];
+    if (IsStop(n)) view = layout[of];
     if (n.op == Op::kPermute || n.op == Op::kBroadcast || n.op == Op::kSlice || n.op == Op::kReshape)
       view = ViewLayout(n, g.node(of).type, layout[of]);
     if ((n.op == Op::kExtern || n.op == Op::kResult) && g.node(n.op == Op::kExtern ? v : of).attrs.name == kViews)
@@ -433,6 +438,12 @@ Graph ForwardGraph(const Joint& j, const std::vector<ValueId>& saved, std::vecto
     }
     auto input = std::find(g.inputs.begin(), g.inputs.end(), v);
     auto output = std::find(out.outputs.begin(), out.outputs.end(), copy[v]);
+    // The program may have it without gradients.
+    for (size_t k = 0; output == out.outputs.end() && k < g.outputs.size(); ++k) {
+      ValueId shown = g.outputs[k];
+      while (shown != v && IsStop(g.node(shown))) shown = g.node(shown).operands[0];
+      if (shown == v) output = out.outputs.begin() + static_cast<ptrdiff_t>(k);
+    }
     if (input != g.inputs.end()) {
       s.input = static_cast<int>(input - g.inputs.begin());
     } else {

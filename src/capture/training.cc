@@ -393,11 +393,16 @@ std::vector<tensor::Training::Keeper> KeepersOf(const Trace& t, const std::vecto
     one.resize(words);
     one[i / 64] |= uint64_t{1} << i % 64;
   }
+  auto leading = [&](const Call& c, auto&& f) {  // what has been detached shares its memory, and leads nowhere
+    EachTensor(c, [&](TraceId id) {
+      if (c.mode.grad && t.tensors[id].meta.requires_grad) f(t.tensors[id].base);
+    });
+  };
   std::vector<Bits> through;  // by call
   for (const Call& c : t.calls) {
     Bits& all = through.emplace_back(words);
-    EachTensor(c, [&](TraceId id) { add(all, inputs[t.tensors[id].base]); });
-    if (c.mode.grad) made(c, [&](TraceId base) { add(inputs[base], all); });
+    leading(c, [&](TraceId base) { add(all, inputs[base]); });
+    made(c, [&](TraceId base) { add(inputs[base], all); });
   }
   Bits used(words);  // what the program only holds gets no gradient
   for (TraceId id : t.outputs) add(used, inputs[t.tensors[id].base]);
@@ -411,7 +416,7 @@ std::vector<tensor::Training::Keeper> KeepersOf(const Trace& t, const std::vecto
     const Call& c = t.calls[i];
     tensor::Training::Keeper keeper{std::vector<bool>(t.outputs.size())};
     made(c, [&](TraceId base) { add(keeper.outputs, outputs[base]); });
-    EachTensor(c, [&](TraceId id) { add(outputs[t.tensors[id].base], keeper.outputs); });
+    leading(c, [&](TraceId base) { add(outputs[base], keeper.outputs); });
     const Keeps keeps = WhatItKeeps(t, c, static_cast<int>(i));
     if (keeps == Keeps::kNothing) continue;
     keeper.whole = through[i] == used;

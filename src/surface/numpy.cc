@@ -241,13 +241,17 @@ Outs Eye(Scope& s) {  // (N, M, k, dtype, order)
   return s.b.Cast(s.b.Binary(Op::kEq, row, column), s.dtype(3).value_or(DType::kFloat64));
 }
 
-// This is numpy.float64(x), which makes a scalar, or an array of that type.
+// This is numpy.float64(x), which makes a scalar, or an array of that type. An array that has the type is handed back.
 template <DType T>
 Outs ScalarOf(Scope& s) {
   const Operand x = s.Read(s.arg(0));
   if (!x.is_tensor()) {
     if (!FitsIn(s.env, x.number, T) || (IsInteger(T) && IsFloatNumber(x.number))) Scope::Skip();
     return s.Constant(x.number, T);
+  }
+  if (x.meta->dtype == T && x.rank() != 0) {
+    if (x.meta->framework != Framework::kNumpy) Scope::Skip();
+    return Same(x);
   }
   if (!IsRowMajor(*x.meta) || (IsFloat(x.meta->dtype) && !IsFloat(T))) Scope::Skip();
   return s.b.Cast(x.value, T);

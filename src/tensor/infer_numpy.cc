@@ -125,6 +125,7 @@ bool AddNumpyResult(const NumpyApi& n, PyObject* o, Arg* shape, Inference* in) {
   }
   TensorMeta meta = FromMeta(m, Framework::kNumpy);
   meta.is_scalar = Classify(o) == Class::kNumpyScalar;
+  meta.read_only = alias.operand < 0 && !meta.is_scalar && (m.key_set & kReadOnly);  // operands cannot be written here
   *shape = Arg::Tensor(static_cast<TraceId>(in->results.size()));
   in->aliases.resize(in->results.size());
   in->aliases.push_back(alias);

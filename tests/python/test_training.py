@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import itertools
 import os
 import sys
 import weakref
@@ -339,6 +340,68 @@ def test_graph_is_freed_once(fresh):
     out.sum().backward()
     with pytest.raises(RuntimeError, match="second time"):
         out.sum().backward()
+
+
+DETACHED = {
+    "first a pass through what was detached": lambda x, w: ((w * x.exp().detach()).sum(), x.exp()),
+    "a loss of a discriminator": lambda x, w: ((y := x * w), (w * y.detach()).sum(), (y * w).sum()),
+    "a view": lambda x, w: ((y := x * w), (y.view(3, 1).detach() * x).exp()),
+    "data": lambda x, w: ((y := x.exp()), y.data * w, y * 2),
+    "both": lambda x, w: ((y := x * w), y * y.detach(), y.exp()),
+    "without gradients": lambda x, w: ((y := x * w), y.detach().mul_(2) * w),
+    "a part that is written": lambda x, w: ((y := torch.zeros(2, 3)).__setitem__(0, x * w), y.exp(), y * 2, y.detach() * x)[1:],
+}
+
+
+@pytest.mark.parametrize("program", DETACHED, ids=lambda name: name.replace(" ", "-"))
+def test_passes_in_any_order_of_what_was_detached(fresh, program):
+    """What shares memory with a result that was detached is no way to it: a pass through the one frees nothing of the other's."""
+
+    def run(f, order):
+        x, w = (torch.full((3,), v, requires_grad=True) for v in (1.5, 2.0))
+        results, told = f(x, w), []
+        for i in order:
+            try:
+                results[i].sum().backward()
+            except RuntimeError as error:
+                told.append(str(error))
+        return told, x.grad, w.grad
+
+    f, c = DETACHED[program], fresh.compile(DETACHED[program])
+    count = len(f(*torch.ones(2, 3)))
+    for order in itertools.product(range(count), repeat=3):
+        (told, *grads), (expected, *wanted) = run(c, order), run(f, order)
+        assert told == expected
+        if not told:
+            torch.testing.assert_close(grads, wanted)
+    assert fresh.cache_info(c)["breaks"] == 0
+
+
+KEEPS_NOTHING = """
+x.view(2,2).t().reshape(4)  x.view(2,2).t().flatten()  x.view(2,2).t().ravel()  x.expand(2,4).reshape(8)  x.tile(2)  x.type(torch.float64)
+x.type_as(torch.ones(1).double())  x.floor()  x.ceil()  x.trunc()  x.sign()  x.frac()
+""".split()
+
+
+@pytest.mark.parametrize("program", KEEPS_NOTHING)
+def test_a_second_pass_through_what_keeps_nothing(fresh, program):
+    """The graph is freed by the first pass, but the framework's nodes on this way have nothing to free."""
+    f = eval(f"lambda x: ({program}, x * x)", {"torch": torch})
+
+    def run(f):
+        x = (torch.arange(4.0) + 0.5).requires_grad_()
+        first, second = f(x)
+        first.sum().backward()
+        first.sum().backward()
+        second.sum().backward()
+        with pytest.raises(RuntimeError, match="second time"):
+            second.sum().backward()
+        return x.grad
+
+    c = fresh.compile(f)
+    for _ in range(2):
+        torch.testing.assert_close(run(c), run(f))
+    assert fresh.cache_info(c)["breaks"] == 0
 
 
 GRAD = torch.autograd.grad

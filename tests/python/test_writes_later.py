@@ -444,3 +444,52 @@ def test_copies_are_kept_where_the_copied_is_written_later(fresh, copy, made):
             torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-6)
     info = fresh.cache_info(compiled)
     assert info["segments"] == 2 and not info["breaks"] and info["outcomes"]["run"].keys() == {"graph"}
+
+
+def _without_gradients(x, w):
+    with torch.no_grad():
+        t = x * 2
+    return t, t * w
+
+
+DETACHED = {
+    "a copy of an input": lambda x, w: (w.detach().clone(), x * w.detach().clone()),
+    "a copy of what is read": lambda x, w: ((z := w.detach() * 2).clone(), x * z),
+    "a copy, detached": lambda x, w: (w.clone().detach(), x * w.clone().detach()),
+    "computed of what was detached": lambda x, w: ((t := x.detach() * 2), t * w),
+    "computed without gradients": _without_gradients,
+    "detached and a copy": lambda x, w: ((t := (x * 2).detach()), t.clone() * w),
+}
+WRITTEN = {
+    "an input": lambda x, w, t: w.mul_(3),
+    "an input, in silence": lambda x, w, t: w.data.mul_(3),
+    "a result": lambda x, w, t: t.mul_(3),
+    "a result, in silence": lambda x, w, t: t.data.mul_(3),
+}
+
+
+@pytest.mark.parametrize("write", WRITTEN)
+@pytest.mark.parametrize("program", DETACHED)
+def test_copies_without_gradients_are_memory_of_their_own(fresh, program, write):
+    """What derivatives read, and may be written in silence, is the very memory that eager's read: a copy is another one than what it is of."""
+
+    def run(f):
+        x, w = torch.tensor([0.5, -1.0, 2.0], requires_grad=True), torch.tensor([1.0, 2.0, -3.0], requires_grad=True)
+        t, y = f(x, w)
+        with torch.no_grad():
+            WRITTEN[write](x, w, t)
+        try:
+            y.sum().backward()
+        except RuntimeError as error:
+            return str(error)[:70]
+        return x.grad, w.grad
+
+    c = fresh.compile(DETACHED[program])
+    for _ in range(2):
+        got, expected = run(c), run(DETACHED[program])
+        assert isinstance(got, str) == isinstance(expected, str), (got, expected)
+        if isinstance(got, str):
+            assert got == expected
+        else:
+            torch.testing.assert_close(got, expected)
+    assert fresh.cache_info(c)["breaks"] == 0
