@@ -516,7 +516,7 @@ PyObject* NewCompiledFunction(PyObject* function, PyObject* options, PyObject* i
 
 PyObject* TellOfClasses(PyObject*, PyObject* function) {
   static PyObject* const name = PyUnicode_InternFromString("__class__");
-  PyObject* descriptor = PyDict_GetItemWithError(PyBaseObject_Type.tp_dict, name);
+  PyObject* descriptor = PyDict_GetItemWithError(guard::TypeDict(&PyBaseObject_Type), name);
   if (!descriptor || Py_TYPE(descriptor) != &PyGetSetDescr_Type)
     return PyErr_Format(PyExc_RuntimeError, "object.__class__ is not Python's own");
   PyGetSetDef* def = reinterpret_cast<PyGetSetDescrObject*>(descriptor)->d_getset;
