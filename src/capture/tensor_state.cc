@@ -8,7 +8,6 @@
 #include "capture/override.h"
 #include "capture/proxy.h"
 #include "capture/wrappers/overrides.h"
-#include "graph/arguments.h"
 #include "graph/opaque.h"
 #include "tensor/import.h"
 #include "tensor/overrides.h"
@@ -326,21 +325,15 @@ PyObject* SetByCall(Session& s, Callee callee, PyObject* const* args, Py_ssize_t
   return nullptr;
 }
 
-// May the framework's derivative of a call keep this tensor, to which other memory was given, as an operand?
-static bool KeptAsOperand(Session& s, TraceId now) {
-  const auto& tensors = s.trace().tensors;
-  return std::any_of(s.trace().calls.begin(), s.trace().calls.end(), [&](const Call& c) {
-    bool tracked = false, reads = false;
-    for (TraceId t : c.results) tracked |= s.meta(t).requires_grad && tensors[t].view_call < 0 && t != now;
-    EachTensor(c, [&](TraceId t) { reads |= tensors[t].base == tensors[now].base; });
-    return tracked && reads && !c.callee.Has(kKeepsNoOperand);
-  });
-}
-
 bool ReadsFormerData(Session& s, const std::vector<TraceId>& results) {
   std::vector<TraceId> former;
-  for (auto [now, input] : s.pending().rebound)
-    if (s.pending().replaced.contains(now) && KeptAsOperand(s, now)) former.push_back(now);
+  for (auto [now, input] : s.pending().rebound) {
+    const auto replaces = [&, now = now, input = input](const auto& other) {
+      return other.first > now && other.second == input && s.pending().replaced.contains(other.first);
+    };
+    const bool data = s.pending().replaced.contains(now) && s.lowering().MayBeKept(s.trace().tensors[now].base);
+    if (data && std::any_of(s.pending().rebound.begin(), s.pending().rebound.end(), replaces)) former.push_back(now);
+  }
   return !former.empty() && std::any_of(results.begin(), results.end(), [&](TraceId t) {
     return s.meta(t).requires_grad && s.trace().tensors[t].input < 0 && !s.lowering().IsFreed(t) &&
            s.lowering().Depends(t, former);

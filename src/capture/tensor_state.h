@@ -14,8 +14,8 @@ std::optional<bool> SetOfTensor(Session& s, PyObject* tensor, std::string_view n
 // t.detach_(), t.requires_grad_(), t.retain_grad(), t.register_hook(f), t.unsqueeze_(0) and the like. Null without an
 // error: none of them, or it cannot wait.
 PyObject* SetByCall(Session& s, Callee callee, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
-// Has a leaf of which these results are made got other memory before a derivative that keeps it? The framework's reads
-// it with the memory that it has last, also behind the function; that of the graph a value for each.
+// Has a leaf of which these results are made got other memory twice? The framework's derivatives read it with the
+// memory that it has last, those of the graph a value for each.
 bool ReadsFormerData(Session& s, const std::vector<TraceId>& results);
 // Why what waits would not be what the program meant, or these results; empty: it is.
 std::string SetTooEarly(Session& s, const std::vector<TraceId>& results);
