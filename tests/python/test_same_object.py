@@ -220,6 +220,25 @@ def test_what_python_asks_of_a_class_alone_is_that_of_the_class_set():
     assert len(g) == 3 and framejit.compile(m) is g and framejit.cache_info(length)["segments"] > 0
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_class_that_the_compiled_module_cannot_follow():
+    """The class is set, as in eager: that the compiled module stays what it was is told and not raised."""
+    torch = pytest.importorskip("torch")
+
+    class A(torch.nn.Module):
+        def forward(self, x):
+            return x * 2
+
+    class Final(A):
+        def __init_subclass__(cls):
+            raise TypeError("no subclasses")
+
+    m = A()
+    g = framejit.compile(m)
+    m.__class__ = Final
+    assert type(m) is Final and torch.equal(g(torch.ones(3)), torch.full((3,), 2.0))
+
+
 def test_a_module_that_sets_its_class_while_it_is_called():
     torch = pytest.importorskip("torch")
 

@@ -326,13 +326,15 @@ PyObject* Bind(PyObject* o, PyObject* instance, PyObject*) {
 setter set_class;
 PyObject* told_of_classes;
 
-// `o.__class__ = ...` as Python does it. Whoever wants to know of an object has a weak reference to it.
+// `o.__class__ = ...` as Python does it. Whoever wants to know of an object has a weak reference to it. The program has
+// its class by then: what fails in following is told, and not raised.
 int SetClass(PyObject* o, PyObject* value, void* closure) {
   const PyTypeObject* before = Py_TYPE(o);
   if (set_class(o, value, closure) < 0) return -1;
   if (Py_TYPE(o) == before || !PyType_SUPPORTS_WEAKREFS(Py_TYPE(o)) || !*PyObject_GET_WEAKREFS_LISTPTR(o)) return 0;
   SuspendScope off;
-  return Ref(PyObject_CallOneArg(told_of_classes, o)) ? 0 : -1;
+  if (!Ref(PyObject_CallOneArg(told_of_classes, o))) PyErr_WriteUnraisable(o);
+  return 0;
 }
 
 PyObject* GetAttr(PyObject* o, PyObject* name) {
