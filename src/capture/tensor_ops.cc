@@ -96,6 +96,15 @@ PyObject* FlagsOf(Session& s, PyObject* array) {
   return type && s.SourceOf(type) ? CurrentSemantics()->Call(type, &array, 1, nullptr) : nullptr;
 }
 
+// The program sees how t lies. Strides of what is empty, or has one element, follow other rules.
+void ShowStrides(Session& s, TraceId t) {
+  s.lowering().Show(t);
+  const TensorMeta& m = s.meta(t);
+  const bool plain = m.strides == shape::RowMajor(m.sizes);
+  for (shape::Int e : m.sizes)
+    if (s.env().AtRun(e) || (!plain && s.env().Hint(e) > 1)) s.env().Lt(1, e);
+}
+
 // Attributes that are answered from the metadata. False: not one of them.
 bool MetaAttr(Session& s, PyObject* proxy, const TensorMeta& m, std::string_view n, PyObject** out) {
   if (IsOpaque(m)) {
@@ -117,6 +126,7 @@ bool MetaAttr(Session& s, PyObject* proxy, const TensorMeta& m, std::string_view
     if (n == "strides") {
       for (const auto& size : m.sizes)
         if (s.env().Eq(size, 0)) return false;  // of nothing: NumPy has rules of its own
+      ShowStrides(s, AsTensor(proxy)->id);
       shape::Ints bytes;
       for (auto& e : m.strides) bytes.push_back(e * shape::Int(DTypeSize(m.dtype)));
       return *out = SizeTuple(s, bytes, false), true;
@@ -186,9 +196,7 @@ PyObject* QueryMethod(Session& s, PyObject* proxy, std::string_view n, PyObject*
   int d;
   if (n == "size" || n == "stride") {
     const shape::Ints& v = n == "size" ? m.sizes : m.strides;
-    const bool plain = m.strides == shape::RowMajor(m.sizes);
-    for (shape::Int e : m.sizes)  // strides of what is empty, or has one element, follow other rules
-      if (n == "stride" && (s.env().AtRun(e) || (!plain && s.env().Hint(e) > 1))) s.env().Lt(1, e);
+    if (n == "stride") ShowStrides(s, AsTensor(proxy)->id);
     Py_ssize_t total = nargs + (kw ? PyTuple_GET_SIZE(kw) : 0);
     if (total == 0) return SizeTuple(s, v, n == "size");
     if (total == 1 && args[0] != Py_None) return dim(args[0], &d) ? s.SymIntObject(v[d]) : nullptr;

@@ -332,6 +332,15 @@ Ints PreserveFormat(Env& env, const TensorMeta& m) {
   });
 }
 
+static TensorMeta WithoutOnes(Env& env, TensorMeta m) {
+  for (size_t d = m.sizes.size(); d-- > 0;) {
+    if (!env.Eq(m.sizes[d], 1)) continue;
+    m.sizes.erase(m.sizes.begin() + d);
+    m.strides.erase(m.strides.begin() + d);
+  }
+  return m;
+}
+
 // Nothing: the elements of m do not lie so that they can be walked in these sizes.
 static std::optional<Ints> Walked(Env& env, const TensorMeta& m, const Ints& sizes) {
   if (IsRowMajor(m)) return RowMajor(sizes);
@@ -339,6 +348,8 @@ static std::optional<Ints> Walked(Env& env, const TensorMeta& m, const Ints& siz
   const bool same = m.sizes == sizes;
   if (same && m.framework == Framework::kNumpy) return m.strides;
   if (IsEmpty(env, m.sizes)) return same ? m.strides : RowMajor(sizes);
+  if (m.framework == Framework::kNumpy && std::any_of(m.sizes.begin(), m.sizes.end(), [&](Int e) { return env.Eq(e, 1); }))
+    return Walked(env, WithoutOnes(env, m), sizes);  // which NumPy does not look at
   Ints out(sizes.size());
   int view = static_cast<int>(sizes.size()) - 1;
   if (m.sizes.empty()) return Ints(sizes.size(), Int(1));

@@ -228,6 +228,10 @@ bool Lowering::ViewedWithoutGradients(TraceId t) const {
   return impl_->ViewedWithoutGradients(t);
 }
 
+void Lowering::Show(TraceId t) {
+  impl_->Show(t);
+}
+
 void Lowering::LeaveDerivatives(const std::string& why) {
   impl_->derivatives.Leave(why);
 }

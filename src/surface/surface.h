@@ -125,6 +125,7 @@ class Lowering {
   bool IsLeaf(TraceId t) const;
   // Is it a view, made in no_grad, of what has gradients? It says that it wants some itself.
   bool ViewedWithoutGradients(TraceId t) const;
+  void Show(TraceId t);  // The program sees the strides of t: what they were taken for becomes guards.
   // The graph's derivatives are not the program's from here on, for this reason: the framework's are taken.
   void LeaveDerivatives(const std::string& why);
   bool IsFreed(TraceId t);             // was what its derivative needs freed, so that the framework would refuse it?

@@ -245,6 +245,8 @@ Outs Expanded(Scope& s, const Operand& x, Ints sizes) {
     bool keep = sizes[i].is_const() && sizes[i].value() == -1;
     if (i < shift) {
       if (keep) Scope::Fail("expand: -1 for a new dimension");
+      const shape::Env::Typical typical(s.env);  // a new axis of one has another stride than a longer one
+      if (s.torch() && !sizes[i].is_const() && !s.env.AtRun(sizes[i]) && s.env.Eq(sizes[i], 1)) sizes[i] = 1;
       continue;
     }
     const Int& have = x.meta->sizes[i - shift];

@@ -533,3 +533,31 @@ def test_lists_of_changing_numbers_are_indices_of_our_own_code(fresh):
     assert "extern" not in str(compiled.graphs[-1])
     with pytest.raises(IndexError):
         compiled(x, [0, 7, -3])
+
+
+STRIDES = {
+    "a new axis": lambda x: x.sum(0).expand(x.shape).stride(),
+    "broadcast_to": lambda x: torch.broadcast_to(x.sum(0), x.shape).stride(),
+    "row-major of a transposed product": lambda x: (x[:, :, None] * x[:, None]).permute(1, 2, 0).stride(),
+    "a product": lambda x: (x[:, :, None] * x[:, None]).stride(),
+    "reshaped": lambda x: (x[:, :, None] + 1).transpose(0, 2).reshape(x.shape[1], 1, -1).stride(),
+    "NumPy, reshaped": lambda x: (x.numpy()[:, :, None] * 2).transpose(2, 1, 0).reshape(x.shape[1], 1, x.shape[0]).strides,
+    "NumPy, a product": lambda x: (x.numpy()[:, :, None] * x.numpy()[:, None]).strides,
+    "NumPy, turned": lambda x: x.numpy().T.reshape(-1, 1, 1).strides,
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True, False])
+@pytest.mark.parametrize("program", STRIDES)
+def test_strides_that_the_program_reads_at_sizes_of_one(fresh, program, dynamic):
+    f = STRIDES[program]
+    orders = [[(3, 4), (1, 4), (3, 1)], [(4, 4), (2, 3), (1, 3), (3, 1)], [(1, 3), (3, 1), (2, 2), (1, 1)], [(3, 1), (2, 4), (1, 2)]]
+    for sizes in orders:
+        for turned in (False, True):
+            compiled = fresh.compile(f, dynamic=dynamic)
+            for a, b in sizes:
+                x = torch.ones(b, a).t() if turned else torch.ones(a, b)
+                assert compiled(x) == f(x), (sizes, turned, a, b)
+            info = fresh.cache_info(compiled)
+            assert info["segments"] > 0 and info["breaks"] == 0 and set(info["outcomes"]["run"]) <= {"graph"}
+            fresh.reset()
