@@ -348,7 +348,8 @@ static std::optional<Ints> Walked(Env& env, const TensorMeta& m, const Ints& siz
   const bool same = m.sizes == sizes;
   if (same && m.framework == Framework::kNumpy) return m.strides;
   if (IsEmpty(env, m.sizes)) return same ? m.strides : RowMajor(sizes);
-  if (m.framework == Framework::kNumpy && std::any_of(m.sizes.begin(), m.sizes.end(), [&](Int e) { return env.Eq(e, 1); }))
+  if (m.framework == Framework::kNumpy &&
+      std::any_of(m.sizes.begin(), m.sizes.end(), [&](Int e) { return env.Eq(e, 1); }))
     return Walked(env, WithoutOnes(env, m), sizes);  // which NumPy does not look at
   Ints out(sizes.size());
   int view = static_cast<int>(sizes.size()) - 1;
