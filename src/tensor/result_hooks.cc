@@ -582,6 +582,7 @@ PyObject* SegmentHook::Routed(CallState* head, size_t output, PyObject* ctx, PyO
   if (!Nobody(&nobody)) return nullptr;
   int everywhere = grad == Py_None ? 1 : WillRun(nobody);
   if (everywhere < 0 || (grad != Py_None && Spent(output, ctx) < 0)) return nullptr;
+  if (!everywhere && !InnerOf(output).empty()) everywhere = LooksForNoInner(head, ctx);
   if (everywhere && grad != Py_None && !t_.views.empty())
     everywhere = !head->routed->contains(NumberOfPass()) && !ViewsWatched(head);
   if (!everywhere && !InnerOf(output).empty()) {

@@ -255,6 +255,7 @@ CallState* NewState(const std::shared_ptr<SegmentHook>& hook, int part, PyObject
   s->spent = nullptr;
   s->freed = false;
   s->freeing = -1;
+  s->unseen = -1;
   s->passes = nullptr;
   s->hooks = head ? nullptr : new std::map<int, Ref>();
   s->hung = head ? nullptr : new std::map<int, CallState::Hung>();
@@ -292,6 +293,11 @@ void KeepMemory(PyObject* tensor) {
     if (!s->former) s->former = new std::map<int, Ref>();
     s->former->emplace(i, former);
   });
+}
+
+void EachInput(absl::FunctionRef<void(PyObject*)> take) {
+  for (CallState* s = newest; s; s = s->older)
+    for (Py_ssize_t i = 0; s->inputs && i < PyTuple_GET_SIZE(s->inputs); ++i) take(PyTuple_GET_ITEM(s->inputs, i));
 }
 
 void NoteDetached(PyObject* tensor) {

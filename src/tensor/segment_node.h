@@ -4,6 +4,8 @@
 // function of a user.
 #pragma once
 
+#include <absl/functional/function_ref.h>
+
 #include <map>
 #include <mutex>
 #include <set>
@@ -96,6 +98,8 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   bool ViewsWatched(CallState* s);
   Ref Route(PyObject* head, size_t output, PyObject* own, PyObject* on_segment, PyObject* const* results,
             const std::vector<Ref>& groups);
+  bool HoldsInnerNode(CallState* head, PyObject* ctx);
+  bool LooksForNoInner(CallState* head, PyObject* ctx);
   PyObject* Routed(CallState* head, size_t output, PyObject* ctx, PyObject* grad);
   std::set<int> FarthestGradients(const std::vector<int>& grads) const;
   int Spent(size_t output, PyObject* ctx);
@@ -192,6 +196,7 @@ struct CallState {
   std::vector<bool>* spent;                      // by keeper: a backward pass has freed what it kept
   bool freed;                                    // Has there been such a pass?
   int64_t freeing;                               // the number of the last one
+  int64_t unseen;                                // that of the last pass found to look for no inner result
   std::map<int64_t, SegmentHook::Pass>* passes;  // on their way through the nodes, by torch's number of the pass
   std::map<int, Ref>* hooks;  // by result of which others are made: its dict of hooks, called with what they
                               // give it; of views, below zero, those of their nodes
@@ -232,9 +237,10 @@ struct CallState {
 // The memory of this tensor is about to become another (`x.data = u`): calls that it is an input of keep what it had,
 // as far as a pass may come through them.
 void KeepMemory(PyObject* tensor);
-void NoteDetached(PyObject* tensor);              // Likewise behind tensor.detach_(), of a result.
-void WatchTensors();                              // From now on (watch.cc).
-int GiveData(PyObject* tensor, PyObject* value);  // tensor.data = value, of one that is no input of any call
+void EachInput(absl::FunctionRef<void(PyObject*)> take);  // of all calls to which a pass may come, borrowed
+void NoteDetached(PyObject* tensor);                      // Likewise behind tensor.detach_(), of a result.
+void WatchTensors();                                      // From now on (watch.cc).
+int GiveData(PyObject* tensor, PyObject* value);          // tensor.data = value, of one that is no input of any call
 
 // A new reference that the collector does not track yet. head: null for the first part's.
 CallState* NewState(const std::shared_ptr<SegmentHook>& hook, int part, PyObject* head);
