@@ -264,6 +264,46 @@ def test_writes_to_what_is_captured_raise():
 # --- torch.autograd.grad ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("of", ["generator", "values", "map", "parameters", "list", "module"])
+def test_tensors_that_are_gone_through(of):
+    net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh(), torch.nn.Linear(3, 2))
+    weights = torch.nn.ParameterList(net.parameters())
+
+    def f(x, net, weights):
+        y = net(x)
+        p = list(net.parameters())
+        given = {
+            "generator": (q for q in p),
+            "values": dict(net.named_parameters()).values(),
+            "map": map(lambda q: q, p),
+            "parameters": net.parameters(),
+            "list": p,
+            "module": weights,
+        }[of]
+        first = torch.autograd.grad((h.sum() for h in y), given, (torch.ones(()) * k for k in range(5)), retain_graph=True)
+        (again,) = torch.autograd.grad(iter([y]), iter([p[0]]), iter([y.detach()]))
+        return first, again
+
+    one_graph(f, X, net, weights)
+
+
+def test_tensors_that_are_gone_through_once():
+    """What the call has taken is gone, also where it refuses."""
+
+    def f(x):
+        x = x.requires_grad_()
+        left = iter([x, x * 2])
+        try:
+            torch.autograd.grad((x * 3).sum(), left)
+        except RuntimeError:
+            return x.detach() * 2, next(left, None)
+
+    compiled = framejit.compile(f)
+    for _ in range(3):
+        agree(compiled(X.clone()), f(X.clone()))
+
+
+
 def leaf(x):
     return x.clone().requires_grad_()
 
