@@ -70,7 +70,8 @@ Outs SquaredError(Scope& s) {  // (input, target, reduction)
   if (reduction == kNone) return s.Elementwise(s.b.Cast(loss, t), both);
   std::vector<int64_t> axes;
   for (int i = 0; i < x.rank(); ++i) axes.push_back(i);
-  return s.b.Cast(reduction == kMean ? rules::Mean(s.b, loss, axes, false) : s.b.Reduce(Op::kSum, loss, axes, false), t);
+  return s.b.Cast(reduction == kMean ? rules::Mean(s.b, loss, axes, false) : s.b.Reduce(Op::kSum, loss, axes, false),
+                  t);
 }
 
 // clang-format off: a table

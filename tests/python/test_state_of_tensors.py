@@ -1486,3 +1486,37 @@ def test_only_a_part_of_it(fresh):
     p, q = made_tensors(False)()
     for n in (2, 2, 2):
         assert compiled(p, q)[0].shape == (n, 4) and p.shape == (n, 4)
+
+
+def restored(ps, state, u):
+    out = []
+    for p in ps:
+        p.data = state[p]["old"]
+        out.append(p * u)
+        state[p]["n"] = state[p].get("n", 0) + (p in state)
+        state[p]["old"] = p.data.clone()
+    return out
+
+
+def seen_otherwise(ps, state, u):
+    for p in ps:
+        p.unsqueeze_(0)
+        state[p]["n"] = p * u
+        p.squeeze_(0)
+    return [state[p]["n"] + 1 for p in ps]
+
+
+@pytest.mark.parametrize("f, grad", [(restored, True), (restored, False), (seen_otherwise, False)])
+def test_it_is_the_same_key_of_a_dict(fresh, f, grad):
+    """As optimizers keep their state: what has other memory by now, or is viewed in place, is still that parameter."""
+    runs = []
+    for function in (f, fresh.compile(f)):
+        torch.manual_seed(0)
+        ps = [nn.Parameter(torch.randn(3), requires_grad=grad) for _ in range(3)]
+        state = {p: {"old": torch.randn(3)} for p in ps}
+        results = [r for k in range(4) for r in function(ps, state, torch.full((3,), k + 1.0))]
+        runs.append([*results, *ps, *(state[p]["n"] for p in ps)])
+    for a, b in zip(*runs, strict=True):
+        assert torch.equal(a, b) and a.shape == b.shape if torch.is_tensor(a) else a == b
+    told = fresh.cache_info(function)
+    assert not told["breaks"] and told["outcomes"]["run"].get("graph"), told

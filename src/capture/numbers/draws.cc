@@ -35,7 +35,8 @@ std::pair<char*, size_t> StateIn(PyObject* o) {
   return {reinterpret_cast<char*>(o) + sizeof(PyObject), (type ? type : Py_TYPE(o))->tp_basicsize - sizeof(PyObject)};
 }
 
-// Methods that draw and do nothing else. `seed` and the like are not among them, nor is `shuffle` (DrawProgram::Arrange).
+// Methods that draw and do nothing else. `seed` and the like are not among them, nor is `shuffle`
+// (DrawProgram::Arrange).
 bool OnlyDraws(std::string_view name) {
   static constexpr std::string_view kNames[] = {"beta",
                                                 "binomial",
@@ -172,9 +173,9 @@ PyObject* DrawProgram::Seen(Session& s, PyObject* value, const char* name) {
   return array ? s.FromOutside(value, source) : s.Break(BreakId::kRandom, name);
 }
 
-// What puts the elements of an array that only a run knows in another order, or picks some. NumPy draws places along one
-// axis, of which the size alone counts: the same ones as for that number. The graph moves the elements. New reference;
-// null without an exception or a Break: it is no such call.
+// What puts the elements of an array that only a run knows in another order, or picks some. NumPy draws places along
+// one axis, of which the size alone counts: the same ones as for that number. The graph moves the elements. New
+// reference; null without an exception or a Break: it is no such call.
 static PyObject* Arrange(Session& s, const char* name, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   const bool picks = !strcmp(name, "choice"), in_place = !strcmp(name, "shuffle");
   if (!(picks || in_place || !strcmp(name, "permutation")) || nargs < 2) return nullptr;
