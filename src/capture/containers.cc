@@ -400,7 +400,7 @@ PyObject* Session::ItemsOf(PyObject* o, bool by_c) {
 Ref Session::AsKey(PyObject* key) {
   if (PyTuple_CheckExact(key) && ComparesAsItIs(key)) return TupleAsKey(*this, key);
   PinNan(*this, key);
-  if (const int input = IsTensor(key) ? trace_.tensors[AsTensor(key)->id].input : -1; input >= 0) {
+  if (const int input = IsTensor(key) ? trace_.tensors[pending_.Original(AsTensor(key)->id)].input : -1; input >= 0) {
     // That very object, by which dicts find it.
     guards_->Is(input_sources_[input], input_tensors_[input]);
     return Borrow(input_tensors_[input]);
@@ -434,7 +434,8 @@ PyObject* Session::ReadDictItem(PyObject* dict, const Source* s, PyObject* asked
 }
 
 bool Session::GuardsKey(PyObject* dict, PyObject* key) {
-  const bool tensor = IsTensor(key) && !IsWrapper(key) && trace_.tensors[AsTensor(key)->id].input >= 0 &&
+  const bool tensor = IsTensor(key) && !IsWrapper(key) &&
+                      trace_.tensors[pending_.Original(AsTensor(key)->id)].input >= 0 &&
                       meta(AsTensor(key)->id).framework == Framework::kTorch && !vmap.open();
   if (!tensor && !IsPrimitive(key) && !guard::IsText(key) && !(PyTuple_CheckExact(key) && ComparesAsItIs(key)) &&
       (!guard::ComparesByIdentity(key) || !SourceOf(key) || Find(key)->kind != Origin::kConst))

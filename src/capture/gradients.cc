@@ -8,6 +8,7 @@
 #include "capture/callees.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
+#include "capture/wrappers/overrides.h"
 #include "capture/wrappers/tape.h"
 #include "surface/rows.h"
 #include "tensor/overrides.h"
@@ -563,6 +564,15 @@ PyObject* GradientsOf(Session& s, PyObject* const* args, Py_ssize_t nargs, PyObj
     while (at < kCount && PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(kwnames, k), kNames[at])) ++at;
     if (at == kCount) return Refuse(s, "an unknown form");
     given[at] = s.Resolve(args[nargs + k]);
+  }
+  Ref lists[kCount];  // torch makes tuples of other things that have tensors, net.parameters() say
+  for (int at : {kOutputs, kInputs, kSeeds}) {
+    PyObject* o = given[at];
+    if (!o || IsTensor(o) || PyTuple_Check(o) || PyList_CheckExact(o) || PyDict_Check(o) || !Py_TYPE(o)->tp_iter)
+      continue;
+    lists[at] = Ref(CurrentSemantics()->Call(reinterpret_cast<PyObject*>(&PyTuple_Type), &o, 1, nullptr));
+    if (!lists[at]) return nullptr;
+    given[at] = lists[at].get();
   }
   auto flag = [&](int at) { return given[at] == Py_True; };
   for (int at : {kRetain, kCreate, kOnly, kUnused, kBatched, kMaterialize})

@@ -96,9 +96,27 @@ PyObject* WithData(Session& s, PyObject* tensor, PyObject* value) {
   return made;
 }
 
+// Is it what `data` or `detach()` gives of the tensor: all of its memory, as it lies there?
+bool IsDataOf(Session& s, TraceId value, TraceId tensor) {
+  const Trace& trace = s.trace();
+  while (value != tensor && trace.tensors[value].view_call >= 0) {
+    const Call& made = trace.calls[trace.tensors[value].view_call];
+    if (!(made.callee == callees::kTensorData || made.callee == callees::kTensorDetach)) return false;
+    if (made.args.size() != 1 || !made.args[0].is(Arg::Kind::kTensor)) return false;
+    value = made.args[0].t;
+  }
+  return value == tensor;
+}
+
 std::optional<bool> SetData(Session& s, PyObject* tensor, PyObject* value) {
   const int input = InputOf(s, tensor);
   if (value == tensor && !s.modes.now.inference) return true;  // as nn.Module.to does where nothing changes
+  // The end of `p.data -= step`: it gets the memory that it has.
+  if (value && IsTensor(value) && !s.modes.now.inference && !s.meta(IdOf(tensor)).is_inference &&
+      IsDataOf(s, IdOf(value), IdOf(tensor))) {
+    if (AsEver(s, tensor, "data")) return true;
+    return s.broken() ? std::optional(false) : std::nullopt;
+  }
   // What the framework keeps for a derivative is this object: with the memory that it has when the gradients come.
   if (input < 0 && s.lowering().MayBeKept(s.trace().tensors[IdOf(tensor)].base))
     s.lowering().LeaveDerivatives("a tensor that a derivative may need gets other memory");

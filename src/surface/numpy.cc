@@ -145,43 +145,6 @@ Outs Clip(Scope& s) {
   return s.Elementwise(v, all);
 }
 
-// The strides of a new array of the same order ("K"). Unlike the iterator of ufuncs, this puts strides of 0 innermost.
-Ints KeepOrder(Scope& s, const TensorMeta& m) {
-  const int rank = static_cast<int>(m.sizes.size());
-  std::vector<int> order(rank);
-  for (int d = 0; d < rank; ++d) order[d] = d;
-  auto dense = [&](bool fortran) {
-    Int expect = 1;
-    for (int i = 0; i < rank; ++i) {
-      const int d = fortran ? i : rank - 1 - i;
-      if (s.env.Eq(m.sizes[d], 0)) return true;
-      if (s.env.Eq(m.sizes[d], 1)) continue;
-      if (!s.env.Eq(m.strides[d], expect)) return false;
-      expect = expect * m.sizes[d];
-    }
-    return true;
-  };
-  if (rank > 1 && !dense(false)) {
-    if (dense(true)) {
-      std::reverse(order.begin(), order.end());
-    } else {
-      if (s.cupy) Scope::Skip();
-      for (const Int& stride : m.strides) {
-        if (!stride.is_const()) Scope::Skip();
-      }
-      auto size = [&](int d) { return std::abs(m.strides[d].value()); };
-      std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return size(a) > size(b); });
-    }
-  }
-  Ints strides(rank, Int(1));
-  Int next = 1;
-  for (int i = rank; i-- > 0;) {
-    strides[order[i]] = next;
-    next = next * (m.sizes[order[i]] == Int(0) ? Int(1) : m.sizes[order[i]]);
-  }
-  return strides;
-}
-
 Outs AsType(Scope& s) {  // (dtype, order, casting, subok, copy)
   Operand x = s.tensor(0);
   if ((s.has(2) && s.arg(2).s != "K") || (s.has(3) && s.arg(3).s != "unsafe") || !s.flag(5)) Scope::Skip();
@@ -448,6 +411,42 @@ constexpr Row kRows[] = {
 // clang-format on
 
 }  // namespace
+
+Ints KeepOrder(Scope& s, const TensorMeta& m) {
+  const int rank = static_cast<int>(m.sizes.size());
+  std::vector<int> order(rank);
+  for (int d = 0; d < rank; ++d) order[d] = d;
+  auto dense = [&](bool fortran) {
+    Int expect = 1;
+    for (int i = 0; i < rank; ++i) {
+      const int d = fortran ? i : rank - 1 - i;
+      if (s.env.Eq(m.sizes[d], 0)) return true;
+      if (s.env.Eq(m.sizes[d], 1)) continue;
+      if (!s.env.Eq(m.strides[d], expect)) return false;
+      expect = expect * m.sizes[d];
+    }
+    return true;
+  };
+  if (rank > 1 && !dense(false)) {
+    if (dense(true)) {
+      std::reverse(order.begin(), order.end());
+    } else {
+      if (s.cupy) Scope::Skip();
+      for (const Int& stride : m.strides) {
+        if (!stride.is_const()) Scope::Skip();
+      }
+      auto size = [&](int d) { return std::abs(m.strides[d].value()); };
+      std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return size(a) > size(b); });
+    }
+  }
+  Ints strides(rank, Int(1));
+  Int next = 1;
+  for (int i = rank; i-- > 0;) {
+    strides[order[i]] = next;
+    next = next * (m.sizes[order[i]] == Int(0) ? Int(1) : m.sizes[order[i]]);
+  }
+  return strides;
+}
 
 std::span<const Row> NumpyRows() {
   return kRows;

@@ -448,7 +448,8 @@ Outs Flip(Scope& s) {
 
 Outs Roll(Scope& s) {
   Operand x = s.tensor(0);
-  if (!IsRowMajor(*x.meta) || x.rank() == 0) Scope::Skip();
+  const bool rows = IsRowMajor(*x.meta);
+  if ((!rows && s.torch()) || x.rank() == 0) Scope::Skip();
   Ints shifts = s.ints(1), dims = s.ints(2);
   ValueId v = x.value;
   bool flat = dims.empty();
@@ -470,7 +471,10 @@ Outs Roll(Scope& s) {
     ValueId tail = s.b.Slice(v, axis, size - by, by), head = s.b.Slice(v, axis, 0, size - by);
     v = s.b.Add(Op::kCat, {tail, head}, attrs);
   }
-  return flat ? s.b.Reshape(v, x.meta->sizes) : v;
+  Out out;
+  out.value = flat ? s.b.Reshape(v, x.meta->sizes) : v;
+  if (!rows) out.strides = KeepOrder(s, *x.meta);
+  return out;
 }
 
 Outs Triangle(Scope& s) {  // tril: kLe, triu: kLt

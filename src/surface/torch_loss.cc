@@ -1,4 +1,4 @@
-// This file has the losses over classes.
+// This file has the losses over classes, and that of squares.
 #include "rules/decompose.h"
 #include "surface/reduce.h"
 
@@ -56,8 +56,27 @@ Outs NllLoss(Scope& s) {
   return s.b.Cast(sum, t);
 }
 
+Outs SquaredError(Scope& s) {  // (input, target, reduction)
+  Operand x = s.tensor(0), target = s.tensor(1);
+  const DType t = x.meta->dtype;
+  if (!IsFloat(t) || target.meta->dtype != t || x.rank() != target.rank() || IsEmpty(s.env, x.meta->sizes))
+    Scope::Skip();
+  for (int i = 0; i < x.rank(); ++i)
+    if (!s.env.Eq(x.meta->sizes[i], target.meta->sizes[i])) Scope::Skip();
+  const ValueId apart = s.b.Binary(Op::kSub, s.Up(x.value), s.Up(target.value));
+  const ValueId loss = s.b.Binary(Op::kMul, apart, apart);
+  const int64_t reduction = s.env.Specialize(s.integer(2));
+  const Operand both[] = {x, target};
+  if (reduction == kNone) return s.Elementwise(s.b.Cast(loss, t), both);
+  std::vector<int64_t> axes;
+  for (int i = 0; i < x.rank(); ++i) axes.push_back(i);
+  return s.b.Cast(reduction == kMean ? rules::Mean(s.b, loss, axes, false) : s.b.Reduce(Op::kSum, loss, axes, false),
+                  t);
+}
+
 // clang-format off: a table
 constexpr Row kRows[] = {
+    {"n:mse_loss", "(Tensor input, Tensor target, int reduction=1)", &SquaredError},
     {"n:cross_entropy_loss", "(Tensor input, Tensor target, Tensor? weight=None, int reduction=1, int ignore_index=-100, "
      "float label_smoothing=0.0)", &NllLoss, Op::kLog},
     {"n:nll_loss_nd", "(Tensor input, Tensor target, Tensor? weight=None, int reduction=1, int ignore_index=-100)", &NllLoss},

@@ -71,4 +71,8 @@ inline void RefuseNegative(const Scope& s, const shape::Ints& sizes) {
     if (s.env.Lt(n, 0)) Scope::Fail("negative size");
 }
 
+// The strides of a new array of NumPy's in the order of this one ("K"). Unlike the iterator of ufuncs, this puts
+// strides of 0 innermost.
+shape::Ints KeepOrder(Scope& s, const TensorMeta& m);
+
 }  // namespace framejit::surface

@@ -110,6 +110,29 @@ def test_unique():
     check(f, [(v, X) for v in values])
 
 
+@pytest.mark.parametrize("dtype", ["f4", "i8", "?"])
+def test_unique_rows_of_numpy(dtype):
+    np = pytest.importorskip("numpy")
+    flat = [1, 2, 1, 2, 3, 4, 1, 2, 3, 4, 1, 2], [0] * 12, [*range(12)], [0, 1] * 6
+    arrays = [np.array(v).reshape(shape).astype(dtype) for v in flat for shape in ((6, 2), (2, 6), (1, 12))]
+    cubes = [np.asfortranarray(np.array(v).reshape(3, 2, 2).astype(dtype)) for v in flat]
+    for f, given in (
+        (lambda a: np.unique(a, axis=0) * 2, arrays + cubes),
+        (lambda a: np.unique(a + a, axis=-1, return_counts=True), arrays + cubes),
+        (lambda a: np.unique(a, True, False, True, 1)[1:], arrays),
+        (lambda a: np.unique(a.ravel(), axis=0, return_inverse=True)[1] + 1, arrays),
+    ):
+        compiled = framejit.compile(f)
+        for _ in range(2):
+            for a in given:
+                got, want = compiled(a), f(a)
+                assert type(got) is type(want)
+                for g, w in zip(*((v,) if isinstance(v, np.ndarray) else v for v in (got, want))):
+                    assert np.array_equal(g, w) and g.dtype == w.dtype and g.shape == w.shape and g.strides == w.strides
+        told = framejit.cache_info(compiled)
+        assert not told["breaks"] and told["outcomes"]["run"].get("graph"), told
+
+
 def test_repeat_interleave():
     counts = [torch.tensor(c) for c in ([1, 2, 0, 3, 1, 1], [0] * 6, [1, 0, 0, 0, 0, 0], [2] * 6)]
     check(lambda x, n: torch.repeat_interleave(x, n, dim=0) * 2, [(X, n) for n in counts])

@@ -264,6 +264,46 @@ def test_writes_to_what_is_captured_raise():
 # --- torch.autograd.grad ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("of", ["generator", "values", "map", "parameters", "list", "module"])
+def test_tensors_that_are_gone_through(of):
+    net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh(), torch.nn.Linear(3, 2))
+    weights = torch.nn.ParameterList(net.parameters())
+
+    def f(x, net, weights):
+        y = net(x)
+        p = list(net.parameters())
+        given = {
+            "generator": (q for q in p),
+            "values": dict(net.named_parameters()).values(),
+            "map": map(lambda q: q, p),
+            "parameters": net.parameters(),
+            "list": p,
+            "module": weights,
+        }[of]
+        first = torch.autograd.grad((h.sum() for h in y), given, (torch.ones(()) * k for k in range(5)), retain_graph=True)
+        (again,) = torch.autograd.grad(iter([y]), iter([p[0]]), iter([y.detach()]))
+        return first, again
+
+    one_graph(f, X, net, weights)
+
+
+def test_tensors_that_are_gone_through_once():
+    """What the call has taken is gone, also where it refuses."""
+
+    def f(x):
+        x = x.requires_grad_()
+        left = iter([x, x * 2])
+        try:
+            torch.autograd.grad((x * 3).sum(), left)
+        except RuntimeError:
+            return x.detach() * 2, next(left, None)
+
+    compiled = framejit.compile(f)
+    for _ in range(3):
+        agree(compiled(X.clone()), f(X.clone()))
+
+
+
 def leaf(x):
     return x.clone().requires_grad_()
 
@@ -658,3 +698,82 @@ def test_norms_of_matrices_that_keep_their_axes(fresh, order):
     f = lambda x: torch.linalg.matrix_norm(x, order, keepdim=True)  # noqa: E731
     expected, got = (torch.autograd.grad(g(x).sum(), x)[0] for g in (f, fresh.compile(f)))
     torch.testing.assert_close(got, expected)
+
+
+# --- squared errors -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_squared_errors(reduction, dtype):
+    def f(x, y):
+        loss = F.mse_loss(x * 2, y.t(), reduction=reduction)
+        return loss.detach(), *torch.autograd.grad(loss.sum() * 3, (x, y))
+
+    compiled = framejit.compile(f)
+    torch.manual_seed(1)
+    for shape in ((5, 4), (5, 4), (7, 3), (1, 1), (1, 6), (6, 1), (0, 3), (33, 65)):
+        x, y = torch.randn(shape, dtype=dtype, requires_grad=True), torch.randn(shape[::-1], dtype=dtype, requires_grad=True)
+        exact = f(x.detach().double().requires_grad_(), y.detach().double().requires_grad_())
+        for got, wanted, right in zip(compiled(x, y), f(x, y), exact):
+            assert (got.dtype, got.shape, got.requires_grad) == (wanted.dtype, wanted.shape, wanted.requires_grad)
+            assert got.grad_fn is None or got.stride() == wanted.stride()
+            off, theirs = ((t.double() - right).abs().nan_to_num(0).amax() if t.numel() else 0 for t in (got.detach(), wanted.detach()))
+            assert off <= 2 * theirs + 4 * torch.finfo(dtype).eps * (right.abs().nan_to_num(0).amax() if right.numel() else 0)
+            assert torch.equal(got.isnan(), wanted.isnan())
+    told = framejit.cache_info(compiled)
+    assert not told["breaks"] and told["outcomes"]["run"].get("graph"), told
+
+
+def test_squared_errors_of_other_kinds():
+    """Sizes that broadcast, with their warning; types that differ; integers, which torch refuses."""
+    compiled = framejit.compile(lambda x, y: F.mse_loss(x, y))
+    for y in (torch.randn(4), torch.randn(5, 1), torch.randn(5, 4, dtype=torch.float64)):
+        for _ in range(2):
+            got = pytest.warns(UserWarning, compiled, X, y) if y.shape != X.shape else compiled(X, y)
+            wanted = pytest.warns(UserWarning, F.mse_loss, X, y) if y.shape != X.shape else F.mse_loss(X, y)
+            agree(got, wanted)
+    for _ in range(2):
+        with pytest.raises(RuntimeError):
+            compiled(X.long(), X.long())
+
+
+def test_a_target_that_is_written_behind_a_squared_error():
+    compiled = framejit.compile(lambda x, y: F.mse_loss(x, y))
+    for f in (F.mse_loss, compiled, compiled):
+        x, y = X.clone().requires_grad_(), Y.clone()
+        loss = f(x, y)
+        y.add_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+
+
+def test_steps_within_steps():
+    """Meta-learning: some steps of gradient descent, through which the outer loss is differentiated."""
+
+    def adapted(net, x, y, steps):
+        fast = dict(net.named_parameters())
+        for _ in range(steps):
+            loss = F.mse_loss(functional(fast, x), y)
+            fast = {n: p - 0.1 * g for (n, p), g in zip(fast.items(), torch.autograd.grad(loss, fast.values(), create_graph=True))}
+        return fast
+
+    def functional(p, x):
+        return F.linear(torch.tanh(F.linear(x, p["a.weight"], p["a.bias"])), p["b.weight"], p["b.bias"])
+
+    def outer(net, x, y):
+        return sum(F.mse_loss(functional(adapted(net, x[i], y[i], 2), x[i] + 1), y[i]) for i in range(2)) / 2
+
+    nets = []
+    for function in (outer, framejit.compile(outer)):
+        torch.manual_seed(2)
+        net = Net()
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        for k in range(4):
+            optimizer.zero_grad()
+            function(net, torch.randn(2, 5 + k // 2, 4), torch.randn(2, 5 + k // 2, 3)).backward()
+            optimizer.step()
+        nets.append(net.state_dict())
+    agree(nets[1], nets[0])
+    told = framejit.cache_info(function)
+    assert not told["breaks"] and told["outcomes"]["run"] == {"graph": 4}, told

@@ -253,3 +253,17 @@ def test_data_may_make_real(fresh):
 def test_the_step_of_nothing_is_a_float(fresh):
     f = fresh.compile(lambda n: np.linspace(0, 1, n, retstep=True)[1])
     assert [type(f(n)) for n in (5, 6, 1, 7)] == [np.float64, np.float64, float, np.float64]
+
+
+@pytest.mark.parametrize("shift, axis", [(1, 0), (-2, 1), ((1, 2), (0, 1)), (1, (0, -1)), (0, 0)])
+def test_rolled_arrays_keep_their_order(fresh, shift, axis):
+    """numpy.roll makes an array in the order of the other one, also of one that does not lie row by row."""
+    base = np.arange(120.0).reshape(6, 5, 4)
+    views = [base[:, :, 0], base[0].T, base[::-1, 1], base.T, np.asfortranarray(base[0]), base[:, ::2, 1], np.broadcast_to(base[0, :1], (3, 4))]
+    views += [base[:1, :, 0].T, base[:, :1].T, base[1:2, ::-1, 1:2], base.astype("i4").transpose(2, 0, 1), np.rot90(base[0]), base[0]]
+    for a in views:
+        compiled = fresh.compile(lambda a: np.roll(a, shift, axis=axis))
+        for _ in range(2):
+            got, want = compiled(a), np.roll(a, shift, axis=axis)
+            assert np.array_equal(got, want) and got.strides == want.strides and got.dtype == want.dtype
+        assert not fresh.cache_info(compiled)["breaks"]

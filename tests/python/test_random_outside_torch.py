@@ -310,3 +310,110 @@ def test_an_item_of_a_drawn_array_that_was_written_to(fresh):
         return x * before + drawn.item()
 
     as_eager(fresh, f, graphs=0)
+
+
+def as_numpy(fresh, f, makes, whole=True):
+    """Results, the argument behind the call, and the states are as written, call by call; all in one graph."""
+    compiled = fresh.compile(f)
+    for number, make in enumerate(makes):
+        runs = []
+        for function in (f, compiled):
+            seed(number)
+            a = make()
+            runs.append((function(a), a, states()))
+        (expected, written, after), (got, ours, after_ours) = runs
+        assert type(got) is type(expected) and after == after_ours
+        assert np.array_equal(written, ours) and np.array_equal(expected, got) and getattr(expected, "strides", 0) == getattr(got, "strides", 0)
+    told = fresh.cache_info(compiled)
+    assert told["breaks"] == (not whole) and told["outcomes"]["run"].get("graph"), told
+
+
+MADE = np.random.default_rng(3)
+
+
+def shuffled(a):
+    np.random.shuffle(a)
+    return a * 2
+
+
+def shuffled_part(a):
+    b = a * 2
+    np.random.shuffle(b[1:, 0])
+    return b + np.random.rand()
+
+
+def shuffled_columns(a):
+    b = a + 1
+    MADE.shuffle(b, axis=1)
+    MADE.shuffle(b)
+    return b
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        shuffled,
+        shuffled_part,
+        shuffled_columns,
+        lambda a: np.random.permutation(a) + 1,
+        lambda a: MADE.permutation(a, axis=1) * 2,
+        lambda a: MADE.permutation(a, 1) * 2,
+        lambda a: np.random.choice(a[:, 0], 3) * 2,
+        lambda a: np.random.choice(a.ravel(), (2, 2), replace=False) * 2,
+        lambda a: np.random.choice(a[:, 0] + 1, p=[0.25, 0.5, 0.25]) * a,
+        lambda a: MADE.choice(a, 2, axis=1) + 1,
+        lambda a: MADE.choice(a, (2, 1)) + 1,
+    ],
+)
+def test_arrays_in_another_order(fresh, f):
+    def state():
+        MADE.bit_generator.state = np.random.default_rng(7).bit_generator.state
+
+    def whole(a):
+        return f(a)
+
+    makes = [lambda k=k: (state(), np.arange(12.0).reshape(3, 4) + k)[1] for k in range(5)]
+    as_numpy(fresh, whole, makes)
+    turned = [lambda k=k: (state(), np.asfortranarray(np.arange(12, dtype=np.int32).reshape(3, 4) + k))[1] for k in range(3)]
+    as_numpy(fresh, whole, turned)
+
+
+def test_shuffled_arrays_of_other_sizes(fresh):
+    as_numpy(fresh, shuffled, [lambda n=n: np.arange(2.0 * n).reshape(n, 2) for n in (3, 5, 1, 5, 2, 7, 3)])
+    as_numpy(fresh, shuffled, [lambda n=n: np.arange(float(n)) for n in (4, 6, 1, 2)])
+    for shape in ((0,), (3, 0), (0, 3)):
+        as_numpy(fresh, lambda a: np.random.permutation(a + 1), [lambda k=k: np.ones((3, 3)) for k in range(3)])
+        compiled = fresh.compile(shuffled)
+        before = states()
+        for _ in range(3):
+            assert compiled(np.ones(shape)).shape == shape
+        assert states() == before
+
+
+def test_a_shuffled_index_of_torchs(fresh):
+    def f(t):
+        order = np.arange(t.shape[0])
+        np.random.shuffle(order)
+        return t[torch.from_numpy(order)] + 1
+
+    as_eager(fresh, f, rounds=8)
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda a: (np.random.shuffle(np.broadcast_to(a[:1], (3, 4))), a)[1],  # it may not be written
+        lambda a: np.random.choice(a, 2),  # of one axis alone
+        lambda a: MADE.permutation(a, axis=2),
+        lambda a: np.random.choice(a[0], 9, replace=False),
+    ],
+)
+def test_what_numpy_refuses_to_arrange(fresh, f):
+    compiled = fresh.compile(f)
+    for _ in range(3):
+        told = []
+        for function in (f, compiled):
+            with pytest.raises(ValueError) as error:
+                function(np.ones((3, 4)))
+            told.append(str(error.value))
+        assert told[0] == told[1]

@@ -1395,3 +1395,128 @@ def test_a_leaf_once_more(fresh, make):
             assert (ours.requires_grad, ours.is_leaf, ours.grad is None) == (theirs.requires_grad, theirs.is_leaf, theirs.grad is None)
         told = fresh.explain(f)(torch.ones(3, requires_grad=True))
         assert (told.graph_count, told.graph_break_count) == counts, str(told)
+
+
+def made_tensors(grad=True, kind=nn.Parameter):
+    p, q = kind(torch.ones(3, 4)), torch.arange(12.0).reshape(3, 4)
+    p.requires_grad_(grad)
+    return lambda: (copy.deepcopy(p), q.clone())
+
+
+def steps_down(p, q):
+    p.data -= 0.5 * q
+    return (p * q,)
+
+
+def steps_twice(p, q):
+    y = p * 2
+    for _ in range(2):
+        p.data *= 0.5
+        p.data += q
+    return y + p, p.data
+
+
+def steps_by_detach(p, q):
+    alias = p.detach()
+    alias.add_(1)
+    p.data = alias
+    p.data = p.data.detach()
+    return (p + q,)
+
+
+def steps_by_parts(p, q):
+    p.data[0] -= q[0]
+    p.data[1:] *= 2
+    p.data = p.data
+    return (p * 3,)
+
+
+def steps_behind_other_memory(p, q):
+    p.data = q * 2
+    p.data -= 1
+    return (p * 3,)
+
+
+@pytest.mark.parametrize("kind", [nn.Parameter, torch.clone])
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("f", [steps_down, steps_twice, steps_by_detach, steps_by_parts])
+def test_the_memory_that_it_has(fresh, f, grad, kind):
+    both(fresh, f, made_tensors(grad, kind))
+
+
+def test_the_memory_that_it_got(fresh):
+    p, q = made_tensors(False)()
+    compiled = fresh.compile(steps_behind_other_memory)
+    for _ in range(3):
+        (got,), (expected,) = compiled(p, q), steps_behind_other_memory(torch.ones(3, 4), q)
+        assert torch.equal(got, expected) and torch.equal(p, q * 2 - 1)
+
+
+def test_an_update_of_all_parameters(fresh):
+    """As tutorials write it, the gradients made in front of it."""
+
+    def update(net, lr):
+        for p in net.parameters():
+            p.data -= lr * p.grad.data
+
+    runs = []
+    for function in (update, fresh.compile(update)):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+        memory = [p.data_ptr() for p in net.parameters()]
+        for k in range(5):
+            net.zero_grad()
+            net(torch.randn(2, 3)).sum().backward()
+            function(net, 0.1 / (k + 1))
+        assert memory == [p.data_ptr() for p in net.parameters()]
+        runs.append([p.detach() for p in net.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*runs))
+    told = fresh.cache_info(function)
+    assert not told["breaks"] and told["outcomes"]["run"].get("graph"), told
+
+
+def test_only_a_part_of_it(fresh):
+    """A view of some of the memory is other memory to the tensor."""
+
+    def f(p, q):
+        p.data = p.data[:2]
+        return (p + q[: p.shape[0]],)
+
+    compiled = fresh.compile(f)
+    p, q = made_tensors(False)()
+    for n in (2, 2, 2):
+        assert compiled(p, q)[0].shape == (n, 4) and p.shape == (n, 4)
+
+
+def restored(ps, state, u):
+    out = []
+    for p in ps:
+        p.data = state[p]["old"]
+        out.append(p * u)
+        state[p]["n"] = state[p].get("n", 0) + (p in state)
+        state[p]["old"] = p.data.clone()
+    return out
+
+
+def seen_otherwise(ps, state, u):
+    for p in ps:
+        p.unsqueeze_(0)
+        state[p]["n"] = p * u
+        p.squeeze_(0)
+    return [state[p]["n"] + 1 for p in ps]
+
+
+@pytest.mark.parametrize("f, grad", [(restored, True), (restored, False), (seen_otherwise, False)])
+def test_it_is_the_same_key_of_a_dict(fresh, f, grad):
+    """As optimizers keep their state: what has other memory by now, or is viewed in place, is still that parameter."""
+    runs = []
+    for function in (f, fresh.compile(f)):
+        torch.manual_seed(0)
+        ps = [nn.Parameter(torch.randn(3), requires_grad=grad) for _ in range(3)]
+        state = {p: {"old": torch.randn(3)} for p in ps}
+        results = [r for k in range(4) for r in function(ps, state, torch.full((3,), k + 1.0))]
+        runs.append([*results, *ps, *(state[p]["n"] for p in ps)])
+    for a, b in zip(*runs, strict=True):
+        assert torch.equal(a, b) and a.shape == b.shape if torch.is_tensor(a) else a == b
+    told = fresh.cache_info(function)
+    assert not told["breaks"] and told["outcomes"]["run"].get("graph"), told

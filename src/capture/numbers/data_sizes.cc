@@ -322,14 +322,32 @@ bool NumpyBinCount(Sized& c) {
 
 bool NumpyUnique(Sized& c) {
   c.x = c.Array(0, "ar");
-  if (!c.x || c.IsGiven(4, "axis")) return false;
+  if (!c.x) return false;
   for (const char* other : {"equal_nan", "sorted"})
     if (GivenArg(c.call, ~size_t{0}, {other})) return false;
-  const shape::Int most = shape::Product(c.x->sizes);
-  auto n = c.Size(0, &most, true);
-  if (!c.One(n, c.x->dtype)) return false;
+  const bool inverse = IsTrue(GivenArg(c.call, 2, {"return_inverse"}));
+  std::optional<shape::Int> n;
+  if (c.IsGiven(4, "axis")) {
+    const auto axis = c.Axis(GivenArg(c.call, 4, {"axis"}));
+    if (!axis || (inverse && c.rank() > 1)) return false;  // how the inverse lies is not the same in all versions
+    n = c.Size(*axis, &c.x->sizes[*axis], true);
+    if (!n) return false;
+    shape::Ints first = c.x->sizes;  // NumPy finds them as rows of a matrix, and moves the axis back.
+    first.erase(first.begin() + *axis);
+    first.insert(first.begin(), *n);
+    shape::Ints sizes = c.x->sizes, strides = shape::RowMajor(first);
+    sizes[*axis] = *n;
+    const shape::Int rows = strides[0];
+    strides.erase(strides.begin());
+    strides.insert(strides.begin() + *axis, rows);
+    c.Add(c.x->dtype, std::move(sizes), std::move(strides));
+  } else {
+    const shape::Int most = shape::Product(c.x->sizes);
+    n = c.Size(0, &most, true);
+    if (!c.One(n, c.x->dtype)) return false;
+  }
   if (IsTrue(GivenArg(c.call, 1, {"return_index"}))) c.Add(DType::kInt64, {*n});
-  if (IsTrue(GivenArg(c.call, 2, {"return_inverse"}))) c.Add(DType::kInt64, c.x->sizes);
+  if (inverse) c.Add(DType::kInt64, c.x->sizes);
   if (IsTrue(GivenArg(c.call, 3, {"return_counts"}))) c.Add(DType::kInt64, {*n});
   if (c.out.metas.size() > 1) c.AsTuple();
   return true;

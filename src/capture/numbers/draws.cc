@@ -35,7 +35,8 @@ std::pair<char*, size_t> StateIn(PyObject* o) {
   return {reinterpret_cast<char*>(o) + sizeof(PyObject), (type ? type : Py_TYPE(o))->tp_basicsize - sizeof(PyObject)};
 }
 
-// Methods that draw and do nothing else. `seed`, `shuffle` and the like are not among them.
+// Methods that draw and do nothing else. `seed` and the like are not among them, nor is `shuffle`
+// (DrawProgram::Arrange).
 bool OnlyDraws(std::string_view name) {
   static constexpr std::string_view kNames[] = {"beta",
                                                 "binomial",
@@ -172,6 +173,51 @@ PyObject* DrawProgram::Seen(Session& s, PyObject* value, const char* name) {
   return array ? s.FromOutside(value, source) : s.Break(BreakId::kRandom, name);
 }
 
+// What puts the elements of an array that only a run knows in another order, or picks some. NumPy draws places along
+// one axis, of which the size alone counts: the same ones as for that number. The graph moves the elements. New
+// reference; null without an exception or a Break: it is no such call.
+static PyObject* Arrange(Session& s, const char* name, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  const bool picks = !strcmp(name, "choice"), in_place = !strcmp(name, "shuffle");
+  if (!(picks || in_place || !strcmp(name, "permutation")) || nargs < 2) return nullptr;
+  const bool legacy = strstr(ClassOf(Py_TYPE(args[0]))->tp_name, "RandomState");
+  PyObject* x = s.Resolve(args[1]);
+  if (!x || !IsTensor(x)) return nullptr;
+  const TensorMeta m = s.meta(AsTensor(x)->id);
+  const auto rank = static_cast<Py_ssize_t>(m.sizes.size());
+  const auto none = [](shape::Int n) { return n == shape::Int(0); };
+  if (m.framework != Framework::kNumpy || !rank || std::any_of(m.sizes.begin(), m.sizes.end(), none)) return nullptr;
+  const Py_ssize_t keywords = kwnames ? PyTuple_GET_SIZE(kwnames) : 0;
+  Ref zero(PyLong_FromLong(0));
+  PyObject* along = !picks && nargs == 3 ? args[2] : zero.get();
+  for (Py_ssize_t i = 0; i < keywords; ++i)
+    if (!PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(kwnames, i), "axis")) along = args[nargs + i];
+  Ref fixed(Fixed(s, along));
+  Py_ssize_t axis = fixed && PyLong_CheckExact(fixed.get()) ? PyLong_AsSsize_t(fixed.get()) : rank;
+  if (axis < 0) axis += rank;
+  const bool others = picks ? nargs > 5 : nargs > 3 || keywords > (along != zero.get() && nargs == 2);
+  if (PyErr_Occurred() || others || axis < 0 || axis >= rank || (legacy && (axis || (picks && rank > 1))))
+    return PyErr_Clear(), nullptr;
+  Ref drawing(PyObject_GetAttrString(args[0], picks ? "choice" : "permutation"));
+  if (drawing && PyMethod_Check(drawing.get())) drawing = Borrow(PyMethod_GET_FUNCTION(drawing.get()));
+  Ref size(s.SymIntObject(m.sizes[axis]));
+  if (!drawing || !size) return nullptr;
+  std::vector<PyObject*> with(args, args + (picks ? nargs + keywords : 2));
+  with[1] = size.get();
+  Ref places(s.draws.Draw(s, drawing.get(), with.data(), picks ? nargs : 2, picks ? kwnames : nullptr));
+  if (!places) return nullptr;
+  static const Callee item("numpy.ndarray.__getitem__"), store("numpy.ndarray.__setitem__");
+  Ref all(PySlice_New(nullptr, nullptr, nullptr)), key(axis ? PyTuple_New(axis + 1) : Py_NewRef(places.get()));
+  if (!all || !key) return nullptr;
+  for (Py_ssize_t i = 0; axis && i <= axis; ++i)
+    PyTuple_SET_ITEM(key.get(), i, Py_NewRef(i < axis ? all.get() : places.get()));
+  static const Callee take("numpy.take");
+  PyObject *of[] = {x, key.get()}, *from[] = {x, places.get(), fixed.get()};
+  Ref arranged(picks && rank > 1 ? s.CallFramework(take, from, 3, nullptr) : s.CallFramework(item, of, 2, nullptr));
+  if (!arranged || !in_place) return arranged.release();
+  PyObject* into[] = {x, Py_Ellipsis, arranged.get()};
+  return s.CallFramework(store, into, 3, nullptr);
+}
+
 PyObject* DrawProgram::Draw(Session& s, PyObject* function, PyObject* const* args, Py_ssize_t nargs,
                             PyObject* kwnames) {
   Ref text(PyObject_GetAttrString(function, "__name__"));
@@ -185,8 +231,11 @@ PyObject* DrawProgram::Draw(Session& s, PyObject* function, PyObject* const* arg
   const Source* source = s.IsFresh(generator) ? nullptr
                          : s.Find(generator)  ? s.SourceOf(generator)
                                               : s.guards().Const(generator);
-  if (!source || !OnlyDraws(name) || !IsGenerator(generator) || s.later || s.in_custom || s.InLookup())
+  if (!source || !IsGenerator(generator) || s.later || s.in_custom || s.InLookup())
     return s.Break(BreakId::kRandom, name);
+  PyObject* arranged = Arrange(s, name, args, nargs, kwnames);
+  if (arranged || s.broken() || PyErr_Occurred()) return arranged;
+  if (!OnlyDraws(name)) return s.Break(BreakId::kRandom, name);
   s.guards().Is(source, generator);
   Made made{Borrow(generator), Borrow(function), Borrow(kwnames), {}};
   if (!PyCFunction_Check(function)) made.args.push_back(Borrow(generator));  // it is not bound
