@@ -572,6 +572,10 @@ bool FrameworkCall::Allowed() {
   if (PyObject* value = torch_ && nargs_ == 3 && callee_.last() == "__setitem__" ? s_.Resolve(args_[2]) : nullptr;
       value && s_.IsNumpyNumber(value) && !PyFloat_Check(value) && !OfType(value, CType::kNumpyInt64))
     return s_.Break(BreakId::kFrameworkError, "a number of NumPy's that torch does not assign to items"), false;
+  const bool one = torch_ && reader_.numpy_integer() && callee_.last() == "split" && call_.args.size() > 1 &&
+                   call_.args[1].is(Arg::Kind::kInt);
+  if (PyObject* size = one ? s_.Resolve(args_[1]) : nullptr; size && s_.IsNumpyNumber(size))
+    return s_.Break(BreakId::kFrameworkError, "a size of pieces that is an integer of NumPy's"), false;
   const bool cuda = torch_ && std::any_of(call_.args.begin(), call_.args.end(), [&](const Arg& a) {
                       return a.is(Arg::Kind::kTensor) && s_.meta(a.t).device.kind == DeviceKind::kCuda;
                     });

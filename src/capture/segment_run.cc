@@ -129,15 +129,19 @@ bool Segment::Publish() {
   RunEnd end = RunEnd::kOk;
   int failed;
   if (graph_runner) return graph_runner->Run(inputs, symbols, out);  // looks at the guesses itself
-  if (backend_runner)
+  std::optional<tensor::GivesMemory> as_program;
+  if (backend_runner) {
     end = backend_runner->Run(inputs, symbols, out);
-  else if (trace_runner)
+  } else if (trace_runner) {
+    as_program.emplace();
     end = trace_runner->Run(inputs, symbols, out, &failed);
-  else  // no operations: every tensor is an input
+  } else {  // no operations: every tensor is an input
     for (size_t i = 0; i < passed_on.size(); ++i) out[i] = Py_NewRef(inputs[passed_on[i]]);
+  }
   const auto& guesses = assumed.guesses;
   for (size_t k = 0; end == RunEnd::kOk && k < guesses.size(); ++k)
     end = assumed.Accept(guesses[k].second, out[guesses[k].first]);
+  if (as_program && end != RunEnd::kOk) as_program->TakeBack();
   return end;
 }
 

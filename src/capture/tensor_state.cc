@@ -11,6 +11,7 @@
 #include "graph/opaque.h"
 #include "tensor/import.h"
 #include "tensor/overrides.h"
+#include "tensor/segment_node.h"
 
 namespace framejit::capture {
 namespace {
@@ -136,6 +137,17 @@ std::optional<bool> SetData(Session& s, PyObject* tensor, PyObject* value) {
     if (!made || !IsTensor(made.get())) return false;
     s.pending().replaced.insert(s.trace().tensors[IdOf(value)].base);
   }
+  static PyObject* const known = [] {
+    SuspendScope off;
+    return FromModule("framejit._data", "given");
+  }();
+  if (!known) return {};
+  // Where the framework runs the program, its own records have this object, with whatever memory it gets later.
+  Call& given = s.trace().calls.back();
+  if (given.results != std::vector{IdOf(made.get())}) return {};
+  given.callee = tensor::kGiven;
+  given.args = {Arg::Tensor(s.pending().Original(IdOf(tensor))), Arg::Tensor(IdOf(value))};
+  given.kwargs.clear();
   Alone(s, input);
   s.trace().tensors[IdOf(made.get())].meta.is_parameter = was.is_parameter;
   s.pending().replaced.insert(IdOf(made.get()));

@@ -6,6 +6,7 @@
 
 #include "capture/callees.h"
 #include "capture/estimate.h"
+#include "capture/keepers.h"
 #include "capture/numbers/guess.h"
 #include "capture/override.h"
 #include "diag/diag.h"
@@ -14,6 +15,7 @@
 #include "surface/rows.h"
 #include "surface/view_results.h"
 #include "tensor/autograd.h"
+#include "tensor/segment_node.h"
 
 namespace framejit::capture {
 
@@ -89,7 +91,8 @@ int LastWrite(const Trace& t, TraceId result) {
     EachTensor(c, [&](TraceId id) { same |= id == result; });
     const bool returned = std::find(c.results.begin(), c.results.end(), result) != c.results.end();
     const bool known = callees::IsTorchs(c.callee) || c.callee.name().starts_with("framejit._gradients.") ||
-                       c.callee == kCustomCall;  // which writes nothing, or was not captured
+                       c.callee == kCustomCall ||
+                       c.callee == tensor::kGiven;  // which writes nothing, or was not captured
     if (given && !known) return -1;
     if ((returned && !same) || WritesTo(t, c, result)) {
       last = i;
@@ -265,6 +268,43 @@ void AddOverwritten(const Trace& trace, Trace* replay, tensor::Training* t, std:
   }
 }
 
+// Does a call read the memory of this tensor, which an input got, by another tensor?
+bool ReadsBeside(const Trace& t, TraceId now) {
+  const auto by_it = [&](TraceId id) {
+    while (id != now && t.tensors[id].view_call >= 0) {
+      const Call& view = t.calls[t.tensors[id].view_call];
+      if (view.callee == tensor::kGiven || view.args.empty() || !view.args[0].is(Arg::Kind::kTensor)) break;
+      id = view.args[0].t;
+    }
+    return id == now;
+  };
+  return std::any_of(t.calls.begin(), t.calls.end(), [&](const Call& c) {
+    bool beside = false;
+    EachTensor(c, [&](TraceId id) { beside |= t.tensors[id].base == t.tensors[now].base && !by_it(id); });
+    return beside && c.callee != tensor::kGiven;
+  });
+}
+
+// Notes the inputs that get other memory. Gives, as autodiff::ReadOutputs counts, what they got and these inputs: the
+// framework keeps the input, and counts writes to that.
+std::vector<std::pair<size_t, size_t>> NoteRebound(Session& s, const Trace& trace, const std::vector<TraceId>& outputs,
+                                                   tensor::Training* t) {
+  for (const Call& c : trace.calls)
+    if (c.callee == tensor::kGiven) ++t->rebound[trace.tensors[c.args[0].t].input];
+  std::vector<std::pair<size_t, size_t>> rebound;
+  for (auto& [now, input] : s.pending().rebound) {
+    if (!s.pending().replaced.contains(now) || ReadsBeside(trace, now)) continue;
+    const TraceId base = trace.tensors[now].base;
+    const auto result = std::find(outputs.begin(), outputs.end(), base);
+    const size_t to = outputs.size() + trace.tensors[input].input;
+    if (trace.tensors[base].input >= 0)
+      rebound.emplace_back(outputs.size() + trace.tensors[base].input, to);
+    else if (result != outputs.end())
+      rebound.emplace_back(result - outputs.begin(), to);
+  }
+  return rebound;
+}
+
 // Which inputs must be kept as they were before the run. Throws Undifferentiable where that does not do.
 void NoteBefore(const std::set<int>& written, tensor::Training* t) {
   std::map<int, int> overwritten(t->overwritten.begin(), t->overwritten.end());
@@ -327,6 +367,14 @@ struct Plan {
   std::vector<bool> moves;  // as autodiff::Differentiate takes them
   CompileOptions options;
   bool interpret;
+  // As autodiff::ReadOutputs counts: what inputs got, and these inputs. The framework keeps the input, and counts
+  // writes to that.
+  std::vector<std::pair<size_t, size_t>> rebound;
+  std::vector<bool> Read(const autodiff::Joint& j) const {
+    std::vector<bool> read = autodiff::ReadOutputs(j, kept);
+    for (const auto& [from, input] : rebound) read[input] = read[input] || read[from];
+    return read;
+  }
   std::vector<ValueId> views;      // as autodiff::Differentiate takes them
   std::vector<ValueId> reentrant;  // the nodes that the reentrant form of torch.utils.checkpoint made
 };
@@ -338,7 +386,7 @@ auto BackwardCompiler(const Plan& plan, const std::vector<bool>& wanted, const s
     autodiff::Joint j = autodiff::Differentiate(*plan.graph, wanted, tangents, stops, plan.views,
                                                 around ? plan.reentrant : std::vector<ValueId>(), plan.moves);
     j.region = plan.region;
-    b.read = autodiff::ReadOutputs(j, plan.kept);
+    b.read = plan.Read(j);
     std::vector<autodiff::GradSource> grads;
     const Graph whole = autodiff::BackwardGraph(j, plan.saved, &grads);
     b.part = stops.empty() ? part : std::vector<int>(grads.size());
@@ -349,81 +397,6 @@ auto BackwardCompiler(const Plan& plan, const std::vector<bool>& wanted, const s
       b.executables.push_back(MakeExecutableOf(p.graph, plan.options, plan.interpret));
     return b;
   };
-}
-
-// Does the framework's node of this call keep something? What is not known of a function is not sure.
-enum class Keeps { kNothing, kUnknown, kSurely };
-Keeps WhatItKeeps(const Trace& t, const Call& c, int number) {
-  bool gradients = false, view = false, indices = false;
-  int tensors = 0;
-  EachTensor(c, [&](TraceId id) {
-    gradients |= t.tensors[id].meta.requires_grad;
-    indices |= !IsFloat(t.tensors[id].meta.dtype);
-    ++tensors;
-  });
-  for (TraceId id : c.results) {
-    view |= t.tensors[id].view_call == number;
-    indices |= !IsFloat(t.tensors[id].meta.dtype);
-  }
-  if (!gradients || view || !c.mode.grad || c.mode.inference) return Keeps::kNothing;
-  const bool operand = !c.callee.Has(kKeepsNoOperand), result = !c.callee.Has(kKeepsNoResult);
-  if (!operand && !result && !indices) return Keeps::kNothing;
-  // One of three operands may be a summand, and it may be the only one that wants a gradient.
-  const bool product = operand && !result && tensors < 3 && !c.results.empty() && !c.callee.Has(kDraws);
-  return c.callee.effects().keeps || product ? Keeps::kSurely : Keeps::kUnknown;
-}
-
-std::vector<tensor::Training::Keeper> KeepersOf(const Trace& t, const std::vector<bool>& wanted) {
-  using Bits = std::vector<uint64_t>;            // the parameters of a model may be thousands
-  std::map<TraceId, Bits> inputs;                // by memory: what it is made of
-  std::map<TraceId, std::vector<bool>> outputs;  // what is made of it
-  const size_t words = (wanted.size() + 63) / 64;
-  auto add = [](auto& to, const auto& more) {
-    to.resize(std::max(to.size(), more.size()));
-    for (size_t i = 0; i < more.size(); ++i) to[i] = to[i] | more[i];
-  };
-  auto made = [&](const Call& c, auto&& f) {
-    for (TraceId id : c.results) f(t.tensors[id].base);
-    if ((c.results.empty() || ChangesFirst(c.callee)) && !c.args.empty() && c.args[0].is(Arg::Kind::kTensor))
-      f(t.tensors[c.args[0].t].base);
-  };
-  for (size_t i = 0; i < wanted.size(); ++i) {
-    if (!wanted[i]) continue;
-    Bits& one = inputs[t.inputs[i]];
-    one.resize(words);
-    one[i / 64] |= uint64_t{1} << i % 64;
-  }
-  auto leading = [&](const Call& c, auto&& f) {  // what has been detached shares its memory, and leads nowhere
-    EachTensor(c, [&](TraceId id) {
-      if (c.mode.grad && t.tensors[id].meta.requires_grad) f(t.tensors[id].base);
-    });
-  };
-  std::vector<Bits> through;  // by call
-  for (const Call& c : t.calls) {
-    Bits& all = through.emplace_back(words);
-    leading(c, [&](TraceId base) { add(all, inputs[base]); });
-    made(c, [&](TraceId base) { add(inputs[base], all); });
-  }
-  Bits used(words);  // what the program only holds gets no gradient
-  for (TraceId id : t.outputs) add(used, inputs[t.tensors[id].base]);
-  for (size_t k = 0; k < t.outputs.size(); ++k) {
-    std::vector<bool>& one = outputs[t.outputs[k]];
-    one.resize(t.outputs.size());
-    one[k] = true;
-  }
-  std::set<tensor::Training::Keeper> keepers;
-  for (size_t i = t.calls.size(); i-- > 0;) {
-    const Call& c = t.calls[i];
-    tensor::Training::Keeper keeper{std::vector<bool>(t.outputs.size())};
-    made(c, [&](TraceId base) { add(keeper.outputs, outputs[base]); });
-    leading(c, [&](TraceId base) { add(outputs[base], keeper.outputs); });
-    const Keeps keeps = WhatItKeeps(t, c, static_cast<int>(i));
-    if (keeps == Keeps::kNothing) continue;
-    keeper.whole = through[i] == used;
-    keeper.sure = keeps == Keeps::kSurely;
-    keepers.insert(std::move(keeper));
-  }
-  return {keepers.begin(), keepers.end()};
 }
 
 // Throws Undifferentiable: others are made of a result of which it is not known from which call on it is what it is. So
@@ -589,7 +562,7 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tens
                           const std::vector<std::pair<int, int>>& writes) {
   CheckProgram(s, trace);
   CheckViews(trace);
-  Plan plan{std::make_shared<Graph>(s.graph()), {}, {}, {}, {}, options, interpret};
+  Plan plan{std::make_shared<Graph>(s.graph()), {}, {}, {}, {}, options, interpret, {}, {}, {}};
   Graph& graph = *plan.graph;
   tensor::Training t;
   NoteOverwritten(&graph, trace, plans, writes, &t);
@@ -598,13 +571,15 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tens
   AddOverwritten(trace, &replay, &t, &written);
   for (const Write& w : graph.writes) written.insert(w.input);
   for (auto& [input, output] : writes) written.insert(input);
-  std::set<int> rebound;  // what has other memory behind this run, or no gradients
-  for (auto& [now, input] : s.pending().rebound)
-    if (s.pending().replaced.contains(now) || s.pending().stopped.contains(now))
-      rebound.insert(trace.tensors[input].input);
+  std::set<int> stopped;  // what has no gradients behind this run
+  for (auto& [now, input] : s.pending().rebound) {
+    if (s.pending().stopped.contains(now)) stopped.insert(trace.tensors[input].input);
+    if (s.pending().replaced.contains(now)) written.insert(trace.tensors[input].input);
+  }
   for (TraceId output : replay.outputs) plan.kept.push_back(s.lowering().KeptFor(output));
   for (TraceId input : trace.inputs) plan.kept.push_back(s.lowering().KeptFor(input));
-  written.insert(rebound.begin(), rebound.end());
+  plan.rebound = NoteRebound(s, trace, replay.outputs, &t);
+  written.insert(stopped.begin(), stopped.end());
   t.kept.resize(graph.outputs.size());
   for (size_t i = 0; i < t.kept.size(); ++i)
     t.kept[i] = t.differentiable[i] && s.lowering().MayBeKept(replay.outputs[i]);
@@ -651,8 +626,8 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tens
   autodiff::Joint joint = autodiff::Differentiate(graph, t.wanted, t.differentiable, {}, plan.views, {}, plan.moves);
   joint.region = plan.region;
   if (s.lowering().differentiates()) CheckZeros(graph, t);
-  t.versioned = autodiff::ReadOutputs(joint, plan.kept);
-  for (int i : rebound) t.versioned[graph.outputs.size() + i] = false;
+  t.versioned = plan.Read(joint);
+  for (int i : stopped) t.versioned[graph.outputs.size() + i] = false;
   std::vector<bool> passing;
   for (size_t i = 0; i < trace.inputs.size(); ++i)
     passing.push_back(t.wanted[i] && !trace.tensors[trace.inputs[i]].meta.is_parameter);

@@ -60,6 +60,12 @@ bool IsProduct(Callee callee) {
 }  // namespace
 
 void Derivatives::NoteCall(const Call& call, bool view) {
+  const bool writes_first = call.callee.Has(kInPlace) || call.callee.last() == "__setitem__";
+  const bool reads = call.mode.grad && !call.mode.inference && call.callee.last() != "detach" && !like_leaves_.empty();
+  size_t number = 0;
+  EachTensor(call, [&](TraceId t) {
+    if (number++ > 0 || !writes_first) reads ? like_leaves_.erase(t) : 0;
+  });
   bool tracked = call.results.empty();  // what has no gradients keeps nothing for them
   for (TraceId t : call.results) tracked |= meta(t).requires_grad;
   if (view || !tracked || !WantsGrad(trace_, call)) return;
@@ -118,8 +124,15 @@ void Derivatives::NoteHeld(const Call& call, size_t nodes) {
   noted_ = nodes;
 }
 
-void Derivatives::NoteWrite(TraceId t, bool grad) {
+void Derivatives::NoteTarget(const Call& call) {
+  if (like_leaves_.empty() || !call.callee.Has(kInPlace) || !call.mode.grad || call.args.empty()) return;
+  if (call.args[0].is(Arg::Kind::kTensor) && like_leaves_.contains(call.args[0].t))
+    Leave("a view is written that the framework takes for a leaf");
+}
+
+void Derivatives::NoteWrite(TraceId t, bool grad, bool part) {
   TraceId root = objects_[t].root;
+  if (grad && part && t != root && !meta(t).requires_grad) like_leaves_.insert(t);
   if (grad && !objects_[t].follows) throw Decline("an in-place write with gradients to a view that forbids it");
   if (undifferentiable_.empty() && kept_.contains(root))
     undifferentiable_ = "a tensor is written that a derivative may need";
@@ -137,10 +150,12 @@ void Derivatives::NoteWrite(TraceId t, bool grad) {
     if (objects_[i].domain != domain && meta(i).requires_grad)
       undifferentiable_ = "a tensor that requires gradients is written behind their back";
     if (!grad || objects_[i].domain != domain || (meta(i).requires_grad && objects_[i].follows)) continue;
-    if (objects_[i].follows && (IsFloat(meta(i).dtype) || IsComplex(meta(i).dtype)))
+    if (objects_[i].follows && (IsFloat(meta(i).dtype) || IsComplex(meta(i).dtype))) {
+      if (static_cast<TraceId>(i) != root) like_leaves_.insert(static_cast<TraceId>(i));
       meta(i).requires_grad = true;
-    else
+    } else {
       undifferentiable_ = "a tensor with views is written with gradients";
+    }
   }
 }
 

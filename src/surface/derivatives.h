@@ -34,8 +34,9 @@ class Derivatives {
   // A write that gradients do not see, to a tensor that has some; or one that makes an input have some. The framework
   // keeps operands and results of calls for their derivatives, and refuses a backward pass once one of them was
   // written. The graph would give the gradient instead: such programs are left to the framework.
-  void NoteWrite(TraceId t, bool grad);
-  void CheckWritable(TraceId root) const;  // Throws Decline.
+  void NoteWrite(TraceId t, bool grad, bool part = false);  // part: by a view that the call itself makes of it
+  void NoteTarget(const Call& call);                        // Is told before anything of the call is done.
+  void CheckWritable(TraceId root) const;                   // Throws Decline.
   // A custom function's result, a root, has the memory of that root in the program. To the graph they are two, so
   // neither is written any more.
   void Share(TraceId result, TraceId root);
@@ -75,6 +76,9 @@ class Derivatives {
   std::string undifferentiable_;
   bool input_written_ = false;
   std::set<TraceId> kept_;
+  // Views whose base has gradients by a write to another tensor. Until one is read, the framework has made no node for
+  // it, takes it for a leaf and refuses to write it.
+  std::set<TraceId> like_leaves_;
   std::map<TraceId, std::vector<ValueId>> surely_kept_;
   std::vector<ValueId> held_;
   size_t noted_ = 0;                   // how many nodes there were behind the last call

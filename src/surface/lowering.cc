@@ -126,6 +126,7 @@ void Lowering::Impl::Apply(Call& call) {
   EachTensor(call, [&](TraceId t) { opaque |= IsOpaque(meta(t)); });
   if (opaque && call.mode.autocast.any())
     throw Decline(call.callee + " of a sparse or quantised tensor under autocast");
+  derivatives.NoteTarget(call);
   if (call.mode.autocast.any()) Cast(call);
   call.mode.autocast = Autocast{};
   builder.set_location(call.file, call.line);
@@ -469,7 +470,8 @@ void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs, Fr
   for (const auto& [id, value, region, by_index] : outs.writes) {
     const DType written = meta(id).dtype;
     bool tracked = grad && outs.writes_differentiable && (IsFloat(written) || IsComplex(written));
-    if (outs.writes_differentiable) derivatives.NoteWrite(id, tracked);
+    const bool part = call.callee.last() == "__setitem__";
+    if (outs.writes_differentiable) derivatives.NoteWrite(id, tracked, part);
     Store(call, id, value, tracked);
   }
   if (outs.items.size() == 1 && outs.items[0].owner != Out::kItself) MakeOwner(call, outs.items[0]);

@@ -548,10 +548,10 @@ Outs Where(Scope& s) {
 
 Outs Clamp(Scope& s) {
   std::vector<Operand> all{s.tensor(0)};
-  for (int i : {1, 2}) {
+  for (int i : {1, 2})
     if (s.has(i)) all.push_back(s.Read(s.arg(i)));
-  }
-  if (all.size() == 1) Scope::Fail("clamp needs a bound");
+  const bool mixed = all.size() == 3 && all[1].is_tensor() != all[2].is_tensor() && all[1].rank() + all[2].rank() > 0;
+  if (all.size() == 1 || (mixed && s.torch())) Scope::Fail("clamp takes one bound, or two of a kind");
   DType t = ResultType(s, all);
   if (IsBool(t)) Scope::Skip();
   // Versions of torch differ: not-a-number as a bound is ignored, or gives not-a-number.

@@ -171,6 +171,10 @@ int SegmentHook::Attach(PyObject* const* given, PyObject** made, const int64_t* 
     PyTuple_SET_ITEM(s->inputs, i, Py_NewRef(copy ? PyList_GET_ITEM(before, 1 + i) : inputs[i]));
     PyTuple_SET_ITEM(s->versions, i, copy ? Py_NewRef(Py_None) : VersionOf(inputs[i]));
   }
+  for (const auto& [input, times] : t_.rebound) {
+    if (!s->rebound) s->rebound = new std::map<int, CallState::Rebound>();
+    s->rebound->emplace(input, CallState::Rebound{Ref::Borrow(given[input]), times});
+  }
   if (NoteVersions(s, inputs, made) < 0) return -1;
   PyObject_GC_Track(state.get());
   ModeSwitch mode;

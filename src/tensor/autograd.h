@@ -4,6 +4,7 @@
 #include <absl/functional/function_ref.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <vector>
@@ -80,6 +81,8 @@ struct Training {
   // Inputs that want gradients and are written with them, each with the output that it becomes: once it holds what that
   // holds, it is that result (RunCheck::writes), made of what it was before the run.
   std::vector<std::pair<int, int>> overwritten;
+  // Inputs that the program gives other memory, and how often.
+  std::map<int, int> rebound;
   bool draws = false;  // it draws random numbers, and a replay draws the same
   // What a backward of the user's reads of a module, null for nothing: a pass that finds another object there is made
   // by a replay, to which what was there is put back.
@@ -91,9 +94,10 @@ struct Training {
   // The operations that keep something for their derivatives in the framework. A backward pass frees it, and the
   // framework refuses another pass that comes through the same operation. All others can be passed again.
   struct Keeper {
-    std::vector<bool> outputs;  // the results that depend on it
-    bool whole = false;         // all inputs that want gradients get some through it
-    bool sure = false;          // it is known to keep something; false: it may
+    std::vector<bool> outputs;     // the results that depend on it
+    bool whole = false;            // all inputs that want gradients get some through it
+    std::vector<uint64_t> inputs;  // else: those that do, a bit for each
+    bool sure = false;             // it is known to keep something; false: it may
     auto operator<=>(const Keeper&) const = default;
   };
   std::vector<Keeper> keepers;

@@ -185,21 +185,39 @@ int SegmentHook::Prepare(CallState* s, PyObject* saved, Compiled* c, const std::
 }
 
 // What this pass frees, unless the graph is kept. -1: an earlier one has freed some of it. Where only some gradients
-// are looked for, nobody says which: such a pass comes for sure through what leads to all of them.
+// are looked for, it comes through what leads to these.
 int SegmentHook::Spend(CallState* s, const std::vector<bool>& tangents) {
   static PyObject* kept = ResolveCallee("torch._C._autograd._get_current_graph_task_keep_graph");
   Ref keep(kept ? PyObject_CallNoArgs(kept) : Py_NewRef(Py_True));
   if (!keep) return -1;
   if (keep.get() == Py_True && !s->freed) return 0;
-  std::optional<bool> everywhere;  // asked for where it matters: that takes microseconds
+  std::optional<bool> everywhere;    // asked for where it matters: that takes microseconds
+  std::vector<uint64_t> looked_for;  // likewise, as the inputs of a keeper
+  const auto comes_by = [&](const Training::Keeper& keeper) {
+    if (looked_for.empty()) {
+      looked_for.resize(keeper.inputs.size());
+      for (size_t i = 0; s->inputs && i < t_.wanted.size(); ++i)
+        if (t_.wanted[i] && ComesTo(PyTuple_GET_ITEM(s->inputs, i))) looked_for[i / 64] |= uint64_t{1} << i % 64;
+    }
+    for (size_t k = 0; k < looked_for.size(); ++k)
+      if (looked_for[k] & keeper.inputs[k]) return true;
+    return false;
+  };
+  constexpr size_t kFew = 16;
+  bool each = !s->freed && s->spent->size() > kFew;  // the usual pass: nothing is freed yet, and all will be
+  for (size_t k = 0; k < tangents.size(); ++k) each = each && (tangents[k] || !t_.differentiable[k]);
   std::vector<bool> all = *s->spent;
   const int64_t number = t_.reached_by.empty() ? -1 : NumberOfPass();  // of the pass, which several nodes may begin
-  for (size_t i = 0; i < all.size(); ++i) {
+  if (each) {
+    everywhere = GoesEverywhere(s, tangents);
+    if (*everywhere) all.assign(all.size(), true);
+  }
+  for (size_t i = 0; i < all.size() && !(each && *everywhere); ++i) {
     const Training::Keeper& keeper = t_.keepers[i];
     bool here = false;
     for (size_t k = 0; k < tangents.size(); ++k) here |= tangents[k] && keeper.outputs[k];
     if (here && !keeper.whole && !everywhere) everywhere = GoesEverywhere(s, tangents);
-    if (!here || !(keeper.whole || *everywhere)) continue;
+    if (!here || !(keeper.whole || *everywhere || comes_by(keeper))) continue;
     const bool earlier = all[i] && (number < 0 || s->freeing != number);
     if (earlier && (keeper.sure || !t_.saved.empty())) return PyErr_SetString(PyExc_RuntimeError, kFreed), -1;
     all[i] = true;
@@ -218,11 +236,13 @@ bool SegmentHook::LateChanged() const {
 
 // The framework keeps of an input that object, with the memory that it has when a derivative runs, or a view, with that
 // of the call. Which it is, it says when it runs. So it does where a result was detached in place that the derivatives
-// of others read.
+// of others read, or an input that the call gave other memory has got other memory again.
 bool SegmentHook::MustReplay(CallState* s) {
   if (without_ || LateChanged()) return true;
   for (const auto& [result, inner] : *s->retained)
     if (IsDetached(s, result)) return true;
+  if (s->rebound && std::any_of(s->rebound->begin(), s->rebound->end(), [](auto& r) { return r.second.times < 0; }))
+    return true;
   return s->former &&
          std::any_of(t_.saved.begin(), t_.saved.end(), [&](const auto& v) { return s->former->contains(v.input); });
 }

@@ -191,12 +191,28 @@ bool HasTangent(const TorchApi& t, PyObject* o) {
   return *tangent != undefined;
 }
 
+// Is this a view, to which gradients come by its base alone? The framework takes it for a leaf until somebody asks for
+// its node, which is made then.
+bool IsLikeLeaf(const TorchApi& t, PyObject* o) {
+  SavedError saved;
+  const OverridesOff off;
+  Ref base(PyObject_GetAttrString(o, "_base"));
+  PyErr_Clear();
+  if (!base || base.get() == Py_None) return false;
+  const auto meta_of = [&](PyObject* tensor) { return Field<char*>(ImplOf(tensor), t.at.autograd); };
+  const auto* node = reinterpret_cast<const char*>(t.grad_fn(reinterpret_cast<char*>(base.get()) + sizeof(PyObject)));
+  const ptrdiff_t at = node - meta_of(base.get());  // as it lies in the framework's record of any tensor
+  constexpr ptrdiff_t kMost = 256;
+  return *reinterpret_cast<void* const*>(node) && at > 0 && at < kMost && !Field<void*>(meta_of(o), at);
+}
+
 bool ReadTorch(const TorchApi& t, PyObject* o, uint64_t allowed, Meta* m, const char** why) {
   const bool fields = t.at.all() && t.requires_grad;
   if (!(fields ? ReadFields(t, o, allowed, m, why) : ReadByAttributes(t, o, allowed, m, why))) return false;
   if (HasTangent(t, o)) return No(why, "a forward-mode dual tensor");
   if (!m->requires_grad || !t.grad_fn) return true;
   try {
+    if (fields && IsLikeLeaf(t, o)) return No(why, "a view that was not asked for its node since its base has one");
     m->has_grad_fn = *t.grad_fn(reinterpret_cast<char*>(o) + sizeof(PyObject)) != nullptr;
   } catch (const std::exception&) {  // the framework makes a view's node anew, or refuses to
     return No(why, "a view that has no node any more: what it is a view of was written");

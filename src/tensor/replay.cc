@@ -125,7 +125,16 @@ int SegmentHook::Again(CallState* s, const std::vector<bool>& standing, bool cre
   {
     AsInForward modules(t_.late);
     OutsideBatches outside(bool(s->drawn));
+    GivesMemory as_program;
+    for (const auto& [i, times] : t_.rebound) {
+      CallState::Rebound* own = s->rebound && s->rebound->contains(i) ? &s->rebound->at(i) : nullptr;
+      if (!own || own->times > 0) continue;  // the call has not got so far
+      Ref memory = own->former ? own->former : Ref(PyObject_CallMethodNoArgs(own->object.get(), Interned(kDetach)));
+      if (memory) as_program.Expect(inputs[i], times, std::move(memory));
+    }
     ran = before && t_.replay->Run(inputs.data(), s->symbols->data(), results.data(), &failed) == RunEnd::kOk;
+    SavedError error;
+    ran = as_program.PutBack() && ran;
   }
   {
     SavedError error;
@@ -139,6 +148,11 @@ int SegmentHook::Again(CallState* s, const std::vector<bool>& standing, bool cre
     Ref now(PyObject_CallMethodNoArgs(PyTuple_GET_ITEM(s->inputs, i), Interned(kDetach)));
     if (!now || GiveData(run->inputs[i].get(), now.get()) < 0) return -1;
   }
+  if (s->rebound)
+    for (const auto& [i, own] : *s->rebound) {  // likewise
+      Ref now(own.times < 0 ? PyObject_CallMethodNoArgs(own.object.get(), Interned(kDetach)) : nullptr);
+      if (now ? GiveData(inputs[i], now.get()) < 0 : PyErr_Occurred() != nullptr) return -1;
+    }
   for (const auto& [i, inner] : *s->retained) {  // as the program did: the framework knows who has kept it
     if (!IsDetached(s, i)) continue;
     Ref number(PyLong_FromLong(-1 - i)), result(std::exchange(run->results[i], alias(results[i])));

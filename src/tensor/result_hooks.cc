@@ -304,9 +304,6 @@ int WillRun(PyObject* node) {
   return answer ? PyObject_IsTrue(answer.get()) : -1;
 }
 
-namespace {
-
-// Does this pass come to the tensor's node, or look for its gradient?
 bool ComesTo(PyObject* tensor) {
   SavedError error;
   Ref node(PyObject_GetAttrString(tensor, "grad_fn"));
@@ -315,8 +312,6 @@ bool ComesTo(PyObject* tensor) {
   PyErr_Clear();  // of a leaf that is looked for it is not said
   return runs != 0;
 }
-
-}  // namespace
 
 // Does the pass come by the results of reentrant checkpoints?
 bool SegmentHook::GoesAround() const {

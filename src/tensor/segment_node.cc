@@ -9,6 +9,7 @@
 #include "tensor/overrides.h"
 #include "tensor/own_reference.h"
 #include "tensor/torch_api.h"
+#include "tensor/undo.h"
 
 namespace framejit::tensor {
 namespace {
@@ -22,6 +23,7 @@ void Dealloc(PyObject* o) {
   if (s->older) s->older->newer = s->newer;
   if (newest == s) newest = s->older;
   delete s->former;
+  delete s->rebound;
   delete s->hook;
   delete s->symbols;
   delete s->spent;
@@ -38,6 +40,8 @@ void Dealloc(PyObject* o) {
 int Traverse(PyObject* o, visitproc visit, void* arg) {
   auto* s = reinterpret_cast<CallState*>(o);
   for (PyObject* p : {s->head, s->segment, s->inputs, s->outputs, s->saved, s->opaque}) Py_VISIT(p);
+  if (s->rebound)
+    for (auto& [i, own] : *s->rebound) Py_VISIT(own.object.get());
   if (!s->hooks) return 0;
   for (auto& [i, dict] : *s->hooks) Py_VISIT(dict.get());
   for (auto& [i, hung] : *s->hung) {
@@ -49,6 +53,7 @@ int Traverse(PyObject* o, visitproc visit, void* arg) {
 int Clear(PyObject* o) {
   auto* s = reinterpret_cast<CallState*>(o);
   for (PyObject** p : {&s->head, &s->segment, &s->inputs, &s->outputs, &s->saved, &s->opaque}) Py_CLEAR(*p);
+  if (s->rebound) s->rebound->clear();
   if (s->hooks) s->hooks->clear();
   if (s->hung) s->hung->clear();
   return 0;
@@ -263,6 +268,7 @@ CallState* NewState(const std::shared_ptr<SegmentHook>& hook, int part, PyObject
   s->routed = head ? nullptr : new std::map<int64_t, CallState::Routes>();
   s->part = part;
   s->former = nullptr;
+  s->rebound = nullptr;
   s->newer = s->older = nullptr;
   if (!head) {
     s->older = newest;
@@ -275,6 +281,16 @@ CallState* NewState(const std::shared_ptr<SegmentHook>& hook, int part, PyObject
 }
 
 void KeepMemory(PyObject* tensor) {
+  for (CallState* s = newest; s; s = s->older) {
+    if (!s->rebound) continue;
+    for (auto& [input, own] : *s->rebound) {
+      if (own.object.get() != tensor || own.times-- > 0 || own.former) continue;
+      SavedError error;
+      OverridesOff as_it_is;
+      own.former = Ref(PyObject_CallMethodNoArgs(tensor, Interned(kDetach)));
+      PyErr_Clear();
+    }
+  }
   const auto each = [&](auto&& f) {  // calls that it is an input of, through which a pass may come
     for (CallState* s = newest; s; s = s->older) {
       if (!s->inputs || (s->freed && std::find(s->spent->begin(), s->spent->end(), false) == s->spent->end())) continue;
@@ -298,6 +314,37 @@ void KeepMemory(PyObject* tensor) {
 void EachInput(absl::FunctionRef<void(PyObject*)> take) {
   for (CallState* s = newest; s; s = s->older)
     for (Py_ssize_t i = 0; s->inputs && i < PyTuple_GET_SIZE(s->inputs); ++i) take(PyTuple_GET_ITEM(s->inputs, i));
+}
+
+PyObject* GivesMemory::Give(PyObject* tensor, PyObject* value) {
+  Ref had(PyObject_CallMethodNoArgs(tensor, Interned(kDetach)));
+  auto at = expected_.find(tensor);
+  if (at != expected_.end() && --at->second.first == 0) {
+    PyObject* memory = at->second.second.get();
+    Ref same(PyObject_CallMethod(Torch()->module, "equal", "OO", memory, value));
+    if (!same) return nullptr;
+    if (same.get() != Py_True) {  // what is computed of it here was computed before that
+      written_.emplace_back(Ref::Borrow(memory), Ref(PyObject_CallMethod(memory, "clone", nullptr)));
+      if (!written_.back().second || !Overwrite(memory, value, false)) return nullptr;
+    }
+    value = memory;
+  }
+  if (!had || PyObject_SetAttr(tensor, Interned(kData), value) < 0) return nullptr;
+  had_.emplace_back(Ref::Borrow(tensor), std::move(had));
+  return Py_NewRef(tensor);
+}
+
+bool GivesMemory::PutBack() {
+  for (auto& [memory, content] : written_)
+    if (!Overwrite(memory.get(), content.get(), false)) return false;
+  written_.clear();
+  return true;
+}
+
+void GivesMemory::TakeBack() {
+  SavedError error;
+  for (auto h = had_.rbegin(); h != had_.rend(); ++h)
+    if (GiveData(h->first.get(), h->second.get()) < 0) PyErr_Clear();
 }
 
 void NoteDetached(PyObject* tensor) {

@@ -9,6 +9,7 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <utility>
 
 #include "tensor/autograd.h"
 #include "tensor/ref.h"
@@ -232,8 +233,37 @@ struct CallState {
   PyObject* opaque;     // A tuple: outputs without gradients, on the same way.
 
   std::map<int, Ref>* former;  // by input that has other memory by now: what it had in the call
-  CallState *newer, *older;    // the list of all calls (KeepMemory)
+  struct Rebound {
+    Ref object;
+    int times;   // that it may get other memory by this call itself
+    Ref former;  // what it had behind the call, if it has other memory since
+  };
+  std::map<int, Rebound>* rebound;  // by input that the call gives other memory
+  CallState *newer, *older;         // the list of all calls (KeepMemory)
 };
+// `tensor.data = value` in a trace, of an input: (tensor, value) -> the tensor as it is from then on.
+inline const Callee kGiven{"framejit._data.given"};
+// While this lives, such calls do to their tensor what the program does.
+// Else they leave it as it is, and give another.
+class GivesMemory {
+ public:
+  GivesMemory() : outer_(std::exchange(now, this)) {}
+  ~GivesMemory() { now = outer_; }
+  GivesMemory(const GivesMemory&) = delete;
+  PyObject* Give(PyObject* tensor, PyObject* value);  // Gives the tensor.
+  void TakeBack();                                    // All have again what they had.
+  // When the tensor is given something for this last time, it gets this memory, in which the program may have written.
+  void Expect(PyObject* tensor, int times, Ref memory) { expected_[tensor] = {times, std::move(memory)}; }
+  bool PutBack();  // Such memory holds again what the program has written. It is false with an exception.
+  inline static thread_local GivesMemory* now = nullptr;
+
+ private:
+  GivesMemory* outer_;
+  std::vector<std::pair<Ref, Ref>> had_;  // tensors, and what they had
+  std::map<PyObject*, std::pair<int, Ref>> expected_;
+  std::vector<std::pair<Ref, Ref>> written_;  // such memory, and what the program has written there
+};
+
 // The memory of this tensor is about to become another (`x.data = u`): calls that it is an input of keep what it had,
 // as far as a pass may come through them.
 void KeepMemory(PyObject* tensor);
@@ -251,6 +281,7 @@ int64_t NumberOfPass();
 // Is this node of the framework's part of the pass that its engine is at? -1: an exception; of leaves it is not said
 // where only some gradients are looked for.
 int WillRun(PyObject* node);
+bool ComesTo(PyObject* tensor);  // Does this pass come to the tensor's node, or look for its gradient?
 // A leaf that nobody asks for: the framework comes to its node where it goes everywhere, not where it looks for some
 // gradients only (torch.autograd.grad, backward(inputs=...)). Borrowed, as the node is; null: an exception.
 PyObject* Nobody(PyObject** node);

@@ -17,6 +17,7 @@
 #include <unordered_map>
 
 #include "diag/diag.h"
+#include "tensor/call_step.h"
 #include "tensor/no_collection.h"
 #include "tensor/run_context.h"
 #include "tensor/segment_node.h"
@@ -104,6 +105,12 @@ PyCFunction detach;
 PyObject* Detach(PyObject* self, PyObject* none) {
   PyObject* result = detach(self, none);
   if (result) NoteDetached(self);
+  return result;
+}
+PyCFunctionWithKeywords detach_function;  // torch.detach_
+PyObject* DetachFirst(PyObject* self, PyObject* args, PyObject* kwargs) {
+  PyObject* result = detach_function(self, args, kwargs);
+  if (result) NoteDetached(result);
   return result;
 }
 
@@ -226,6 +233,16 @@ bool SeesData(const TorchApi& t) {
     if (method && Py_TYPE(method.get()) == &PyMethodDescr_Type) {
       PyMethodDef* def = reinterpret_cast<PyMethodDescrObject*>(method.get())->d_method;
       if (def->ml_flags == METH_NOARGS && Writable(&def->ml_meth)) detach = std::exchange(def->ml_meth, Detach);
+    }
+    Ref function(ResolveCallee("torch.detach_"));
+    PyErr_Clear();
+    if (function && PyCFunction_Check(function.get())) {
+      PyMethodDef* def = reinterpret_cast<PyCFunctionObject*>(function.get())->m_ml;
+      if ((def->ml_flags & ~METH_STATIC) == (METH_VARARGS | METH_KEYWORDS) && Writable(&def->ml_meth)) {
+        const auto own = reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(DetachFirst));
+        const auto was = reinterpret_cast<void (*)()>(std::exchange(def->ml_meth, own));
+        detach_function = reinterpret_cast<PyCFunctionWithKeywords>(was);
+      }
     }
     if (!data || Py_TYPE(data.get()) != &PyGetSetDescr_Type) return false;
     PyGetSetDef* def = reinterpret_cast<PyGetSetDescrObject*>(data.get())->d_getset;

@@ -137,6 +137,94 @@ def test_gradients_are_of_the_memory_that_the_framework_reads(fresh, name, compi
             same(outcome(program, compiled, exchange), expected)
 
 
+def given_here(x, w):
+    x.data = x.data * 2
+    return (x * x).sum() + F.linear(w[None], x[None]).sum()
+
+
+def given_twice(x, w):
+    y = (x * x * w).sum()
+    x.data = x.data * 2
+    return y + (x.exp() * w).sum()
+
+
+# What is done to a tensor, to which the function has given other memory, before the pass.
+BEFORE_THE_PASS = {
+    "nothing": lambda x, f: None,
+    "other memory": lambda x, f: setattr(x, "data", torch.ones(3)),
+    "other memory twice": lambda x, f: (setattr(x, "data", torch.ones(3)), setattr(x, "data", torch.ones(3) * 2)),
+    "a later graph": lambda x, f: f(x, torch.ones(3)),
+    "a write that counts": lambda x, f: x.detach().add_(1),
+    "a write that does not count": lambda x, f: x.data.mul_(3),
+}
+
+
+@pytest.mark.parametrize("function", [given_here, given_twice])
+@pytest.mark.parametrize("wants", [True, False])
+def test_other_memory_within_the_function_and_again_before_the_pass(fresh, function, wants):
+    told = fresh.explain(function)(torch.randn(3, requires_grad=wants), torch.randn(3, requires_grad=True))
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+    compiled = fresh.compile(function)
+
+    def gradients(f, change):
+        x, w = torch.arange(3.0).requires_grad_(wants), torch.full((3,), 0.5).requires_grad_()
+        value = f(x, w)
+        change(x, f)
+        try:
+            value.backward(retain_graph=True)
+            x.data = torch.full((3,), 7.0)
+            value.backward()
+        except RuntimeError as error:
+            return str(error).partition(":")[0], x.detach()
+        return value.detach(), x.detach(), *(v.grad for v in (x, w) if v.requires_grad)
+
+    for change in BEFORE_THE_PASS.values():
+        expected = gradients(function, change)
+        for _ in range(2):
+            got = gradients(compiled, change)
+            assert len(got) == len(expected), (got, expected)
+            for a, b in zip(got, expected):
+                assert a == b if isinstance(b, str) else torch.allclose(a, b), (got, expected)
+
+
+def test_parameters_of_a_vector_stay_one_graph(fresh):
+    def program(net, v, x):
+        torch.nn.utils.vector_to_parameters(v, net.parameters())
+        return net(x).sum()
+
+    def gradients(f):
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1))
+        value = f(net, torch.randn(13), torch.randn(4, 2))
+        net[2].weight.data = torch.ones(1, 3)
+        value.backward()
+        return [p.grad for p in net.parameters()]
+
+    compiled = fresh.compile(program)
+    for _ in range(2):
+        for a, b in zip(gradients(compiled), gradients(program), strict=True):
+            torch.testing.assert_close(a, b)
+    assert fresh.cache_info(compiled)["segments"] == 1
+
+
+def test_other_memory_is_taken_back_where_the_run_fails(fresh):
+    def program(x, i):
+        x.data = x.data * 2
+        return (x[i] * x).sum()
+
+    compiled = fresh.compile(program)
+    for f in (program, compiled, compiled):
+        for i, times in ((0, 2), (1, 2), (7, 2), (2, 2)):
+            x = torch.ones(3, requires_grad=True)
+            if i == 7:
+                with pytest.raises(IndexError):
+                    f(x, torch.tensor(i))
+            else:
+                f(x, torch.tensor(i)).backward()
+                assert x.grad[i] == 2 + 2 * 3
+            assert x.tolist() == [times] * 3
+
+
 def test_former_memory_is_held_as_long_as_a_pass_may_read_it(fresh):
     w, x = torch.nn.Parameter(torch.randn(3, 3)), torch.randn(5, 3)
     compiled = fresh.compile(FUNCTIONS["linear"])

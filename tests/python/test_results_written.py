@@ -107,7 +107,8 @@ def test_results_that_keep_gradients_are_written(fresh, f, write, use, hooked):
 
 @pytest.mark.parametrize("held", [False, True])
 @pytest.mark.parametrize("use", ["backward", "after a pass", "create_graph"])
-def test_results_that_are_detached_and_let_go_of(fresh, use, held):
+@pytest.mark.parametrize("detach", [torch.Tensor.detach_, torch.detach_], ids=["method", "function"])
+def test_results_that_are_detached_and_let_go_of(fresh, use, held, detach):
     """What a derivative reads and was detached in place is refused, whether or not somebody still holds it."""
 
     def f(x, w):
@@ -122,7 +123,7 @@ def test_results_that_are_detached_and_let_go_of(fresh, use, held):
         if use == "create_graph":
             (made,) = torch.autograd.grad(loss, w, create_graph=True)
             loss = (made * w).sum()
-        y.detach_()
+        detach(y)
         if not held:
             del y
         try:
