@@ -401,9 +401,9 @@ std::optional<Ints> ViewStrides(Env& env, const TensorMeta& m, const Ints& sizes
     std::for_each(before.begin(), before.end(), shape::TakeForGranted);
     return out;
   }
-  shape::TakenForGranted();
+  const bool never = shape::TakenForGranted().empty();  // nor with ones
   std::for_each(before.begin(), before.end(), shape::TakeForGranted);
-  return Walked(env, m, sizes);
+  return never ? std::nullopt : Walked(env, m, sizes);
 }
 
 }  // namespace framejit::surface

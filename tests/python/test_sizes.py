@@ -561,3 +561,51 @@ def test_strides_that_the_program_reads_at_sizes_of_one(fresh, program, dynamic)
             info = fresh.cache_info(compiled)
             assert info["segments"] > 0 and info["breaks"] == 0 and set(info["outcomes"]["run"]) <= {"graph"}
             fresh.reset()
+
+
+def test_a_size_of_1_at_a_later_capture_is_as_any_other_where_no_stride_shows(fresh):
+    """As T5's masks: the third version is captured for a branch, by a call whose batch is 1."""
+
+    def f(x, y):
+        rows = torch.arange(3)[None, None, :, None] >= torch.arange(1)[:, None, None, None]
+        out = torch.where(rows.expand(x.shape[0], -1, 3, 3), x, 0.0).sum((1, 2, 3))
+        return out * 2 if y.shape[0] > 1 else out + 1
+
+    compiled = fresh.compile(f)
+    for batch, n in ((2, 5), (3, 4), (1, 1), (4, 1), (1, 6), (1, 1), (5, 3), (2, 1)):
+        x, y = torch.randn(batch, 2, 3, 3), torch.randn(n)
+        torch.testing.assert_close(compiled(x, y), f(x, y))
+    info = compiled.cache_info()
+    assert (info["segments"], info["breaks"]) == (3, 0), info  # of constant sizes, and one for each side of the branch
+
+
+def test_strides_of_a_size_that_is_1_at_a_later_capture(fresh):
+    """They leave the graph: what is stretched to 1 keeps its stride, what is stretched further has none."""
+
+    def f(x, y):
+        m = torch.arange(3.0)[None, :].expand(x.shape[0], 3)
+        return (m, m * 2) if y.shape[0] > 1 else (m, m + 1)
+
+    compiled = fresh.compile(f)
+    for batch, n in ((2, 5), (3, 4), (1, 1), (4, 1), (1, 6), (1, 1), (5, 3), (2, 1)):
+        x, y = torch.randn(batch), torch.randn(n)
+        for ours, eager in zip(compiled(x, y), f(x, y), strict=True):
+            assert torch.equal(ours, eager) and ours.stride() == eager.stride()
+    info = compiled.cache_info()
+    assert set(info["outcomes"]["run"]) == {"graph"} and not info["breaks"], info
+
+
+def test_a_reshape_that_copies_at_any_size_asks_no_size(fresh):
+    """As repeat_kv of Llama: heads that are repeated cannot be viewed as one dimension, whatever the length."""
+
+    def f(x):
+        x = (x + 1).view(x.shape[0], x.shape[1], 4, 8).transpose(1, 2)
+        b, h, s, d = x.shape
+        return x[:, :, None].expand(b, h, 2, s, d).reshape(b, 2 * h, s, d).sum((1, 3))
+
+    compiled = fresh.compile(f)
+    for b, s in ((2, 5), (3, 4), (2, 1), (5, 1), (3, 9), (4, 1)):
+        x = torch.randn(b, s, 32)
+        torch.testing.assert_close(compiled(x), f(x))
+    info = compiled.cache_info()
+    assert (info["segments"], info["breaks"]) == (2, 0), info
