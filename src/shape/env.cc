@@ -399,6 +399,9 @@ OnesAsAny::~OnesAsAny() {
   ones_as_any = on_;
   ones_shown = shown_;
 }
+bool OnesAsAny::On() {
+  return ones_as_any;
+}
 bool OnesAsAny::Shown() {
   return ones_shown;
 }

@@ -20,6 +20,7 @@ class OnesAsAny {
   explicit OnesAsAny(bool on);
   ~OnesAsAny();
   OnesAsAny(const OnesAsAny&) = delete;
+  static bool On();
   static bool Shown();
 
  private:

@@ -609,3 +609,15 @@ def test_a_reshape_that_copies_at_any_size_asks_no_size(fresh):
         torch.testing.assert_close(compiled(x), f(x))
     info = compiled.cache_info()
     assert (info["segments"], info["breaks"]) == (2, 0), info
+
+
+@pytest.mark.parametrize("sizes", [[(3, 2, 4), (2, 3, 5), (1, 1, 3), (1, 3, 3), (3, 1, 2)], [(1, 3, 3), (1, 1, 3), (3, 1, 3), (1, 1, 3)]])
+def test_strides_of_dimensions_that_lie_alike_become_one(fresh, sizes):
+    """With both of size 1 the two are nothing to walk along, and the third decides, which overlaps them."""
+    f = lambda x: x.reshape(x.shape[0] * x.shape[1], -1).stride()  # noqa: E731
+    compiled = fresh.compile(f)
+    for a, b, c in sizes:
+        x = torch.ones(40).as_strided((a, b, c), (b, 1, 1))
+        assert compiled(x) == f(x), (a, b, c)
+    info = fresh.cache_info(compiled)
+    assert info["breaks"] == 0 and set(info["outcomes"]["run"]) == {"graph"}
