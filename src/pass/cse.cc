@@ -36,12 +36,14 @@ std::string KeyOf(Node n) {
   return NodeText(n, false);
 }
 
-// The same of nodes that have the same text.
-size_t HashOf(const Node& n) {
+// The same of nodes that have the same text. `now` gives the numbers that its operands have now.
+template <typename Now>
+size_t HashOf(const Node& n, Now now) {
   size_t hash = static_cast<size_t>(n.op) << 8 | static_cast<size_t>(n.type.dtype);
   const auto mix = [&](size_t part) { hash = (hash ^ part) * 0x9E3779B97F4A7C15u ^ hash >> 29; };
   size_t operands = 0;
-  for (ValueId o : n.operands) {
+  for (ValueId old : n.operands) {
+    const ValueId o = now(old);
     if (Commutes(n.op)) {
       operands += o * size_t{o};
     } else {
@@ -81,7 +83,7 @@ int Cse(Graph& g) {
   seen.reserve(g.nodes.size());
   // The value that is this one, if there is one, once `make` has made it else.
   const auto find = [&](const Node& n, auto make) {
-    const size_t hash = HashOf(n);
+    const size_t hash = HashOf(n, [](ValueId o) { return o; });
     const auto [first, last] = seen.equal_range(hash);
     if (first != last) {
       const std::string key = KeyOf(n);
@@ -97,6 +99,12 @@ int Cse(Graph& g) {
   for (ValueId v = 0; v < g.nodes.size(); ++v) {
     if (!Mergeable(g.nodes[v])) {
       r.Keep(v);
+      continue;
+    }
+    const size_t hash = HashOf(g.nodes[v], [&](ValueId o) { return r[o]; });
+    if (!seen.contains(hash)) {
+      r.Keep(v);
+      seen.emplace(hash, r[v]);
       continue;
     }
     r.Remap(v, &n);
