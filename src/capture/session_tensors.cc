@@ -192,9 +192,8 @@ PyObject* Session::TensorInput(PyObject* o, const Source* s, tensor::Class c) {
   std::string name = s->str(fj_code(root_)->co_localsplusnames, &texts_);
   std::vector<Mark> marks = MarksOf(o, m.rank);
   for (int i = 0; i < m.rank; ++i) {
-    bool symbolic =
-        (options_.dynamic == 1 && !meta.is_parameter && m.sizes[i] > 1) ||
-        (!options_.dynamic_dims.empty() && options_.dynamic_dims.contains({name, i}));
+    bool symbolic = (options_.dynamic == 1 && !meta.is_parameter && m.sizes[i] > 1) ||
+                    (!options_.dynamic_dims.empty() && options_.dynamic_dims.contains({name, i}));
     if (IsOpaque(m.device)) symbolic = false, marks[i].kind = Mark::kStatic;
     // A size of 0 or 1 means something else to the program (empty, broadcast) than any other one.
     symbolic = symbolic || (marks[i].kind == Mark::kDynamic && options_.dynamic != 0 && m.sizes[i] > 1);

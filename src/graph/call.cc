@@ -79,8 +79,8 @@ bool IsValue(const Arg& a, TraceId t) {
 bool IsImplied(const Call& c) {
   if (c.results.empty()) return c.result.is_none();
   if (c.results.size() == 1) return IsValue(c.result, c.results[0]);
-  return c.result.is(Arg::Kind::kTuple) && std::equal(c.result.items.begin(), c.result.items.end(), c.results.begin(),
-                                                      c.results.end(), IsValue);
+  return c.result.is(Arg::Kind::kTuple) &&
+         std::equal(c.result.items.begin(), c.result.items.end(), c.results.begin(), c.results.end(), IsValue);
 }
 
 void Append(const Call& c, std::string* s) {

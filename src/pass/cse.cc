@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <variant>
 
 #include "graph/print.h"
 #include "graph/rewrite.h"
@@ -34,6 +35,17 @@ std::string KeyOf(Node n) {
     n.type.shape.clear();
   }
   return NodeText(n, false);
+}
+
+// Are they alike in every part? Those have the same text.
+bool Alike(const Node& a, const Node& b) {
+  const auto plain = [](const Node& n) { return !n.attrs.call && !n.attrs.sym_scalar && n.attrs.result_types.empty(); };
+  const auto *x = std::get_if<double>(&a.attrs.scalar.v), *y = std::get_if<double>(&b.attrs.scalar.v);
+  if (x && y && std::bit_cast<uint64_t>(*x) != std::bit_cast<uint64_t>(*y)) return false;  // 0 and -0
+  return a.op == b.op && plain(a) && plain(b) && a.operands == b.operands && a.type == b.type &&
+         a.strides == b.strides && a.attrs.axes == b.attrs.axes && a.attrs.syms == b.attrs.syms &&
+         a.attrs.scalar == b.attrs.scalar && a.attrs.dtype == b.attrs.dtype && a.attrs.flag == b.attrs.flag &&
+         a.attrs.name == b.attrs.name;
 }
 
 // The same of nodes that have the same text. `now` gives the numbers that its operands have now.
@@ -85,6 +97,8 @@ int Cse(Graph& g) {
   const auto find = [&](const Node& n, auto make) {
     const size_t hash = HashOf(n, [](ValueId o) { return o; });
     const auto [first, last] = seen.equal_range(hash);
+    for (auto it = first; it != last; ++it)
+      if (Alike(r.node(it->second), n)) return it->second;
     if (first != last) {
       const std::string key = KeyOf(n);
       for (auto it = first; it != last; ++it)
