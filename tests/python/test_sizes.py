@@ -543,6 +543,7 @@ STRIDES = {
     "reshaped": lambda x: (x[:, :, None] + 1).transpose(0, 2).reshape(x.shape[1], 1, -1).stride(),
     "NumPy, reshaped": lambda x: (x.numpy()[:, :, None] * 2).transpose(2, 1, 0).reshape(x.shape[1], 1, x.shape[0]).strides,
     "NumPy, a product": lambda x: (x.numpy()[:, :, None] * x.numpy()[:, None]).strides,
+    "NumPy, expanded": lambda x: np.expand_dims(x.numpy(), 0).strides + np.expand_dims(x.numpy(), 1).strides + np.expand_dims(x.numpy().T, -1).strides,
     "NumPy, turned": lambda x: x.numpy().T.reshape(-1, 1, 1).strides,
 }
 
