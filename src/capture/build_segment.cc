@@ -29,6 +29,7 @@
 #include "diag/option_values.h"
 #include "graph/hints.h"
 #include "guard/source.h"
+#include "shape/typical.h"
 #include "surface/numpy_transforms.h"
 #include "tensor/import.h"
 #include "tensor/no_collection.h"
@@ -135,6 +136,7 @@ class SegmentBuilder {
     if (*problem_) return nullptr;
     s_.SeparateWrites();
     Finish();
+    if (shape::OnesAsAny::Shown()) return nullptr;
     AddGuards();
     if (*problem_) return nullptr;
     Provenance provenance;

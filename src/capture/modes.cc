@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <span>
+#include <unordered_map>
 
 #include "capture/callees.h"
 #include "capture/gradients.h"
@@ -180,7 +181,7 @@ std::string NumberedDevice(Session& s, std::string device) {
   return device + ":" + std::to_string(PyLong_AsLong(answer.get()));
 }
 
-Effect SwitchEffect(Callee name) {
+static Effect FindSwitchEffect(Callee name) {
   if (!callees::IsTorchs(name)) return Effect::kUnknown;
   const std::string_view last = name.last();
   for (std::string_view of_types : {"promote_types", "can_cast", "_parse_to"})  // of dtypes and devices alone
@@ -194,6 +195,13 @@ Effect SwitchEffect(Callee name) {
   for (std::string_view asks : {"_get_", "_is_", "get_", "is_", "are_", "_cuda_getDevice"})
     if (last.starts_with(asks)) return Effect::kAsks;
   return Effect::kUnknown;
+}
+
+Effect SwitchEffect(Callee name) {
+  static auto& known = *new std::unordered_map<const void*, Effect>;  // it must outlive the interpreter
+  const auto [at, fresh] = known.try_emplace(name.id());
+  if (fresh) at->second = FindSwitchEffect(name);
+  return at->second;
 }
 
 namespace {

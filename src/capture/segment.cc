@@ -29,6 +29,7 @@
 #include "frame/hook.h"
 #include "graph/hints.h"
 #include "guard/own_values.h"
+#include "shape/typical.h"
 #include "tensor/contractions.h"
 #include "tensor/no_collection.h"
 
@@ -481,7 +482,11 @@ Segment* CaptureAt(Compiled& compiled, CodeState& code, Place& place, FjFrame* f
   compiled.guesses->taken.clear();
   for (int attempt = 0; attempt < 40; ++attempt) {
     const unsigned long switches = fj_thread_switches(), hook = frame::TakeHook();
-    c = CaptureOnce(compiled, place, frame, stop_after, broke_at, left);
+    for (const bool any : {true, false}) {
+      const shape::OnesAsAny ones(any);
+      c = CaptureOnce(compiled, place, frame, stop_after, broke_at, left);
+      if (!shape::OnesAsAny::Shown()) break;
+    }
     if (!c.left.empty()) left = c.left;
     if (PyErr_Occurred()) PyErr_Clear();
     const Problem& problem = c.problem;

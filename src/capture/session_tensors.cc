@@ -59,6 +59,8 @@ std::vector<Mark> MarksOf(PyObject* o, int rank) {
 // one) are written as expressions of them.
 shape::Ints StridesBySizes(const shape::Env& env, const shape::Ints& sizes, std::span<const int64_t> strides) {
   const int rank = static_cast<int>(sizes.size());
+  if (std::all_of(sizes.begin(), sizes.end(), [](shape::Int e) { return e.is_const(); }))
+    return {strides.begin(), strides.end()};
   std::vector<int> order(rank);  // The smallest stride comes first, and of equal ones the last.
   for (int i = 0; i < rank; ++i) order[i] = rank - 1 - i;
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return strides[a] < strides[b]; });
@@ -190,8 +192,8 @@ PyObject* Session::TensorInput(PyObject* o, const Source* s, tensor::Class c) {
   std::string name = s->str(fj_code(root_)->co_localsplusnames, &texts_);
   std::vector<Mark> marks = MarksOf(o, m.rank);
   for (int i = 0; i < m.rank; ++i) {
-    bool symbolic =
-        (options_.dynamic == 1 && !meta.is_parameter && m.sizes[i] > 1) || options_.dynamic_dims.contains({name, i});
+    bool symbolic = (options_.dynamic == 1 && !meta.is_parameter && m.sizes[i] > 1) ||
+                    (!options_.dynamic_dims.empty() && options_.dynamic_dims.contains({name, i}));
     if (IsOpaque(m.device)) symbolic = false, marks[i].kind = Mark::kStatic;
     // A size of 0 or 1 means something else to the program (empty, broadcast) than any other one.
     symbolic = symbolic || (marks[i].kind == Mark::kDynamic && options_.dynamic != 0 && m.sizes[i] > 1);

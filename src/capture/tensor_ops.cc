@@ -13,6 +13,7 @@
 #include "capture/session.h"
 #include "capture/wrappers/overrides.h"
 #include "graph/opaque.h"
+#include "shape/typical.h"
 #include "tensor/overrides.h"
 
 namespace framejit::capture {
@@ -102,7 +103,8 @@ void ShowStrides(Session& s, TraceId t) {
   const TensorMeta& m = s.meta(t);
   const bool plain = m.strides == shape::RowMajor(m.sizes);
   for (shape::Int e : m.sizes)
-    if (s.env().AtRun(e) || (!plain && s.env().Hint(e) > 1)) s.env().Lt(1, e);
+    if (s.env().AtRun(e) || (!plain && !e.is_const() && (s.env().Hint(e) > 1 || shape::OnesAsAny::On())))
+      shape::NoteShown(s.env(), e);
 }
 
 // Attributes that are answered from the metadata. False: not one of them.

@@ -2,64 +2,122 @@
 // as a call: dtype("float32"), device("cuda:0"), complex(1.0, 2.0), object(3).
 #include "framejit/call.h"
 
+#include <algorithm>
+#include <charconv>
+
 #include "graph/text.h"
 
 namespace framejit {
 namespace {
 
-std::string Join(const std::vector<Arg>& items) {
-  std::string s;
-  for (size_t i = 0; i < items.size(); ++i) s += (i ? ", " : "") + items[i].str();
-  return s;
+void Append(const Arg& a, std::string* s);
+
+void Join(const std::vector<Arg>& items, std::string* s) {
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (i) *s += ", ";
+    Append(items[i], s);
+  }
+}
+
+void AppendNumber(uint64_t n, std::string* s) {
+  char digits[24];
+  s->append(digits, std::to_chars(digits, digits + sizeof digits, n).ptr);
+}
+
+void AppendValue(TraceId t, std::string* s) {
+  *s += '%';
+  AppendNumber(t, s);
+}
+
+void Append(const Arg& a, std::string* s) {
+  using Kind = Arg::Kind;
+  const auto list = [&](const char* begin, const char* end) {
+    *s += begin;
+    Join(a.items, s);
+    *s += end;
+  };
+  switch (a.kind) {
+    case Kind::kNone: *s += "None"; break;
+    case Kind::kBool: *s += a.b ? "True" : "False"; break;
+    case Kind::kInt: *s += a.i.str(); break;
+    case Kind::kFloat: *s += text::FloatText(a.f); break;
+    case Kind::kSymFloat: *s += "float(" + a.i.str() + ")"; break;
+    case Kind::kComplex: *s += "complex(" + text::FloatText(a.f) + ", " + text::FloatText(a.imag) + ")"; break;
+    case Kind::kString: *s += text::Quote(a.s); break;
+    case Kind::kDType: *s += "dtype(" + text::Quote(a.s) + ")"; break;
+    case Kind::kDevice: *s += "device(" + text::Quote(a.s) + ")"; break;
+    case Kind::kLayout: *s += "layout(" + text::Quote(a.s) + ")"; break;
+    case Kind::kMemoryFormat: *s += "memory_format(" + text::Quote(a.s) + ")"; break;
+    case Kind::kTensor:
+      if (a.b) *s += "scalar(";
+      AppendValue(a.t, s);
+      if (a.b) *s += ")";
+      break;
+    case Kind::kTuple: list("(", a.items.size() == 1 ? ",)" : ")"); break;
+    case Kind::kList: list("[", "]"); break;
+    case Kind::kSlice: list("slice(", ")"); break;
+    case Kind::kEllipsis: *s += "..."; break;
+    case Kind::kDict:
+      *s += "{";
+      for (size_t k = 0; k + 1 < a.items.size(); k += 2) {
+        if (k) *s += ", ";
+        Append(a.items[k], s);
+        *s += ": ";
+        Append(a.items[k + 1], s);
+      }
+      *s += "}";
+      break;
+    case Kind::kObject: *s += "object(" + a.i.str() + ")"; break;
+  }
+}
+
+bool IsValue(const Arg& a, TraceId t) {
+  return a.is(Arg::Kind::kTensor) && !a.b && a.t == t;
+}
+
+// Has the Python result the structure that its tensors have where the call says nothing of it?
+bool IsImplied(const Call& c) {
+  if (c.results.empty()) return c.result.is_none();
+  if (c.results.size() == 1) return IsValue(c.result, c.results[0]);
+  return c.result.is(Arg::Kind::kTuple) &&
+         std::equal(c.result.items.begin(), c.result.items.end(), c.results.begin(), c.results.end(), IsValue);
+}
+
+void Append(const Call& c, std::string* s) {
+  for (size_t i = 0; i < c.results.size(); ++i) {
+    if (i) *s += ", ";
+    AppendValue(c.results[i], s);
+  }
+  if (!c.results.empty()) *s += " = ";
+  *s += c.callee.name();
+  *s += '(';
+  Join(c.args, s);
+  for (size_t i = 0; i < c.kwargs.size(); ++i) {
+    if (i || !c.args.empty()) *s += ", ";
+    *s += c.kwargs[i].first;
+    *s += '=';
+    Append(c.kwargs[i].second, s);
+  }
+  *s += ')';
+  if (!IsImplied(c)) {
+    *s += " -> ";
+    Append(c.result, s);
+  }
+  if (!c.mode.grad) *s += " nograd";
+  if (c.mode.inference) *s += " inference";
 }
 
 }  // namespace
 
 std::string Arg::str() const {
-  switch (kind) {
-    case Kind::kNone: return "None";
-    case Kind::kBool: return b ? "True" : "False";
-    case Kind::kInt: return i.str();
-    case Kind::kFloat: return text::FloatText(f);
-    case Kind::kSymFloat: return "float(" + i.str() + ")";
-    case Kind::kComplex: return "complex(" + text::FloatText(f) + ", " + text::FloatText(imag) + ")";
-    case Kind::kString: return text::Quote(s);
-    case Kind::kDType: return "dtype(" + text::Quote(s) + ")";
-    case Kind::kDevice: return "device(" + text::Quote(s) + ")";
-    case Kind::kLayout: return "layout(" + text::Quote(s) + ")";
-    case Kind::kMemoryFormat: return "memory_format(" + text::Quote(s) + ")";
-    case Kind::kTensor: return b ? "scalar(%" + std::to_string(t) + ")" : "%" + std::to_string(t);
-    case Kind::kTuple: return "(" + Join(items) + (items.size() == 1 ? ",)" : ")");
-    case Kind::kList: return "[" + Join(items) + "]";
-    case Kind::kSlice: return "slice(" + Join(items) + ")";
-    case Kind::kEllipsis: return "...";
-    case Kind::kDict: {
-      std::string s = "{";
-      for (size_t k = 0; k + 1 < items.size(); k += 2)
-        s += (k ? ", " : "") + items[k].str() + ": " + items[k + 1].str();
-      return s + "}";
-    }
-    case Kind::kObject: return "object(" + i.str() + ")";
-  }
-  return "";
+  std::string s;
+  Append(*this, &s);
+  return s;
 }
 
 std::string Call::str() const {
   std::string s;
-  Arg implied;  // The structure that the results have where the call says nothing of it.
-  if (results.size() == 1) implied = Arg::Tensor(results[0]);
-  if (results.size() > 1) implied.kind = Arg::Kind::kTuple;
-  for (size_t i = 0; i < results.size(); ++i) {
-    s += (i ? ", %" : "%") + std::to_string(results[i]);
-    if (results.size() > 1) implied.items.push_back(Arg::Tensor(results[i]));
-  }
-  s += (results.empty() ? "" : " = ") + callee.name() + "(" + Join(args);
-  for (size_t i = 0; i < kwargs.size(); ++i)
-    s += (i || !args.empty() ? ", " : "") + kwargs[i].first + "=" + kwargs[i].second.str();
-  s += ")";
-  if (result.str() != implied.str()) s += " -> " + result.str();
-  if (!mode.grad) s += " nograd";
-  if (mode.inference) s += " inference";
+  Append(*this, &s);
   return s;
 }
 
@@ -82,9 +140,14 @@ std::string Trace::str() const {
     s += tensors[id].mutated ? " mutated\n" : "\n";
   }
   for (const Call& c : calls) {
-    s += c.str();
-    if (!c.file.empty()) s += "  # " + c.file + ":" + std::to_string(c.line);
-    s += "\n";
+    Append(c, &s);
+    if (!c.file.empty()) {
+      s += "  # ";
+      s += c.file;
+      s += ':';
+      s += std::to_string(c.line);
+    }
+    s += '\n';
   }
   s += "return ";
   for (size_t i = 0; i < outputs.size(); ++i) s += (i ? ", %" : "%") + std::to_string(outputs[i]);

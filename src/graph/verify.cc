@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "framejit/graph.h"
+#include "graph/infer.h"
 #include "graph/print.h"
 
 namespace framejit {
@@ -16,10 +17,11 @@ bool SameShape(const Ints& a, const Ints& b, shape::Env& env) {
 
 std::string CheckNode(const Graph& g, ValueId v, shape::Env& env) {
   const Node& n = g.nodes[v];
-  std::vector<TensorType> types;
+  std::vector<const TensorType*> types;
+  types.reserve(n.operands.size());
   for (ValueId o : n.operands) {
     if (o >= v) return "operand %" + std::to_string(o) + " is not defined before its use";
-    types.push_back(g.nodes[o].type);
+    types.push_back(&g.nodes[o].type);
   }
   for (ValueId o : n.operands)
     if (g.nodes[o].op == Op::kExtern && g.nodes[o].attrs.result_types.size() != 1 && n.op != Op::kResult)
@@ -53,7 +55,7 @@ std::string CheckNode(const Graph& g, ValueId v, shape::Env& env) {
     expected = results[n.attrs.axes[0]];
   } else {
     try {
-      expected = Infer(n.op, types, n.attrs, env);
+      expected = InferAt(n.op, types, n.attrs, env);
     } catch (const ShapeError& e) {
       return e.what();
     }

@@ -63,7 +63,8 @@ bool EqualValues(PyObject* a, PyObject* b) {
 }
 
 bool IsNan(PyObject* o) {
-  if (PyFloat_Check(o) || PyComplex_Check(o)) {  // NumPy's, too
+  if (PyUnicode_CheckExact(o) || PyLong_CheckExact(o)) return false;  // most are
+  if (PyFloat_Check(o) || PyComplex_Check(o)) {                       // NumPy's, too
     const Py_complex x =
         PyComplex_Check(o) ? reinterpret_cast<PyComplexObject*>(o)->cval : Py_complex{PyFloat_AS_DOUBLE(o), 0};
     return std::isnan(x.real) || std::isnan(x.imag);

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <variant>
 
 #include "graph/print.h"
 #include "graph/rewrite.h"
@@ -36,12 +37,25 @@ std::string KeyOf(Node n) {
   return NodeText(n, false);
 }
 
-// The same of nodes that have the same text.
-size_t HashOf(const Node& n) {
+// Are they alike in every part? Those have the same text.
+bool Alike(const Node& a, const Node& b) {
+  const auto plain = [](const Node& n) { return !n.attrs.call && !n.attrs.sym_scalar && n.attrs.result_types.empty(); };
+  const auto *x = std::get_if<double>(&a.attrs.scalar.v), *y = std::get_if<double>(&b.attrs.scalar.v);
+  if (x && y && std::bit_cast<uint64_t>(*x) != std::bit_cast<uint64_t>(*y)) return false;  // 0 and -0
+  return a.op == b.op && plain(a) && plain(b) && a.operands == b.operands && a.type == b.type &&
+         a.strides == b.strides && a.attrs.axes == b.attrs.axes && a.attrs.syms == b.attrs.syms &&
+         a.attrs.scalar == b.attrs.scalar && a.attrs.dtype == b.attrs.dtype && a.attrs.flag == b.attrs.flag &&
+         a.attrs.name == b.attrs.name;
+}
+
+// The same of nodes that have the same text. `now` gives the numbers that its operands have now.
+template <typename Now>
+size_t HashOf(const Node& n, Now now) {
   size_t hash = static_cast<size_t>(n.op) << 8 | static_cast<size_t>(n.type.dtype);
   const auto mix = [&](size_t part) { hash = (hash ^ part) * 0x9E3779B97F4A7C15u ^ hash >> 29; };
   size_t operands = 0;
-  for (ValueId o : n.operands) {
+  for (ValueId old : n.operands) {
+    const ValueId o = now(old);
     if (Commutes(n.op)) {
       operands += o * size_t{o};
     } else {
@@ -81,8 +95,10 @@ int Cse(Graph& g) {
   seen.reserve(g.nodes.size());
   // The value that is this one, if there is one, once `make` has made it else.
   const auto find = [&](const Node& n, auto make) {
-    const size_t hash = HashOf(n);
+    const size_t hash = HashOf(n, [](ValueId o) { return o; });
     const auto [first, last] = seen.equal_range(hash);
+    for (auto it = first; it != last; ++it)
+      if (Alike(r.node(it->second), n)) return it->second;
     if (first != last) {
       const std::string key = KeyOf(n);
       for (auto it = first; it != last; ++it)
@@ -97,6 +113,12 @@ int Cse(Graph& g) {
   for (ValueId v = 0; v < g.nodes.size(); ++v) {
     if (!Mergeable(g.nodes[v])) {
       r.Keep(v);
+      continue;
+    }
+    const size_t hash = HashOf(g.nodes[v], [&](ValueId o) { return r[o]; });
+    if (!seen.contains(hash)) {
+      r.Keep(v);
+      seen.emplace(hash, r[v]);
       continue;
     }
     r.Remap(v, &n);

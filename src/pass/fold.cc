@@ -96,6 +96,10 @@ class Folder {
     Node n;
     NoteSeen();
     for (ValueId v = 0; v < g_.nodes.size(); ++v) {
+      if (!MayFold(g_.nodes[v])) {
+        r_.Keep(v);
+        continue;
+      }
       at_ = v;
       r_.Remap(v, &n);
       ValueId same = kNoValue;
@@ -174,6 +178,10 @@ class Folder {
     return kNoValue;
   }
 
+  static bool MayFold(const Node& n) {
+    const char kind = Info(n.op).kind;
+    return kind == 'P' || kind == 'V' || kind == 'R';
+  }
   ValueId Simplify(Node& n) {
     switch (Info(n.op).kind) {
       case 'P': return FoldPointwise(n);

@@ -19,6 +19,7 @@ using Range = Env::Range;
 thread_local Ints large;  // while AskTypically looks for an answer: what is at least 2
 thread_local Ints taken;  // see typical.h
 thread_local bool trial = false, guessed = false;
+thread_local bool ones_as_any = false, ones_shown = false;  // see typical.h
 
 int64_t Saturate(__int128 v) {
   return v >= kInf ? kInf : v <= kNegInf ? kNegInf : static_cast<int64_t>(v);
@@ -386,6 +387,25 @@ void TakeForGranted(Int size) {
   if (std::find(taken.begin(), taken.end(), size) == taken.end()) taken.push_back(size);
 }
 
+void NoteShown(Env& env, Int size) {
+  if (ones_as_any && env.Hint(size) == 1)
+    ones_shown = true;
+  else
+    env.Lt(1, size);
+}
+
+OnesAsAny::OnesAsAny(bool on) : on_(std::exchange(ones_as_any, on)), shown_(std::exchange(ones_shown, false)) {}
+OnesAsAny::~OnesAsAny() {
+  ones_as_any = on_;
+  ones_shown = shown_;
+}
+bool OnesAsAny::On() {
+  return ones_as_any;
+}
+bool OnesAsAny::Shown() {
+  return ones_shown;
+}
+
 Trial::Trial() {
   trial = true;
   guessed = false;
@@ -403,7 +423,8 @@ static std::optional<bool> AskTypically(Env& env, Cmp cmp, Int a, Int b) {
   b = env.Simplify(b);
   Ints sizes;
   const auto add = [&](Int e) {
-    if (e.is_const() || env.AtRun(e) || env.Hint(e) < 2 || env.Bounds(e).lo >= 2) return;
+    if (e.is_const() || env.AtRun(e) || env.Bounds(e).lo >= 2) return;
+    if (env.Hint(e) < 2 && !(ones_as_any && env.Hint(e) == 1 && e.as_symbol() && env.Bounds(e).hi > 1)) return;
     if (std::find(sizes.begin(), sizes.end(), e) == sizes.end()) sizes.push_back(e);
   };
   if (b.is_const() && b.value() <= 1) add(a);

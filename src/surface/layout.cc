@@ -164,13 +164,17 @@ template <typename F>
 static Ints AtTypicalSizes(Env& env, const std::vector<Ints>& parts, F f) {
   const Env::Typical typical(env);
   const Ints before = shape::TakenForGranted();
-  Ints out = f(parts), taken = shape::TakenForGranted();
+  const Ints out = f(parts), taken = shape::TakenForGranted();
   constexpr size_t kMost = 3;
-  bool same = taken.size() <= kMost && std::all_of(taken.begin(), taken.end(), [](Int e) { return e.as_symbol(); });
-  for (size_t which = 1; same && which < size_t{1} << taken.size(); ++which) {
+  Ints asked = taken;  // and what f asks where some of them are 1
+  const auto few = [&] {
+    return asked.size() <= kMost && std::all_of(asked.begin(), asked.end(), [](Int e) { return e.as_symbol(); });
+  };
+  bool same = few();
+  for (size_t which = 1; same && which < size_t{1} << asked.size(); ++which) {
     Ints ones;
-    for (size_t i = 0; i < taken.size(); ++i) {
-      const uint32_t id = *taken[i].as_symbol();
+    for (size_t i = 0; i < asked.size(); ++i) {
+      const uint32_t id = *asked[i].as_symbol();
       for (auto next = static_cast<uint32_t>(ones.size()); next <= id; ++next) ones.push_back(Int::Symbol(next));
       if (which >> i & 1) ones[id] = 1;
     }
@@ -182,6 +186,9 @@ static Ints AtTypicalSizes(Env& env, const std::vector<Ints>& parts, F f) {
     for (const Ints& part : parts) at.push_back(put(part));
     const shape::Trial trial;
     same = f(at) == put(out) && trial.proven();
+    for (Int e : shape::TakenForGranted())
+      if (std::find(asked.begin(), asked.end(), e) == asked.end()) asked.push_back(e);
+    same = same && few();
   }
   shape::TakenForGranted();
   std::for_each(before.begin(), before.end(), shape::TakeForGranted);
@@ -401,9 +408,9 @@ std::optional<Ints> ViewStrides(Env& env, const TensorMeta& m, const Ints& sizes
     std::for_each(before.begin(), before.end(), shape::TakeForGranted);
     return out;
   }
-  shape::TakenForGranted();
+  const bool never = shape::TakenForGranted().empty();  // nor with ones
   std::for_each(before.begin(), before.end(), shape::TakeForGranted);
-  return Walked(env, m, sizes);
+  return never ? std::nullopt : Walked(env, m, sizes);
 }
 
 }  // namespace framejit::surface

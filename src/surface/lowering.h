@@ -88,7 +88,7 @@ struct Lowering::Impl {
   // To be called where somebody sees the strides of t: what was taken for granted of them becomes guards.
   void Show(TraceId t) {
     if (auto at = granted.find(t); at != granted.end())
-      for (shape::Int size : at->second) env().Lt(1, size);
+      for (shape::Int size : at->second) shape::NoteShown(env(), size);
   }
 
   // torch refuses operands that overlap the target in part: it knows where they lie.

@@ -233,6 +233,11 @@ Outs Squeeze(Scope& s) {
 Outs Unsqueeze(Scope& s) {
   Operand x = s.tensor(0);
   int d = s.Dim(s.integer(1), x.rank() + 1);
+  if (!s.torch() && !x.meta->is_scalar) {  // NumPy's is a reshape, which gives all dimensions of size 1 new strides
+    Ints sizes = x.meta->sizes;
+    sizes.insert(sizes.begin() + d, Int(1));
+    return Reshaped(s, x, sizes, false);
+  }
   ViewChain v(s, x);
   v.Unsqueeze(d, d < x.rank() ? x.meta->sizes[d] * x.meta->strides[d] : Int(1));
   return v.Done();

@@ -543,6 +543,7 @@ STRIDES = {
     "reshaped": lambda x: (x[:, :, None] + 1).transpose(0, 2).reshape(x.shape[1], 1, -1).stride(),
     "NumPy, reshaped": lambda x: (x.numpy()[:, :, None] * 2).transpose(2, 1, 0).reshape(x.shape[1], 1, x.shape[0]).strides,
     "NumPy, a product": lambda x: (x.numpy()[:, :, None] * x.numpy()[:, None]).strides,
+    "NumPy, expanded": lambda x: np.expand_dims(x.numpy(), 0).strides + np.expand_dims(x.numpy(), 1).strides + np.expand_dims(x.numpy().T, -1).strides,
     "NumPy, turned": lambda x: x.numpy().T.reshape(-1, 1, 1).strides,
 }
 
@@ -561,3 +562,63 @@ def test_strides_that_the_program_reads_at_sizes_of_one(fresh, program, dynamic)
             info = fresh.cache_info(compiled)
             assert info["segments"] > 0 and info["breaks"] == 0 and set(info["outcomes"]["run"]) <= {"graph"}
             fresh.reset()
+
+
+def test_a_size_of_1_at_a_later_capture_is_as_any_other_where_no_stride_shows(fresh):
+    """As T5's masks: the third version is captured for a branch, by a call whose batch is 1."""
+
+    def f(x, y):
+        rows = torch.arange(3)[None, None, :, None] >= torch.arange(1)[:, None, None, None]
+        out = torch.where(rows.expand(x.shape[0], -1, 3, 3), x, 0.0).sum((1, 2, 3))
+        return out * 2 if y.shape[0] > 1 else out + 1
+
+    compiled = fresh.compile(f)
+    for batch, n in ((2, 5), (3, 4), (1, 1), (4, 1), (1, 6), (1, 1), (5, 3), (2, 1)):
+        x, y = torch.randn(batch, 2, 3, 3), torch.randn(n)
+        torch.testing.assert_close(compiled(x, y), f(x, y))
+    info = compiled.cache_info()
+    assert (info["segments"], info["breaks"]) == (3, 0), info  # of constant sizes, and one for each side of the branch
+
+
+def test_strides_of_a_size_that_is_1_at_a_later_capture(fresh):
+    """They leave the graph: what is stretched to 1 keeps its stride, what is stretched further has none."""
+
+    def f(x, y):
+        m = torch.arange(3.0)[None, :].expand(x.shape[0], 3)
+        return (m, m * 2) if y.shape[0] > 1 else (m, m + 1)
+
+    compiled = fresh.compile(f)
+    for batch, n in ((2, 5), (3, 4), (1, 1), (4, 1), (1, 6), (1, 1), (5, 3), (2, 1)):
+        x, y = torch.randn(batch), torch.randn(n)
+        for ours, eager in zip(compiled(x, y), f(x, y), strict=True):
+            assert torch.equal(ours, eager) and ours.stride() == eager.stride()
+    info = compiled.cache_info()
+    assert set(info["outcomes"]["run"]) == {"graph"} and not info["breaks"], info
+
+
+def test_a_reshape_that_copies_at_any_size_asks_no_size(fresh):
+    """As repeat_kv of Llama: heads that are repeated cannot be viewed as one dimension, whatever the length."""
+
+    def f(x):
+        x = (x + 1).view(x.shape[0], x.shape[1], 4, 8).transpose(1, 2)
+        b, h, s, d = x.shape
+        return x[:, :, None].expand(b, h, 2, s, d).reshape(b, 2 * h, s, d).sum((1, 3))
+
+    compiled = fresh.compile(f)
+    for b, s in ((2, 5), (3, 4), (2, 1), (5, 1), (3, 9), (4, 1)):
+        x = torch.randn(b, s, 32)
+        torch.testing.assert_close(compiled(x), f(x))
+    info = compiled.cache_info()
+    assert (info["segments"], info["breaks"]) == (2, 0), info
+
+
+@pytest.mark.parametrize("sizes", [[(3, 2, 4), (2, 3, 5), (1, 1, 3), (1, 3, 3), (3, 1, 2)], [(1, 3, 3), (1, 1, 3), (3, 1, 3), (1, 1, 3)]])
+def test_strides_of_dimensions_that_lie_alike_become_one(fresh, sizes):
+    """With both of size 1 the two are nothing to walk along, and the third decides, which overlaps them."""
+    f = lambda x: x.reshape(x.shape[0] * x.shape[1], -1).stride()  # noqa: E731
+    compiled = fresh.compile(f)
+    for a, b, c in sizes:
+        x = torch.ones(40).as_strided((a, b, c), (b, 1, 1))
+        assert compiled(x) == f(x), (a, b, c)
+    info = fresh.cache_info(compiled)
+    assert info["breaks"] == 0 and set(info["outcomes"]["run"]) == {"graph"}

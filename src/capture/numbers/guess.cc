@@ -279,7 +279,8 @@ bool Guessing::Sizes(Call* call) {
   return any;
 }
 
-// The arguments of a torch operator that are numbers in all of its overloads: framejit._functions.number_arguments. Borrowed.
+// The arguments of a torch operator that are numbers in all of its overloads (framejit._functions.number_arguments).
+// Borrowed.
 static PyObject* NumberArguments(Callee callee) {
   static auto& known = *new std::map<std::string, Ref, std::less<>>;  // it must outlive the interpreter
   const std::string_view name = callee.last();

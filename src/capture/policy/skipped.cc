@@ -1,8 +1,10 @@
 #include "capture/policy/skipped.h"
 
+#include <array>
 #include <cstring>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "capture/override.h"
 #include "tensor/import.h"
@@ -45,9 +47,9 @@ Instead InsteadOfPart(PyCodeObject* code) {
 
 }  // namespace
 
-Installed InstalledAs(PyCodeObject* code) {
+static Installed FindInstalled(PyObject* file) {
   constexpr std::string_view kFolder = "-packages/", kModule = ".py";  // site-packages; Debian's is dist-packages
-  const char* text = PyUnicode_AsUTF8(code->co_filename);
+  const char* text = PyUnicode_AsUTF8(file);
   if (!text) return PyErr_Clear(), Installed();
   std::string_view rest = text;
   const size_t folder = rest.rfind(kFolder);
@@ -56,6 +58,20 @@ Installed InstalledAs(PyCodeObject* code) {
   if (const size_t slash = rest.find('/'); slash != rest.npos) return {rest.substr(0, slash), rest.substr(slash + 1)};
   if (rest.ends_with(kModule)) rest.remove_suffix(kModule.size());
   return {rest, {}};
+}
+
+Installed InstalledAs(PyCodeObject* code) {
+  struct Known {  // the names of files that were asked for last
+    Ref file;
+    Installed at;
+  };
+  static auto& known = *new std::array<Known, 64>;  // it must outlive the interpreter
+  PyObject* file = code->co_filename;
+  Known& k = known[reinterpret_cast<uintptr_t>(file) / sizeof(PyObject) % known.size()];
+  if (k.file.get() == file) return k.at;
+  const Installed at = FindInstalled(file);
+  const Ref before = std::exchange(k.file, Borrow(file));
+  return k.at = at;
 }
 
 bool SkippedFile(PyCodeObject* code) {
