@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "capture/builtins.h"
+#include "capture/called.h"
 #include "capture/identity.h"
 #include "capture/no_warnings.h"
 #include "capture/override.h"
@@ -344,6 +345,7 @@ std::optional<int> Recipe::AddValue(PyObject* o) {
     return AddCall(reinterpret_cast<PyObject*>(t), args.release());
   };
   if (IsSymbolicSize(o)) return call_with_items();
+  if (IsCalled(o)) return Add(FunctionOf(o));
   if (reinterpret_cast<PyObject*>(t) == FlagsType()) {  // the array's own
     static PyObject* const make = [] {
       Ref module(tensor::Import("operator"));
@@ -396,6 +398,13 @@ int Recipe::AddBuiltin(PyObject* o) {
         },
         &container);
   if (container) return AddIterator(o, container);
+  if (t == &PyCallIter_Type) {
+    static PyObject* const iter = FromModule("builtins", "iter");
+    Ref args = ArgumentsOf(o);
+    const int at = args ? AddCall(iter, args.release()) : Fail("an iterator over calls that has ended");
+    if (at >= 0) nodes[at].iterates = true;
+    return at;
+  }
   if (t == &PyODictIter_Type && reinterpret_cast<OrderedIterator*>(o)->dict) return AddOrderedIterator(o);
   if (FactsOf(t).Has(TypeFacts::kReduced) || (PyIter_Check(o) && !PyGen_Check(o))) {
     NoWarnings quiet;
