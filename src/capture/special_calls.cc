@@ -19,11 +19,15 @@
 namespace framejit::capture {
 namespace {
 
-// Code that compares what id() gives with what it gave before, and never lets it out: copy.deepcopy's memo.
+// Code that compares what id() gives with what it gave before, and never lets it out: copy.deepcopy's memo, and what a
+// __deepcopy__ asks of it.
 bool AsksIdentityOnly() {
   PyFrameObject* f = PyEval_GetFrame();
-  Ref globals(f ? PyFrame_GetGlobals(f) : nullptr);
-  PyObject* name = globals ? PyDict_GetItemString(globals.get(), "__name__") : nullptr;
+  Ref globals(f ? PyFrame_GetGlobals(f) : nullptr), code(f ? reinterpret_cast<PyObject*>(PyFrame_GetCode(f)) : nullptr);
+  if (!globals || !code) return false;
+  if (!PyUnicode_CompareWithASCIIString(reinterpret_cast<PyCodeObject*>(code.get())->co_name, "__deepcopy__"))
+    return true;
+  PyObject* name = PyDict_GetItemString(globals.get(), "__name__");
   return name && PyUnicode_Check(name) && !PyUnicode_CompareWithASCIIString(name, "copy");
 }
 
