@@ -16,7 +16,7 @@ def array(*shape, seed=0):
 
 def filtered(x):
     b, a = signal.butter(3, 0.2)
-    return signal.filtfilt(b, a, x, padlen=3), signal.welch(x, nperseg=8)[1] * 2
+    return signal.filtfilt(b, a, x, padlen=3), signal.hilbert(signal.detrend(x)).imag * 2, signal.savgol_filter(x, 5, 2)
 
 
 def sections(x):
@@ -88,6 +88,25 @@ def test_one_graph(name, fresh):
         same(list(args), kept)
     assert fresh.cache_info(compiled)["breaks"] == 0
     assert len(compiled.graphs) > 0
+
+
+def test_spectra_of_one_size(fresh):
+    def f(x):
+        return signal.welch(x, nperseg=8)[1] * 2, signal.periodogram(x)[1], signal.spectrogram(x, nperseg=8)[2] + 1
+
+    compiled = fresh.compile(f)
+    for seed in range(3):
+        same(compiled(array(24, seed=seed)), f(array(24, seed=seed)))
+    assert fresh.cache_info(compiled)["breaks"] == 0 and len(compiled.graphs) > 0
+    for n in (40, 6, 33):  # of 6 it warns
+        with warnings.catch_warnings(record=True) as mine:
+            warnings.simplefilter("always")
+            got = compiled(array(n))
+        with warnings.catch_warnings(record=True) as theirs:
+            warnings.simplefilter("always")
+            want = f(array(n))
+        same(got, want)
+        assert [str(w.message) for w in mine] == [str(w.message) for w in theirs]
 
 
 def test_a_filter_of_numbers_that_change(fresh):
