@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "capture/callees.h"
+#include "capture/modes.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
 #include "capture/semantics.h"
@@ -211,6 +212,7 @@ PyObject* CaptureSemantics::ScipyCall(const Callee& name, PyObject* const* args,
   const Py_ssize_t total = nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
   if (!name.Has(kSizedByShapes | kSizedByNumbers) || s_.libraries.torch || s_.vmap.open() || InTransform())
     return nullptr;
+  if (s_.modes.numpy.open() || s_.modes.warning_scopes) return nullptr;  // What it warns of, or raises, goes by these.
   for (Py_ssize_t i = 0; i < total; ++i) {
     const char* keyword = i < nargs ? "" : PyUnicode_AsUTF8(PyTuple_GET_ITEM(kwnames, i - nargs));
     if (!keyword || !ComputesWith(s_, args[i], keyword)) return nullptr;

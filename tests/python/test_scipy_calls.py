@@ -171,6 +171,68 @@ def test_what_warns_is_told(fresh):
         assert [(w.category, str(w.message)) for w in mine] == [(w.category, str(w.message)) for w in theirs]
 
 
+@pytest.mark.parametrize("scope", ["errstate", "warnings", "outside"])
+def test_scopes_of_errors_and_warnings(fresh, scope):
+    """What SciPy's own code divides by zero is told as the program wants it to be told."""
+
+    def coherent(x, y):
+        return signal.coherence(x, y, nperseg=8)[1] + 1
+
+    def f(x, y):
+        if scope == "errstate":
+            with np.errstate(all="raise"):
+                return coherent(x, y)
+        if scope == "warnings":
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                return coherent(x, y)
+        return coherent(x, y)
+
+    def outcome(f, *args):
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            try:
+                with np.errstate(all="raise" if scope == "outside" else "warn"):
+                    return f(*args), [(w.category, str(w.message)) for w in told]
+            except Exception as e:
+                return type(e), str(e), [(w.category, str(w.message)) for w in told]
+
+    compiled = fresh.compile(f)
+    for x in (array(24), array(24), np.zeros(24), array(24, seed=3), np.zeros(24)):
+        same(outcome(compiled, x, array(24, seed=1)), outcome(f, x, array(24, seed=1)))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64", "bool", "complex128", "float16"])
+def test_other_types(fresh, dtype):
+    def tried(f, *args):
+        try:
+            return f(*args)
+        except (TypeError, ValueError, RuntimeError, NotImplementedError) as e:
+            return type(e)
+
+    programs = [
+        lambda x: fft.fft(x), lambda x: signal.lfilter([1.0, 0.5], [1.0, 0.2], x), lambda x: ndimage.gaussian_filter(x, 1.0), lambda x: linalg.expm(x[:6].reshape(2, 3)[:, :2]),
+        lambda x: signal.resample(x, 5), lambda x: integrate.cumulative_trapezoid(x), lambda x: linalg.toeplitz(x), lambda x: signal.medfilt(x, 3), lambda x: fft.dct(x[::2]),
+    ]
+    for f in programs:
+        compiled = fresh.compile(f)
+        for n in (8, 8, 11, 7):
+            x = (array(n) * 3).astype(dtype)
+            same(tried(compiled, x), tried(f, x))
+
+
+def test_results_that_share_memory(fresh):
+    def f(x, a):
+        y, b = fft.fftshift(x), linalg.block_diag(a)
+        y[0] = 9.0
+        b[0, 0] = 9.0
+        return y, b, x * 1, a * 1
+
+    compiled = fresh.compile(f)
+    for n in (4, 4, 5, 1):
+        same(compiled(array(n), array(2, n + 1)), f(array(n), array(2, n + 1)))
+
+
 def test_another_function_in_its_place(fresh, monkeypatch):
     def f(x):
         return linalg.svdvals(x) + 1
