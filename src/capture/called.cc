@@ -1,8 +1,11 @@
 #include "capture/called.h"
 
+#include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "capture/builtins.h"
+#include "capture/override.h"
 #include "capture/proxy.h"
 #include "capture/wrappers/overrides.h"
 
@@ -110,10 +113,6 @@ PyTypeObject CalledType = {
     .tp_richcompare = Compare,
 };
 
-PyObject* FunctionOf(PyObject* called) {
-  return AsCalled(called)->function;
-}
-
 bool ReadsAttributes(PyObject* o) {
   if (o == reinterpret_cast<PyObject*>(&PyType_Type)) return true;
   if (OfType(o, CType::kAttrGetter) || OfType(o, CType::kMethodCaller)) return true;
@@ -153,12 +152,22 @@ PyObject* IterUntil(Session& s, PyObject* function, PyObject* sentinel) {
   return called ? s.MarkFresh(PyCallIter_New(called.get(), called.get())) : nullptr;
 }
 
-Ref ArgumentsOf(PyObject* iterator) {
-  Ref reduced(PyObject_CallMethod(iterator, "__reduce__", nullptr));
-  PyObject* args = reduced ? PyTuple_GET_ITEM(reduced.get(), 1) : nullptr;
-  PyObject* called = args && PyTuple_GET_SIZE(args) ? PyTuple_GET_ITEM(args, 0) : nullptr;
-  if (!called || !IsCalled(called)) return {};
-  return Ref(PyTuple_Pack(2, FunctionOf(called), AsCalled(called)->sentinel));
+Ref ReducedAsGiven(PyObject* o) {
+  static PyObject* const iter = FromModule("builtins", "iter");
+  Ref reduced(PyObject_CallMethod(o, "__reduce__", nullptr));
+  if (!reduced || !PyTuple_Check(reduced.get()) || PyTuple_GET_SIZE(reduced.get()) < 2) return reduced;
+  PyObject* args = PyTuple_GET_ITEM(reduced.get(), 1);
+  if (!PyTuple_CheckExact(args)) return reduced;
+  PyObject *const *first = &PyTuple_GET_ITEM(args, 0), *const *last = first + PyTuple_GET_SIZE(args);
+  PyObject* const* called = std::find_if(first, last, [](PyObject* x) { return Py_TYPE(x) == &CalledType; });
+  if (called == last) return Py_IS_TYPE(o, &PyCallIter_Type) ? Ref() : std::move(reduced);
+  const Called& c = *AsCalled(*called);
+  if (c.sentinel) return Ref(Py_BuildValue("(O(OO))", iter, c.function, c.sentinel));
+  Ref all(PySequence_List(args)), whole(PySequence_List(reduced.get()));
+  if (!all || !whole || PyList_SetItem(all.get(), called - first, Py_NewRef(c.function)) < 0 ||
+      PyList_SetItem(whole.get(), 1, PyList_AsTuple(all.get())) < 0)
+    return {};
+  return Ref(PyList_AsTuple(whole.get()));
 }
 
 }  // namespace framejit::capture

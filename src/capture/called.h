@@ -9,10 +9,6 @@
 namespace framejit::capture {
 
 extern PyTypeObject CalledType;
-inline bool IsCalled(PyObject* o) {
-  return Py_TYPE(o) == &CalledType;
-}
-PyObject* FunctionOf(PyObject* called);  // borrowed
 
 // Does C code that calls it read or write attributes of arguments, where no guard is taken?
 bool ReadsAttributes(PyObject* o);
@@ -23,7 +19,8 @@ PyObject** GivenToCall(PyTypeObject* owner, std::string_view name, PyObject** ar
                        PyObject* kwnames);
 // iter(function, sentinel)
 PyObject* IterUntil(Session& s, PyObject* function, PyObject* sentinel);
-// The arguments of such an iterator as the program gave them; null without an error: it has come to its end.
-Ref ArgumentsOf(PyObject* iterator);
+// What o.__reduce__() gives, with the program's functions in it. Null: it has none, or is an iterator over calls that
+// has come to its end.
+Ref ReducedAsGiven(PyObject* o);
 
 }  // namespace framejit::capture

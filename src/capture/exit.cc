@@ -345,7 +345,6 @@ std::optional<int> Recipe::AddValue(PyObject* o) {
     return AddCall(reinterpret_cast<PyObject*>(t), args.release());
   };
   if (IsSymbolicSize(o)) return call_with_items();
-  if (IsCalled(o)) return Add(FunctionOf(o));
   if (reinterpret_cast<PyObject*>(t) == FlagsType()) {  // the array's own
     static PyObject* const make = [] {
       Ref module(tensor::Import("operator"));
@@ -398,17 +397,10 @@ int Recipe::AddBuiltin(PyObject* o) {
         },
         &container);
   if (container) return AddIterator(o, container);
-  if (t == &PyCallIter_Type) {
-    static PyObject* const iter = FromModule("builtins", "iter");
-    Ref args = ArgumentsOf(o);
-    const int at = args ? AddCall(iter, args.release()) : Fail("an iterator over calls that has ended");
-    if (at >= 0) nodes[at].iterates = true;
-    return at;
-  }
   if (t == &PyODictIter_Type && reinterpret_cast<OrderedIterator*>(o)->dict) return AddOrderedIterator(o);
   if (FactsOf(t).Has(TypeFacts::kReduced) || (PyIter_Check(o) && !PyGen_Check(o))) {
     NoWarnings quiet;
-    Ref reduced(PyObject_CallMethod(o, "__reduce__", nullptr));
+    Ref reduced = ReducedAsGiven(o);
     if (reduced && PyTuple_Check(reduced.get()) && PyTuple_GET_SIZE(reduced.get()) >= 2) {
       RecipeNode n{RecipeNode::kReduce};
       n.iterates = PyIter_Check(o);

@@ -194,8 +194,8 @@ PyObject* RetainGrad(Session& s, PyObject* tensor) {
   Py_RETURN_NONE;
 }
 
-// Of results that is what they are when it is registered: they must not be written later. A leaf made here is handed out
-// for it, as what is computed of it hangs on that very object.
+// Of results that is what they are when it is registered: they must not be written later. A leaf made here is handed
+// out for it, as what is computed of it hangs on that very object.
 PyObject* RegisterHook(Session& s, PyObject* tensor, const char* name, PyObject* hook) {
   const TraceTensor& t = s.trace().tensors[IdOf(tensor)];
   const int input = InputOf(s, tensor);
