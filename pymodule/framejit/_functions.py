@@ -215,15 +215,6 @@ def tensor_of(value):
     return torch.from_numpy(array)
 
 
-def calling(function):
-    """`function` where C code calls it."""
-
-    def call(*args):
-        return function(*args)
-
-    return call
-
-
 def put(x, key, values):
     """x with values stored at an index."""
     y = x.clone()

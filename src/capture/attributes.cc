@@ -492,6 +492,10 @@ PyObject* CaptureSemantics::SuperAttr(PyObject* super, PyObject* name) {
       if (!d && PyErr_Occurred()) return nullptr;
       if (!d) continue;
       PyObject* object = self.get() == start.get() ? nullptr : self.get();
+      if (object && IsTensor(object) && (PyFunction_Check(d.get()) || Py_IS_TYPE(d.get(), &PyMethodDescr_Type))) {
+        s_.SourceOf(d.get());
+        return PyMethod_New(d.get(), object);
+      }
       if (!object || !IsMemberDescr(d.get())) return ClassValue(d.get(), object, type);
       if (_PyType_Lookup(type, name) == d.get()) return GenericGetAttr(object, name);
       if (s_.SourceOf(object)) return s_.Break(BreakId::kUnknownCall, "a slot that is hidden by another attribute");

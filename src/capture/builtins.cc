@@ -40,6 +40,7 @@ constexpr Row kFunctions[] = {
      Effect::kSpecial},
     {"_operator", "abs concat countOf index indexOf length_hint _compare_digest", Effect::kPure},
     {"_functools", "reduce cmp_to_key", Effect::kPure},
+    {"itertools", "tee", Effect::kPure},
     {"_bisect", "bisect_left bisect_right", Effect::kPure},
     {"_abc", "_abc_instancecheck _abc_subclasscheck", Effect::kPure},
     {"_collections", "_count_elements", Effect::kMutatesSelf},
@@ -197,8 +198,9 @@ struct Tables {
           &PySetIter_Type, &PyCallIter_Type, &PySeqIter_Type})
       iterators.insert(t);
     for (const char* n :
-         {"chain", "product", "count", "islice", "repeat", "cycle", "zip_longest", "accumulate", "starmap", "takewhile",
-          "dropwhile", "permutations", "combinations", "groupby", "tee", "pairwise", "compress"})
+         {"chain",      "product",  "count",     "islice",    "repeat",      "cycle",        "zip_longest",
+          "accumulate", "starmap",  "takewhile", "dropwhile", "filterfalse", "permutations", "combinations",
+          "groupby",    "_grouper", "_tee",      "pairwise",  "compress",    "batched"})
       if (PyTypeObject* t = TypeIn("itertools", n)) iterators.insert(t);
     pure_types.insert(immutable.begin(), immutable.end());
     pure_types.insert(containers.begin(), containers.end());

@@ -6,6 +6,7 @@
 
 #include "capture/arg_vector.h"
 #include "capture/builtins.h"
+#include "capture/called.h"
 #include "capture/callees.h"
 #include "capture/containers.h"
 #include "capture/identity.h"
@@ -418,6 +419,8 @@ PyObject* CCall::Pure(Py_ssize_t first) {
       if (s_.pending().WritesClass(PyType_Check(args_[i]) ? type : Py_TYPE(args_[i])))
         return s_.Break(BreakId::kSideEffect, "C code reads a class whose attributes were written");
     }
+  if (PyObject** given = GivenToCall(owner_, name_, args_, nargs_, kwnames_))
+    if (PyObject* called = ForCaller(s_, *given)) s_.Keep(*given = called);
   for (Py_ssize_t i = first; i < total_; ++i)
     if (!MovesItemsOf(args_[i]) && !sem_.ForC(args_ + i, 1, asked_nothing > i - first)) return nullptr;
   if (const Compares what = WhatCompares(owner_, name_); what != Compares::kNone)

@@ -7,6 +7,7 @@
 #include "capture/arg_vector.h"
 #include "capture/aten_calls.h"
 #include "capture/builtins.h"
+#include "capture/called.h"
 #include "capture/callees.h"
 #include "capture/defaults.h"
 #include "capture/foreach.h"
@@ -39,17 +40,6 @@ bool IsOperator(PyObject* builtin) {
   const char* module = PyModule_Check(self) ? PyModule_GetName(self) : "";
   if (!module) PyErr_Clear();
   return !module || module != callees::kTorchC;
-}
-
-// Callables that read or write attributes of their arguments from C, where no guard is taken.
-bool ReadsAttributes(PyObject* o) {
-  if (o == reinterpret_cast<PyObject*>(&PyType_Type)) return true;
-  if (OfType(o, CType::kAttrGetter) || OfType(o, CType::kMethodCaller)) return true;
-  if (!PyCFunction_Check(o) || EffectOfFunction(o) != Effect::kSpecial) return false;
-  const char* name = reinterpret_cast<PyCFunctionObject*>(o)->m_ml->ml_name;
-  for (const char* n : {"getattr", "hasattr", "setattr", "delattr", "vars", "id", "next"})
-    if (!strcmp(name, n)) return true;
-  return false;
 }
 
 // Functions and methods of C that would change what is outside, or read what nothing guards, if other C code called
@@ -529,10 +519,8 @@ PyObject* CaptureSemantics::CallPureType(PyTypeObject* type, PyObject* const* ar
   if ((type == &PyFloat_Type || type == &PyLong_Type || type == &PyBool_Type) && total == 1 && UsesContext(args[0]))
     return PyObject_CallOneArg(o, args[0]);  // of the number alone
   Vector v(nullptr, args, total);
-  if (PyObject* called = type == &PyMap_Type && total ? InPython(args[0]) : nullptr) {
-    v.data()[0] = s_.MarkFresh(called);
-    s_.Keep(called);
-  }
+  if (PyObject** given = GivenToCall(&PyType_Type, type->tp_name, v.data(), nargs, kwnames))
+    if (PyObject* called = ForCaller(s_, *given)) s_.Keep(*given = called);
   for (Py_ssize_t i = 0; i < total; ++i) {
     static const initproc keeps = reinterpret_cast<PyTypeObject*>(PyExc_ValueError)->tp_init;
     if (IsUnreadText(v.data()[i]) && type->tp_init == keeps) continue;  // an exception keeps what it is given

@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "capture/builtins.h"
+#include "capture/called.h"
 #include "capture/identity.h"
 #include "capture/no_warnings.h"
 #include "capture/override.h"
@@ -399,7 +400,7 @@ int Recipe::AddBuiltin(PyObject* o) {
   if (t == &PyODictIter_Type && reinterpret_cast<OrderedIterator*>(o)->dict) return AddOrderedIterator(o);
   if (FactsOf(t).Has(TypeFacts::kReduced) || (PyIter_Check(o) && !PyGen_Check(o))) {
     NoWarnings quiet;
-    Ref reduced(PyObject_CallMethod(o, "__reduce__", nullptr));
+    Ref reduced = ReducedAsGiven(o);
     if (reduced && PyTuple_Check(reduced.get()) && PyTuple_GET_SIZE(reduced.get()) >= 2) {
       RecipeNode n{RecipeNode::kReduce};
       n.iterates = PyIter_Check(o);

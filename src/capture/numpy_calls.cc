@@ -4,9 +4,11 @@
 #include <cstring>
 
 #include "capture/callees.h"
+#include "capture/modes.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
 #include "capture/semantics.h"
+#include "graph/effects.h"
 #include "surface/numpy_transforms.h"
 #include "tensor/numpy_api.h"
 
@@ -118,6 +120,21 @@ Ref ArrayOfNumbers(Session& s, PyObject* o) {
   return Ref(s.CallFramework(array, &list, 1, nullptr, &declined));
 }
 
+// May a function of SciPy be one call of the graph with this argument? It computes with arrays, numbers and texts,
+// writes into none of them, and returns no more than their sizes say.
+bool ComputesWith(Session& s, PyObject* o, std::string_view keyword) {
+  if (keyword.starts_with("overwrite")) return o == Py_False;
+  if (keyword == "output") return o == Py_None || PyUnicode_CheckExact(o);  // an array, or which form is wanted
+  if (keyword == "out" || keyword == "subset_by_value") return o == Py_None;
+  if (IsTensor(o)) return s.meta(AsTensor(o)->id).framework == Framework::kNumpy;
+  if (!PyTuple_CheckExact(o) && !PyList_CheckExact(o)) return IsPrimitive(o);
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i) {
+    PyObject* item = s.Resolve(PySequence_Fast_GET_ITEM(o, i));
+    if (!item || !ComputesWith(s, item, "")) return false;
+  }
+  return true;
+}
+
 bool IsUfunc(PyObject* o) {
   return o && OfType(o, CType::kUfunc);
 }
@@ -189,12 +206,34 @@ PyObject* CaptureSemantics::TypeQuestion(PyObject* callable, PyObject* const* ar
   return s_.Adopt(PyObject_Vectorcall(callable, raw.data(), nargs, kwnames));
 }
 
+// A function of SciPy that computes is one call of the graph, whatever it is written in. Null without an error: it is
+// none of these, or stand-ins do not show what it returns.
+PyObject* CaptureSemantics::ScipyCall(const Callee& name, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  const Py_ssize_t total = nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
+  if (!name.Has(kSizedByShapes | kSizedByNumbers) || s_.libraries.torch || s_.vmap.open() || InTransform())
+    return nullptr;
+  if (s_.modes.numpy.open() || s_.modes.warning_scopes) return nullptr;  // What it warns of, or raises, goes by these.
+  for (Py_ssize_t i = 0; i < total; ++i) {
+    const char* keyword = i < nargs ? "" : PyUnicode_AsUTF8(PyTuple_GET_ITEM(kwnames, i - nargs));
+    if (!keyword || !ComputesWith(s_, args[i], keyword)) return nullptr;
+  }
+  bool declined = false;
+  PyObject* r = s_.CallFramework(name, args, nargs, kwnames, &declined);
+  return declined ? nullptr : r;
+}
+
 PyObject* CaptureSemantics::NumpyCall(PyObject* callable, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   if (PyObject* r = UfuncMethod(callable, args, nargs, kwnames); r || s_.broken() || PyErr_Occurred()) return r;
   if (PyObject* r = NewArray(callable, args, nargs, kwnames); r || s_.broken() || PyErr_Occurred()) return r;
   const bool function = PyFunction_Check(callable), dispatches = Dispatches(callable);
-  if (!function && !dispatches) return nullptr;
+  const bool multimethod = !strcmp(Py_TYPE(callable)->tp_name, "uarray._Function");  // of scipy.fft
+  if (!function && !dispatches && !multimethod) return nullptr;
   const Callee name = tensor::CalleeOf(callable);
+  if (name.name().starts_with("scipy.")) {
+    PyObject* r = ScipyCall(name, args, nargs, kwnames);
+    const bool over = r || s_.broken() || PyErr_Occurred();
+    return over || !multimethod ? r : s_.Break(BreakId::kUnknownCall, name);
+  }
   if (!callees::IsNumpys(name)) return nullptr;
   if (name == callees::kResultType || name == callees::kPromoteTypes || name == callees::kCanCast)
     return TypeQuestion(callable, args, nargs, kwnames);

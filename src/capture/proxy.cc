@@ -3,6 +3,7 @@
 
 #include <structmember.h>
 
+#include "capture/called.h"
 #include "capture/modes.h"
 #include "capture/session.h"
 #include "capture/unread_text.h"
@@ -291,8 +292,8 @@ void FreeStandIn(PyObject* o) {
 
 bool ReadyProxies() {
   return PyType_Ready(&TensorProxyType) == 0 && ReadyNumbers() && PyType_Ready(&UnseenType) == 0 &&
-         PyType_Ready(&UnreadTextType) == 0 && PyType_Ready(&ItemFloatType) == 0 && PyType_Ready(&LazyType) == 0 &&
-         ReadyModes();
+         PyType_Ready(&CalledType) == 0 && PyType_Ready(&UnreadTextType) == 0 && PyType_Ready(&ItemFloatType) == 0 &&
+         PyType_Ready(&LazyType) == 0 && ReadyModes();
 }
 
 PyObject* NewTensorProxy(Session* s, TraceId id) {

@@ -144,23 +144,8 @@ bool Session::NoteQuiet(PyObject* o, const Source* s) {
     guards_->TypeIs(s, Py_TYPE(o));
     return tensor::OverridesOff::seen = OverridesFit(*this, Py_TYPE(o));
   }
-  static constexpr std::string_view kHarmless[] = {
-      "__new__",        "__init__",           "__module__",       "__doc__",      "__dict__",
-      "__weakref__",    "__annotations__",    "__repr__",         "__qualname__", "__slots__",
-      "__parameters__", "__torch_function__", "__init_subclass__"};
   PyTypeObject* type = Py_TYPE(o);
-  PyObject* base = PlainTensorClass(tensor::IsParameter(tensor::Classify(o)));
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(type->tp_mro); ++i) {
-    PyObject *level = PyTuple_GET_ITEM(type->tp_mro, i), *name, *value;
-    if (level == base) break;
-    PyObject* dict = guard::TypeDict(reinterpret_cast<PyTypeObject*>(level));
-    for (Py_ssize_t at = 0; dict && PyDict_Next(dict, &at, &name, &value);) {
-      const char* text = PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : "";
-      if (!text || std::find(std::begin(kHarmless), std::end(kHarmless), text) != std::end(kHarmless)) continue;
-      if (_PyType_Lookup(reinterpret_cast<PyTypeObject*>(base), name) || !strcmp(text, "__getattr__"))
-        return Break(BreakId::kSubclass, std::string(type->tp_name) + " with its own " + text), false;
-    }
-  }
+  if (!QuietFits(*this, type)) return false;
   guards_->TypeIs(s, type);
   return NoteType(type);
 }

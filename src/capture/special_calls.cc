@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "capture/builtins.h"
+#include "capture/called.h"
 #include "capture/containers.h"
 #include "capture/drops.h"
 #include "capture/modes.h"
@@ -18,11 +19,15 @@
 namespace framejit::capture {
 namespace {
 
-// Code that compares what id() gives with what it gave before, and never lets it out: copy.deepcopy's memo.
+// Code that compares what id() gives with what it gave before, and never lets it out: copy.deepcopy's memo, and what a
+// __deepcopy__ asks of it.
 bool AsksIdentityOnly() {
   PyFrameObject* f = PyEval_GetFrame();
-  Ref globals(f ? PyFrame_GetGlobals(f) : nullptr);
-  PyObject* name = globals ? PyDict_GetItemString(globals.get(), "__name__") : nullptr;
+  Ref globals(f ? PyFrame_GetGlobals(f) : nullptr), code(f ? reinterpret_cast<PyObject*>(PyFrame_GetCode(f)) : nullptr);
+  if (!globals || !code) return false;
+  if (!PyUnicode_CompareWithASCIIString(reinterpret_cast<PyCodeObject*>(code.get())->co_name, "__deepcopy__"))
+    return true;
+  PyObject* name = PyDict_GetItemString(globals.get(), "__name__");
   return name && PyUnicode_Check(name) && !PyUnicode_CompareWithASCIIString(name, "copy");
 }
 
@@ -378,7 +383,7 @@ PyObject* Special(CaptureSemantics& c, Session& s, const char* n, PyObject* cons
     return nullptr;
   }
   if (PyObject* r = Operator(c, n, a, nargs); r || s.broken() || PyErr_Occurred()) return r;
-  if (!strcmp(n, "iter") && nargs == 1) return c.Iter(a[0]);
+  if (!strcmp(n, "iter") && (nargs == 1 || nargs == 2)) return nargs == 1 ? c.Iter(a[0]) : IterUntil(s, a[0], a[1]);
   if (!strcmp(n, "next") && (nargs == 1 || nargs == 2)) {
     PyObject* r = nargs == 2 ? c.Next(a[0]) : c.NextOrEnd(a[0]);
     if (r || s.broken() || PyErr_Occurred()) return r;
@@ -410,14 +415,6 @@ PyObject* Special(CaptureSemantics& c, Session& s, const char* n, PyObject* cons
   }
   *handled = false;
   return nullptr;
-}
-
-PyObject* InPython(PyObject* function) {
-  static PyObject* const calling = FromModule("framejit._functions", "calling");
-  const std::string name = PyCFunction_Check(function) ? tensor::CalleeOf(function).name() : "";
-  const bool framework = name.starts_with("torch.") || name.starts_with("numpy.");
-  const bool wanted = framework || function == reinterpret_cast<PyObject*>(&PyType_Type);
-  return wanted && calling ? PyObject_CallOneArg(calling, function) : nullptr;
 }
 
 PyObject* CaptureSemantics::LoadBuildClass(PyObject*) {

@@ -16,8 +16,5 @@ std::string WhyDisabled(PyObject* function);   // The reason, for reports.
 PyObject* BehindDisabled(PyObject* function);  // What the program disabled, borrowed.
 bool RunsDisabled(PyCodeObject* code);         // Is it the code of a generator that was noted?
 void NoteGenerator(PyCodeObject* code);        // Notes the code of a disabled function, if it is a generator's.
-// `type`, or a function of torch or NumPy, as a function that is captured: C code that called it itself would see
-// stand-ins. A new reference; null: it is none of them, or an error.
-PyObject* InPython(PyObject* function);
 
 }  // namespace framejit::capture

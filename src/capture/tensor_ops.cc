@@ -444,7 +444,10 @@ PyObject* TensorAttr(Session& s, PyObject* proxy, PyObject* name) {
   if (IsPrimitive(descr)) return Py_NewRef(descr);  // a constant of the class, which the lookup guards
   if (dt == &PyGetSetDescr_Type || PyObject_TypeCheck(descr, &PyProperty_Type)) {
     if (!strcmp(text, "__dict__")) return TensorDict(s, proxy);
-    const Callee callee = MethodOf(s, proxy, std::string(text) + ".__get__");
+    const std::string getter = std::string(text) + ".__get__";
+    Callee callee = MethodOf(s, proxy, getter);
+    if (m.is_scalar && IsComplex(m.dtype))
+      callee = Callee("numpy.generic." + getter);  // a call of NumPy's, of a scalar
     if (PyObject_TypeCheck(descr, &PyProperty_Type)) {
       if (!surface::HasRow(callee)) return s.Break(BreakId::kTensorProtocol, std::string("tensor.") + text);
     }

@@ -224,13 +224,19 @@ PyObject* RetainGrad(Session& s, PyObject* tensor) {
   Py_RETURN_NONE;
 }
 
-// Of results that is what they are when it is registered: they must not be written later.
+// Of results that is what they are when it is registered: they must not be written later. A leaf made here is handed
+// out for it, as what is computed of it hangs on that very object.
 PyObject* RegisterHook(Session& s, PyObject* tensor, const char* name, PyObject* hook) {
   const TraceTensor& t = s.trace().tensors[IdOf(tensor)];
   const int input = InputOf(s, tensor);
   const bool leaves = !strcmp(name, "register_post_accumulate_grad_hook");
   if (!WantsGradient(s, tensor) || WrittenBehind(s, t.id) || (input < 0 && t.base != t.id)) return nullptr;
-  if ((input < 0 && (leaves || s.lowering().IsLeaf(t.id))) || (leaves && !IsLeafInput(s, input))) return nullptr;
+  if (input < 0 && s.lowering().IsLeaf(t.id)) {  // only the object itself has hooks, not a value of the graph
+    s.leaf_refused |= s.options().derivatives;
+    if (s.options().derivatives) return nullptr;
+  } else if (leaves && (input < 0 || !IsLeafInput(s, input))) {
+    return nullptr;
+  }
   PyObject* function = Method(s, tensor, name);
   if (!function) return nullptr;
   for (TraceId id : {t.id, t.base}) s.pending().hooked.insert(id);

@@ -305,6 +305,36 @@ constexpr Row kNumpy[] = {
      "stack std sum svd take take_along_axis tensordot tile trace trapezoid tril triu unravel_index unwrap vander var "
      "vdot vstack zeros_like",
      {.flags = kSizedByShapes}},
+    // Of SciPy: functions that compute, and whose warnings, if they give any, hang on sizes alone.
+    {"scipy.fft.dct scipy.fft.dctn scipy.fft.dst scipy.fft.dstn scipy.fft.hfft2 scipy.fft.hfftn scipy.fft.idct "
+     "scipy.fft.idctn scipy.fft.idst scipy.fft.idstn scipy.fft.ihfft2 scipy.fft.ihfftn "
+     "scipy.integrate.cumulative_simpson scipy.integrate.cumulative_trapezoid scipy.integrate.romb "
+     "scipy.integrate.simpson scipy.linalg.block_diag scipy.linalg.circulant scipy.linalg.companion "
+     "scipy.linalg.expm scipy.linalg.hankel scipy.linalg.hessenberg scipy.linalg.khatri_rao scipy.linalg.lu "
+     "scipy.linalg.polar scipy.linalg.rq scipy.linalg.svdvals scipy.linalg.toeplitz scipy.ndimage.affine_transform "
+     "scipy.ndimage.binary_closing scipy.ndimage.binary_dilation scipy.ndimage.binary_erosion "
+     "scipy.ndimage.binary_opening scipy.ndimage.convolve1d scipy.ndimage.correlate1d "
+     "scipy.ndimage.distance_transform_edt scipy.ndimage.gaussian_filter scipy.ndimage.gaussian_filter1d "
+     "scipy.ndimage.gaussian_gradient_magnitude scipy.ndimage.gaussian_laplace scipy.ndimage.grey_closing "
+     "scipy.ndimage.grey_dilation scipy.ndimage.grey_erosion scipy.ndimage.grey_opening scipy.ndimage.laplace "
+     "scipy.ndimage.map_coordinates scipy.ndimage.maximum_filter scipy.ndimage.median_filter "
+     "scipy.ndimage.minimum_filter scipy.ndimage.percentile_filter scipy.ndimage.prewitt scipy.ndimage.rank_filter "
+     "scipy.ndimage.rotate scipy.ndimage.shift scipy.ndimage.sobel scipy.ndimage.spline_filter "
+     "scipy.ndimage.uniform_filter scipy.ndimage.uniform_filter1d scipy.ndimage.zoom scipy.signal.coherence "
+     "scipy.signal.convolve2d scipy.signal.correlate2d scipy.signal.csd scipy.signal.decimate scipy.signal.detrend "
+     "scipy.signal.fftconvolve scipy.signal.filtfilt scipy.signal.freqz scipy.signal.hilbert scipy.signal.lfilter "
+     "scipy.signal.lfilter_zi scipy.signal.medfilt scipy.signal.oaconvolve scipy.signal.periodogram "
+     "scipy.signal.resample scipy.signal.resample_poly scipy.signal.savgol_filter scipy.signal.sosfilt "
+     "scipy.signal.sosfilt_zi scipy.signal.sosfiltfilt scipy.signal.sosfreqz scipy.signal.spectrogram "
+     "scipy.signal.upfirdn scipy.signal.welch scipy.signal.wiener scipy.spatial.distance.cdist "
+     "scipy.spatial.distance.pdist",
+     {.flags = kSizedByShapes}},
+    {"scipy.linalg.hadamard scipy.linalg.hilbert scipy.linalg.pascal scipy.signal.bessel scipy.signal.butter "
+     "scipy.signal.cheby1 scipy.signal.cheby2 scipy.signal.ellip scipy.signal.firwin scipy.signal.get_window "
+     "scipy.signal.iirnotch scipy.signal.iirpeak scipy.signal.savgol_coeffs scipy.signal.windows.hann "
+     "scipy.signal.windows.gaussian scipy.signal.windows.tukey",
+     {.flags = kSizedByNumbers}},
+    {"scipy.linalg.inv scipy.linalg.solve", {}},  // They warn of data.
     {"load save", {.ends = BreakId::kOutput}},
     {"arange bartlett blackman empty eye fftfreq full geomspace hamming hanning identity indices kaiser linspace "
      "logspace ones rfftfreq tri zeros",

@@ -68,8 +68,8 @@ bool ShapesDecide(const Call& call, PyObject* callee, const std::vector<TensorMe
 }
 
 // Gives ones (a unit matrix where that fits, so that solvers are content), and zeros for integers, which may be
-// indices. They are read-only.
-PyObject* StandIn(const NumpyApi& n, const TensorMeta& m) {
+// indices. They are read-only, unless `writable`: then they are given to what is known to write into none of them.
+PyObject* StandIn(const NumpyApi& n, const TensorMeta& m, bool writable) {
   std::vector<int64_t> sizes = Values(m.sizes), strides = Values(m.strides);
   int64_t item = DTypeSize(m.dtype), numel = 1;
   bool usual = true;  // only positive strides without overlap, and axes that were put in, can be allocated as they are
@@ -104,6 +104,7 @@ PyObject* StandIn(const NumpyApi& n, const TensorMeta& m) {
   if (!filled) return nullptr;
   if (m.is_scalar)
     return n.make_scalar(const_cast<char*>(AsArray(a.get())->data), n.descr[static_cast<int>(m.dtype)], nullptr);
+  if (writable) return a.release();
   Ref fixed(PyObject_CallMethod(a.get(), "setflags", "i", 0));
   return fixed ? a.release() : nullptr;
 }
@@ -147,9 +148,12 @@ bool InferNumpy(const NumpyApi& n, Call& call, const std::vector<PyObject*>& con
   if (!ShapesDecide(call, callee.get(), in->metas))
     return in->Fail(call.callee + ": its result shape may depend on data");
   const bool any_number = CountsAnyNumber(call);
+  // Of SciPy, functions with a row (CaptureSemantics::ScipyCall). Some of their C code takes nothing that is read-only.
+  const bool computes = call.callee.framework() == Framework::kNumpy && call.callee.name().starts_with("scipy.") &&
+                        !call.callee.name().starts_with("scipy.special.");
   for (TensorMeta m : in->metas) {
     if (any_number) std::fill(m.sizes.begin(), m.sizes.end(), shape::Int(1));
-    in->operands.emplace_back(StandIn(n, m));
+    in->operands.emplace_back(StandIn(n, m, computes));
     if (!in->operands.back()) return in->FailWithError(call.callee);
   }
   if (call.callee.name().starts_with(kArrays)) {

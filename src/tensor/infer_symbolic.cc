@@ -2,6 +2,7 @@
 // their place, and an expression is looked for that fits all the answers. Whether it fits the sizes of a run is looked
 // at then, as for all such calls.
 #include <algorithm>
+#include <cstdlib>
 #include <functional>
 #include <numeric>
 
@@ -105,12 +106,13 @@ bool FitStrides(const std::vector<Inferred>& answers, size_t r, const std::vecto
   std::vector<int> order(rank);
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) {  // fastest last
-    return answers[1].metas[r].strides[a].value() > answers[1].metas[r].strides[b].value();
+    return std::abs(answers[1].metas[r].strides[a].value()) > std::abs(answers[1].metas[r].strides[b].value());
   });
   Int next = 1;
   for (size_t k = rank; k-- > 0;) {
     const int d = order[k];
-    m->strides[d] = next;
+    const auto back = [&](const Inferred& a) { return a.metas[r].strides[d].value() < 0; };  // NumPy's x[::-1]
+    m->strides[d] = std::all_of(answers.begin(), answers.end(), back) ? Int(0) - next : next;
     next = next * m->sizes[d];
     if (m->sizes[d] != Int(1)) continue;  // any stride is right there, and results have strides by it
     if (auto stride = fitter.Fit(all(d))) m->strides[d] = *stride;

@@ -306,14 +306,8 @@ inline bool ReadCupy(const CupyApi& c, PyObject* o, Meta* m, const char** why) {
   return true;
 }
 
-// A class whose tensors are plain ones to the dispatcher, whatever its __torch_function__ makes of torch's functions.
 Class ClassifySubclass(const TorchApi& t, PyTypeObject* type) {
-  static PyObject* const function_name = PyUnicode_InternFromString("__torch_function__");
-  static PyObject* const dispatch_name = PyUnicode_InternFromString("__torch_dispatch__");
-  const bool quiet =
-      Overrides(type) || (t.disabled_function && _PyType_Lookup(type, function_name) == t.disabled_function &&
-                          _PyType_Lookup(type, dispatch_name) == _PyType_Lookup(t.tensor, dispatch_name));
-  return !quiet                                ? Class::kTorchSubclass
+  return !IsQuietClass(type)                   ? Class::kTorchSubclass
          : PyType_IsSubtype(type, t.parameter) ? Class::kQuietParameter
                                                : Class::kQuietTensor;
 }

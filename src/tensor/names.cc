@@ -39,6 +39,8 @@ Space torch_spaces[] = {
 Space numpy_spaces[] = {
   {"numpy.ndarray"}, {"numpy"}, {"numpy.linalg"}, {"numpy.fft"}, {"numpy.random"}, {"numpy.generic"}, {"numpy.float64"},
   {"numpy.float32"}, {"numpy.int64"}, {"numpy.bool_"}, {"numpy.lib.stride_tricks"}, {"scipy.special"},
+  {"scipy.fft"}, {"scipy.linalg"}, {"scipy.signal"}, {"scipy.signal.windows"}, {"scipy.ndimage"}, {"scipy.integrate"},
+  {"scipy.spatial.distance"},
   {"framejit._arrays"}};
 Space cupy_spaces[] = {{"cupy.ndarray"}, {"cupy"}};
 // clang-format on

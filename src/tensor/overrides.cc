@@ -36,6 +36,15 @@ bool Overrides(PyTypeObject* type) {
          _PyType_Lookup(type, dispatch_name) == _PyType_Lookup(bound_torch->tensor, dispatch_name);
 }
 
+bool IsQuietClass(PyTypeObject* type) {
+  static PyObject* const function_name = PyUnicode_InternFromString("__torch_function__");
+  static PyObject* const dispatch_name = PyUnicode_InternFromString("__torch_dispatch__");
+  const TorchApi* t = bound_torch;
+  if (!t || !PyType_IsSubtype(type, t->tensor)) return false;
+  return Overrides(type) || (t->disabled_function && _PyType_Lookup(type, function_name) == t->disabled_function &&
+                             _PyType_Lookup(type, dispatch_name) == _PyType_Lookup(t->tensor, dispatch_name));
+}
+
 void OverridesOff::Enter() {
   SavedError saved;
   static PyObject* const scope = bound_torch ? Attr(bound_torch->c_module, "DisableTorchFunctionSubclass") : nullptr;

@@ -11,6 +11,8 @@ namespace framejit::tensor {
 // Is it such a class? Its __torch_function__ is torch.Tensor's own or a class method in Python, and nothing of it is in
 // the dispatcher.
 bool Overrides(PyTypeObject* type);
+// Is it that, or one whose __torch_function__ is disabled: to the dispatcher its tensors are plain ones.
+bool IsQuietClass(PyTypeObject* type);
 // Is its __torch_function__ one that torch asks, whatever it does in the dispatcher?
 bool OverridesFunctions(PyTypeObject* type);
 

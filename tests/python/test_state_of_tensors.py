@@ -303,6 +303,60 @@ def test_hooks_made_inside(fresh):
         torch.testing.assert_close(p.grad, q.grad)
 
 
+@pytest.mark.parametrize("made", ["clone", "factory", "later"])
+@pytest.mark.parametrize("hook", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_hooks_of_leaves_made_inside(fresh, made, hook):
+    """The leaf is an object of its own: its hook is called once a pass, also where the leaf itself is dropped."""
+    seen = []
+
+    def after(o):
+        seen.append((o if hook == "register_hook" else o.grad).clone())
+        return o * 3 if hook == "register_hook" else None
+
+    def f(x):
+        if made == "factory":
+            w = torch.full((3,), 2.0, requires_grad=True)
+        else:
+            w = x.clone()
+            y = w * 2 if made == "later" else None
+            w.requires_grad_()
+        getattr(w, hook)(after)
+        z = (w * x).sum() + (w * w).sum()
+        return w, z, None if made != "later" else y
+
+    one_graph(fresh, f, torch.arange(3.0))
+    compiled, passes = fresh.compile(f), []
+    for function in (f, compiled, compiled, f, compiled):
+        for keeps in (True, False):
+            seen.clear()
+            w, z, _ = function(torch.arange(3.0))
+            kept = w if keeps else None
+            del w
+            z.backward(retain_graph=True)
+            z.backward()
+            passes.append([list(seen), [kept.grad] if keeps else []])
+            assert len(seen) == 2
+    for k in range(2, len(passes)):
+        same(passes[k][0], passes[k % 2][0])
+        same(passes[k][1], passes[k % 2][1])
+
+
+def test_hooks_of_leaves_made_inside_and_a_pass_inside(fresh):
+    def f(x):
+        w, seen = x.clone().requires_grad_(), []
+        w.register_hook(lambda g: seen.append(g.clone()) or g * 2)
+        (w * w).sum().backward()
+        return w.grad, seen
+
+    compiled = fresh.compile(f)
+    for k in range(3):
+        x = torch.arange(3.0) + k
+        (g, seen), (h, told) = compiled(x), f(x)
+        same([g, *seen], [h, *told])
+    assert fresh.cache_info(compiled)["breaks"] == 1  # backward()
+    assert len(compiled.graphs) > 0
+
+
 def test_hooks_of_what_is_written_later(fresh):
     def f(t, p):
         y = t * p

@@ -140,3 +140,102 @@ def test_an_optimizer_of_such_parameters():
     ours, theirs = train(framejit.compile), train(lambda f: f)
     assert type(ours) is Tagged and ours.tag == 5
     torch.testing.assert_close(ours, theirs)
+
+
+class Sphere(Quiet):
+    """Has methods of its own in front of torch.Tensor's, as geoopt's tensors have."""
+
+    def __new__(cls, data, radius=1.0, requires_grad=False):
+        made = torch.Tensor._make_subclass(cls, data, requires_grad)
+        made.radius = radius
+        return made
+
+    def dist(self, other, p=2):
+        return (self * self.radius - other).abs().amax() if p == "g" else super().dist(other, p)
+
+    def numel(self):
+        return 7
+
+    def __deepcopy__(self, memo):
+        if id(self) not in memo:
+            memo[id(self)] = type(self)(self.detach().clone(), self.radius, self.requires_grad)
+        return memo[id(self)]
+
+
+class SphereParameter(Sphere, torch.nn.Parameter):
+    def __new__(cls, data, radius=1.0, requires_grad=True):
+        return Sphere.__new__(cls, data, radius, requires_grad)
+
+
+@pytest.mark.parametrize("kind", [Sphere, SphereParameter])
+def test_methods_of_its_own_in_front_of_the_tensors(kind):
+    def f(p, x):
+        return p.dist(x), p.dist(x, p="g"), torch.dist(p, x), torch.numel(p), p.numel(), p.shape.numel(), (p + 1).numel(), p * 2, type(p)
+
+    compiled = framejit.compile(f)
+    for radius in (1.0, 1.0, 2.0):
+        p, x = kind(torch.randn(3, 4), radius), torch.randn(3, 4)
+        got, want = compiled(p, x), f(p, x)
+        torch.testing.assert_close(got[:3], want[:3])
+        assert got[3:7] == want[3:7] and torch.equal(got[7], want[7]) and type(got[7]) is torch.Tensor and got[8] is kind
+        if p.requires_grad:
+            mine, theirs = torch.autograd.grad(got[1] + got[7].sum(), p), torch.autograd.grad(want[1] + want[7].sum(), p)
+            torch.testing.assert_close(mine, theirs)
+    assert framejit.cache_info(compiled)["breaks"] == 0
+
+
+@pytest.mark.parametrize("kind", [Sphere, SphereParameter])
+def test_made_inside(kind):
+    def f(x, radius):
+        p = kind(x * 2, radius)
+        return p, p.dist(x, "g"), type(p), isinstance(p, torch.nn.Parameter), p.requires_grad, p.is_leaf, p.numel()
+
+    compiled = framejit.compile(f)
+    for radius in (1.0, 1.0, 3.0):
+        x = torch.randn(3)
+        got, want = compiled(x, radius), f(x, radius)
+        assert type(got[0]) is kind and got[0].radius == radius and got[2:] == want[2:]
+        assert torch.equal(got[0].detach(), want[0].detach()) and (got[0].requires_grad, got[0].is_leaf) == (want[0].requires_grad, want[0].is_leaf)
+        torch.testing.assert_close(got[1], want[1])
+        assert got[1].requires_grad == want[1].requires_grad
+        if got[1].requires_grad:
+            got[1].backward()
+            want[1].backward()
+            torch.testing.assert_close(got[0].grad, want[0].grad)
+    assert framejit.cache_info(compiled)["breaks"] == 0
+
+
+def test_copied_inside():
+    import copy
+
+    def f(p, x):
+        q = copy.deepcopy([p, p])
+        return q[0] is q[1], q[0] is p, type(q[0]), q[0].radius, q[0] * x
+
+    compiled = framejit.compile(f)
+    for radius in (1.0, 2.0, 1.0):
+        p, x = Sphere(torch.randn(3), radius), torch.randn(3)
+        got, want = compiled(p, x), f(p, x)
+        assert got[:4] == want[:4] and torch.equal(got[4], want[4])
+    assert framejit.cache_info(compiled)["breaks"] == 0
+
+
+def test_properties_of_its_own_in_front_of_the_tensors():
+    """What no method is ends the graph: the rows know torch's."""
+
+    class Shaped(Quiet):
+        @property
+        def shape(self):
+            return (9, 9)
+
+        def __len__(self):
+            return 4
+
+    def f(p):
+        return p.shape, p.size(), len(p), p + 1
+
+    compiled = framejit.compile(f)
+    for n in (3, 3, 5):
+        p = torch.ones(n).as_subclass(Shaped)
+        got, want = compiled(p), f(p)
+        assert got[:3] == want[:3] and torch.equal(got[3], want[3])

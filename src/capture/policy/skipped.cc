@@ -19,7 +19,7 @@ constexpr std::string_view kPlumbing =
     "xpu/ cuda/__init__.py cuda/random.py __init__.py _tensor.py _tensor_str.py overrides.py _ops.py _utils.py "
     "_guards.py _compile.py storage.py utils/_device.py utils/_foreach_utils.py utils/_contextlib.py "
     "utils/_python_dispatch.py random.py utils/_config_module.py utils/weak.py "
-    "nn/utils/clip_grad.py ";
+    "utils/hooks.py nn/utils/clip_grad.py ";
 
 // Parts of torch that no graph can follow in the middle of a program, and what is done where a capture comes to one.
 enum class Instead : uint8_t {
@@ -74,16 +74,19 @@ Installed InstalledAs(PyCodeObject* code) {
   return k.at = at;
 }
 
+// The folder of a module, with its slash. No lock is held: the import may let another thread in.
+static std::string FolderOf(const char* name) {
+  SuspendScope off;
+  Ref module(tensor::Import(name));
+  Ref f(module ? PyObject_GetAttrString(module.get(), "__file__") : nullptr);
+  if (!f) PyErr_Clear();
+  const std::string s = f ? PyUnicode_AsUTF8(f.get()) : "/";
+  return s.substr(0, s.rfind('/') + 1);
+}
+
 bool SkippedFile(PyCodeObject* code) {
-  static std::string stdlib;
-  if (stdlib.empty()) {  // no lock is held: the import may let another thread in
-    SuspendScope off;
-    Ref os(tensor::Import("os"));
-    Ref f(os ? PyObject_GetAttrString(os.get(), "__file__") : nullptr);
-    if (!f) PyErr_Clear();
-    std::string s = f ? PyUnicode_AsUTF8(f.get()) : "/";
-    stdlib = s.substr(0, s.rfind('/') + 1);
-  }
+  static std::string stdlib, own;
+  if (own.empty()) stdlib = FolderOf("os"), own = FolderOf("framejit");
   const char* file = PyUnicode_AsUTF8(code->co_filename);
   if (!file) return PyErr_Clear(), true;
   if (file[0] == '<') return strncmp(file, "<frozen", 7) == 0;
@@ -93,8 +96,10 @@ bool SkippedFile(PyCodeObject* code) {
       return true;
     if (end == part.npos) break;
   }
-  // NumPy's own functions are captured within a graph. Where they are called after its end, they run as they are.
-  if (!PathIn(code, "numpy").empty()) return true;
+  // NumPy's and SciPy's own functions are captured within a graph. Called after its end they run as they are.
+  if (!PathIn(code, "numpy").empty() || !PathIn(code, "scipy").empty()) return true;
+  // So do hooks of ours, which torch calls in a pass.
+  if (own + "_gradients.py" == file) return true;
   return !strncmp(file, stdlib.c_str(), stdlib.size()) && InstalledAs(code).package.empty();
 }
 

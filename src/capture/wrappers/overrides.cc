@@ -1,6 +1,7 @@
 #include "capture/wrappers/overrides.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "capture/callees.h"
@@ -200,6 +201,31 @@ bool OverridesFit(Session& s, PyTypeObject* type) {
   return s.NoteType(type);
 }
 
+bool QuietFits(Session& s, PyTypeObject* type) {
+  static constexpr std::string_view kHarmless[] = {
+      "__new__",        "__init__",           "__module__",        "__doc__",      "__dict__",
+      "__weakref__",    "__annotations__",    "__repr__",          "__qualname__", "__slots__",
+      "__parameters__", "__torch_function__", "__init_subclass__", "__deepcopy__", "__reduce_ex__"};
+  auto *plain = reinterpret_cast<PyTypeObject*>(PlainTensorClass(false)),
+       *parameter = reinterpret_cast<PyTypeObject*>(PlainTensorClass(true));
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(type->tp_mro); ++i) {
+    auto* level = reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(type->tp_mro, i));
+    if (level == plain) break;
+    if (level == parameter) continue;
+    PyObject *name, *value, *dict = guard::TypeDict(level);
+    for (Py_ssize_t at = 0; dict && PyDict_Next(dict, &at, &name, &value);) {
+      const char* text = PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : "";
+      if (!text || std::find(std::begin(kHarmless), std::end(kHarmless), text) != std::end(kHarmless)) continue;
+      PyObject* replaced = _PyType_Lookup(plain, name);
+      const bool method = PyFunction_Check(value) && strncmp(text, "__", 2) && replaced &&
+                          (PyFunction_Check(replaced) || Py_IS_TYPE(replaced, &PyMethodDescr_Type));
+      if ((replaced && !method) || !strcmp(text, "__getattr__"))
+        return s.Break(BreakId::kSubclass, std::string(type->tp_name) + " with its own " + text), false;
+    }
+  }
+  return s.NoteType(type);
+}
+
 PyObject* AsClass(Session& s, PyObject* proxy, PyTypeObject* type) {
   if (!IsTensor(proxy)) return s.Break(BreakId::kSubclass, "as_subclass of a wrapper");
   static PyObject *const class_name = Interned("__class__"), *const takes = FromModule("framejit._overrides", "takes");
@@ -226,16 +252,33 @@ PyObject* AsClass(Session& s, PyObject* proxy, PyTypeObject* type) {
   return alias.release();
 }
 
-// nn.Parameter(computed): what detach() gives, of that class from the exit on, and a leaf if it is asked to be.
+// May what is made here get this class at the exit? False, perhaps with a Break or an exception: it may not.
+static bool MayBecome(Session& s, PyTypeObject* type) {
+  static PyObject* const takes = FromModule("framejit._overrides", "takes");
+  auto *object = reinterpret_cast<PyObject*>(type), *plain = PlainTensorClass(false);
+  if (!PyType_Check(object) || !PyType_IsSubtype(type, reinterpret_cast<PyTypeObject*>(plain)) ||
+      !tensor::IsQuietClass(type) || tensor::Overrides(type) || !s.SourceOf(object))
+    return false;
+  SuspendScope off;
+  Ref fits(takes ? PyObject_CallOneArg(takes, object) : nullptr);
+  return fits.get() == Py_True;
+}
+
+// Tensor._make_subclass(type, computed), as of nn.Parameter: what detach() gives, of that class from the exit on, and a
+// leaf if it is asked to be.
 PyObject* AsParameter(Session& s, PyObject* type, PyObject* data, PyObject* tracked) {
   static PyObject* const class_name = Interned("__class__");
   static const Callee track("torch.Tensor.requires_grad_");
   data = s.Resolve(data);
   tracked = data ? s.Resolve(tracked) : nullptr;
   if (!tracked) return nullptr;
-  if (type != PlainTensorClass(true) || !IsTensor(data) || !PyBool_Check(tracked) || s.vmap.open() || s.in_custom ||
-      s.later || s.meta(AsTensor(data)->id).framework != Framework::kTorch || s.lowering().IsHidden(AsTensor(data)->id))
-    return s.Break(BreakId::kSubclass, "torch.Tensor._make_subclass");
+  auto* made_class = reinterpret_cast<PyTypeObject*>(type);
+  const bool plain = type == PlainTensorClass(true);
+  if ((!plain && !MayBecome(s, made_class)) || !IsTensor(data) || !PyBool_Check(tracked) || s.vmap.open() ||
+      s.in_custom || s.later || s.meta(AsTensor(data)->id).framework != Framework::kTorch ||
+      s.lowering().IsHidden(AsTensor(data)->id))
+    return PyErr_Clear(), s.Break(BreakId::kSubclass, "torch.Tensor._make_subclass");
+  if (!plain && !QuietFits(s, made_class)) return nullptr;
   Ref made(s.CallFramework(callees::kTensorDetach, &data, 1, nullptr));
   if (made && tracked == Py_True) {
     PyObject* leaf = made.get();

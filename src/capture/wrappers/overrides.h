@@ -22,5 +22,8 @@ PyTypeObject* MadeClass(Session& s, TraceId id);  // The class that it got here,
 PyObject* AsParameter(Session& s, PyObject* type, PyObject* data, PyObject* tracked);  // Is Tensor._make_subclass.
 PyObject* AsClass(Session& s, PyObject* proxy, PyTypeObject* type);                    // Is tensor.as_subclass(type).
 bool OverridesFit(Session& s, PyTypeObject* type);  // False (Break): it replaces more than is known.
+// The same of a class whose __torch_function__ is torch's own or disabled: its methods are found where the program asks
+// a tensor for them, and torch's functions do not look.
+bool QuietFits(Session& s, PyTypeObject* type);
 
 }  // namespace framejit::capture
