@@ -1,6 +1,6 @@
 // Two things are asked of a variable: is it never negative, and does it grow slowly? Both are taken for granted at
-// first, and taken back where some value that it gets is not so, until nothing changes. So are they asked of all elements
-// of the arrays that the code makes, which hold nothing but what the code has put there.
+// first, and taken back where some value that it gets is not so, until nothing changes. So are they asked of all
+// elements of the arrays that the code makes, which hold nothing but what the code has put there.
 #include "codegen/scalar_ranges.h"
 
 #include <llvm/ADT/STLExtras.h>
@@ -123,9 +123,7 @@ class Ranges {
     return changed;
   }
   // Of 64 bits, of one array or of all that the code makes. As a variable, such an element holds what was put there.
-  Variable& ElementsOf(const ScalarInst& i) {
-    return elements_.try_emplace(i.array, elements_before_).first->second;
-  }
+  Variable& ElementsOf(const ScalarInst& i) { return elements_.try_emplace(i.array, elements_before_).first->second; }
   static ScalarRange RangeOf(const Variable& v) {
     if (v.hull) return *v.hull;
     const int64_t most = v.slow ? kSlowNumber : kMost;

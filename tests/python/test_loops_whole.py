@@ -1,6 +1,8 @@
 """Functions all of whose loops are code, and which are called often: they become one code from their first instruction on."""
 
 import math
+import os
+import subprocess
 import sys
 
 import framejit
@@ -508,3 +510,20 @@ def test_integers_in_arrays_that_the_code_makes(program):
     ):
         assert observed(compiled, program, args, __file__) == observed(program, program, args, __file__)
     assert compiled.cache_info()["scalar_runs"] > before
+
+
+@pytest.mark.parametrize(("name", "checked"), [("alike", False), ("doubled", True)])
+def test_no_sum_is_looked_at_where_elements_grow_slowly(name, checked):
+    program = f"""
+import numpy as np
+import test_loops_whole as t
+a = np.arange(9) % 3
+assert t.is_whole(t.called_often(t.{name}, a, a[::-1], 3, -3, 0, calls=2 * t.CALLS))
+"""
+    path = os.pathsep.join([os.path.dirname(__file__), *filter(None, sys.path)])
+    env = {**os.environ, "FRAMEJIT_LOG": "llvm", "PYTHONPATH": path}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    text = done.stdout + done.stderr
+    whole = text[text.rindex("define i64 @fj_scalar") :]
+    assert ("sadd.with.overflow" in whole) == checked

@@ -519,8 +519,8 @@ void Translator::CountAnew() {
   }
 }
 
-// Integers in the arrays that the code makes are what its stores have put there, and ScalarInst::small says so of reading
-// them: but where a function that is called gets the address of one.
+// Integers in the arrays that the code makes are what its stores have put there, and ScalarInst::small says so of
+// reading them: but where a function that is called gets the address of one.
 static void KnowElements(codegen::ScalarCode& code) {
   std::vector<bool> address(code.num_values);
   for (const auto& instructions : code.blocks)
