@@ -139,6 +139,27 @@ bool IsUfunc(PyObject* o) {
   return o && OfType(o, CType::kUfunc);
 }
 
+// numpy.add(a, b, c) is numpy.add(a, b, out=c). Null without an error: it is another call, or NumPy warns of this form.
+PyObject* OutByPosition(Session& s, PyObject* callable, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  if (nargs < 2 || !IsUfunc(callable) || !IsNumpyArray(s, args[nargs - 1])) return nullptr;
+  const Callee name = tensor::CalleeOf(callable);
+  Ref operands(name.empty() ? nullptr : PyObject_GetAttrString(callable, "nin"));
+  if (!operands || PyLong_AsSsize_t(operands.get()) != nargs - 1) return PyErr_Clear(), nullptr;
+  if (name.last() == "maximum" || name.last() == "minimum") return nullptr;
+  const Py_ssize_t named = kwnames ? PyTuple_GET_SIZE(kwnames) : 0;
+  Ref names(PyTuple_New(named + 1));
+  if (!names) return nullptr;
+  std::vector<PyObject*> given(args, args + nargs - 1);
+  for (Py_ssize_t i = 0; i < named; ++i) {
+    given.push_back(args[nargs + i]);
+    PyTuple_SET_ITEM(names.get(), i, Py_NewRef(PyTuple_GET_ITEM(kwnames, i)));
+    if (!PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(kwnames, i), "out")) return nullptr;  // NumPy refuses it
+  }
+  given.push_back(args[nargs - 1]);
+  PyTuple_SET_ITEM(names.get(), named, PyUnicode_InternFromString("out"));
+  return PyTuple_GET_ITEM(names.get(), named) ? s.CallFramework(name, given.data(), nargs - 1, names.get()) : nullptr;
+}
+
 }  // namespace
 
 // numpy.add.reduce(...) and the like. It is null without an error where it is none of them.
@@ -224,6 +245,7 @@ PyObject* CaptureSemantics::ScipyCall(const Callee& name, PyObject* const* args,
 
 PyObject* CaptureSemantics::NumpyCall(PyObject* callable, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   if (PyObject* r = UfuncMethod(callable, args, nargs, kwnames); r || s_.broken() || PyErr_Occurred()) return r;
+  if (PyObject* r = OutByPosition(s_, callable, args, nargs, kwnames); r || s_.broken() || PyErr_Occurred()) return r;
   if (PyObject* r = NewArray(callable, args, nargs, kwnames); r || s_.broken() || PyErr_Occurred()) return r;
   const bool function = PyFunction_Check(callable), dispatches = Dispatches(callable);
   const bool multimethod = !strcmp(Py_TYPE(callable)->tp_name, "uarray._Function");  // of scipy.fft

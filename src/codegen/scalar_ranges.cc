@@ -1,10 +1,12 @@
 // Two things are asked of a variable: is it never negative, and does it grow slowly? Both are taken for granted at
-// first, and taken back where some value that it gets is not so, until nothing changes.
+// first, and taken back where some value that it gets is not so, until nothing changes. So are they asked of all
+// elements of the arrays that the code makes, which hold nothing but what the code has put there.
 #include "codegen/scalar_ranges.h"
 
 #include <llvm/ADT/STLExtras.h>
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 namespace framejit::codegen {
@@ -56,16 +58,41 @@ class Ranges {
  public:
   explicit Ranges(const ScalarCode& code)
       : code_(code), low_bits_(LowBitsOf(code)), known(code.num_values), variables_(code.variables.size()) {
+    constexpr int kMostHulls = 4;
+    for (int k = 0; k < kMostHulls && Hulls(); ++k) {
+    }
     const bool slow = Steps() <= kMostSlowSteps;
-    for (Variable& v : variables_) v = {true, slow};
+    for (Variable& v : variables_) v.natural = true, v.slow = slow;
+    elements_before_ = {true, slow};
+    elements_.clear();
     while (Pass()) {
     }
   }
 
  private:
   struct Variable {
-    bool natural, slow;
+    bool natural = false, slow = false;
+    std::optional<ScalarRange> hull = {};  // of all that is ever put there
   };
+
+  // Finds variables that get small numbers alone, whatever others hold.
+  bool Hulls() {
+    std::vector<ScalarRange> all(variables_.size(), {0, 0, true});
+    std::vector<int64_t> variable(code_.num_values, -1);  // of which a value is what it holds
+    for (const auto& block : code_.blocks)
+      for (const ScalarInst& i : block) {
+        if (i.id >= 0) known[i.id] = i.type == ScalarType::kInt ? Of(i) : ScalarRange();
+        if (i.op == ScalarOp::kGet) variable[i.id] = i.imm;
+        if (i.op == ScalarOp::kSet && variable[i.a] != i.imm) all[i.imm] = Union(all[i.imm], known[i.a]);
+      }
+    bool changed = false;
+    for (size_t v = 0; v < all.size(); ++v) {
+      if (variables_[v].hull || !Fixed(all[v]) || code_.variables[v] != ScalarType::kInt) continue;
+      variables_[v].hull = {all[v].lo, all[v].hi, true};
+      changed = true;
+    }
+    return changed;
+  }
 
   int64_t Steps() const {
     int64_t steps = 0;
@@ -79,16 +106,28 @@ class Ranges {
 
   bool Pass() {
     bool changed = false;
+    const auto becomes = [&](Variable& v, const ScalarRange& r) {
+      const Variable was = v;
+      v.natural &= r.lo >= 0;
+      v.slow &= r.slow;
+      changed |= v.natural != was.natural || v.slow != was.slow;
+    };
     for (const auto& block : code_.blocks)
       for (const ScalarInst& i : block) {
         if (i.id >= 0) known[i.id] = i.type == ScalarType::kInt ? Of(i) : ScalarRange();
-        if (i.op != ScalarOp::kSet || code_.variables[i.imm] != ScalarType::kInt) continue;
-        Variable &v = variables_[i.imm], was = v;
-        v.natural &= known[i.a].lo >= 0;
-        v.slow &= known[i.a].slow;
-        changed |= v.natural != was.natural || v.slow != was.slow;
+        if (i.op == ScalarOp::kSet && code_.variables[i.imm] == ScalarType::kInt)
+          becomes(variables_[i.imm], known[i.a]);
+        else if (i.op == ScalarOp::kStore && i.dtype == DType::kInt64)
+          becomes(ElementsOf(i), known[i.c]);
       }
     return changed;
+  }
+  // Of 64 bits, of one array or of all that the code makes. As a variable, such an element holds what was put there.
+  Variable& ElementsOf(const ScalarInst& i) { return elements_.try_emplace(i.array, elements_before_).first->second; }
+  static ScalarRange RangeOf(const Variable& v) {
+    if (v.hull) return *v.hull;
+    const int64_t most = v.slow ? kSlowNumber : kMost;
+    return {v.natural ? 0 : v.slow ? -most : kLeast, most, v.slow};
   }
 
   ScalarRange Sum(const ScalarInst& i) {
@@ -132,11 +171,7 @@ class Ranges {
       case ScalarOp::kCell:
         if (i.small) return {i.natural ? 0 : -kSmallNumber, kSmallNumber, true};
         return i.natural ? ScalarRange{0, kMost, false} : ScalarRange();
-      case ScalarOp::kGet: {
-        const Variable& v = variables_[i.imm];
-        const int64_t most = v.slow ? kSlowNumber : kMost;
-        return {v.natural ? 0 : v.slow ? -most : kLeast, most, v.slow};
-      }
+      case ScalarOp::kGet: return RangeOf(variables_[i.imm]);
       case ScalarOp::kAdd:
       case ScalarOp::kAddOver:
       case ScalarOp::kSub:
@@ -179,6 +214,8 @@ class Ranges {
       case ScalarOp::kSelect: return Union(known[i.b], known[i.c]);
       case ScalarOp::kBoolToInt: return {0, 1, true};
       case ScalarOp::kLoad:
+        if (i.small && i.dtype == DType::kInt64) return RangeOf(ElementsOf(i));
+        [[fallthrough]];
       case ScalarOp::kWrap: return OfType(i.dtype);
       default: return {};
     }
@@ -192,6 +229,8 @@ class Ranges {
 
  private:
   std::vector<Variable> variables_;
+  std::map<int, Variable> elements_;  // by ScalarInst::array
+  Variable elements_before_;          // as what they are taken at first
 };
 
 }  // namespace

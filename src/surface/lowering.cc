@@ -564,6 +564,9 @@ const TensorMeta& Lowering::meta(TraceId t) const {
 const std::string& Lowering::undifferentiable() const {
   return impl_->derivatives.undifferentiable();
 }
+ValueId Lowering::ValueOf(TraceId t) {
+  return impl_->objects.Value(t);
+}
 const std::string& Lowering::graph_unusable() const {
   return impl_->objects.unusable();
 }

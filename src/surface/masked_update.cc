@@ -30,20 +30,6 @@ bool IsMasked(const Graph& g, ValueId v) {
          n.type.rank() == 1;
 }
 
-// Are they one value? The same expression of the same values is.
-bool Same(const Graph& g, ValueId a, ValueId b, int depth = 0) {
-  if (a == b) return true;
-  const Node &x = g.nodes[a], &y = g.nodes[b];
-  const bool alike = depth < kMostDepth && x.op == y.op && x.op != Op::kInput && Info(x.op).kind != 'X' &&
-                     Info(x.op).kind != 'W' && x.type == y.type && x.operands.size() == y.operands.size() &&
-                     x.attrs.axes == y.attrs.axes && x.attrs.syms == y.attrs.syms && x.attrs.scalar == y.attrs.scalar &&
-                     x.attrs.sym_scalar == y.attrs.sym_scalar && x.attrs.dtype == y.attrs.dtype &&
-                     x.attrs.flag == y.attrs.flag && x.attrs.name == y.attrs.name;
-  for (size_t i = 0; alike && i < x.operands.size(); ++i)
-    if (!Same(g, x.operands[i], y.operands[i], depth + 1)) return false;
-  return alike;
-}
-
 class Update {
  public:
   Update(Builder& builder, ValueId base, ValueId mask) : b_(builder), g_(builder.graph()), mask_(mask) {
@@ -54,7 +40,7 @@ class Update {
   bool Fits(ValueId v) {
     if (!made_.emplace(v, kNoValue).second) return true;
     const Node& n = g_.nodes[v];
-    if (IsMasked(g_, v) && Same(g_, n.operands[1], mask_)) {
+    if (IsMasked(g_, v) && SameValue(g_, n.operands[1], mask_)) {
       any_ = true;
       return (IsFloat(n.type.dtype) || IsInteger(n.type.dtype)) && g_.nodes[n.operands[0]].type.shape == sizes_;
     }
@@ -128,6 +114,19 @@ void EachSymbol(const Node& n, const std::function<void(uint32_t)>& f) {
 
 }  // namespace
 
+bool SameValue(const Graph& g, ValueId a, ValueId b, int depth) {
+  if (a == b) return true;
+  const Node &x = g.nodes[a], &y = g.nodes[b];
+  const bool alike = depth < kMostDepth && x.op == y.op && x.op != Op::kInput && Info(x.op).kind != 'X' &&
+                     Info(x.op).kind != 'W' && x.type == y.type && x.operands.size() == y.operands.size() &&
+                     x.attrs.axes == y.attrs.axes && x.attrs.syms == y.attrs.syms && x.attrs.scalar == y.attrs.scalar &&
+                     x.attrs.sym_scalar == y.attrs.sym_scalar && x.attrs.dtype == y.attrs.dtype &&
+                     x.attrs.flag == y.attrs.flag && x.attrs.name == y.attrs.name;
+  for (size_t i = 0; alike && i < x.operands.size(); ++i)
+    if (!SameValue(g, x.operands[i], y.operands[i], depth + 1)) return false;
+  return alike;
+}
+
 std::optional<ValueId> MaskedUpdate(Builder& builder, ValueId base, ValueId mask, ValueId value,
                                     std::set<ValueId>& replaced) {
   const Graph& g = builder.graph();
@@ -142,14 +141,14 @@ std::optional<ValueId> MaskedUpdate(Builder& builder, ValueId base, ValueId mask
 
 void DropMasked(Graph& g, std::span<const shape::Guard> asked, const std::set<ValueId>& replaced, bool ieee) {
   if (replaced.empty()) return;
-  std::map<uint32_t, ValueId> mask_of;  // by symbol
+  std::map<uint32_t, ValueId> first;  // by symbol: what says it
   const auto symbol_of = [&](ValueId v) {
     const Node& n = g.nodes[v];
     const TensorType& type = n.attrs.result_types.empty() ? n.type : n.attrs.result_types[0];
     return IsMasked(g, v) ? type.shape[0].as_symbol() : std::nullopt;
   };
   for (ValueId v = 0; v < g.nodes.size(); ++v)
-    if (const auto id = symbol_of(v)) mask_of.emplace(*id, g.nodes[v].operands[1]);
+    if (const auto id = symbol_of(v)) first.emplace(*id, v);
   std::vector<bool> live(g.nodes.size()), spoken(g.symbols.size());
   const auto say = [&](uint32_t id) {
     const bool news = id < spoken.size() && !spoken[id];
@@ -158,8 +157,9 @@ void DropMasked(Graph& g, std::span<const shape::Guard> asked, const std::set<Va
   };
   const auto same_mask = [&](const shape::Guard& c) {  // then that is so, whatever data says
     const auto a = c.lhs.as_symbol(), b = c.rhs.as_symbol();
-    return c.cmp == shape::Cmp::kEq && a && b && mask_of.contains(*a) && mask_of.contains(*b) &&
-           Same(g, mask_of.at(*a), mask_of.at(*b));
+    const auto mask = [&](uint32_t id) { return g.nodes[first.at(id)].operands[1]; };
+    return c.cmp == shape::Cmp::kEq && a && b && first.contains(*a) && first.contains(*b) &&
+           SameValue(g, mask(*a), mask(*b));
   };
   for (const std::vector<ValueId>* list : {&g.outputs, &g.inputs})
     for (ValueId v : *list) live[v] = true;
@@ -168,7 +168,7 @@ void DropMasked(Graph& g, std::span<const shape::Guard> asked, const std::set<Va
     for (const shape::Guard& c : asked) {
       bool all = !same_mask(c);
       for (const Int& side : {c.lhs, c.rhs})
-        side.ForEachSymbol([&](uint32_t id) { all |= id < spoken.size() && spoken[id] && mask_of.contains(id); });
+        side.ForEachSymbol([&](uint32_t id) { all |= id < spoken.size() && spoken[id] && first.contains(id); });
       for (const Int& side : {c.lhs, c.rhs})
         if (all) side.ForEachSymbol([&](uint32_t id) { more |= say(id); });
     }
@@ -176,7 +176,8 @@ void DropMasked(Graph& g, std::span<const shape::Guard> asked, const std::set<Va
       const Node& n = g.nodes[v];
       const auto id = symbol_of(v);
       const DType operand = n.operands.empty() ? DType::kBool : g.nodes[n.operands[0]].type.dtype;
-      const bool noticed = id ? spoken[*id] : !replaced.contains(v) && IsNoticed(n, operand, ieee);
+      const bool noticed =
+          id ? spoken[*id] && first.at(*id) == v : !replaced.contains(v) && IsNoticed(n, operand, ieee);
       if (!live[v] && noticed) live[v] = more = true;
       if (!live[v]) continue;
       for (ValueId o : n.operands)

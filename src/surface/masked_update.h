@@ -15,6 +15,9 @@
 
 namespace framejit::surface {
 
+// Are they one value? The same expression of the same values is.
+bool SameValue(const Graph& g, ValueId a, ValueId b, int depth = 0);
+
 // What `base` is after such a store of `value` under `mask`, in nodes of `builder`. Nothing where `value` was not
 // computed from elements under the same mask alone, or by operations that cost too much where they are not wanted.
 // `replaced` grows by the nodes that are computed in another way now.

@@ -53,6 +53,7 @@ class Lowering {
   // then trace and graph are as before.
   void Apply(Call& call);
   const TensorMeta& meta(TraceId t) const;
+  ValueId ValueOf(TraceId t);  // what it is in the graph now
   // Why the graph does not say what the program does, such as a write through a view that has no functional form. The
   // trace is still exact, and the segment runs through TraceRunner. Empty: the graph is good.
   const std::string& graph_unusable() const;

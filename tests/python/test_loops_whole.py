@@ -1,6 +1,8 @@
 """Functions all of whose loops are code, and which are called often: they become one code from their first instruction on."""
 
 import math
+import os
+import subprocess
 import sys
 
 import framejit
@@ -433,3 +435,95 @@ def test_parts_of_one_array_in_several_loops(program, n, places):
             for turned in (False, True):
                 assert outcome(compiled, base, one, other, n, turned) == outcome(program, base, one, other, n, turned), (one, other, turned)
     assert compiled.cache_info()["scalar_runs"] > before
+
+
+# --- integers in arrays that the code makes: they grow slowly, or the sum is looked at -----------------------------------------
+def alike(a, b, match, other, gap):
+    h = np.zeros((len(a) + 1, len(b) + 1), np.int64)
+    best = 0
+    for i in range(1, len(a) + 1):
+        for j in range(1, len(b) + 1):
+            s = 3 if a[i - 1] == b[j - 1] else -3
+            h[i, j] = max(0, h[i - 1, j - 1] + s, h[i - 1, j] - 2, h[i, j - 1] - 2)
+            best = max(best, h[i, j])
+    return best, h
+
+
+def alike_as_told(a, b, match, other, gap):
+    h = np.full((len(a) + 1, len(b) + 1), gap)
+    best = 0
+    for i in range(1, len(a) + 1):
+        for j in range(1, len(b) + 1):
+            s = match if a[i - 1] == b[j - 1] else other
+            h[i, j] = max(h[i - 1, j - 1] + s, h[i - 1, j] + 1)
+            best = max(best, h[i, j])
+    return best, h
+
+
+def doubled(a, b, match, other, gap):
+    """Elements that do not grow slowly, beside some that do."""
+    h = np.ones(len(a) + 1, np.int64)
+    n = np.zeros(len(a) + 1, np.int64)
+    for k in range(len(b)):
+        for i in range(len(a)):
+            t = 1 if a[i] == b[k] else 2
+            h[i + 1] = h[i] + h[i + 1]
+            n[i + 1] = n[i] + t
+    return h, n
+
+
+def doubled_elsewhere(a, b, match, other, gap):
+    h = np.zeros(len(a) + 1, np.int64)
+    h[0] = match
+    for k in range(len(b)):
+        h[0] += h[0]
+        for i in range(len(a)):
+            h[i + 1] = h[i] + 1
+    return h
+
+
+def round_about(a, b, match, other, gap):
+    h = np.full(3, gap)
+    for k in range(len(b)):
+        for i in range(2):
+            h[i + 1] = h[i] + (2 if a[k] else 1)
+            h[0] = h[i + 1] - (1 if b[k] else 3)
+    return h
+
+
+@pytest.mark.parametrize("program", [alike, alike_as_told, doubled, doubled_elsewhere, round_about])
+def test_integers_in_arrays_that_the_code_makes(program):
+    a, b = rng().integers(0, 3, 12), rng().integers(0, 3, 9)
+    compiled = called_often(program, a, b, 3, -3, 0, calls=2 * CALLS)
+    assert is_whole(compiled)
+    before = compiled.cache_info()["scalar_runs"]
+    most = 2**63 - 1
+    for args in (
+        (a, b, 3, -3, 0),
+        (a, b, most - 2, 2, 0),
+        (a, b, 5, 1, most - 4),
+        (a, b, -5, -1, -most + 3),
+        (a, b, 2**62, 2**61, 2**60),
+        (np.repeat(a, 6), np.repeat(b, 8), 2**55, 1, 1),  # what is doubled leaves 64 bits
+        (a[:0], b, 1, 1, 1),
+        (a, b[:0], 1, 1, 2**63),
+    ):
+        assert observed(compiled, program, args, __file__) == observed(program, program, args, __file__)
+    assert compiled.cache_info()["scalar_runs"] > before
+
+
+@pytest.mark.parametrize(("name", "checked"), [("alike", False), ("doubled", True)])
+def test_no_sum_is_looked_at_where_elements_grow_slowly(name, checked):
+    program = f"""
+import numpy as np
+import test_loops_whole as t
+a = np.arange(9) % 3
+assert t.is_whole(t.called_often(t.{name}, a, a[::-1], 3, -3, 0, calls=2 * t.CALLS))
+"""
+    path = os.pathsep.join([os.path.dirname(__file__), *filter(None, sys.path)])
+    env = {**os.environ, "FRAMEJIT_LOG": "llvm", "PYTHONPATH": path}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    text = done.stdout + done.stderr
+    whole = text[text.rindex("define i64 @fj_scalar") :]
+    assert ("sadd.with.overflow" in whole) == checked

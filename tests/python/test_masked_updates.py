@@ -178,3 +178,98 @@ def test_one_graph_without_calls(fresh, program, kernels):
     assert (info["captures"], info["breaks"]) == (1, 0), info
     assert info["kernels"] == kernels
     assert "told" not in info["outcomes"]["run"]  # no kernel raised what NumPy does not tell of
+
+
+# A mask that is read several times has one size: of complex numbers NumPy takes and stores the elements.
+def quadratic(z, c):
+    m = np.less(abs(z), 1.5)
+    z[m] = z[m] ** 2 + c[m]
+    return z
+
+
+def masked_at_once(z, c):
+    m = abs(z) < 1.5
+    z = z * 2
+    z[m] = z[m] * c[m]
+    np.logical_not(m, m)
+    z[m] = c[m] - z[m]  # as many as it says now
+    return z, z[m] * c[m], m
+
+
+def written_again(z, c):
+    m = (z.real > 0).ravel()
+    a, b = z.ravel()[m], m.nonzero()[0]
+    m[:7] = True
+    return a * b, c.ravel()[m] * z.ravel().compress(m), np.argwhere(m)[:, 0] + m.nonzero()[0]
+
+
+def complex_arrays(n):
+    r = np.random.default_rng(n)
+    return tuple(r.standard_normal((n, 5)) + 1j * r.standard_normal((n, 5)) for _ in range(2))
+
+
+@pytest.mark.parametrize("program", [quadratic, masked_at_once, written_again])
+def test_one_size_of_one_mask(fresh, program):
+    compiled = fresh.compile(program)
+    for n in (9, 12, 9, 1, 30, 2, 0, 11):
+        for scale in (1, 100, 1e-3):  # some, few or none, all
+            args = tuple(a * scale for a in complex_arrays(n))
+            got, wanted = seen(compiled, args), seen(program, args)
+            for g, w in zip(got[0], wanted[0], strict=True):
+                assert g[:3] == w[:3] and g[3].shape == w[3].shape and np.array_equal(g[3], w[3])
+            assert got[1] == wanted[1]
+    told = fresh.explain(compiled)(*complex_arrays(9))
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+
+
+# Where a ufunc's result goes, said by its place.
+def by_place(x, y):
+    r = x + 1.0
+    got = np.multiply(r, y, r)
+    m = r > 0
+    np.logical_not(m, m)
+    np.add(x, m, r, where=m)
+    np.negative(y, y)
+    np.power(r[0], 2, r[1])
+    return r, m, got is r
+
+
+def warns_by_place(x, y):
+    np.maximum(x, 0.5, y)
+    return y
+
+
+def refused_by_place(x, y):
+    r = x + 1.0
+    np.add(x, y, r, out=r)
+    return r
+
+
+def wrong_by_place(x, y):
+    m = x > 0
+    np.add(x, y, m)
+    return m
+
+
+@pytest.mark.parametrize(("program", "breaks"), [(by_place, 0), (warns_by_place, None), (refused_by_place, None), (wrong_by_place, None)])
+def test_results_by_place(fresh, program, breaks):
+    compiled = fresh.compile(program)
+    for shape in ((6, 5), (6, 5), (2, 9), (3, 0), (4, 1)):
+        args = arrays((max(shape[0], 2), 6))[0]
+        args = tuple(a[:, : shape[1]].copy() if shape[1] <= 6 else np.tile(a, 2)[:, :9] for a in args)
+        got, wanted = told_of(compiled, args), told_of(program, args)
+        assert got == wanted
+    if breaks is not None:
+        assert compiled.cache_info()["breaks"] == breaks
+
+
+def told_of(program, args):
+    args = [a.copy() for a in args]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            result = program(*args)
+        except (TypeError, ValueError) as error:
+            return type(error), str(error), [a.tobytes() for a in args]
+    result = (*result, len(caught)) if isinstance(result, tuple) else (result, len(caught))
+    return [(v.tobytes(), v.dtype, v.strides) if hasattr(v, "dtype") else v for v in (*result, *args)]

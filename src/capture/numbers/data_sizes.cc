@@ -12,6 +12,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "capture/callees.h"
+#include "capture/numbers/counted.h"
 #include "capture/proxy.h"
 #include "capture/session.h"
 #include "diag/diag.h"
@@ -88,8 +89,19 @@ void DataSizes::Make(Call& call) {
 void DataSizes::Lower(Call& call) {
   fresh_.clear();
   const size_t first = s_.graph().nodes.size();
+  const auto counted = call.callee.Has(kSizedByData) ? CountedOf(call) : std::nullopt;
   naming_ = true;
   asked_ = !call.args.empty() && call.args[0].is(Arg::Kind::kTensor) ? call.args[0].t : ~TraceId{0};
+  if (counted) {
+    asked_ = counted->tensor;
+    const auto symbol = KnownNumber(s_.graph(), s_.lowering().ValueOf(asked_));
+    const shape::Int number = symbol ? shape::Int::Symbol(*symbol) : 0;
+    // One that is known by now says nothing of what must be found out before the call is made again.
+    if (symbol && s_.env().Simplify(number) == number) counts_.emplace(asked_, number);
+  }
+  absl::Cleanup forget = [&] {  // what a mask holds may change
+    if (counted) counts_.erase(counted->tensor);
+  };
   try {
     s_.lowering().Apply(call);
   } catch (...) {
@@ -100,6 +112,10 @@ void DataSizes::Lower(Call& call) {
   naming_ = false;
   for (DataSize& s : fresh_) {
     s.symbol.tensor = call.results.at(s.symbol.tensor);
+    if (std::any_of(all_.begin(), all_.end(), [&](auto& o) { return o.symbol.symbol == s.symbol.symbol; })) {
+      all_.push_back(std::move(s));  // found out already
+      continue;
+    }
     s_.trace().data_symbols.push_back(s.symbol);
     const bool count = call.callee == callees::kCountOf;
     const bool custom = std::any_of(s_.trace().calls.begin(), s_.trace().calls.end(),
@@ -160,12 +176,19 @@ void DataSizes::Simplify(const std::vector<TraceId>& tensors, size_t first) {
   }
 }
 
-std::optional<shape::Int> DataSizes::New(int result, int dim, const shape::Int* most) {
+// A size at this place, whose symbol is still to be said; nothing where data must not decide one.
+static std::optional<DataSize> Sizes(Session& s, int result, int dim) {
   PyFrameObject* f = PyEval_GetFrame();
-  if (!f || all_.size() >= kMostSizes) return {};
+  if (!f) return {};
   Ref code(reinterpret_cast<PyObject*>(PyFrame_GetCode(f)));
   const Guesses::Where where{code.get(), PyFrame_GetLasti(f)};
-  if (s_.options().guesses->wrong.contains(where)) return {};
+  if (s.options().guesses->wrong.contains(where)) return {};
+  return DataSize{{0, static_cast<TraceId>(result), dim}, std::move(code), where.second, s.depth == 0, false, false};
+}
+
+std::optional<shape::Int> DataSizes::New(int result, int dim, const shape::Int* most) {
+  auto made = all_.size() < kMostSizes ? Sizes(s_, result, dim) : std::nullopt;
+  if (!made) return {};
   shape::SymbolInfo info;
   info.name = "data at " + guard::Text(s_.Where());
   info.kind = shape::SymbolKind::kRuntime;
@@ -174,12 +197,8 @@ std::optional<shape::Int> DataSizes::New(int result, int dim, const shape::Int* 
   if (most) info.hint = std::min(info.hint, std::max<int64_t>(0, s_.env().Hint(*most)));
   const shape::Int size = s_.env().NewSymbol(std::move(info));
   s_.graph().symbol_sources.resize(s_.env().num_symbols());
-  fresh_.push_back({{*size.as_symbol(), static_cast<TraceId>(result), dim},
-                    std::move(code),
-                    where.second,
-                    s_.depth == 0,
-                    false,
-                    false});
+  made->symbol.symbol = *size.as_symbol();
+  fresh_.push_back(std::move(*made));
   return size;
 }
 
@@ -192,8 +211,9 @@ struct Sized {
   shape::Env& env;
   std::vector<DataSize>& fresh;
   std::function<std::optional<shape::Int>(int result, int dim, const shape::Int* most)> make;
-  const TensorMeta* x = nullptr;    // what is asked
-  std::optional<shape::Int> count;  // how many elements it has, as far as that was named before
+  std::function<std::optional<DataSize>(int dim)> again;  // of the first result, as `count` says
+  const TensorMeta* x = nullptr;                          // what is asked
+  std::optional<shape::Int> count;                        // how many elements it has, as far as that was named before
   Inferred out;
 
   bool method() const { return callees::IsArrayMethod(call.callee); }
@@ -217,6 +237,16 @@ struct Sized {
     auto n = make(0, dim, most);
     if (n) fresh.back().exact = exact;
     return n;
+  }
+  // Likewise, where that is how many elements of CountedOf are not zero: one number, however often it is asked.
+  std::optional<shape::Int> Trues(int dim, const shape::Int* most, bool exact = false) {
+    if (!count) return Size(dim, most, exact);
+    auto known = again(dim);
+    if (!known) return {};
+    known->exact = exact;
+    known->symbol.symbol = *count->as_symbol();
+    fresh.push_back(std::move(*known));
+    return count;
   }
   void Add(DType dtype, shape::Ints sizes, std::optional<shape::Ints> strides = {}) {
     TensorMeta m;
@@ -246,7 +276,7 @@ bool NumpyWhere(Sized& c) {
   c.x = c.Array(0, c.call.callee.last() == "where" ? "condition" : c.method() ? "" : "a");
   if (!c.x || c.given() != 1) return false;
   const shape::Int most = shape::Product(c.x->sizes);
-  auto n = c.Size(0, &most, c.rank() == 1);
+  auto n = c.Trues(0, &most, c.rank() == 1);
   if (!n) return false;
   const shape::Ints strides = {shape::Int(c.rank())};  // columns of one array
   for (int d = 0; d < c.rank(); ++d) c.Add(DType::kInt64, {*n}, strides);
@@ -259,14 +289,10 @@ bool NumpyGetItem(Sized& c) {  // The index is one mask over the first dimension
   if (!c.x || c.given() != 2) return false;
   const Arg& key = c.call.args[1];
   std::vector<Arg> parts = key.is(Arg::Kind::kTuple) ? key.items : std::vector<Arg>{key};
-  auto whole = [](const Arg& a) {
-    return a.is(Arg::Kind::kSlice) &&
-           std::all_of(a.items.begin(), a.items.end(), [](const Arg& i) { return i.is_none(); });
-  };
-  const size_t before = !parts.empty() && whole(parts[0]) ? 1 : 0;
+  const size_t before = !parts.empty() && IsWhole(parts[0]) ? 1 : 0;
   if (parts.size() <= before || !parts[before].is(Arg::Kind::kTensor)) return false;
   for (size_t i = before + 1; i < parts.size(); ++i)
-    if (!whole(parts[i])) return false;
+    if (!IsWhole(parts[i])) return false;
   const TensorMeta &x = *c.x, &mask = c.operands.at(parts[before].t);
   const size_t rank = mask.sizes.size(), end = before + rank;
   if (!IsBool(mask.dtype) || !rank || end + (parts.size() - before - 1) > x.sizes.size()) return false;
@@ -274,7 +300,7 @@ bool NumpyGetItem(Sized& c) {  // The index is one mask over the first dimension
   if (rank != x.sizes.size() && x.strides != shape::RowMajor(x.sizes)) return false;
   for (size_t d = 0; d < rank; ++d)
     if (!c.env.Eq(mask.sizes[d], x.sizes[before + d])) return false;
-  auto n = c.Size(static_cast<int>(before), nullptr, !before && x.sizes.size() == rank);
+  auto n = c.Trues(static_cast<int>(before), nullptr, !before && x.sizes.size() == rank);
   if (!n) return false;
   shape::Ints sizes = {*n};
   if (before) {
@@ -290,7 +316,7 @@ bool NumpyArgWhere(Sized& c) {
   c.x = c.Array(0, "a");
   if (!c.x || c.given() != 1) return false;
   const shape::Int most = shape::Product(c.x->sizes);
-  auto n = c.Size(0, &most);
+  auto n = c.Trues(0, &most);
   if (n) c.Add(DType::kInt64, {*n, shape::Int(c.rank())}, shape::Ints{shape::Int(1), *n});
   return n.has_value();
 }
@@ -300,7 +326,7 @@ bool NumpyCompress(Sized& c) {
   c.x = c.method() ? c.Array(0, "") : c.Array(1, "a");
   if (!c.x || !mask || c.given() != 2 || c.rank() != 1 || mask->sizes.size() != 1) return false;
   const shape::Int most = shape::Product(c.x->sizes);
-  return c.One(c.Size(0, &most, true), c.x->dtype);
+  return c.One(c.Trues(0, &most, true), c.x->dtype);
 }
 
 // How many counts bincount gives.
@@ -365,7 +391,7 @@ bool NumpyRepeat(Sized& c) {
 bool Nonzero(Sized& c) {
   if (c.x->sizes.empty() || IsTrue(GivenArg(c.call, 1, {"as_tuple"}))) return false;
   const shape::Int most = shape::Product(c.x->sizes);
-  auto n = c.Size(0, &most, true);
+  auto n = c.Trues(0, &most, true);
   if (n) c.Add(DType::kInt64, {*n, shape::Int(c.rank())}, shape::Ints{shape::Int(1), *n});
   return n.has_value();
 }
@@ -570,8 +596,12 @@ std::optional<Inferred> DataSizes::Infer(Call& call, const std::vector<TensorMet
                                 [&](const SizedRow& r) { return r.name == call.callee.last(); });
   if (row == std::end(kSized)) return {};
   const bool numpy = call.callee.framework() == Framework::kNumpy;
-  Sized c{call, operands, s_.env(), fresh_,
-          [this](int result, int dim, const shape::Int* most) { return New(result, dim, most); }};
+  Sized c{call,
+          operands,
+          s_.env(),
+          fresh_,
+          [this](int result, int dim, const shape::Int* most) { return New(result, dim, most); },
+          [this](int dim) { return Sizes(s_, 0, dim); }};
   const auto counted = counts_.find(asked_);
   if (counted != counts_.end()) c.count = counted->second;
   if (numpy) {

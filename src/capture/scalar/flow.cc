@@ -4,6 +4,7 @@
 #include <functional>
 #include <limits>
 
+#include "capture/scalar/made.h"
 #include "capture/scalar/translator.h"
 
 namespace framejit::capture::scalar {
@@ -309,7 +310,10 @@ void Translator::GoTo(State s, bool round) {
       });
     };
     for (int i = 0; i < f.nlocals(); ++i) settle(f.locals[i], i);
-    for (size_t i = 0; i < f.stack.size(); ++i) settle(f.stack[i], f.nlocals() + static_cast<int>(i));
+    // What an expression chooses (`x if a else y`) is no other one's: what is known of a variable is so wherever it is.
+    constexpr int kMostStack = 1 << 10;
+    for (size_t i = 0; i < f.stack.size(); ++i)
+      settle(f.stack[i], f.nlocals() + static_cast<int>(i) + (f.stack[i].scalar() ? kMostStack * (f.pc + 1) : 0));
   }
   for (size_t i = 0; i < stored_.size(); ++i)
     if (stored_[i]) sets.emplace_back(changed_[i], Flag(true));
@@ -515,6 +519,23 @@ void Translator::CountAnew() {
   }
 }
 
+// Integers in the arrays that the code makes are what its stores have put there, and ScalarInst::small says so of
+// reading them: but where a function that is called gets the address of one.
+static void KnowElements(codegen::ScalarCode& code) {
+  std::vector<bool> address(code.num_values);
+  for (const auto& instructions : code.blocks)
+    for (const ScalarInst& i : instructions)
+      if (i.id >= 0) address[i.id] = i.type == ScalarType::kPtr && i.op != ScalarOp::kAddress;
+  for (const auto& instructions : code.blocks)
+    for (const ScalarInst& i : instructions) {
+      const bool own = i.imm == reinterpret_cast<int64_t>(Made::New) || i.imm == reinterpret_cast<int64_t>(Made::Keep);
+      if (i.op == ScalarOp::kCall && !own && std::ranges::any_of(i.args, [&](int v) { return address[v]; })) return;
+    }
+  for (auto& instructions : code.blocks)
+    for (ScalarInst& i : instructions)
+      if (i.op == ScalarOp::kLoad && i.array == kMadeArrays && i.dtype == DType::kInt64) i.small = true;
+}
+
 Translation Translator::Run() {
   out_.cells = kFirstCell;
   scratch = 1;
@@ -537,6 +558,7 @@ Translation Translator::Run() {
     w.round ? Round(std::move(w.state)) : Block(std::move(w.state));
   }
   CountAnew();
+  KnowElements(code);
   std::map<int, int> seen;
   out_.loops = innermost_ && Cycle(code.entries[0], seen);
   out_.apart = code.apart;
