@@ -9,6 +9,7 @@ import numpy as np
 from . import scalar_programs
 
 PROGRAMS = {}
+AROUND = {}  # by name: what makes of the function the call that is measured
 
 
 def program(make):
@@ -314,7 +315,7 @@ def _torch(*shapes):
     return make
 
 
-@program(_torch((60, 8, 32), (32, 64), (64, 64), (64,)))
+@program(_torch((1000, 8, 32), (32, 64), (64, 64), (64,)))
 def rnn(x, w_in, w_h, bias):
     import torch
 
@@ -326,7 +327,7 @@ def rnn(x, w_in, w_h, bias):
     return torch.stack(out)
 
 
-@program(_torch((64, 3), 300))
+@program(_torch((64, 3), 1000))
 def ode_rk4(y, steps):
     import torch
 
@@ -342,6 +343,43 @@ def ode_rk4(y, steps):
         k4 = slope(y + dt * k3)
         y = y + dt / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
     return y
+
+
+@program(_torch((8, 16), (16, 64), (64, 16), 1000))
+def diffusion(x, w_in, w_out, steps):
+    import torch
+
+    betas = torch.linspace(1e-4, 0.01, steps)
+    kept = torch.cumprod(1 - betas, 0)
+    for t in reversed(range(steps)):
+        noise = torch.tanh(x @ w_in * 0.1) @ w_out * 0.01
+        x = (x - betas[t] / torch.sqrt(1 - kept[t]) * noise) / torch.sqrt(1 - betas[t])
+        if t > 0:
+            x = x + torch.sqrt(betas[t]) * 0.1 * torch.sin(x)
+    return x
+
+
+def _with_gradients(function):
+    """The result, and the gradients of its squares' mean by all tensors."""
+
+    def call(*arguments):
+        import torch
+
+        arguments = [a.requires_grad_() if isinstance(a, torch.Tensor) else a for a in arguments]
+        result = function(*arguments)
+        return result.detach(), *torch.autograd.grad(result.square().mean(), [a for a in arguments if isinstance(a, torch.Tensor)])
+
+    return call
+
+
+for _name in ("rnn", "ode_rk4", "diffusion"):
+    for _steps in (100, 1000):  # the first result must not take longer for more steps
+
+        def _shorter(make=PROGRAMS[_name][1], steps=_steps):
+            return tuple(steps if isinstance(a, int) else a[:steps] if a.shape[0] == 1000 else a for a in make())
+
+        PROGRAMS[f"{_name}_{_steps}_trained"] = (PROGRAMS[_name][0], _shorter)
+        AROUND[f"{_name}_{_steps}_trained"] = _with_gradients
 
 
 @program(_torch((50, 64), (64, 64), (64, 50), 80))

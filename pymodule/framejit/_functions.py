@@ -292,6 +292,19 @@ def number_arguments(name):
     return {key: kind for key, (kind, *others) in kinds.items() if kind is not None and not others}
 
 
+def parameters_by_position(function):
+    """(names of the parameters that may be given by position, are there any number of others behind them?), or None: the function does not tell."""
+    import inspect
+
+    try:
+        told = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    kinds = inspect.Parameter
+    names = tuple(p.name for p in told if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD))
+    return names, any(p.kind is kinds.VAR_POSITIONAL for p in told)
+
+
 def float_of_leaf():
     """Asks torch for what it says where float() is asked of a tensor that requires gradients."""
     import torch

@@ -122,11 +122,15 @@ Ref ArrayOfNumbers(Session& s, PyObject* o) {
 
 // May a function of SciPy be one call of the graph with this argument? It computes with arrays, numbers and texts,
 // writes into none of them, and returns no more than their sizes say.
-bool ComputesWith(Session& s, PyObject* o, std::string_view keyword) {
-  if (keyword.starts_with("overwrite")) return o == Py_False;
-  if (keyword == "output") return o == Py_None || PyUnicode_CheckExact(o);  // an array, or which form is wanted
-  if (keyword == "out" || keyword == "subset_by_value") return o == Py_None;
-  if (IsTensor(o)) return s.meta(AsTensor(o)->id).framework == Framework::kNumpy;
+bool ComputesWith(Session& s, PyObject* o, std::string_view parameter) {
+  if (parameter.starts_with("overwrite")) return o == Py_False;
+  if (parameter == "output") return o == Py_None || PyUnicode_CheckExact(o);  // an array, or which form is wanted
+  if (parameter == "out" || parameter == "distances" || parameter == "indices" || parameter == "subset_by_value")
+    return o == Py_None;
+  if (IsTensor(o)) {  // A number of the graph's may decide a size. SciPy makes a window read-only (ShortTimeFFT).
+    const TensorMeta& m = s.meta(AsTensor(o)->id);
+    return m.framework == Framework::kNumpy && !m.sizes.empty() && parameter != "window";
+  }
   if (!PyTuple_CheckExact(o) && !PyList_CheckExact(o)) return IsPrimitive(o);
   for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i) {
     PyObject* item = s.Resolve(PySequence_Fast_GET_ITEM(o, i));
@@ -229,14 +233,28 @@ PyObject* CaptureSemantics::TypeQuestion(PyObject* callable, PyObject* const* ar
 
 // A function of SciPy that computes is one call of the graph, whatever it is written in. Null without an error: it is
 // none of these, or stand-ins do not show what it returns.
-PyObject* CaptureSemantics::ScipyCall(const Callee& name, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+PyObject* CaptureSemantics::ScipyCall(const Callee& name, PyObject* callable, PyObject* const* args, Py_ssize_t nargs,
+                                      PyObject* kwnames) {
   const Py_ssize_t total = nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
   if (!name.Has(kSizedByShapes | kSizedByNumbers) || s_.libraries.torch || s_.vmap.open() || InTransform())
     return nullptr;
   if (s_.modes.numpy.open() || s_.modes.warning_scopes) return nullptr;  // What it warns of, or raises, goes by these.
+  static PyObject* const ask = tensor::ResolveCallee("framejit._functions.parameters_by_position");
+  Ref told;
+  {
+    SuspendScope off;
+    told = Ref(ask ? PyObject_CallOneArg(ask, callable) : nullptr);
+    if (!told) PyErr_Clear();
+  }
+  if (!told || told.get() == Py_None) return nullptr;
+  PyObject* names = PyTuple_GET_ITEM(told.get(), 0);
+  const bool more = PyTuple_GET_ITEM(told.get(), 1) == Py_True;
   for (Py_ssize_t i = 0; i < total; ++i) {
-    const char* keyword = i < nargs ? "" : PyUnicode_AsUTF8(PyTuple_GET_ITEM(kwnames, i - nargs));
-    if (!keyword || !ComputesWith(s_, args[i], keyword)) return nullptr;
+    PyObject* parameter = i >= nargs                    ? PyTuple_GET_ITEM(kwnames, i - nargs)
+                          : i < PyTuple_GET_SIZE(names) ? PyTuple_GET_ITEM(names, i)
+                                                        : nullptr;
+    if ((!parameter && !more) || !ComputesWith(s_, args[i], parameter ? PyUnicode_AsUTF8(parameter) : ""))
+      return nullptr;
   }
   bool declined = false;
   PyObject* r = s_.CallFramework(name, args, nargs, kwnames, &declined);
@@ -252,7 +270,7 @@ PyObject* CaptureSemantics::NumpyCall(PyObject* callable, PyObject* const* args,
   if (!function && !dispatches && !multimethod) return nullptr;
   const Callee name = tensor::CalleeOf(callable);
   if (name.name().starts_with("scipy.")) {
-    PyObject* r = ScipyCall(name, args, nargs, kwnames);
+    PyObject* r = ScipyCall(name, callable, args, nargs, kwnames);
     const bool over = r || s_.broken() || PyErr_Occurred();
     return over || !multimethod ? r : s_.Break(BreakId::kUnknownCall, name);
   }

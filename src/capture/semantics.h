@@ -111,7 +111,8 @@ class CaptureSemantics : public frame::Semantics {
   PyObject* Log(PyFunctionObject* function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   PyObject* ProfilerRange(PyObject* scope);
   // As Call, of functions that belong to NumPy. Null without an error: to be called as any other.
-  PyObject* ScipyCall(const Callee& name, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
+  PyObject* ScipyCall(const Callee& name, PyObject* callable, PyObject* const* args, Py_ssize_t nargs,
+                      PyObject* kwnames);
   PyObject* NumpyCall(PyObject* callable, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   PyObject* TypeQuestion(PyObject* callable, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   PyObject* UfuncMethod(PyObject* callable, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);

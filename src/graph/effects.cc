@@ -323,7 +323,7 @@ constexpr Row kNumpy[] = {
      "scipy.ndimage.uniform_filter scipy.ndimage.uniform_filter1d scipy.ndimage.zoom scipy.signal.coherence "
      "scipy.signal.convolve2d scipy.signal.correlate2d scipy.signal.csd scipy.signal.decimate scipy.signal.detrend "
      "scipy.signal.fftconvolve scipy.signal.filtfilt scipy.signal.freqz scipy.signal.hilbert scipy.signal.lfilter "
-     "scipy.signal.lfilter_zi scipy.signal.medfilt scipy.signal.oaconvolve scipy.signal.periodogram "
+     "scipy.signal.medfilt scipy.signal.oaconvolve scipy.signal.periodogram "
      "scipy.signal.resample scipy.signal.resample_poly scipy.signal.savgol_filter scipy.signal.sosfilt "
      "scipy.signal.sosfilt_zi scipy.signal.sosfiltfilt scipy.signal.sosfreqz scipy.signal.spectrogram "
      "scipy.signal.upfirdn scipy.signal.welch scipy.signal.wiener scipy.spatial.distance.cdist "

@@ -390,6 +390,28 @@ def test_shuffled_arrays_of_other_sizes(fresh):
         assert states() == before
 
 
+class Turned(np.random.Generator):
+    def permutation(self, x, axis=0):
+        return -super().permutation(x)
+
+
+class Still(np.random.RandomState):
+    def permutation(self, x):
+        return np.arange(x)
+
+
+@pytest.mark.parametrize("make", [lambda: Turned(np.random.PCG64(1)), lambda: Still(1)])
+def test_a_generator_with_a_method_of_its_own(fresh, make):
+    def f(a, g):
+        b = a * 2
+        g.shuffle(b)
+        return b
+
+    compiled, mine, theirs = fresh.compile(f), make(), make()
+    for _ in range(4):
+        np.testing.assert_array_equal(compiled(np.arange(5.0), mine), f(np.arange(5.0), theirs))
+
+
 def test_a_shuffled_index_of_torchs(fresh):
     def f(t):
         order = np.arange(t.shape[0])

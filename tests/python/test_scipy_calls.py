@@ -154,6 +154,50 @@ def test_what_writes_its_operand(fresh):
         same(mine, theirs)
 
 
+WRITERS = {
+    "dct": lambda a, out: fft.dct(a, 2, None, -1, None, True),
+    "dctn": lambda a, out: fft.dctn(a, 2, None, None, None, True),
+    "detrend": lambda a, out: signal.detrend(a, -1, "linear", 0, True),
+    "svdvals": lambda a, out: linalg.svdvals(a.T, True),
+    "rq": lambda a, out: linalg.rq(a, True)[0],
+    "hessenberg": lambda a, out: linalg.hessenberg(a, False, True),
+    "gaussian_filter": lambda a, out: ndimage.gaussian_filter(a, 1, 0, out),
+    "distances": lambda a, out: ndimage.distance_transform_edt(a > 0, distances=out),
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_what_writes_by_position(fresh, name):
+    def f(x):
+        a, out = x * 2, np.zeros(x.shape)
+        y = WRITERS[name](a, out)
+        return y, a, out
+
+    compiled = fresh.compile(f)
+    for k in range(3):
+        x = array(6, 6, seed=k)
+        same([r for r in compiled(x) if r is not None], [r for r in f(x) if r is not None])
+
+
+@pytest.mark.parametrize("f", [lambda x, w: signal.welch(x, window=w * 1)[1], lambda x, w: signal.csd(x, x, 1.0, w * 1)[1]], ids=["welch", "csd"])
+def test_a_window_stays_writable(fresh, f):
+    """SciPy forbids writes to the window that it is given."""
+    compiled = fresh.compile(f)
+    for k in range(3):
+        w = array(8, seed=k) ** 2
+        same(compiled(array(64), w), f(array(64), w))
+        assert w.flags.writeable
+
+
+def test_numbers_of_the_data_that_decide_sizes(fresh):
+    def f(x, n):
+        return ndimage.zoom(x, n.sum()) + 1, signal.resample(x[0], n.sum() * 2)
+
+    compiled = fresh.compile(f)
+    for n in (1, 1, 2, 3):
+        same(compiled(array(4, 5), np.array([n])), f(array(4, 5), np.array([n])))
+
+
 def test_what_warns_is_told(fresh):
     def f(a, b):
         return linalg.solve(a, b) + 1

@@ -197,8 +197,9 @@ static PyObject* Arrange(Session& s, const char* name, PyObject* const* args, Py
   const bool others = picks ? nargs > 5 : nargs > 3 || keywords > (along != zero.get() && nargs == 2);
   if (PyErr_Occurred() || others || axis < 0 || axis >= rank || (legacy && (axis || (picks && rank > 1))))
     return PyErr_Clear(), nullptr;
-  Ref drawing(PyObject_GetAttrString(args[0], picks ? "choice" : "permutation"));
-  if (drawing && PyMethod_Check(drawing.get())) drawing = Borrow(PyMethod_GET_FUNCTION(drawing.get()));
+  auto* own =
+      reinterpret_cast<PyObject*>(ClassOf(Py_TYPE(args[0])));  // a class of the program's may have another method
+  Ref drawing(PyObject_GetAttrString(own, picks ? "choice" : "permutation"));
   Ref size(s.SymIntObject(m.sizes[axis]));
   if (!drawing || !size) return nullptr;
   std::vector<PyObject*> with(args, args + (picks ? nargs + keywords : 2));

@@ -12,8 +12,10 @@ constexpr int kSeen = 4;
 // Rounds after which that is tried again where a capture ended before them, more each time.
 constexpr int kSeldom = 256;
 // What such a segment holds: so many framework calls, in at most so many rounds; more where a loop goes on for long. Of
-// rounds of many calls (a token of a small language model) a segment of one is faster than one of two.
+// rounds of many calls (a token of a small language model) a segment of one is faster than one of two; not so where
+// gradients are recorded, of which each segment has a node and a pass.
 constexpr int kCalls = 256, kCallsOfLarge = 128, kLarge = 16, kRounds = 16, kManyRounds = 32, kLong = 2 * kManyRounds;
+constexpr int kCallsInTraining = 512;
 
 struct Counter {
   PyObject* iterator = nullptr;
@@ -66,7 +68,9 @@ Place* RoundsAt(const Compiled& compiled, CodeState& state, const Place& once, F
   if (counted && !c.iterator) return nullptr;
   if (rounds.loop < 0) {
     rounds.loop = loop;
-    const int64_t each = (*whole)->op_count, calls = each > kLarge ? kCallsOfLarge : kCalls;
+    const int64_t each = (*whole)->op_count;
+    const bool trains = (*whole)->graph_runner && (*whole)->trace_runner;
+    const int64_t calls = trains ? kCallsInTraining : each > kLarge ? kCallsOfLarge : kCalls;
     rounds.rounds = static_cast<int>(std::min<int64_t>(c.left >= kLong ? kManyRounds : kRounds, calls / each));
     rounds.one_by_one = rounds.rounds < 2;
     if (rounds.one_by_one) return nullptr;
