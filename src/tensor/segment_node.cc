@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <queue>
+#include <unordered_map>
 
 #include "tensor/call_step.h"
 #include "tensor/import.h"
@@ -425,9 +427,21 @@ PyObject* HiddenScalar(const char* made_by, Device device) {
   return function && args && kwargs ? PyObject_Call(function.get(), args.get(), kwargs.get()) : nullptr;
 }
 
-// Are all gradients of the inputs computed? Of leaves the framework says so in passes that go everywhere only.
+// Does the pass that the engine is at go to all that its gradients lead to? Where it looks for some only, it has a
+// table of nodes (torch::autograd::GraphTask::exec_info_), of which nothing but its length is read. Empty: nobody
+// knows.
+static std::optional<bool> GoesToAll() {
+  const void* nodes = Torch()->nodes_of_pass ? Torch()->nodes_of_pass() : nullptr;
+  if (!nodes) return {};
+  return static_cast<const std::unordered_map<void*, void*>*>(nodes)->empty();
+}
+
+// Are all gradients of the inputs computed? Of leaves the framework says so in passes that go everywhere, or where they
+// are told by backward(inputs=...).
 bool SegmentHook::GoesEverywhere(CallState* s, const std::vector<bool>& tangents) {
   SavedError error;
+  const std::optional<bool> all = GoesToAll();
+  if (all && *all) return s->inputs;
   for (int i : t_.edges) {
     if (!s->inputs) break;
     bool reached = NodeOf(i) < num_parts();
@@ -440,7 +454,7 @@ bool SegmentHook::GoesEverywhere(CallState* s, const std::vector<bool>& tangents
     const int runs = node ? WillRun(node.get()) : -1;
     PyErr_Clear();
     if (runs <= 0) return false;
-    if (leaf) return true;
+    if (leaf && !all) return true;
   }
   return s->inputs;
 }

@@ -69,6 +69,7 @@ using Handle = void*;  // AtenTensorHandle = at::Tensor*
      const char*, const double**, int64_t, const char**, Handle*))                                                     \
   X(lift, 't', "_ZN2at4_ops4lift4callERKNS_6TensorE", TensorValue, (Handle))                                           \
   X(version, 't', "_ZNK2at10TensorBase8_versionEv", int64_t, (Handle))                                                 \
+  X(nodes_of_pass, 't', "_ZN5torch8autograd32get_current_graph_task_exec_infoEv", const void*, ())                     \
   X(flash_attention, 't', "aoti_torch_cpu__scaled_dot_product_flash_attention_for_cpu", int32_t,                       \
     (Handle, Handle, Handle, double, int32_t, Handle*, double*, Handle*, Handle*))                                     \
   X(cuda_stream, 'g', "aoti_torch_get_current_cuda_stream", int32_t, (int32_t, void**))                                \

@@ -148,3 +148,30 @@ def test_one_backward_graph(tmp_path, program, graphs):
     events = [json.loads(line) for path in tmp_path.iterdir() for line in path.read_text().splitlines()]
     made = len([e for e in events if e["kind"] == "pass" and e["name"] == "fuse"])
     assert made == graphs if program == "chain" else made <= graphs
+
+
+@pytest.mark.parametrize("second", [0, 1])
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("inputs_of_backward", [False, True])
+def test_a_second_pass_for_others(fj, first, second, inputs_of_backward):
+    """What a pass for one input has freed is refused, and nothing else is."""
+
+    def f(x, w):
+        return x.tanh() + w.exp()
+
+    compiled, told = fj.compile(f), []
+    for function in (f, compiled, compiled):
+        both = inputs()[0], inputs()[0]
+        loss = function(*both).sum()
+        if inputs_of_backward:
+            loss.backward(inputs=[both[first]])
+        else:
+            torch.autograd.grad(loss, both[first])
+        try:
+            told.append(torch.autograd.grad(loss, both[second])[0])
+        except RuntimeError as error:
+            assert "a second time" in str(error)
+            told.append(None)
+    assert (told[0] is None) == (told[1] is None) == (told[2] is None) == (first == second)
+    if first != second:
+        torch.testing.assert_close(told[1], told[0])
