@@ -1,10 +1,11 @@
 """tools/dev bench loops: programs with loops (bench/loop_programs.py, or those of a checkout of NPBench), each in a process of its own: is the result right, how
 long does the first result take, and what does a call take then, as written and compiled in turns.
 
-    tools/dev bench loops [PROGRAM...] [--npbench CHECKOUT [--size S]] [--scalar] [--json F]
+    tools/dev bench loops [PROGRAM...] [--npbench CHECKOUT [--size S] [--rivals] [--pythran FOLDER]] [--scalar] [--json F]
 
 The scalar programs (bench/scalar_programs.py; with --scalar they alone) take turns with Numba, too, where it can be imported and compiles
-them. A call that is measured stands right behind one that is not, so that nobody's code has gone cold while another one ran.
+them, those of NPBench with --rivals with its own versions for Numba and JAX where they run, and for Pythran if there is a folder for what
+that compiles. A call that is measured stands right behind one that is not, so that nobody's code has gone cold while another one ran.
 """
 
 import argparse
@@ -74,8 +75,36 @@ def _numba(function, arguments, expected):
     return (run, first) if all(np.allclose(a, b) for a, b in pairs) else None
 
 
-def one(name, function, make, seconds, numba=False):
-    """Runs one program here and prints a JSON line after each stage, so that a timeout leaves what was known."""
+def _holds(expected, found):
+    """Is every array of a rival's result one of these? Rivals give results back where NumPy's version writes arguments, and otherwise."""
+    import numpy as np
+
+    found = [np.asarray(x) for x in (found if isinstance(found, (tuple, list)) else [found])]
+    return all(any(np.shape(e) == f.shape and np.allclose(e, f, rtol=1e-3, atol=1e-5, equal_nan=True) for e in expected) for f in found)
+
+
+def _rival(function, place, arguments, expected):
+    """As _numba, of a version that somebody wrote for another compiler: None where it fails or gives another result."""
+    import numpy as np
+
+    def fresh():
+        return [place(a) if isinstance(a, np.ndarray) else a for a in copy.deepcopy(arguments)]
+
+    given = fresh()
+    try:
+        start = time.perf_counter()
+        result = function(*given)
+        first = time.perf_counter() - start
+    except Exception as error:  # a compiler's own errors, of any class
+        print(f"{type(error).__name__}: {error}"[:200], file=sys.stderr)
+        return None
+    right = _holds(expected, [a for a in given if isinstance(a, np.ndarray)] if result is None else result)
+    return (_timed(function, fresh), first) if right else None
+
+
+def one(name, function, make, seconds, numba=False, others=()):
+    """Runs one program here and prints a JSON line after each stage, so that a timeout leaves what was known. others: (name, function,
+    what an array is made into) of rivals."""
     arguments = make()
 
     def fresh():
@@ -109,8 +138,14 @@ def one(name, function, make, seconds, numba=False):
     contenders = {"framejit": _timed(compiled, fresh)} if measure.OURS_ALONE else {"eager": _timed(written, fresh), "framejit": _timed(compiled, fresh)}
     if numba and (found := _numba(function, arguments, expected)):
         contenders["numba"], row["numba_first"] = found
+    known = [*(expected if isinstance(expected, (tuple, list)) else [expected]), *inputs]
+    for other, version, place in others:
+        if found := _rival(version, place, arguments, known):
+            contenders[other], row[f"{other}_first"] = found
     times = measure.taken(contenders, seconds)
     row.update(measure.record("loops", name, "ms", times))
+    if rivals_measured := [row[f"vs_{n}"] for n in contenders if n not in ("eager", "framejit")]:
+        row["vs_best"] = min(rivals_measured)
     info = cache.cache_info()
     row.update({k: info[k] for k in ("segments", "captures", "kernels")}, breaks=info["breaks"])
     print(json.dumps(row), flush=True)
@@ -121,6 +156,8 @@ def main(argv=None):
     parser.add_argument("program", nargs="*", help=f"of {', '.join(loop_programs.PROGRAMS)}, or of NPBench's (default: all)")
     parser.add_argument("--npbench", metavar="CHECKOUT", help="the programs of this checkout of NPBench instead")
     parser.add_argument("--size", default="S", choices=("S", "M", "L", "paper"), help="of NPBench's arguments")
+    parser.add_argument("--rivals", action="store_true", help="NPBench's versions for Numba and JAX, too")
+    parser.add_argument("--pythran", metavar="FOLDER", help="and those for Pythran; what it compiles is kept in this folder")
     parser.add_argument("--scalar", action="store_true", help="the scalar programs alone")
     parser.add_argument("--seconds", type=float, default=2.0, help="of measuring, for each program")
     parser.add_argument("--timeout", type=float, default=60.0)
@@ -136,13 +173,14 @@ def main(argv=None):
     if args.here:
         name = args.program[0]
         numba = not args.ours and not args.npbench and name in loop_programs.SCALAR and importlib.util.find_spec("numba") is not None
-        return one(name, *(npbench.program(args.npbench, args.size, name) if args.npbench else loop_programs.PROGRAMS[name]), args.seconds, numba)
+        function, make = npbench.program(args.npbench, args.size, name) if args.npbench else loop_programs.PROGRAMS[name]
+        return one(name, function, make, args.seconds, numba, npbench.rivals(args.npbench, name, args.pythran) if args.rivals else ())
     case = f"npbench {args.size}" if args.npbench else "loops"
     which = ["--npbench", args.npbench, "--size", args.size] if args.npbench else []
-    which += ["--ours"] if args.ours else []
-    print(f"{'program':24} {'right':6} {'first s':>8} {'eager ms':>10} {'framejit ms':>11} {'vs eager':>8} {'vs numba':>8} spread segments")
+    which += (["--ours"] if args.ours else []) + (["--rivals"] if args.rivals else []) + (["--pythran", args.pythran] if args.pythran else [])
+    print(f"{'program':24} {'right':6} {'first s':>8} {'eager ms':>10} {'framejit ms':>11} {'vs eager':>8} {'vs rival':>8} spread segments")
     rows = []
-    said = " ".join(["tools/dev bench loops", *args.program, *(["--npbench", "CHECKOUT", "--size", args.size] if args.npbench else []), *(["--scalar"] if args.scalar else [])])
+    said = " ".join(["tools/dev bench loops", *args.program, *(["--npbench", "CHECKOUT", "--size", args.size] if args.npbench else []), *(["--rivals"] if args.rivals else []), *(["--scalar"] if args.scalar else [])])
     path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(measure.ROOT)]))
     env = os.environ | {"PYTHONPATH": path}
     for name in args.program or known:
@@ -161,11 +199,11 @@ def main(argv=None):
             measure.append(args.json, [row], said)
         show = lambda key, form: format(row[key], form) if key in row else "-"  # noqa: E731
         print(f"{name:24} {row.get('right', '-')!s:6} {show('first', '.3f'):>8} {show('eager', '.4g'):>10} {show('framejit', '.4g'):>11}"
-              f" {show('vs_eager', '.2f'):>8} {show('vs_numba', '.2f'):>8} {max(row.get('spread', {'': 0}).values()):6.2f} {row.get('segments', '-')} {error}", flush=True)  # fmt: skip
-    for other in ("eager", "numba"):
+              f" {show('vs_eager', '.2f'):>8} {show('vs_best', '.2f'):>8} {max(row.get('spread', {'': 0}).values()):6.2f} {row.get('segments', '-')} {error}", flush=True)  # fmt: skip
+    for other in ("eager", "best"):
         if ratios := [row[f"vs_{other}"] for row in rows if f"vs_{other}" in row]:
             mean = statistics.geometric_mean(ratios)
-            print(f"{len(ratios)} of {len(rows)} measured beside {other}, geometric mean {mean:.3f}, slowest {min(ratios):.2f}x")
+            print(f"{len(ratios)} of {len(rows)} measured beside {'eager' if other == 'eager' else 'the best rival'}, geometric mean {mean:.3f}, slowest {min(ratios):.2f}x")
     if sooner := [row["numba_first"] / row["first"] for row in rows if "numba_first" in row]:
         print(f"first results {statistics.geometric_mean(sooner):.1f} times sooner than Numba's, at least {min(sooner):.1f}")
     return 0
