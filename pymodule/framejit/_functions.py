@@ -2,11 +2,19 @@
 
 from _thread import _local
 from sys import getrefcount
+from warnings import warn
 
 from ._gradients import differentiated
 
 
-class Context:
+class _Saved:
+    @property
+    def saved_variables(self):
+        warn("'saved_variables' is deprecated; use 'saved_tensors'", DeprecationWarning, stacklevel=2)
+        return self.saved_tensors
+
+
+class Context(_Saved):
     """What forward and backward are given while they are captured."""
 
     def __init__(self, needs_input_grad):
@@ -61,7 +69,7 @@ def answer(error):
     return before
 
 
-class Later:
+class Later(_Saved):
     """What forward left for a backward function that runs as it is."""
 
 
