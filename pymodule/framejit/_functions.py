@@ -2,19 +2,11 @@
 
 from _thread import _local
 from sys import getrefcount
-from warnings import warn
 
 from ._gradients import differentiated
 
 
-class _Saved:
-    @property
-    def saved_variables(self):
-        warn("'saved_variables' is deprecated; use 'saved_tensors'", DeprecationWarning, stacklevel=2)
-        return self.saved_tensors
-
-
-class Context(_Saved):
+class Context:
     """What forward and backward are given while they are captured."""
 
     def __init__(self, needs_input_grad):
@@ -69,7 +61,7 @@ def answer(error):
     return before
 
 
-class Later(_Saved):
+class Later:
     """What forward left for a backward function that runs as it is."""
 
 
