@@ -102,8 +102,8 @@ def _rival(function, place, arguments, expected):
     return (_timed(function, fresh), first) if right else None
 
 
-def one(name, function, make, seconds, numba=False, others=()):
-    """Runs one program here and prints a JSON line after each stage, so that a timeout leaves what was known. others: (name, function,
+def one(name, function, make, seconds, numba=False, versions=()):
+    """Runs one program here and prints a JSON line after each stage, so that a timeout leaves what was known. versions: (name, function,
     what an array is made into) of rivals."""
     arguments = make()
 
@@ -139,13 +139,15 @@ def one(name, function, make, seconds, numba=False, others=()):
     if numba and (found := _numba(function, arguments, expected)):
         contenders["numba"], row["numba_first"] = found
     known = [*(expected if isinstance(expected, (tuple, list)) else [expected]), *inputs]
-    for other, version, place in others:
+    for other, version, place in versions:
         if found := _rival(version, place, arguments, known):
             contenders[other], row[f"{other}_first"] = found
     times = measure.taken(contenders, seconds)
     row.update(measure.record("loops", name, "ms", times))
-    if rivals_measured := [row[f"vs_{n}"] for n in contenders if n not in ("eager", "framejit")]:
-        row["vs_best"] = min(rivals_measured)
+    if others := [other for other in contenders if other not in ("eager", "framejit")]:
+        best = min(others, key=lambda other: row[other])
+        row.update(peer=row[best], vs_peer=row[f"vs_{best}"])
+        row["spread"]["peer"] = row["spread"][best]
     info = cache.cache_info()
     row.update({k: info[k] for k in ("segments", "captures", "kernels")}, breaks=info["breaks"])
     print(json.dumps(row), flush=True)
@@ -199,8 +201,8 @@ def main(argv=None):
             measure.append(args.json, [row], said)
         show = lambda key, form: format(row[key], form) if key in row else "-"  # noqa: E731
         print(f"{name:24} {row.get('right', '-')!s:6} {show('first', '.3f'):>8} {show('eager', '.4g'):>10} {show('framejit', '.4g'):>11}"
-              f" {show('vs_eager', '.2f'):>8} {show('vs_best', '.2f'):>8} {max(row.get('spread', {'': 0}).values()):6.2f} {row.get('segments', '-')} {error}", flush=True)  # fmt: skip
-    for other in ("eager", "best"):
+              f" {show('vs_eager', '.2f'):>8} {show('vs_peer', '.2f'):>8} {max(row.get('spread', {'': 0}).values()):6.2f} {row.get('segments', '-')} {error}", flush=True)  # fmt: skip
+    for other in ("eager", "peer"):
         if ratios := [row[f"vs_{other}"] for row in rows if f"vs_{other}" in row]:
             mean = statistics.geometric_mean(ratios)
             print(f"{len(ratios)} of {len(rows)} measured beside {'eager' if other == 'eager' else 'the best rival'}, geometric mean {mean:.3f}, slowest {min(ratios):.2f}x")
