@@ -1,4 +1,11 @@
-"""Called by compiled graphs: draws that torch has only in place."""
+"""Called by compiled graphs: draws that torch has only in place, and its seed."""
+
+
+def seeded(seed):
+    import torch
+
+    torch.manual_seed(seed)
+    return torch.zeros(1, dtype=torch.uint8, device="cpu")
 
 
 def bernoulli(like, p):

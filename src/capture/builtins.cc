@@ -44,6 +44,8 @@ constexpr Row kFunctions[] = {
     {"_bisect", "bisect_left bisect_right", Effect::kPure},
     {"_abc", "_abc_instancecheck _abc_subclasscheck", Effect::kPure},
     {"_collections", "_count_elements", Effect::kMutatesSelf},
+    {"_heapq", "heapify heappop heappush heappushpop heapreplace", Effect::kMutatesSelf},
+    {"_bisect", "insort_left insort_right", Effect::kMutatesSelf},
     {"_struct", "pack unpack calcsize", Effect::kPure},
     {"_hashlib",
      "openssl_md5 openssl_sha1 openssl_sha224 openssl_sha256 openssl_sha384 openssl_sha512 openssl_sha3_224 "

@@ -321,9 +321,23 @@ bool FrameworkCall::AnsweredByMode(PyObject** out) {
   return false;
 }
 
+// torch.manual_seed(n) is a call in the order of the draws. Null without an exception or a Break: no graph holds it.
+PyObject* FrameworkCall::Seeded() {
+  if (total() != 1 || s_.vmap.open() || TapeOf(s_) || s_.in_custom || s_.later) return nullptr;
+  PyObject* seed = s_.Resolve(args_[0]);
+  if (!seed || !(IsSymInt(seed) || PyLong_CheckExact(seed))) return nullptr;
+  static const Callee seeded("framejit._random.seeded");
+  if (!Ref(s_.CallFramework(seeded, &seed, 1, nullptr))) return nullptr;
+  Ref torch(tensor::Import("torch"));
+  Ref generator(torch ? PyObject_GetAttrString(torch.get(), "default_generator") : nullptr);
+  return generator ? s_.FromOutside(generator.get(), s_.guards().Const(generator.get())) : nullptr;
+}
+
 bool FrameworkCall::AnsweredByValue(PyObject** out) {
   if (!callee_.effects().refused()) return false;
   const BreakId refusal = callee_.effects().ends;
+  static const Callee kManualSeed("torch.manual_seed");
+  if (callee_ == kManualSeed && ((*out = Seeded()) || s_.broken() || PyErr_Occurred())) return true;
   const bool asks = refusal == BreakId::kTensorItem || refusal == BreakId::kTensorBool;
   const bool truth = callee_.last() == "__bool__";
   if (Ref known(asks && alone() ? s_.guessing().Constant(AsTensor(args_[0])->id, std::string(callee_.last()))

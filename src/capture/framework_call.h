@@ -17,6 +17,7 @@ class FrameworkCall {
   // Break or an exception.
   bool AnsweredByMode(PyObject** out);     // fixed answers, derivatives, questions to the tensor, torch.vmap
   bool AnsweredByForm(PyObject** out);     // the same of sparse and quantised tensors
+  PyObject* Seeded();
   bool AnsweredByValue(PyObject** out);    // What needs data is guessed, or no graph holds the call.
   bool ReplacedByTensors(PyObject** out);  // NumPy's arrays among the indices of a tensor of torch
   bool ComputedByNumpy(PyObject** out);    // of numbers alone, beside torch's tensors

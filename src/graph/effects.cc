@@ -31,7 +31,7 @@ constexpr Row kTorch[] = {
      "ShortTensor Tensor",
      {.flags = kTypeOfTensors | kTakesSequences}},
     {"_sample_dirichlet _standard_gamma alpha_dropout binomial cauchy dropout1d dropout2d dropout3d exponential "
-     "feature_alpha_dropout feature_dropout framejit._random.attention geometric log_normal multinomial "
+     "feature_alpha_dropout feature_dropout framejit._random.attention framejit._random.seeded geometric log_normal multinomial "
      "native_dropout normal normal_functional poisson randint_like random rrelu_ rrelu_with_noise_ uniform",
      {.flags = kDraws}},
     {"rrelu", {.flags = kDraws, .keeps = kFirst}},
@@ -292,7 +292,7 @@ constexpr Row kNumpy[] = {
      "unique_counts unique_inverse unique_values vectorize",
      {.flags = kOutside}},
     {"bincount numpy.ndarray.__getitem__", {.flags = kSizedByData}},
-    {"__setitem__", {.flags = kWritesFirst}},
+    {"__setitem__", {.flags = kWritesFirst | kTakesSequences}},
     {"accumulate all amax amin angle any append argmax argmin argpartition argsort around asanyarray ascontiguousarray "
      "asfortranarray astype average broadcast_to cholesky choose clip column_stack concat concatenate cond conj "
      "conjugate convolve copy corrcoef correlate count_nonzero cov cross cumprod cumsum cumulative_prod cumulative_sum "

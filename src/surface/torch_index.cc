@@ -123,6 +123,14 @@ Ints LikeIndices(Scope& s, const Ints& shape, const std::vector<std::pair<int, O
   return NumpyPointwise(s.env, shape, all);
 }
 
+// Row by row, but that some axes may be turned.
+bool LiesInRows(const TensorMeta& m) {
+  const Ints rows = RowMajor(m.sizes);
+  for (size_t d = 0; d < rows.size(); ++d)
+    if (!(m.strides[d] == rows[d] || m.strides[d] == Int(0) - rows[d])) return false;
+  return true;
+}
+
 Outs Advanced(Scope& s, const Indexing& idx) {
   const auto& tensors = idx.tensors;
   int count = static_cast<int>(tensors.size()), first = tensors[0].first;
@@ -166,9 +174,11 @@ Outs Advanced(Scope& s, const Indexing& idx) {
   Ints shape = s.b.type(out.value).shape;
   int index_rank = s.b.type(linear).rank();
   if (!s.torch()) {
-    if (first != 0 || !IsRowMajor(idx.view.meta())) Scope::Skip();  // NumPy puts the indexed axes outermost in memory
+    // NumPy puts the indexed axes outermost in memory, and the others in the order in which they lie.
+    const bool elements = count == idx.view.rank();
+    if (first != 0 || !(elements || LiesInRows(idx.view.meta()))) Scope::Skip();
     out.array = false;
-    if (count == idx.view.rank()) out.strides = LikeIndices(s, shape, tensors);
+    if (elements) out.strides = LikeIndices(s, shape, tensors);
     return out;
   }
   const shape::Env::Typical typical(s.env);

@@ -125,8 +125,19 @@ Outs RRelu(Scope& s) {
   return out;
 }
 
+// A seed is a call among the draws. What it gives is there so that it is a value of the graph.
+Outs Seeded(Scope& s) {
+  const Ints one = {shape::Int(1)};
+  Out out;
+  out.value = s.b.Extern(s.CallOf("framejit._random.seeded", {s.arg(0)}, false), {}, {{DType::kUInt8, one}},
+                         {RowMajor(one)});
+  out.differentiable = false;
+  return out;
+}
+
 // clang-format off: a table
 constexpr Row kRows[] = {
+    {"D:seeded", "(int seed)", &Seeded},
     {"t:rand", "(int[]... size, " OPTIONS ")", &Rand},
     {"t:randn", "(int[]... size, " OPTIONS ")", &Rand, Op::kMul},
     {"t:rand_like", "(Tensor input, " OPTIONS ", MemoryFormat? memory_format=None)", &RandLike},
