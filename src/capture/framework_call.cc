@@ -571,6 +571,8 @@ bool FrameworkCall::Allowed() {
   // A value and not a tensor here, but one whose type counts for NumPy.
   if (!torch_ && (reader_.numpy_number() || reader_.numpy_integer()))
     return s_.Break(BreakId::kUnsupportedTensor, "a number of NumPy's and arrays beside torch's tensors"), false;
+  if (!torch_ && reader_.int_of_class())
+    return s_.Break(BreakId::kUnknownCall, "an int of a class of its own beside arrays"), false;
   if (torch_ && !TakesNumpyNumbers(callee_, call_, reader_))
     return s_.Break(BreakId::kUnsupportedTensor, "a bool or float32 of NumPy's that is no such number to torch"), false;
   bool leaf = false;

@@ -123,12 +123,15 @@ Ints LikeIndices(Scope& s, const Ints& shape, const std::vector<std::pair<int, O
   return NumpyPointwise(s.env, shape, all);
 }
 
-// Row by row, but that some axes may be turned.
-bool LiesInRows(const TensorMeta& m) {
-  const Ints rows = RowMajor(m.sizes);
-  for (size_t d = 0; d < rows.size(); ++d)
-    if (!(m.strides[d] == rows[d] || m.strides[d] == Int(0) - rows[d])) return false;
-  return true;
+// Do the axes behind the first ones lie in their order, some of them turned perhaps?
+bool RowsBehind(shape::Env& env, const TensorMeta& m, int first) {
+  if (IsRowMajor(m)) return true;
+  std::vector<Int> lengths(m.strides.begin() + first, m.strides.end());
+  for (Int& n : lengths)
+    if (env.Lt(n, 0)) n = -n;
+  for (size_t d = 1; d < lengths.size(); ++d)
+    if (!env.Lt(lengths[d], lengths[d - 1])) return false;
+  return lengths.empty() || env.Lt(Int(0), lengths.back());
 }
 
 Outs Advanced(Scope& s, const Indexing& idx) {
@@ -176,7 +179,7 @@ Outs Advanced(Scope& s, const Indexing& idx) {
   if (!s.torch()) {
     // NumPy puts the indexed axes outermost in memory, and the others in the order in which they lie.
     const bool elements = count == idx.view.rank();
-    if (first != 0 || !(elements || LiesInRows(idx.view.meta()))) Scope::Skip();
+    if (first != 0 || !(elements || RowsBehind(s.env, idx.view.meta(), count))) Scope::Skip();
     out.array = false;
     if (elements) out.strides = LikeIndices(s, shape, tensors);
     return out;
