@@ -334,7 +334,9 @@ Compares WhatCompares(PyTypeObject* owner, std::string_view name) {
                ? Compares::kKey
                : Compares::kNone;
   }
-  return among(" all any callable isinstance _abc_instancecheck _abc_subclasscheck __init__ __init_subclass__ ")
+  return among(
+             " all any callable isinstance _abc_instancecheck _abc_subclasscheck __init__ __init_subclass__ "
+             "__instancecheck__ ")
              ? Compares::kNone
              : Compares::kAll;
 }

@@ -109,7 +109,8 @@ PyObject* Session::LeafForC(PyObject* o, bool asked_nothing) {
   }
   if (!g || g->kind != Origin::kOutside || g->proxy || IsValue(o) || IsNumpyNumber(o) || ReadableByC(o))
     return g && g->changes && !Reads(o) ? nullptr : o;
-  if (PyFunction_Check(o) && asked_nothing) return o;  // a list of them is gone through: none is called
+  // A list of functions is gone through: none is called. Of a generator of random numbers no state is read.
+  if (asked_nothing && (PyFunction_Check(o) || IsGenerator(o))) return o;
   if (PyIter_Check(o)) return Break(BreakId::kSideEffect, "an outside iterator is advanced");
   if (PyMethod_Check(o)) {
     guards_->Is(guards_->Child(SourceKind::kBoundSelf, g->source), PyMethod_GET_SELF(o));

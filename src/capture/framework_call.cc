@@ -327,7 +327,10 @@ PyObject* FrameworkCall::Seeded() {
   PyObject* seed = s_.Resolve(args_[0]);
   if (!seed || !(IsSymInt(seed) || PyLong_CheckExact(seed))) return nullptr;
   static const Callee seeded("framejit._random.seeded");
-  if (!Ref(s_.CallFramework(seeded, &seed, 1, nullptr))) return nullptr;
+  Ref how(PyUnicode_FromString(callee_.name().c_str()));
+  PyObject* args[] = {seed, how.get()};
+  if (!how || !Ref(s_.CallFramework(seeded, args, 2, nullptr))) return nullptr;
+  if (callee_.space() != "torch") Py_RETURN_NONE;
   Ref torch(tensor::Import("torch"));
   Ref generator(torch ? PyObject_GetAttrString(torch.get(), "default_generator") : nullptr);
   return generator ? s_.FromOutside(generator.get(), s_.guards().Const(generator.get())) : nullptr;
@@ -336,8 +339,11 @@ PyObject* FrameworkCall::Seeded() {
 bool FrameworkCall::AnsweredByValue(PyObject** out) {
   if (!callee_.effects().refused()) return false;
   const BreakId refusal = callee_.effects().ends;
-  static const Callee kManualSeed("torch.manual_seed");
-  if (callee_ == kManualSeed && ((*out = Seeded()) || s_.broken() || PyErr_Occurred())) return true;
+  static const Callee kSeeds[] = {Callee("torch.manual_seed"), Callee("torch.cuda.manual_seed"),
+                                  Callee("torch.cuda.manual_seed_all")};
+  if (std::find(std::begin(kSeeds), std::end(kSeeds), callee_) != std::end(kSeeds) &&
+      ((*out = Seeded()) || s_.broken() || PyErr_Occurred()))
+    return true;
   const bool asks = refusal == BreakId::kTensorItem || refusal == BreakId::kTensorBool;
   const bool truth = callee_.last() == "__bool__";
   if (Ref known(asks && alone() ? s_.guessing().Constant(AsTensor(args_[0])->id, std::string(callee_.last()))

@@ -95,7 +95,14 @@ def twice(t, n):
     return a, torch.rand(2), np.random.rand(2), t + 1
 
 
-@pytest.mark.parametrize("f", [of_numpy, of_python, of_torch, of_all, twice])
+def of_gpus(t, n):
+    torch.manual_seed(n)
+    torch.cuda.manual_seed(n)
+    torch.cuda.manual_seed_all(n)
+    return t * torch.rand(3, 4), torch.manual_seed(1) is torch.default_generator, torch.cuda.manual_seed_all(n)
+
+
+@pytest.mark.parametrize("f", [of_numpy, of_python, of_torch, of_all, of_gpus, twice])
 def test_seeds(fresh, f):
     told = as_eager(fresh, f, [lambda n=n: (x(n % 5), n) for n in NUMBERS], runs=4)
     assert told["segments"] <= 5, told  # a seed that changes is no version of its own
@@ -233,6 +240,26 @@ def test_a_generator_that_leaves(fresh):
     assert not fresh.cache_info(compiled)["breaks"]
 
 
+def test_a_module_keeps_a_generator(fresh):
+    class Noise(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rng, self.n = np.random.default_rng(3), 0
+
+        def forward(self, x):
+            self.last = np.random.default_rng(self.n)
+            return x + float(self.last.normal()) + float(self.rng.random()), self.last in [self.rng], self.last is self.rng
+
+    mine, theirs = Noise(), Noise()
+    compiled = fresh.compile(mine)
+    for k in range(6):
+        mine.n = theirs.n = k
+        same(compiled(x(k)), theirs(x(k)))
+        assert mine.last.random() == theirs.last.random() and mine.rng.bit_generator.state == theirs.rng.bit_generator.state
+    told = fresh.cache_info(compiled)
+    assert not told["breaks"] and told["segments"] <= 4, told
+
+
 def test_another_generator_each_time(fresh):
     """One that is an argument is found where it was, and need not be the same one."""
 
@@ -300,3 +327,40 @@ def test_drawn_indices_beside_gradients(fresh):
     torch.testing.assert_close(*grads)
     told = fresh.cache_info(compiled)
     assert not told["breaks"] and told["outcomes"]["run"].get("graph"), told
+
+
+def test_noise_in_the_likeness_of_a_view_with_gradients(fresh):
+    """A variational autoencoder: mu is half of what a layer gives, and does not lie row by row."""
+
+    def f(x, w):
+        mu, spread = (x @ w).chunk(2, -1)
+        z = mu + torch.randn_like(mu) * (spread * 0.5).exp() + torch.rand_like(spread.t()).t() + torch.randint_like(mu, 5)
+        return z, (1 + spread - mu.pow(2) - spread.exp()).sum()
+
+    compiled, seen = fresh.compile(f), []
+    for function in (f, compiled):
+        seed_all(1)
+        w, values = torch.linspace(-1, 1, 24).reshape(4, 6).requires_grad_(), []
+        for k in range(6):
+            z, kl = function(torch.arange(4.0 * (3 + k % 3)).reshape(-1, 4) / 9, w)
+            (z.square().sum() + kl).backward()
+            values.append((z.detach(), z.stride(), torch.rand(1)))
+        seen.append((values, w.grad))
+    for (z, strides, after), (y, ours, later) in zip(*(values for values, _ in seen)):
+        torch.testing.assert_close(y, z)
+        assert strides == ours and torch.equal(after, later)
+    torch.testing.assert_close(seen[1][1], seen[0][1])
+    told = fresh.cache_info(compiled)
+    assert not told["breaks"] and told["outcomes"]["run"].get("graph"), told
+
+
+def test_a_seed_that_is_computed(fresh):
+    """Of a number that changes, it is a break and not a version for each."""
+
+    def f(a, n):
+        np.random.seed(n * 2 + 1)
+        g = np.random.default_rng(n + 1)
+        return a * 2 + g.random() + np.random.rand()
+
+    told = as_eager(fresh, f, [lambda n=n: (np.ones(3), n) for n in range(2, 12)], breaks=2)
+    assert told["segments"] <= 6, told

@@ -38,8 +38,9 @@ std::pair<char*, size_t> StateIn(PyObject* o) {
 
 // A class of the library that draws, no class of the program's.
 bool IsLibrarys(PyObject* type) {
-  static PyObject *const numpys = tensor::ResolveCallee("numpy.random.RandomState"),
-                         *const pythons = tensor::ResolveCallee("random.Random");
+  static PyObject *const numpys = tensor::ResolveCallee("numpy.random.RandomState"), *const pythons =
+                                                                                         tensor::ResolveCallee(
+                                                                                             "random.Random");
   if (!numpys || !pythons) PyErr_Clear();
   return type == numpys || type == pythons;
 }
@@ -198,10 +199,20 @@ bool DrawProgram::IsDrawn(const guard::Source* source) const {
          source->base->object == values_.get();
 }
 
+// Where the number is found as it is. Null: it is computed.
+static const Source* FoundAt(Session& s, PyObject* values, const SymInt* n) {
+  if (n->source) return n->source;
+  for (Py_ssize_t i = 0; values && i < PyList_GET_SIZE(values); ++i) {  // randint adds 0 to what is drawn
+    const Source* drawn = s.guards().Child(SourceKind::kItem, s.guards().Const(values), static_cast<int>(i));
+    if (s.numbers().Int(drawn) == n->expr) return drawn;
+  }
+  return nullptr;
+}
+
 bool DrawProgram::Give(Session& s, PyObject* o, Given* to) const {
   o = s.Resolve(o);
   if (!o) return false;
-  to->source = IsSymInt(o) ? reinterpret_cast<SymInt*>(o)->source : nullptr;
+  to->source = IsSymInt(o) ? FoundAt(s, values_.get(), reinterpret_cast<SymInt*>(o)) : nullptr;
   if (to->source)
     to->value = Ref(PyLong_FromLongLong(s.env().Hint(reinterpret_cast<SymInt*>(o)->expr)));
   else
@@ -305,9 +316,17 @@ PyObject* DrawProgram::Draw(Session& s, PyObject* function, PyObject* const* arg
   return made.function ? Append(s, std::move(made), args + 1, nargs - 1, name) : s.Break(BreakId::kRandom, name);
 }
 
+constexpr char kMade[] = "a generator made here";
+
 PyObject* DrawProgram::Append(Session& s, Made made, PyObject* const* args, Py_ssize_t nargs, const char* name) {
   const Py_ssize_t total = nargs + (made.kwnames ? PyTuple_GET_SIZE(made.kwnames.get()) : 0);
+  const bool seeds = !strcmp(name, kMade) || !strcmp(name, "seed");
   for (Py_ssize_t i = 0; i < total; ++i) {
+    PyObject* number = s.Resolve(args[i]);
+    if (!number) return nullptr;
+    if (seeds && IsSymInt(number) &&
+        !FoundAt(s, values_.get(), reinterpret_cast<SymInt*>(number)))  // each would be a version
+      return s.Break(BreakId::kRandom, "a seed that is computed of a number that changes");
     made.args.emplace_back();
     if (!Give(s, args[i], &made.args.back()))
       return s.broken() || PyErr_Occurred() ? nullptr : s.Break(BreakId::kRandom, name);
@@ -356,7 +375,7 @@ PyObject* DrawProgram::MakeOrSeed(Session& s, PyObject* callable, PyObject* cons
   if (s.later || s.in_custom || s.InLookup() || surface::OpenSample(s.trace())) return nullptr;
   if (makes) {
     if (type) s.NoteType(reinterpret_cast<PyTypeObject*>(callable));
-    return Append(s, {Borrow(callable), Borrow(kwnames)}, args, nargs, "a generator made here");
+    return Append(s, {Borrow(callable), Borrow(kwnames)}, args, nargs, kMade);
   }
   static PyObject* const own = tensor::ResolveCallee("numpy.random.mtrand._rand");
   static PyObject* const seed = tensor::ResolveCallee("numpy.random.mtrand.RandomState.seed");

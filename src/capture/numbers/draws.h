@@ -44,6 +44,7 @@ class DrawProgram {
   // A generator made in the program, by a call of its class, or the seed of NumPy's own generator. A new reference;
   // null without an exception or a Break: it is neither.
   PyObject* MakeOrSeed(Session& s, PyObject* callable, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
+  bool IsDrawn(const guard::Source* source) const;  // Is it where what was drawn is found?
   void Undo() {
     before_.Restore();
     before_ = {};
@@ -70,7 +71,6 @@ class DrawProgram {
   };
   // What the program gives a draw. False: it may be another one in each run, or a Break.
   bool Give(Session& s, PyObject* o, Given* to) const;
-  bool IsDrawn(const guard::Source* source) const;
   PyObject* Append(Session& s, Made made, PyObject* const* args, Py_ssize_t nargs, const char* name);
   PyObject* Seen(Session& s, PyObject* value, const char* name);  // What captured code gets for a drawn value.
 
