@@ -64,6 +64,13 @@ def answer(error):
 class Later:
     """What forward left for a backward function that runs as it is."""
 
+    @property
+    def saved_variables(self):
+        import warnings
+
+        warnings.warn("'saved_variables' is deprecated; use 'saved_tensors'", DeprecationWarning, stacklevel=2)
+        return self.saved_tensors
+
 
 def holder(objects):
     """A constant of the graph by which a call has these objects."""
@@ -172,6 +179,10 @@ def _sparing(function, run, args):
     if node is not None:
         node.register_prehook(before)
     return results
+
+
+def fill_diagonal(x, value, wrap=False):
+    return x.clone().fill_diagonal_(value, wrap)
 
 
 def index_put_copy(x, indices, values):

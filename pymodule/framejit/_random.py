@@ -1,4 +1,14 @@
-"""Called by compiled graphs: draws that torch has only in place."""
+"""Called by compiled graphs: draws that torch has only in place, and its seed."""
+
+
+def seeded(seed, how):
+    """`how`: which function seeds (`torch.manual_seed`)."""
+    import operator
+
+    import torch
+
+    operator.attrgetter(how.removeprefix("torch."))(torch)(seed)
+    return torch.zeros(1, dtype=torch.uint8, device="cpu")
 
 
 def bernoulli(like, p):

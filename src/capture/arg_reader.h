@@ -22,6 +22,8 @@ class ArgReader {
   // Was a bool of NumPy's, or a float32?
   bool numpy_bool() const { return numpy_bool_; }
   bool numpy_single() const { return numpy_single_; }
+  // Was an int of a class of its own, which is no weak number to NumPy?
+  bool int_of_class() const { return int_of_class_; }
 
  private:
   std::optional<bool> Number(PyObject* o, Arg* out);
@@ -32,7 +34,7 @@ class ArgReader {
 
   Session& s_;
   const bool ranges_as_lists_;
-  bool numpy_number_ = false, numpy_integer_ = false, numpy_bool_ = false, numpy_single_ = false;
+  bool numpy_number_ = false, numpy_integer_ = false, numpy_bool_ = false, numpy_single_ = false, int_of_class_ = false;
 };
 
 }  // namespace framejit::capture

@@ -47,6 +47,11 @@ std::optional<bool> ArgReader::Number(PyObject* o, Arg* out) {
     if (overflow) return s_.Break(BreakId::kFrameworkError, "an integer wider than 64 bits"), false;
     return *out = Arg::Int(shape::Int(static_cast<int64_t>(v))), true;
   }
+  if (PyLong_Check(o)) {  // a member of an IntEnum, say: torch reads its number
+    int_of_class_ = true;
+    Ref number(_PyLong_Copy(reinterpret_cast<PyLongObject*>(o)));
+    return number && s_.Pin(o) && Read(number.get(), out);
+  }
   if (s_.IsNumpyNumber(o) && !PyFloat_Check(o)) {
     numpy_integer_ = true;  // elements of their own dtype are int64, float32 and bool in torch, too
     if (IsFloat32(o)) return numpy_single_ = true, *out = Arg::Float(PyFloat_AsDouble(o)), true;

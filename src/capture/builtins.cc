@@ -44,6 +44,8 @@ constexpr Row kFunctions[] = {
     {"_bisect", "bisect_left bisect_right", Effect::kPure},
     {"_abc", "_abc_instancecheck _abc_subclasscheck", Effect::kPure},
     {"_collections", "_count_elements", Effect::kMutatesSelf},
+    {"_heapq", "heapify heappop heappush heappushpop heapreplace", Effect::kMutatesSelf},
+    {"_bisect", "insort_left insort_right", Effect::kMutatesSelf},
     {"_struct", "pack unpack calcsize", Effect::kPure},
     {"_hashlib",
      "openssl_md5 openssl_sha1 openssl_sha224 openssl_sha256 openssl_sha384 openssl_sha512 openssl_sha3_224 "
@@ -332,7 +334,9 @@ Compares WhatCompares(PyTypeObject* owner, std::string_view name) {
                ? Compares::kKey
                : Compares::kNone;
   }
-  return among(" all any callable isinstance _abc_instancecheck _abc_subclasscheck __init__ __init_subclass__ ")
+  return among(
+             " all any callable isinstance _abc_instancecheck _abc_subclasscheck __init__ __init_subclass__ "
+             "__instancecheck__ ")
              ? Compares::kNone
              : Compares::kAll;
 }

@@ -322,7 +322,9 @@ bool Session::Pin(PyObject* o) {
     auto* s = reinterpret_cast<PySliceObject*>(o);
     return Pin(s->start) && Pin(s->stop) && Pin(s->step);
   }
-  if (Origin* g = Find(o); g && g->kind == Origin::kOutside && !g->proxy) guards_->Is(g->source, o);
+  // What was drawn is another object in each run, and equal to none but itself.
+  if (Origin* g = Find(o); g && g->kind == Origin::kOutside && !g->proxy && !draws.IsDrawn(g->source))
+    guards_->Is(g->source, o);
   return true;
 }
 

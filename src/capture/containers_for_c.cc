@@ -45,6 +45,7 @@ bool IsBoundEnum(PyObject* o) {
 // no such kind.
 PyObject* NewLike(PyObject* o) {
   if (PyTuple_CheckExact(o)) return PyTuple_New(PyTuple_GET_SIZE(o));
+  if (PyTuple_Check(o)) return Py_TYPE(o)->tp_alloc(Py_TYPE(o), PyTuple_GET_SIZE(o));
   if (PyList_CheckExact(o)) return PyList_New(PyList_GET_SIZE(o));
   if (PyODict_Check(o) && !PyDict_CheckExact(o)) return PyODict_New();  // Its items are in the same order.
   if (!OfType(Py_TYPE(o), CType::kDefaultDict)) return PyDict_Check(o) ? PyDict_New() : nullptr;
@@ -108,7 +109,8 @@ PyObject* Session::LeafForC(PyObject* o, bool asked_nothing) {
   }
   if (!g || g->kind != Origin::kOutside || g->proxy || IsValue(o) || IsNumpyNumber(o) || ReadableByC(o))
     return g && g->changes && !Reads(o) ? nullptr : o;
-  if (PyFunction_Check(o) && asked_nothing) return o;  // a list of them is gone through: none is called
+  // A list of functions is gone through: none is called. Of a generator of random numbers no state is read.
+  if (asked_nothing && (PyFunction_Check(o) || IsGenerator(o))) return o;
   if (PyIter_Check(o)) return Break(BreakId::kSideEffect, "an outside iterator is advanced");
   if (PyMethod_Check(o)) {
     guards_->Is(guards_->Child(SourceKind::kBoundSelf, g->source), PyMethod_GET_SELF(o));
@@ -236,7 +238,8 @@ PyObject* Session::ForC(PyObject* o, bool asked_nothing) {
   if (!plain) {  // The methods of a subclass may look anywhere, so it is safe only if it holds no tensors.
     if (!HoldsTensors(o)) return NoteContents(o, true) ? o : nullptr;
     if (!asked_nothing && AnswersItself(Py_TYPE(o))) return refuse();
-    if (!PyDict_Check(o))
+    const bool named = ReadsAsTuple(o) && !Py_TYPE(o)->tp_dictoffset;  // nothing else is in it
+    if (!PyDict_Check(o) && !named)
       return Break(BreakId::kUnknownOrigin, std::string("a ") + Py_TYPE(o)->tp_name + " of tensors");
   }
   Ref copy(NewLike(o));

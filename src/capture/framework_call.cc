@@ -321,9 +321,29 @@ bool FrameworkCall::AnsweredByMode(PyObject** out) {
   return false;
 }
 
+// torch.manual_seed(n) is a call in the order of the draws. Null without an exception or a Break: no graph holds it.
+PyObject* FrameworkCall::Seeded() {
+  if (total() != 1 || s_.vmap.open() || TapeOf(s_) || s_.in_custom || s_.later) return nullptr;
+  PyObject* seed = s_.Resolve(args_[0]);
+  if (!seed || !(IsSymInt(seed) || PyLong_CheckExact(seed))) return nullptr;
+  static const Callee seeded("framejit._random.seeded");
+  Ref how(PyUnicode_FromString(callee_.name().c_str()));
+  PyObject* args[] = {seed, how.get()};
+  if (!how || !Ref(s_.CallFramework(seeded, args, 2, nullptr))) return nullptr;
+  if (callee_.space() != "torch") Py_RETURN_NONE;
+  Ref torch(tensor::Import("torch"));
+  Ref generator(torch ? PyObject_GetAttrString(torch.get(), "default_generator") : nullptr);
+  return generator ? s_.FromOutside(generator.get(), s_.guards().Const(generator.get())) : nullptr;
+}
+
 bool FrameworkCall::AnsweredByValue(PyObject** out) {
   if (!callee_.effects().refused()) return false;
   const BreakId refusal = callee_.effects().ends;
+  static const Callee kSeeds[] = {Callee("torch.manual_seed"), Callee("torch.cuda.manual_seed"),
+                                  Callee("torch.cuda.manual_seed_all")};
+  if (std::find(std::begin(kSeeds), std::end(kSeeds), callee_) != std::end(kSeeds) &&
+      ((*out = Seeded()) || s_.broken() || PyErr_Occurred()))
+    return true;
   const bool asks = refusal == BreakId::kTensorItem || refusal == BreakId::kTensorBool;
   const bool truth = callee_.last() == "__bool__";
   if (Ref known(asks && alone() ? s_.guessing().Constant(AsTensor(args_[0])->id, std::string(callee_.last()))
@@ -557,6 +577,8 @@ bool FrameworkCall::Allowed() {
   // A value and not a tensor here, but one whose type counts for NumPy.
   if (!torch_ && (reader_.numpy_number() || reader_.numpy_integer()))
     return s_.Break(BreakId::kUnsupportedTensor, "a number of NumPy's and arrays beside torch's tensors"), false;
+  if (!torch_ && reader_.int_of_class())
+    return s_.Break(BreakId::kUnknownCall, "an int of a class of its own beside arrays"), false;
   if (torch_ && !TakesNumpyNumbers(callee_, call_, reader_))
     return s_.Break(BreakId::kUnsupportedTensor, "a bool or float32 of NumPy's that is no such number to torch"), false;
   bool leaf = false;

@@ -196,9 +196,9 @@ std::string Segment::WhyMissed(FjFrame* frame) const {
   {
     std::optional<SuspendScope> off;
     if (frame) off.emplace();
-    if (!draws.Run(&before)) {  // the program will see it raise, but for what nothing raises again: KeyboardInterrupt
+    if (!draws.Run(*guards, slots_in, &before)) {  // What raised will raise again, but for KeyboardInterrupt.
       before.Restore();
-      if (!PyErr_ExceptionMatches(PyExc_Exception)) return RunEnd::kRaised;
+      if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception)) return RunEnd::kRaised;
       PyErr_Clear();
       return RunEnd::kMiss;
     }

@@ -12,6 +12,7 @@
 #include "capture/proxy.h"
 #include "capture/unread_text.h"
 #include "capture/wrappers/wrappers.h"
+#include "graph/opaque.h"
 #include "guard/source.h"
 #include "guard/versions.h"
 #include "tensor/no_collection.h"
@@ -60,8 +61,7 @@ bool NoteClassInfo(Session& s, PyObject* info, bool tensor, int depth = 0) {
     Ref parts(PyObject_GetAttrString(info, "__args__"));
     return parts && NoteClassInfo(s, parts.get(), tensor, depth + 1);
   }
-  if (tensor && OfType(info, CType::kTorchTensorType))  // torch.FloatTensor looks at the tensor itself
-    return s.Break(BreakId::kTensorProtocol, "isinstance of a torch.FloatTensor or the like"), false;
+  if (tensor && OfType(info, CType::kTorchTensorType)) return true;  // OfTensorType
   if (HasOwnHook(info))
     return s.Break(BreakId::kUnknownCall,
                    std::string("__subclasshook__ of ") + reinterpret_cast<PyTypeObject*>(info)->tp_name),
@@ -79,6 +79,23 @@ Ref ClassBehind(Session& s, PyObject* o) {
   return {};
 }
 
+// isinstance(x, torch.FloatTensor) goes by the element type and the device of the tensor: one without elements is
+// asked.
+int OfTensorType(Session& s, PyObject* o, PyObject* info) {
+  const TensorMeta m = s.meta(AsTensor(o)->id);
+  if (m.framework != Framework::kTorch) return 0;
+  if (IsOpaque(m) || IsWrapper(o) || s.vmap.open())
+    return s.Break(BreakId::kTensorProtocol, "isinstance of a torch.FloatTensor or the like"), -1;
+  static PyObject *const empty = tensor::ResolveCallee("torch.empty"), *const names =
+                                                                           Py_BuildValue("(ss)", "dtype", "device");
+  Ref none(PyLong_FromLong(0)), dtype(PyObject_GetAttrString(o, "dtype")), device(PyObject_GetAttrString(o, "device"));
+  if (!empty || !names || !none || !dtype || !device) return -1;
+  PyObject* args[] = {none.get(), dtype.get(), device.get()};
+  SuspendScope off;
+  Ref like(PyObject_Vectorcall(empty, args, 1, names));
+  return like ? PyObject_IsInstance(like.get(), info) : -1;
+}
+
 // isinstance(o, info), where abstract classes and those of typing are asked about the class that o stands for: they go
 // by the methods that a class has, and a proxy's has more of them.
 int InstanceOf(Session& s, PyObject* o, PyObject* info) {
@@ -93,6 +110,7 @@ int InstanceOf(Session& s, PyObject* o, PyObject* info) {
       r = InstanceOf(s, o, PyTuple_GET_ITEM(parts.get(), i));
     return r;
   }
+  if (IsTensor(o) && OfType(info, CType::kTorchTensorType)) return OfTensorType(s, o, info);
   auto *meta = Py_TYPE(info), *base = reinterpret_cast<PyTypeObject*>(abstract);
   Ref home(PyType_Check(info) ? nullptr : PyObject_GetAttrString(reinterpret_cast<PyObject*>(meta), "__module__"));
   const bool by_methods = PyType_Check(info) ? base && PyType_IsSubtype(meta, base)
@@ -394,7 +412,7 @@ PyObject* Special(CaptureSemantics& c, Session& s, const char* n, PyObject* cons
   if (!strcmp(n, "id") && nargs == 1) {
     const Source* src = s.SourceOf(a[0]);
     if (!src && AsksIdentityOnly()) return PyLong_FromVoidPtr(a[0]);
-    if (!src) return s.Break(BreakId::kUnknownOrigin, "id() of an object made here");
+    if (!src || s.draws.IsDrawn(src)) return s.Break(BreakId::kUnknownOrigin, "id() of an object made here");
     s.guards().Is(src, a[0]);
     return PyLong_FromVoidPtr(a[0]);
   }

@@ -27,11 +27,13 @@ constexpr Row kTorch[] = {
     {"_segment_reduce segment_reduce", {.keeps = kFirst | kResult}},
     {"framejit._functions.written framejit._functions.own_backward", {.flags = kForeign}},
     {"frexp", {.keeps = kSecondResult}},
+    {"new_tensor", {.flags = kTakesSequences}},
     {"BFloat16Tensor BoolTensor ByteTensor CharTensor DoubleTensor FloatTensor HalfTensor IntTensor LongTensor "
      "ShortTensor Tensor",
      {.flags = kTypeOfTensors | kTakesSequences}},
     {"_sample_dirichlet _standard_gamma alpha_dropout binomial cauchy dropout1d dropout2d dropout3d exponential "
-     "feature_alpha_dropout feature_dropout framejit._random.attention geometric log_normal multinomial "
+     "feature_alpha_dropout feature_dropout framejit._random.attention framejit._random.seeded geometric log_normal "
+     "multinomial "
      "native_dropout normal normal_functional poisson randint_like random rrelu_ rrelu_with_noise_ uniform",
      {.flags = kDraws}},
     {"rrelu", {.flags = kDraws, .keeps = kFirst}},
@@ -155,7 +157,7 @@ constexpr Row kTorch[] = {
     {"gather", {.flags = kKeepsNoOperand | kKeepsNoResult, .keeps = kFirst}},
     {"__setitem__", {.flags = kKeepsNoResult | kTakesSequences, .batch = Batch::kStore}},
     {"batch_norm instance_norm", {.flags = kKeepsNoResult | kWritesInSilence | kFixedTangents}},
-    {"get_rng_state manual_seed seed set_rng_state", {.flags = kOutside, .ends = BreakId::kRandom}},
+    {"get_rng_state manual_seed manual_seed_all seed set_rng_state", {.flags = kOutside, .ends = BreakId::kRandom}},
     {"unbind", {.flags = kOneOfSeveral, .batch = Batch::kDim}},
     {"exp2", {.keeps = kResult, .batch = Batch::kUnary}},
     {"amax amin", {.keeps = kFirst | kResult, .batch = Batch::kReduce}},
@@ -292,7 +294,7 @@ constexpr Row kNumpy[] = {
      "unique_counts unique_inverse unique_values vectorize",
      {.flags = kOutside}},
     {"bincount numpy.ndarray.__getitem__", {.flags = kSizedByData}},
-    {"__setitem__", {.flags = kWritesFirst}},
+    {"__setitem__", {.flags = kWritesFirst | kTakesSequences}},
     {"accumulate all amax amin angle any append argmax argmin argpartition argsort around asanyarray ascontiguousarray "
      "asfortranarray astype average broadcast_to cholesky choose clip column_stack concat concatenate cond conj "
      "conjugate convolve copy corrcoef correlate count_nonzero cov cross cumprod cumsum cumulative_prod cumulative_sum "
@@ -608,6 +610,8 @@ bool Callee::of_cupy() const {
 
 Callee FunctionalForm(Callee c) {
   if (!c.Has(kInPlace)) return c;
+  static const Callee fills("torch.Tensor.fill_diagonal_"), filled("framejit._functions.fill_diagonal");
+  if (c == fills) return filled;  // torch has no other form of it
   const bool dunder = c.last().ends_with("__");
   const std::string base(FormOf(c.last()).base);
   return Callee(std::string(c.space()) + "." + (dunder ? "__" + base + "__" : base));

@@ -467,11 +467,14 @@ void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs, Fr
     if (out.kind == Out::kView && meta(out.of).is_scalar) throw NotThisRow{};  // NumPy scalars have no views
   }
   for (const Overwrite& w : outs.writes) RefuseShared(call, w);
+  NoteStatistics(call, grad);
   for (const auto& [id, value, region, by_index] : outs.writes) {
     const DType written = meta(id).dtype;
     bool tracked = grad && outs.writes_differentiable && (IsFloat(written) || IsComplex(written));
     const bool part = call.callee.last() == "__setitem__";
     if (outs.writes_differentiable) derivatives.NoteWrite(id, tracked, part);
+    if (!outs.writes_differentiable && statistics.contains(objects[id].root))
+      objects.BecomeUnusable("statistics that a derivative reads are written");
     Store(call, id, value, tracked);
   }
   if (outs.items.size() == 1 && outs.items[0].owner != Out::kItself) MakeOwner(call, outs.items[0]);

@@ -24,12 +24,13 @@ struct Lowering::Impl {
   WithoutGradientFn without_gradient;
   Objects objects{trace, builder};
   Derivatives derivatives{trace, objects};
-  std::set<TraceId> read_only;                    // inputs not to be written; if they want gradients, not with these
-  std::set<TraceId> lent;                         // What is made here, and an operator of the program's may have kept.
-  std::set<ValueId> lent_values;                  // those of them, in whose memory nothing else may lie
-  std::set<TraceId> beside_opaque;                // what may share memory with sparse or quantised tensors
-  std::set<ValueId> replaced;                     // masked_update.h
-  std::map<TraceId, TraceId> casts;               // from a leaf to the cast that autocast made of it
+  std::set<TraceId> read_only;       // inputs not to be written; if they want gradients, not with these
+  std::set<TraceId> lent;            // What is made here, and an operator of the program's may have kept.
+  std::set<ValueId> lent_values;     // those of them, in whose memory nothing else may lie
+  std::set<TraceId> beside_opaque;   // what may share memory with sparse or quantised tensors
+  std::set<TraceId> statistics;      // running ones, by root, of which a derivative reads what they are when it runs
+  std::set<ValueId> replaced;        // masked_update.h
+  std::map<TraceId, TraceId> casts;  // from a leaf to the cast that autocast made of it
   std::vector<std::pair<size_t, size_t>> hidden;  // ranges of tensors that were made inside of custom functions
   // For a tensor: the sizes that were taken to be at least 2 when its strides were computed.
   std::map<TraceId, shape::Ints> granted;
@@ -95,6 +96,7 @@ struct Lowering::Impl {
   // apart: nor may an operand be the target itself.
   void RefuseShared(const Call& call, TraceId target, bool apart);
   void RefuseShared(const Call& call, const Overwrite& written);
+  void NoteStatistics(const Call& call, bool grad);
   // NumPy copies along one axis without a look at what it overwrites, and reads what it has just written where the
   // strides of the two differ.
   void RefuseSpoiled(TraceId from, const Region& to);

@@ -212,7 +212,11 @@ void Lowering::Impl::Extern(Call& call, bool model) {
   std::vector<TraceId> ids;
   Number(*request, [&](TraceId t) -> const TensorMeta& { return meta(t); }, &ids);
   Inferred inferred = Ask(call.callee, *request, ids, target.has_value());
-  const bool grad = WantsGrad(trace, call), draws = Draws(call.callee);
+  const bool draws = Draws(call.callee);
+  // What is drawn in the likeness of a tensor, or as indices, has no derivative.
+  const bool tracks =
+      std::any_of(inferred.metas.begin(), inferred.metas.end(), [](const TensorMeta& m) { return m.requires_grad; });
+  const bool grad = (!draws || tracks) && WantsGrad(trace, call);
   if (draws && grad) throw Decline(call.callee + " draws random numbers, and its derivative others");
   std::string why = model ? "" : call.callee + " is not modelled";
   if (draws && target) why = call.callee + " draws random numbers";

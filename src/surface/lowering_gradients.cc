@@ -240,4 +240,17 @@ void Lowering::Captured(size_t tensors) {
   impl_->derivatives.Captured(tensors);
 }
 
+// The derivative of a batch norm in evaluation reads the running statistics when it runs. One in training writes them,
+// and the framework counts no version.
+void Lowering::Impl::NoteStatistics(const Call& call, bool grad) {
+  constexpr size_t kMean = 3, kVariance = 4, kTraining = 5;
+  const bool trains =
+      call.args.size() <= kTraining || !call.args[kTraining].is(Arg::Kind::kBool) || call.args[kTraining].b;
+  bool tracked = false;
+  if (!grad || !call.callee.Has(kWritesInSilence) || trains) return;
+  EachTensor(call, [&](TraceId t) { tracked |= meta(t).requires_grad; });
+  for (size_t i : {kMean, kVariance})
+    if (tracked && call.args[i].is(Arg::Kind::kTensor)) statistics.insert(objects[call.args[i].t].root);
+}
+
 }  // namespace framejit::surface

@@ -41,6 +41,7 @@ constexpr Prefix kPrefixes[] = {
     {'S', Form::kPlain, "scipy.special.", ""},
     {'H', Form::kPlain, "numpy.generic.", ""},
     {'F', Form::kPlain, "framejit._arrays.", ""},
+    {'D', Form::kPlain, "framejit._random.", ""},
 };
 
 // Those of NumPy's, but for a few that mean something else there.

@@ -123,6 +123,17 @@ Ints LikeIndices(Scope& s, const Ints& shape, const std::vector<std::pair<int, O
   return NumpyPointwise(s.env, shape, all);
 }
 
+// Do the axes behind the first ones lie in their order, some of them turned perhaps?
+bool RowsBehind(shape::Env& env, const TensorMeta& m, int first) {
+  if (IsRowMajor(m)) return true;
+  std::vector<Int> lengths(m.strides.begin() + first, m.strides.end());
+  for (Int& n : lengths)
+    if (env.Lt(n, 0)) n = -n;
+  for (size_t d = 1; d < lengths.size(); ++d)
+    if (!env.Lt(lengths[d], lengths[d - 1])) return false;
+  return lengths.empty() || env.Lt(Int(0), lengths.back());
+}
+
 Outs Advanced(Scope& s, const Indexing& idx) {
   const auto& tensors = idx.tensors;
   int count = static_cast<int>(tensors.size()), first = tensors[0].first;
@@ -166,9 +177,11 @@ Outs Advanced(Scope& s, const Indexing& idx) {
   Ints shape = s.b.type(out.value).shape;
   int index_rank = s.b.type(linear).rank();
   if (!s.torch()) {
-    if (first != 0 || !IsRowMajor(idx.view.meta())) Scope::Skip();  // NumPy puts the indexed axes outermost in memory
+    // NumPy puts the indexed axes outermost in memory, and the others in the order in which they lie.
+    const bool elements = count == idx.view.rank();
+    if (first != 0 || !(elements || RowsBehind(s.env, idx.view.meta(), count))) Scope::Skip();
     out.array = false;
-    if (count == idx.view.rank()) out.strides = LikeIndices(s, shape, tensors);
+    if (elements) out.strides = LikeIndices(s, shape, tensors);
     return out;
   }
   const shape::Env::Typical typical(s.env);

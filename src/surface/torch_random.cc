@@ -107,7 +107,9 @@ Outs Fill(Scope& s) {
   return out;
 }
 constexpr char kBernoulli[] = "torch.bernoulli", kUniform[] = "torch.ops.aten.uniform",
-               kNormal[] = "torch.ops.aten.normal_functional", kExponential[] = "torch.ops.aten.exponential";
+               kNormal[] = "torch.ops.aten.normal_functional", kExponential[] = "torch.ops.aten.exponential",
+               kCauchy[] = "torch.ops.aten.cauchy", kLogNormal[] = "torch.ops.aten.log_normal",
+               kGeometric[] = "torch.ops.aten.geometric";
 
 // Slopes are drawn below zero only, which the framework's kernel does in its order. Results are row-major.
 Outs RRelu(Scope& s) {
@@ -125,8 +127,19 @@ Outs RRelu(Scope& s) {
   return out;
 }
 
+// A seed is a call among the draws. What it gives is there so that it is a value of the graph.
+Outs Seeded(Scope& s) {
+  const Ints one = {shape::Int(1)};
+  Out out;
+  out.value = s.b.Extern(s.CallOf("framejit._random.seeded", {s.arg(0), s.arg(1)}, false), {}, {{DType::kUInt8, one}},
+                         {RowMajor(one)});
+  out.differentiable = false;
+  return out;
+}
+
 // clang-format off: a table
 constexpr Row kRows[] = {
+    {"D:seeded", "(int seed, str how)", &Seeded},
     {"t:rand", "(int[]... size, " OPTIONS ")", &Rand},
     {"t:randn", "(int[]... size, " OPTIONS ")", &Rand, Op::kMul},
     {"t:rand_like", "(Tensor input, " OPTIONS ", MemoryFormat? memory_format=None)", &RandLike},
@@ -139,6 +152,9 @@ constexpr Row kRows[] = {
     {"I:uniform", "(Tensor input, float from=0.0, float to=1.0, *, Any? generator=None)", &Fill<kUniform, 2>},
     {"I:normal", "(Tensor input, float mean=0.0, float std=1.0, *, Any? generator=None)", &Fill<kNormal, 2>},
     {"I:exponential", "(Tensor input, float lambd=1.0, *, Any? generator=None)", &Fill<kExponential, 1>},
+    {"I:cauchy", "(Tensor input, float median=0.0, float sigma=1.0, *, Any? generator=None)", &Fill<kCauchy, 2>},
+    {"I:log_normal", "(Tensor input, float mean=1.0, float std=2.0, *, Any? generator=None)", &Fill<kLogNormal, 2>},
+    {"I:geometric", "(Tensor input, float p, *, Any? generator=None)", &Fill<kGeometric, 1>},
 };
 // clang-format on
 

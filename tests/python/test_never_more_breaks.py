@@ -1,5 +1,11 @@
 """What modules of GitHub projects do in one graph with torch.compile: here in one graph, with the effects that eager has."""
 
+import bisect
+import collections
+import enum
+import heapq
+import operator
+import typing
 import warnings
 
 import pytest
@@ -348,3 +354,249 @@ def test_rows_of_an_embedding_that_are_shortened(make, grad):
     assert told["breaks"] == 1, told  # a graph would write a copy of the whole table
     with pytest.raises(IndexError):
         compiled(torch.tensor([[3, 11]]))
+
+
+class Step(typing.NamedTuple):
+    x: typing.Any
+    y: typing.Any = None
+    n: int = 0
+
+
+class Marked(collections.namedtuple("Marked", "a b")):
+    """It has a __dict__, of which a copy for C code would have nothing."""
+
+    def total(self):
+        return self.a + self.b
+
+
+def of_named_tuples(p, many):
+    q = p._replace(n=p.n + 1)
+    xs, ys, _ = zip(*many)
+    both = dict(zip(p._fields, p))
+    return q, list(map(torch.sum, p[:2])), p._asdict(), torch.stack(xs) * 2, ys, both["x"] is p.x, q.y is p.y, tuple(p), p
+
+
+def test_named_tuples_of_tensors():
+    def calls():
+        return [(Step(torch.ones(2 + k % 2) * k, torch.zeros(1), k), [Step(torch.ones(2) * i, k) for i in range(2)]) for k in range(5)]
+
+    compiled = framejit.compile(of_named_tuples)
+    for args in calls():
+        got, want = compiled(*args), of_named_tuples(*args)
+        assert got[-1] is args[0] and type(got[0]) is Step and got[5:7] == want[5:7] == (True, True)
+        torch.testing.assert_close(got[0].x, want[0].x)
+        assert [type(v) for v in got] == [type(v) for v in want] and list(got[2]) == list(want[2]) and got[2]["x"] is args[0].x
+        assert got[4] == want[4] and all(torch.equal(a, b) for a, b in zip(got[1], want[1]))
+    told = framejit.cache_info(compiled)
+    assert not told["breaks"] and told["outcomes"]["run"].get("graph"), told
+
+
+def test_results_of_torch_are_gone_through():
+    compiled = framejit.compile(lambda r: (r.values * 2, list(map(torch.sum, r)), tuple(r)[0] is r[0], r))
+    for k in range(4):
+        r = torch.max(torch.arange(6.0).reshape(2, 3) * (k - 1), 1)
+        got = compiled(r)
+        assert torch.equal(got[0], r.values * 2) and got[3] is r and got[2] and got[1][1] == r.indices.sum()
+    assert not framejit.cache_info(compiled)["breaks"]
+
+
+def test_a_named_tuple_with_a_dict():
+    def f(p):
+        p.mark = getattr(p, "mark", 0) + 1
+        return p._replace(a=torch.zeros(1)), p.total(), list(map(torch.sum, p))
+
+    compiled = framejit.compile(f)
+    for k in range(4):
+        p, q = (Marked(torch.ones(2) * k, torch.ones(2)) for _ in range(2))
+        for _ in range(2):
+            got, want = compiled(p), f(q)
+            assert p.mark == q.mark and type(got[0]) is Marked and torch.equal(got[1], want[1]) and got[2] == want[2]
+
+
+class Place(enum.IntEnum):
+    ROWS = 0
+    COLUMNS = 1
+    TWO = 2
+
+
+class Odd(int):
+    def __add__(self, other):
+        return 100
+
+    __radd__ = __add__
+
+    def __index__(self):
+        return 0
+
+
+@pytest.mark.parametrize("of", [Place, Odd])
+def test_ints_of_a_class_of_their_own(of):
+    def f(x, e, two):
+        return x * e, e * x, x.sum(e), x[e], x + e, torch.full((two,), e), torch.tensor([e, two]), x.select(e, 0), x.reshape(two, -1), x**e
+
+    compiled = whole(f, [(torch.arange(8.0).reshape(2, 4) + k, of(k % 2), of(2)) for k in range(4)])
+    assert compiled["segments"] <= 4
+
+    def beside_arrays(a, e):
+        return a * e, np.full(2, e).dtype, np.arange(3)[Place.TWO]
+
+    compiled = framejit.compile(beside_arrays)
+    for k in range(4):  # no weak numbers to NumPy
+        got, want = (g(np.ones(3, np.float32), of(k % 2)) for g in (compiled, beside_arrays))
+        assert got[0].dtype == want[0].dtype and np.array_equal(got[0], want[0]) and got[1:] == want[1:]
+
+
+QUEUE = [5, 7, 9]
+
+
+def queues(x, n):
+    heap = []
+    for i in range(3):
+        heapq.heappush(heap, ((n * i) % 3, i, x * i))
+    heapq.heappush(QUEUE, n)
+    order = [heapq.heappop(heap)[2] for _ in range(3)]
+    numbers = [1.0, 4.0]
+    bisect.insort(numbers, 2.5)
+    return order, heapq.heappop(QUEUE), heapq.nlargest(2, numbers), heapq.heappushpop(numbers, 0.0), heapq.heapreplace([1, 2], n), x
+
+
+def test_queues():
+    compiled, seen = framejit.compile(queues), []
+    for f in (queues, compiled):
+        QUEUE[:] = [5, 7, 9]
+        seen.append([(f(torch.ones(2 + n % 2), n), list(QUEUE)) for n in (3, 4, 8, 1, 4)])
+    for (want, before), (got, after) in zip(*seen):
+        assert before == after and want[1:5] == got[1:5] and all(torch.equal(a, b) for a, b in zip(want[0], got[0]))
+    told = framejit.cache_info(compiled)
+    assert not told["breaks"] and told["outcomes"]["run"].get("graph"), told
+
+
+def test_queues_that_compare_tensors():
+    def f(t):
+        heap = []
+        for v in t:
+            heapq.heappush(heap, v)
+        return [heapq.heappop(heap) for _ in range(3)]
+
+    compiled = framejit.compile(f)
+    for k in range(4):
+        t = torch.tensor([3.0, 1.0, 2.0]) * (-1) ** k
+        assert compiled(t) == f(t)
+
+
+def turned(a, i, j):
+    b, c, d = a[::-1], np.fliplr(a), a[:, 1:]
+    found = b[i], c[i], b[i, j], d[i], a[::2, ::-1][i * 0], a[::-1, ::-1][i][:, ::-1], np.flip(a)[i[:, None], j], a[1:, 0][::-1][i * 0]
+    return *found, [v.strides for v in found]
+
+
+def test_arrays_that_are_turned_or_cut_by_index():
+    compiled = framejit.compile(turned)
+    for k in range(8):
+        i, j = np.array([0, 2, 1][: 1 + k % 3]), np.array([1, 0, 2][: 1 + k % 3])
+        a = np.arange(4.0 * (3 + k % 2)).reshape(-1, 4) * (k - 2)
+        got, want = compiled(a, i, j), turned(a, i, j)
+        assert got[-1] == want[-1]
+        for g, w in zip(got[:-1], want[:-1]):
+            assert np.array_equal(g, w) and g.strides == w.strides
+    told = framejit.cache_info(compiled)
+    assert not told["breaks"] and told["outcomes"]["run"].get("graph"), told
+
+
+def test_a_range_is_stored_in_an_array():
+    def f(a, n):
+        d = np.zeros((n, 3), a.dtype)
+        d[:, 0] = range(n)
+        d[range(2), 1] = range(5, 7)
+        return d + a
+
+    compiled = framejit.compile(f)
+    for k in range(4):
+        assert np.array_equal(compiled(np.arange(3), 2 + k), f(np.arange(3), 2 + k))
+    assert not framejit.cache_info(compiled)["breaks"]
+
+
+def arithmetic(x, n):
+    v, m = x.sum().item(), x.size(0)
+    return v * m, m * v, v + n, n - v, v / m, n / v, x * (v * n), operator.truediv(v, n)
+
+
+def test_a_held_number_beside_sizes():
+    """A size that changes is a float beside the number that a tensor holds, not a version of its own."""
+    told = whole(arithmetic, [(torch.arange(1.0, 3 + k).double() / 7, 3 + 2 * k) for k in range(6)])
+    assert told["segments"] <= 3, told
+    exact = framejit.compile(arithmetic)
+    for n in (3, 2**53 + 1, 2**60 + 3, 5):
+        x = torch.ones(3, dtype=torch.float64)
+        assert exact(x, n)[:6] == arithmetic(x, n)[:6]
+
+    def divided(x, n):
+        return x.sum().item() / n, x + 1
+
+    compiled = framejit.compile(divided)
+    for n in (3, 5, 7):
+        assert compiled(torch.ones(2), n)[0] == 2 / n
+    with pytest.raises(ZeroDivisionError, match="float division by zero"):
+        compiled(torch.ones(2), 0)
+
+
+class Meter:
+    def __init__(self):
+        self.sum = self.count = 0
+
+    def update(self, value, n):
+        self.sum += value * n
+        self.count += n
+        return self.sum / self.count
+
+
+def test_a_meter():
+    meters = Meter(), Meter()
+    compiled = framejit.compile(lambda m, x: (m.update((x * x).mean().item(), x.size(0)), x + 1))
+    for k in range(6):
+        x = torch.ones(2 + k % 3, 2, dtype=torch.float64) * k
+        got, want = compiled(meters[0], x)[0], meters[1].update((x * x).mean().item(), x.size(0))
+        assert got == want and vars(meters[0]) == vars(meters[1])
+    assert not framejit.cache_info(compiled)["breaks"]
+
+
+@pytest.mark.parametrize("of", ["FloatTensor", "DoubleTensor", "LongTensor", "BoolTensor", "cuda.FloatTensor"])
+def test_types_of_tensors_by_their_elements(of):
+    kind = operator.attrgetter(of)(torch)
+
+    def f(x):
+        return x.double() * (2 if isinstance(x, kind) else 3), isinstance(x, (int, kind)), isinstance(x[0] > 1, (torch.BoolTensor, kind))
+
+    inputs = [torch.ones(3), torch.ones(3, dtype=torch.int64), torch.ones(4).double(), torch.nn.Parameter(torch.ones(2)), torch.ones(3) > 0, torch.ones(2).bfloat16()]
+    compiled = framejit.compile(f)
+    for _ in range(2):
+        for x in inputs:
+            got, want = compiled(x), f(x)
+            assert torch.equal(got[0], want[0]) and got[1:] == want[1:]
+    assert not framejit.cache_info(compiled)["breaks"]
+
+
+def diagonals(x, w):
+    y = x @ w.t()
+    y.fill_diagonal_(-1.0)
+    z = (w * 2).t()
+    z.fill_diagonal_(0.5, wrap=True)
+    grid = x.new_tensor(range(x.shape[0])).view(-1, 1).repeat(1, 2)
+    return y.softmax(-1).t() @ y, z, grid + 1
+
+
+def test_diagonals_that_are_filled():
+    compiled = framejit.compile(diagonals)
+    for k in range(5):
+        seen = []
+        for f in (diagonals, compiled):
+            x = torch.linspace(-1, 1, 4 * (5 - k % 3)).reshape(-1, 4).requires_grad_()
+            w = torch.linspace(0, 1, 12).reshape(3, 4).requires_grad_()
+            y, z, grid = f(x, w)
+            (y.square().sum() + (z * z).sum()).backward()
+            seen.append((y, z, grid, x.grad, w.grad))
+        for got, want in zip(*reversed(seen)):
+            torch.testing.assert_close(got, want)
+            assert got.stride() == want.stride()
+    told = framejit.cache_info(compiled)
+    assert not told["breaks"] and told["outcomes"]["run"].get("graph"), told

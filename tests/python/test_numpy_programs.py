@@ -332,7 +332,7 @@ CLASS = "a class is made in the function"
 CALLBACK = "NumPy calls the function for one row, or one element, after the other"
 EXCEPTIONS = {
     **dict.fromkeys(("masked mean", "scalar branch", "max of scalars", "convergence loop", "while on data"), BRANCH),
-    **dict.fromkeys(("made in the function", "legacy random", "metropolis"), DRAWS),
+    "metropolis": DRAWS,
     **dict.fromkeys(("float of a mean", "float used", "float in math", "tolist", "string of an array", "nan argument", "split at data"), NUMBER),
     **dict.fromkeys(("datetime", "datetime and floats", "object array", "strings", "structured"), DTYPE),
     **dict.fromkeys(("class in the function", "namedtuple in the function", "dataclass in the function"), CLASS),

@@ -1,6 +1,8 @@
 """A backward function of the program's that cannot be captured (it asks of data, reads and writes what is outside, draws, raises) does not end the graph: the compiled
 backward pass calls it as it is, once in each pass."""
 
+import warnings
+
 import framejit
 import pytest
 
@@ -654,3 +656,31 @@ def test_a_backward_that_asks_what_its_tensors_are_to_others(ask):
     assert run(compiled) == run(f)
     info = framejit.cache_info(compiled)
     assert info["breaks"] >= 1 and info["outcomes"]["run"]["graph"] >= 3
+
+
+class Swish(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * torch.sigmoid(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        s = torch.sigmoid(ctx.saved_variables[0])
+        return grad * s * (1 + ctx.saved_variables[0] * (1 - s))
+
+
+def test_the_former_name_of_saved_tensors():
+    """It is still there, and warns."""
+    compiled = framejit.compile(lambda x, w: Swish.apply(x @ w).sum())
+    for k in range(3):
+        seen = []
+        for f in (lambda x, w: Swish.apply(x @ w).sum(), compiled):
+            w = torch.ones(3, 2, requires_grad=True)
+            with warnings.catch_warnings(record=True) as told:
+                warnings.simplefilter("always")
+                f(torch.arange(6.0).reshape(2, 3) / 5 + k, w).backward()
+            seen.append((w.grad, [(str(t.message), t.category, t.lineno) for t in told]))
+        torch.testing.assert_close(seen[1][0], seen[0][0])
+        assert seen[0][1] == seen[1][1] and len(seen[0][1]) == 2
+    assert framejit.cache_info(compiled)["outcomes"]["run"].get("graph")

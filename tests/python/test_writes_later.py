@@ -493,3 +493,29 @@ def test_copies_without_gradients_are_memory_of_their_own(fresh, program, write)
         else:
             torch.testing.assert_close(got, expected)
     assert fresh.cache_info(c)["breaks"] == 0
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_statistics_that_are_written_behind_their_use(fresh, affine):
+    """A batch norm in evaluation, then one in training on the same statistics: eager's derivative reads what the second has written."""
+
+    class Norm(torch.nn.BatchNorm2d):
+        def forward(self, x):
+            self.training = False
+            y = super().forward(x)
+            self.training = True
+            super().forward(x * 2)
+            return y
+
+    def outcome(compiles):
+        torch.manual_seed(0)
+        norm, x, seen = Norm(3, affine=affine), torch.randn(4, 3, 2, 2), []
+        f = fresh.compile(norm) if compiles else norm
+        for k in range(4):
+            v = (x + k).requires_grad_()
+            f(v).square().sum().backward()
+            seen += [v.grad, norm.running_mean.clone(), *(p.grad.clone() for p in norm.parameters())]
+        return seen
+
+    for got, want in zip(outcome(True), outcome(False)):
+        torch.testing.assert_close(got, want)

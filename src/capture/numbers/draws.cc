@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <string_view>
+#include <utility>
 
 #include "capture/builtins.h"
 #include "capture/numbers/number_slots.h"
@@ -35,8 +36,16 @@ std::pair<char*, size_t> StateIn(PyObject* o) {
   return {reinterpret_cast<char*>(o) + sizeof(PyObject), (type ? type : Py_TYPE(o))->tp_basicsize - sizeof(PyObject)};
 }
 
-// Methods that draw and do nothing else. `seed` and the like are not among them, nor is `shuffle`
-// (DrawProgram::Arrange).
+// A class of the library that draws, no class of the program's.
+bool IsLibrarys(PyObject* type) {
+  static PyObject *const numpys = tensor::ResolveCallee("numpy.random.RandomState"), *const pythons =
+                                                                                         tensor::ResolveCallee(
+                                                                                             "random.Random");
+  if (!numpys || !pythons) PyErr_Clear();
+  return type == numpys || type == pythons;
+}
+
+// Methods that draw or seed and do nothing else. Those that set a state are not among them, nor is `shuffle` (Arrange).
 bool OnlyDraws(std::string_view name) {
   static constexpr std::string_view kNames[] = {"beta",
                                                 "binomial",
@@ -67,6 +76,7 @@ bool OnlyDraws(std::string_view name) {
                                                 "random",
                                                 "random_sample",
                                                 "rayleigh",
+                                                "seed",
                                                 "standard_cauchy",
                                                 "standard_exponential",
                                                 "standard_gamma",
@@ -79,6 +89,18 @@ bool OnlyDraws(std::string_view name) {
                                                 "weibull",
                                                 "zipf"};
   return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
+}
+
+// What the object owns of others.
+std::vector<Ref> ReferencesOf(PyObject* o) {
+  std::vector<Ref> all;
+  const auto note = [](PyObject* held, void* to) {
+    static_cast<std::vector<Ref>*>(to)->push_back(Borrow(held));
+    return 0;
+  };
+  if (PyTypeObject* type = ClassOf(Py_TYPE(o)) ? ClassOf(Py_TYPE(o)) : Py_TYPE(o); type->tp_traverse)
+    type->tp_traverse(o, note, &all);
+  return all;
 }
 
 // An argument that is the same in every run. New reference, null: it may be another one, or a Break.
@@ -121,37 +143,82 @@ void GeneratorStates::Save(PyObject* generator) {
   for (PyObject* o : {generator, numpys ? BitsOf(generator) : nullptr}) {
     if (!o || std::any_of(parts_.begin(), parts_.end(), [&](const Part& p) { return p.object.get() == o; })) continue;
     const auto [at, size] = StateIn(o);
-    parts_.push_back({Borrow(o), std::vector<char>(at, at + size)});
+    parts_.push_back({Borrow(o), std::vector<char>(at, at + size), ReferencesOf(o)});
   }
 }
 
 void GeneratorStates::Restore() const {
-  for (const Part& p : parts_) std::memcpy(StateIn(p.object.get()).first, p.bytes.data(), p.bytes.size());
+  for (const Part& p : parts_) {
+    const std::vector<Ref> now = ReferencesOf(p.object.get());
+    std::memcpy(StateIn(p.object.get()).first, p.bytes.data(), p.bytes.size());
+    for (const Ref& held : p.held) Py_INCREF(held.get());
+    for (const Ref& held : now) Py_DECREF(held.get());
+  }
 }
 
-PyObject* DrawProgram::Made::Call(const std::vector<Ref>& drawn) const {
+PyObject* DrawProgram::Made::Call(const std::vector<Ref>& given, const std::vector<Ref>& drawn) const {
   if (of >= 0) {
-    Ref one(args.empty() ? Borrow(drawn[of].get()) : Ref(PyObject_GetItem(drawn[of].get(), args[0].get())));
+    Ref one(args.empty() ? Borrow(drawn[of].get()) : Ref(PyObject_GetItem(drawn[of].get(), args[0].value.get())));
     if (one && function) return PyObject_CallOneArg(function.get(), one.get());
     return one ? PyObject_CallMethod(one.get(), "item", nullptr) : nullptr;
   }
   std::vector<PyObject*> raw;
-  for (const Ref& a : args) raw.push_back(a.get());
+  for (const Ref& a : given) raw.push_back(a.get());
   const Py_ssize_t keywords = kwnames ? PyTuple_GET_SIZE(kwnames.get()) : 0;
   return PyObject_Vectorcall(function.get(), raw.data(), raw.size() - keywords, kwnames.get());
 }
 
-bool DrawProgram::Run(GeneratorStates* before) const {
-  for (const Made& d : draws_)
-    if (d.generator) before->Save(d.generator.get());
+// Another generator of the same type, which draws in the same way, or another number.
+static bool Alike(PyObject* a, PyObject* b) {
+  if (!Py_IS_TYPE(a, Py_TYPE(b))) return false;
+  PyObject *x = IsPrimitive(a) ? nullptr : BitsOf(a), *y = x ? BitsOf(b) : nullptr;
+  return !x || (y && Py_IS_TYPE(x, Py_TYPE(y)));
+}
+
+bool DrawProgram::Run(const guard::GuardSet& guards, PyObject* const* slots, GeneratorStates* before) const {
   std::vector<Ref> drawn;  // other threads may run meanwhile, and draw for the same segment
   for (const Made& d : draws_) {
-    drawn.emplace_back(d.Call(drawn));
+    std::vector<Ref> given;
+    for (const Given& a : d.args) {
+      given.push_back(a.source      ? Ref(guards.Resolve(a.source, slots))
+                      : a.drawn < 0 ? Borrow(a.value.get())
+                                    : Borrow(drawn[a.drawn].get()));
+      if (!given.back() || !Alike(given.back().get(), a.value.get())) return false;
+    }
+    if (d.draws) before->Save(given[0].get());
+    drawn.emplace_back(d.Call(given, drawn));
     if (!drawn.back()) return false;
   }
   for (size_t i = 0; i < drawn.size(); ++i)
     PyList_SetItem(values_.get(), static_cast<Py_ssize_t>(i), drawn[i].release());
   return true;
+}
+
+bool DrawProgram::IsDrawn(const guard::Source* source) const {
+  return values_ && source && source->base && source->base->kind == SourceKind::kConst &&
+         source->base->object == values_.get();
+}
+
+// Where the number is found as it is. Null: it is computed.
+static const Source* FoundAt(Session& s, PyObject* values, const SymInt* n) {
+  if (n->source) return n->source;
+  for (Py_ssize_t i = 0; values && i < PyList_GET_SIZE(values); ++i) {  // randint adds 0 to what is drawn
+    const Source* drawn = s.guards().Child(SourceKind::kItem, s.guards().Const(values), static_cast<int>(i));
+    if (s.numbers().Int(drawn) == n->expr) return drawn;
+  }
+  return nullptr;
+}
+
+bool DrawProgram::Give(Session& s, PyObject* o, Given* to) const {
+  o = s.Resolve(o);
+  if (!o) return false;
+  to->source = IsSymInt(o) ? FoundAt(s, values_.get(), reinterpret_cast<SymInt*>(o)) : nullptr;
+  if (to->source)
+    to->value = Ref(PyLong_FromLongLong(s.env().Hint(reinterpret_cast<SymInt*>(o)->expr)));
+  else
+    to->value = Ref(Fixed(s, o));
+  if (IsDrawn(to->source)) to->drawn = std::exchange(to->source, nullptr)->index;
+  return bool(to->value);
 }
 
 void DrawProgram::Drop() const {
@@ -162,6 +229,7 @@ void DrawProgram::Drop() const {
 PyObject* DrawProgram::Seen(Session& s, PyObject* value, const char* name) {
   auto at = static_cast<int>(PyList_GET_SIZE(values_.get()));
   if (PyList_Append(values_.get(), value) < 0) return nullptr;
+  if (value == Py_None) Py_RETURN_NONE;
   const Source* source = s.guards().Child(SourceKind::kItem, s.guards().Const(values_.get()), at);
   if (PyFloat_CheckExact(value) && s.options().dynamic_floats)
     return NewSymFloat(&s, s.numbers().NewFloat(source, value, name));
@@ -170,7 +238,7 @@ PyObject* DrawProgram::Seen(Session& s, PyObject* value, const char* name) {
   if (!overflow) return s.SymIntObject(s.numbers().NewInt(source, number, name, INT64_MIN));
   const tensor::Class c = tensor::Classify(value);
   const bool array = c == tensor::Class::kNumpyArray || (c == tensor::Class::kNumpyScalar && !s.IsNumpyNumber(value));
-  return array ? s.FromOutside(value, source) : s.Break(BreakId::kRandom, name);
+  return array || IsGenerator(value) ? s.FromOutside(value, source) : s.Break(BreakId::kRandom, name);
 }
 
 // What puts the elements of an array that only a run knows in another order, or picks some. NumPy draws places along
@@ -237,18 +305,38 @@ PyObject* DrawProgram::Draw(Session& s, PyObject* function, PyObject* const* arg
   PyObject* arranged = Arrange(s, name, args, nargs, kwnames);
   if (arranged || s.broken() || PyErr_Occurred()) return arranged;
   if (!OnlyDraws(name)) return s.Break(BreakId::kRandom, name);
-  s.guards().Is(source, generator);
-  Made made{Borrow(generator), Borrow(function), Borrow(kwnames), {}};
-  if (!PyCFunction_Check(function)) made.args.push_back(Borrow(generator));  // it is not bound
-  const Py_ssize_t total = nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
-  for (Py_ssize_t i = 1; i < total; ++i) {
-    made.args.emplace_back(Fixed(s, args[i]));
-    if (!made.args.back()) return s.broken() || PyErr_Occurred() ? nullptr : s.Break(BreakId::kRandom, name);
+  s.NoteType(Py_TYPE(generator));
+  Made made{Borrow(function), Borrow(kwnames), true, {}};
+  if (PyCFunction_Check(function)) made.function = UnbindBuiltin(function).descriptor;  // another one may draw later
+  made.args.push_back({Borrow(generator), source});
+  if (IsDrawn(source)) {
+    made.draws = false;  // it is made anew before
+    made.args[0].drawn = std::exchange(made.args[0].source, nullptr)->index;
+  }
+  return made.function ? Append(s, std::move(made), args + 1, nargs - 1, name) : s.Break(BreakId::kRandom, name);
+}
+
+constexpr char kMade[] = "a generator made here";
+
+PyObject* DrawProgram::Append(Session& s, Made made, PyObject* const* args, Py_ssize_t nargs, const char* name) {
+  const Py_ssize_t total = nargs + (made.kwnames ? PyTuple_GET_SIZE(made.kwnames.get()) : 0);
+  const bool seeds = !strcmp(name, kMade) || !strcmp(name, "seed");
+  for (Py_ssize_t i = 0; i < total; ++i) {
+    PyObject* number = s.Resolve(args[i]);
+    if (!number) return nullptr;
+    if (seeds && IsSymInt(number) &&
+        !FoundAt(s, values_.get(), reinterpret_cast<SymInt*>(number)))  // each would be a version
+      return s.Break(BreakId::kRandom, "a seed that is computed of a number that changes");
+    made.args.emplace_back();
+    if (!Give(s, args[i], &made.args.back()))
+      return s.broken() || PyErr_Occurred() ? nullptr : s.Break(BreakId::kRandom, name);
   }
   if (!values_) values_ = Ref(PyList_New(0));
-  before_.Save(generator);
+  if (made.draws) before_.Save(made.args[0].value.get());
+  std::vector<Ref> given;
+  for (const Given& a : made.args) given.push_back(Borrow(a.value.get()));
   SuspendScope off;
-  Ref value(values_ ? made.Call({}) : nullptr);
+  Ref value(values_ ? made.Call(given, {}) : nullptr);
   if (!value && !PyErr_ExceptionMatches(PyExc_Exception)) return nullptr;  // KeyboardInterrupt
   if (!value) return PyErr_Clear(), s.Break(BreakId::kRandom, name);
   draws_.push_back(std::move(made));
@@ -273,6 +361,30 @@ PyObject* DrawProgram::Draw(Session& s, PyObject* function, PyObject* const* arg
   return none ? s.CallFramework(item, both, 2, nullptr) : nullptr;
 }
 
+PyObject* DrawProgram::MakeOrSeed(Session& s, PyObject* callable, PyObject* const* args, Py_ssize_t nargs,
+                                  PyObject* kwnames) {
+  static const Callee kMakes("numpy.random.default_rng"), kSeeds("numpy.random.seed");
+  const bool type = PyType_Check(callable);
+  bool makes = type && ClassOf(reinterpret_cast<PyTypeObject*>(callable)) && IsLibrarys(callable);
+  Callee name;
+  if (!type && !PyFunction_Check(callable)) {
+    name = tensor::CalleeOf(callable);
+    makes = name == kMakes;
+  }
+  if (!makes && !(name == kSeeds)) return nullptr;
+  if (s.later || s.in_custom || s.InLookup() || surface::OpenSample(s.trace())) return nullptr;
+  if (makes) {
+    if (type) s.NoteType(reinterpret_cast<PyTypeObject*>(callable));
+    return Append(s, {Borrow(callable), Borrow(kwnames)}, args, nargs, kMade);
+  }
+  static PyObject* const own = tensor::ResolveCallee("numpy.random.mtrand._rand");
+  static PyObject* const seed = tensor::ResolveCallee("numpy.random.mtrand.RandomState.seed");
+  if (!own || !seed || !IsGenerator(own)) return PyErr_Clear(), nullptr;
+  std::vector<PyObject*> with{own};
+  with.insert(with.end(), args, args + nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0));
+  return Draw(s, seed, with.data(), nargs + 1, kwnames);
+}
+
 PyObject* DrawProgram::ItemOf(Session& s, PyObject* array) {
   TraceId id = AsTensor(array)->id;
   Made made;
@@ -287,7 +399,7 @@ PyObject* DrawProgram::ItemOf(Session& s, PyObject* array) {
     if (of == calls.rend() || !of->args[0].is(Arg::Kind::kTensor) || !s.meta(id).is_scalar) return nullptr;
     const Arg& index = of->args[1];
     if (index.is(Arg::Kind::kInt) && index.i.is_const())
-      made.args.emplace_back(PyLong_FromLongLong(index.i.value()));
+      made.args.push_back({Ref(PyLong_FromLongLong(index.i.value()))});
     else if (!index.is(Arg::Kind::kTuple) || !index.items.empty())
       return nullptr;
     id = of->args[0].t;
@@ -299,7 +411,7 @@ PyObject* DrawProgram::ItemOf(Session& s, PyObject* array) {
   std::vector<Ref> drawn;
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(values_.get()); ++i)
     drawn.push_back(Borrow(PyList_GET_ITEM(values_.get(), i)));
-  Ref value(made.Call(drawn));
+  Ref value(made.Call({}, drawn));
   if (!value || !(PyFloat_CheckExact(value.get()) || PyLong_CheckExact(value.get()))) return PyErr_Clear(), nullptr;
   draws_.push_back(std::move(made));
   return Seen(s, value.get(), "item");

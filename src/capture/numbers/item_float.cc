@@ -63,6 +63,24 @@ bool IsOperand(PyObject* o) {
   return PyLong_CheckExact(o) && !overflow && v >= -kExact && v <= kExact;
 }
 
+// The float that Python makes of an integer that changes, as a tensor. Null without an error: it may not be one.
+PyObject* Filled(Session& s, SymInt* n) {
+  constexpr int64_t kExact = int64_t{1} << 53;  // beyond it Python divides integers with more digits
+  if (!s.env().Le(-kExact, n->expr) || !s.env().Le(n->expr, kExact)) return nullptr;
+  static const Callee full("torch.full");
+  static PyObject *const names = Py_BuildValue("(ss)", "dtype", "device"), *const cpu = PyUnicode_FromString("cpu"),
+                         *const dtype = tensor::ResolveCallee("torch.float64");
+  Ref size(s.MarkFresh(PyTuple_New(0)));
+  if (!size || !names || !cpu || !dtype) return nullptr;
+  PyObject* args[] = {size.get(), reinterpret_cast<PyObject*>(n), dtype, cpu};
+  return Of(s, s.CallFramework(full, args, 2, names));
+}
+
+// An integer that changes, beside such a number.
+Ref WithFloats(Session& s, PyObject* o) {
+  return IsSymInt(o) ? Ref(Filled(s, reinterpret_cast<SymInt*>(o))) : Borrow(o);
+}
+
 PyObject* Operand(PyObject* o) {
   return IsItemFloat(o) ? As(o)->tensor : o;
 }
@@ -85,9 +103,11 @@ PyObject* Binary(PyObject* a, PyObject* b) {
   PyObject* item = IsItemFloat(a) ? a : b;
   Session* s = Live(item);
   if (!s) return nullptr;
-  if (!IsOperand(a) || !IsOperand(b)) return Ask(item);
-  Ref left(AsLeft(*s, a, item));
-  return left ? Of(*s, Made(*s, Callee(*kName), {left.get(), Operand(b)})) : nullptr;
+  Ref x = WithFloats(*s, a), y = WithFloats(*s, b);
+  if (PyErr_Occurred() || s->broken()) return nullptr;
+  if (!x || !y || !IsOperand(x.get()) || !IsOperand(y.get())) return Ask(item);
+  Ref left(AsLeft(*s, x.get(), item));
+  return left ? Of(*s, Made(*s, Callee(*kName), {left.get(), Operand(y.get())})) : nullptr;
 }
 
 // A truth that is taken for granted and checked, or ends the capture.
@@ -121,7 +141,7 @@ PyObject* Divide(PyObject* a, PyObject* b) {
   if (IsItemFloat(b)) {
     const int truth = IsNotZero(b, true);
     if (truth <= 0) return truth ? nullptr : Ask(b);
-  } else if (!PyFloat_CheckExact(b) && !PyLong_CheckExact(b)) {
+  } else if (!PyFloat_CheckExact(b) && !PyLong_CheckExact(b) && !IsSymInt(b)) {
     return Ask(IsItemFloat(a) ? a : b);
   } else if (PyObject_IsTrue(b) != 1) {
     return Ask(a);
@@ -139,8 +159,10 @@ PyObject* Compare(PyObject* a, PyObject* b, int op) {
   if (IsTensor(b) || b == Py_None) Py_RETURN_NOTIMPLEMENTED;
   Session* s = Live(a);
   if (!s) return nullptr;
-  if (!IsOperand(b)) return Ask(a);
-  const int r = Compared(*s, a, b, op);
+  Ref other = WithFloats(*s, b);
+  if (PyErr_Occurred() || s->broken()) return nullptr;
+  if (!other || !IsOperand(other.get())) return Ask(a);
+  const int r = Compared(*s, a, other.get(), op);
   return r < 0 ? nullptr : PyBool_FromLong(r);
 }
 
@@ -242,17 +264,7 @@ PyObject* FloatOfCount(PyObject* number) {
   if (!IsSymInt(number)) return nullptr;
   auto* n = reinterpret_cast<SymInt*>(number);
   Session& s = *n->session;
-  constexpr int64_t kExact = int64_t{1} << 53;  // beyond it Python divides integers with more digits
-  if (&s != Session::Current() || !s.env().AtRun(n->expr) || !s.env().Le(-kExact, n->expr) ||
-      !s.env().Le(n->expr, kExact))
-    return nullptr;
-  static const Callee full("torch.full");
-  static PyObject *const names = Py_BuildValue("(ss)", "dtype", "device"), *const cpu = PyUnicode_FromString("cpu"),
-                         *const dtype = tensor::ResolveCallee("torch.float64");
-  Ref size(s.MarkFresh(PyTuple_New(0)));
-  if (!size || !names || !cpu || !dtype) return nullptr;
-  PyObject* args[] = {size.get(), number, dtype, cpu};
-  return Of(s, s.CallFramework(full, args, 2, names));
+  return &s == Session::Current() && s.env().AtRun(n->expr) ? Filled(s, n) : nullptr;
 }
 
 // What no integer of 64 bits holds, and what is no number, is zero in the graph. A run that finds such a number ends,

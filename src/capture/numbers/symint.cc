@@ -43,7 +43,7 @@ uint64_t MostSteps(char op, shape::Int a, shape::Int b) {
 // `f` on expressions gives the expression, on the numbers of this call what Python gets.
 template <char kOp, typename F>
 PyObject* Binary(PyObject* a, PyObject* b, PyObject* (*fallback)(PyObject*, PyObject*), F f) {
-  if (IsTensor(a) || IsTensor(b)) Py_RETURN_NOTIMPLEMENTED;
+  if (IsTensor(a) || IsTensor(b) || IsItemFloat(a) || IsItemFloat(b)) Py_RETURN_NOTIMPLEMENTED;
   constexpr bool kFloats = kOp == '+' || kOp == '-' || kOp == '*';
   if (kFloats && (IsFloat(a) || IsFloat(b))) return OnFloats(kOp, a, b, fallback);
   Session* s = LiveNumber(IsSymInt(a) ? a : b);
@@ -86,7 +86,7 @@ PyObject* Remainder(PyObject* a, PyObject* b) {
   return Binary<'%'>(a, b, PyNumber_Remainder, [](auto x, auto y) { return Mod(x, y); });
 }
 PyObject* TrueDivide(PyObject* a, PyObject* b) {
-  if (IsTensor(a) || IsTensor(b)) Py_RETURN_NOTIMPLEMENTED;
+  if (IsTensor(a) || IsTensor(b) || IsItemFloat(a) || IsItemFloat(b)) Py_RETURN_NOTIMPLEMENTED;
   return OnFloats('/', a, b, PyNumber_TrueDivide);
 }
 PyObject* Power(PyObject* a, PyObject* b, PyObject* modulus) {
@@ -117,7 +117,8 @@ PyObject* Compare(PyObject* a, PyObject* b, int op) {
   auto x = ExprOf(a), y = ExprOf(b);
   Session* s = LiveNumber(a);
   if (!s) return nullptr;
-  if (!y && (IsSymFloat(b) || IsItemFloat(b))) {  // which answers by itself
+  if (IsItemFloat(b)) Py_RETURN_NOTIMPLEMENTED;  // it answers by itself
+  if (!y && IsSymFloat(b)) {
     Ref number(Concrete(a));
     return number ? PyObject_RichCompare(number.get(), b, op) : nullptr;
   }
