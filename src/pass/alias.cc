@@ -1,6 +1,7 @@
 #include "pass/alias.h"
 
 #include <algorithm>
+#include <set>
 
 #include "graph/device.h"
 #include "graph/views.h"
@@ -160,31 +161,27 @@ void AliasStoredViews(const Graph& g, Grouping& grouping) {
       found.push_back({v, Alias{root, std::move(layout)}});
     }
     if (found.empty()) continue;
-    Group changed = group;
-    for (auto& [v, alias] : found) {
-      std::erase(changed.stored, v);
-      if (std::find(changed.stored.begin(), changed.stored.end(), alias.base) == changed.stored.end()) {
-        changed.stored.push_back(alias.base);
-      }
-    }
-    std::sort(changed.stored.begin(), changed.stored.end());
-    for (size_t i = changed.nodes.size(); i-- > 0;) {  // views that nobody inside reads any more
-      const ValueId v = changed.nodes[i];
-      bool needed = std::find(changed.stored.begin(), changed.stored.end(), v) != changed.stored.end();
-      for (ValueId u : changed.nodes) {
-        const auto& ops = g.nodes[u].operands;
-        needed = needed || std::find(ops.begin(), ops.end(), v) != ops.end();
-      }
-      if (!needed) changed.nodes.erase(changed.nodes.begin() + i);
-    }
+    std::set<ValueId> stored(group.stored.begin(), group.stored.end());
+    for (auto& [v, alias] : found) stored.erase(v);
+    for (auto& [v, alias] : found) stored.insert(alias.base);
     // A base that became an alias itself (two stored views of one chain) would need composing: roots are never views
     // that were peeled, because every chain is walked to the same root.
-    bool consistent = true;
-    for (auto& [v, alias] : found) {
-      for (auto& [w, other] : found) consistent = consistent && alias.base != w;
+    if (std::any_of(found.begin(), found.end(), [&](auto& f) { return stored.contains(f.first); })) continue;
+    Group changed = group;
+    changed.stored.assign(stored.begin(), stored.end());
+    std::vector<int> readers(group.nodes.size());
+    auto each_read = [&](ValueId u, auto f) {
+      for (ValueId v : g.nodes[u].operands)
+        if (has(v)) f(readers[std::lower_bound(group.nodes.begin(), group.nodes.end(), v) - group.nodes.begin()]);
+    };
+    for (ValueId u : group.nodes) each_read(u, [](int& n) { ++n; });
+    for (size_t i = changed.nodes.size(); i-- > 0;) {  // views that nobody inside reads any more
+      if (readers[i] || stored.contains(changed.nodes[i])) continue;
+      each_read(changed.nodes[i], [](int& n) { --n; });
+      changed.nodes[i] = kNoValue;
     }
-    if (!consistent || !loop::CanFuse(g, changed.nodes, changed.stored) ||
-        !SumsStayInOrder(g, grouping, group, changed, found))
+    std::erase(changed.nodes, kNoValue);
+    if (!loop::CanFuse(g, changed.nodes, changed.stored) || !SumsStayInOrder(g, grouping, group, changed, found))
       continue;
     group = std::move(changed);
     for (auto& [v, alias] : found) grouping.aliases[v] = std::move(alias);
