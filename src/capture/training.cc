@@ -115,7 +115,7 @@ int MadeAsView(const Trace& t, TraceId view) {
 
 // Results of which others are made are handed on by `framejit._gradients.result`, which may put another tensor in their
 // place. stands, by output: of those of which it is known where they are what they are.
-void LetOthersStand(Trace* replay, const std::vector<std::vector<bool>>& made_of, std::vector<bool>* stands) {
+bool LetOthersStand(Trace* replay, const std::vector<std::vector<bool>>& made_of, std::vector<bool>* stands) {
   stands->assign(replay->outputs.size(), false);
   for (size_t k = 0; k < replay->outputs.size(); ++k) {
     const TraceId result = replay->outputs[k];
@@ -145,6 +145,7 @@ void LetOthersStand(Trace* replay, const std::vector<std::vector<bool>>& made_of
     for (TraceTensor& t : replay->tensors) t.view_call += t.view_call > last;
     (*stands)[k] = true;
   }
+  return std::find(stands->begin(), stands->end(), true) != stands->end();
 }
 
 }  // namespace
@@ -646,10 +647,9 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const tensor::TraceRun
   for (const tensor::Training::View& v : t.views) replay.outputs.push_back(trace.outputs[v.plan]);
   NoteOrder(replay, &t);
   KeepEdges(joint, trace, &t);
-  LetOthersStand(&replay, t.made_of, &t.stands);
+  const bool others = LetOthersStand(&replay, t.made_of, &t.stands);
   NoteBefore(written, &t);
   CheckStanding(trace, plans, t);
-  const bool others = std::find(t.stands.begin(), t.stands.end(), true) != t.stands.end();
   t.replay = others ? tensor::MakeTraceRunner(replay, constants) : calls.With(replay.outputs);
   for (PyObject* o : constants) t.constants.push_back(Borrow(o));
   t.part = PartsOf(joint, t.wanted, BucketBytes(s));

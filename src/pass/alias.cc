@@ -102,23 +102,21 @@ std::vector<std::optional<Alias>> HardAliases(const Graph& g, const std::vector<
   return aliases;
 }
 
-// Where what they read lies decides in which order kernels add up: does each that reads one of `values` and sums as
-// NumPy does so also if those lie so, and `before` is `now`?
-static bool SumsStayInOrder(const Graph& g, const Grouping& grouping, const Group& before, const Group& now,
+// Where what they read lies decides in which order kernels add up: do all of those in `summing`, which sum as NumPy
+// does, and that read one of `values`, do so also if these lie so, and `before` is `now`?
+static bool SumsStayInOrder(const Graph& g, const Grouping& grouping, const std::vector<const Group*>& summing,
+                            const Group& before, const Group& now,
                             const std::vector<std::pair<ValueId, Alias>>& values) {
   std::vector<Layout> layouts;  // by value, where a sum is found
-  for (const Group& other : grouping.groups) {
-    const Group& group = &other == &before ? now : other;
-    const auto numpys = [&](ValueId v) { return loop::IsNumpys(g.nodes[v]); };
+  for (const Group* other : summing) {
+    const Group& group = other == &before ? now : *other;
     const auto reads = [&](ValueId v) {
       const auto& operands = g.nodes[v].operands;
       return std::any_of(values.begin(), values.end(), [&](const auto& value) {
         return std::find(operands.begin(), operands.end(), value.first) != operands.end();
       });
     };
-    if (group.kind != Group::Kind::kKernel || std::none_of(group.nodes.begin(), group.nodes.end(), numpys) ||
-        (&group != &now && std::none_of(group.nodes.begin(), group.nodes.end(), reads)))
-      continue;
+    if (&group != &now && std::none_of(group.nodes.begin(), group.nodes.end(), reads)) continue;
     if (layouts.empty()) {
       for (ValueId v = 0; v < g.nodes.size(); ++v)
         layouts.push_back(grouping.aliases[v] ? grouping.aliases[v]->layout : StoredLayout(g, v));
@@ -133,6 +131,12 @@ void AliasStoredViews(const Graph& g, Grouping& grouping) {
   std::vector<bool> written(g.nodes.size(), false), output(g.nodes.size(), false);
   for (const Write& w : g.writes) written[w.value] = true;
   for (ValueId v : g.outputs) output[v] = true;
+  std::vector<const Group*> summing;
+  for (const Group& group : grouping.groups) {
+    const auto numpys = [&](ValueId v) { return loop::IsNumpys(g.nodes[v]); };
+    if (group.kind == Group::Kind::kKernel && std::any_of(group.nodes.begin(), group.nodes.end(), numpys))
+      summing.push_back(&group);
+  }
   for (Group& group : grouping.groups) {
     if (group.kind != Group::Kind::kKernel) continue;
     auto has = [&](ValueId v) { return std::binary_search(group.nodes.begin(), group.nodes.end(), v); };
@@ -181,7 +185,8 @@ void AliasStoredViews(const Graph& g, Grouping& grouping) {
       changed.nodes[i] = kNoValue;
     }
     std::erase(changed.nodes, kNoValue);
-    if (!loop::CanFuse(g, changed.nodes, changed.stored) || !SumsStayInOrder(g, grouping, group, changed, found))
+    if (!loop::CanFuse(g, changed.nodes, changed.stored) ||
+        !SumsStayInOrder(g, grouping, summing, group, changed, found))
       continue;
     group = std::move(changed);
     for (auto& [v, alias] : found) grouping.aliases[v] = std::move(alias);
