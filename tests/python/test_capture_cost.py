@@ -73,7 +73,7 @@ def costs(what, *counts):
     return [found[count] for count in counts]
 
 
-@pytest.mark.parametrize("what, calls, most", [("layers", 2000, 2048), ("straight", 2000, 1024), ("straight+gradients", 2000, 2048)])
+@pytest.mark.parametrize("what, calls, most", [("layers", 2000, 2048), ("straight", 2000, 1024), ("straight+gradients", 4000, 2048)])
 def test_memory_of_a_call(fresh, what, calls, most):
     (cost,) = costs(what, calls)
     assert cost["bytes"] < most
