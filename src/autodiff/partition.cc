@@ -415,6 +415,7 @@ Graph ForwardGraph(const Joint& j, const std::vector<ValueId>& saved, std::vecto
   out.name = g.name + " forward";
   out.symbols = g.symbols;
   out.symbol_sources = g.symbol_sources;
+  out.nodes.reserve(std::count(needed.begin(), needed.end(), true));
   Copier copy(g, &out);
   for (ValueId v = 0; v < g.nodes.size(); ++v) {
     if (!needed[v]) continue;
@@ -427,6 +428,15 @@ Graph ForwardGraph(const Joint& j, const std::vector<ValueId>& saved, std::vecto
   out.conditions = g.conditions;
   for (const Write& w : g.writes) out.writes.push_back({w.input, copy[w.value]});
   where->clear();
+  // By value: which input it is, and which output has it, the first ones. The program may have it without gradients.
+  std::vector<int> input_of(g.nodes.size(), -1), output_of(out.nodes.size(), -1), shown_by(g.nodes.size(), -1);
+  for (size_t i = g.inputs.size(); i-- > 0;) input_of[g.inputs[i]] = static_cast<int>(i);
+  for (size_t k = out.outputs.size(); k-- > 0;) output_of[out.outputs[k]] = static_cast<int>(k);
+  for (size_t k = g.outputs.size(); k-- > 0;) {
+    ValueId shown = g.outputs[k];
+    for (; IsStop(g.node(shown)); shown = g.node(shown).operands[0]) shown_by[shown] = static_cast<int>(k);
+    shown_by[shown] = static_cast<int>(k);
+  }
   for (ValueId v : saved) {
     SavedValue s;
     if (v >= j.primal) {  // in memory of its own
@@ -436,19 +446,16 @@ Graph ForwardGraph(const Joint& j, const std::vector<ValueId>& saved, std::vecto
       where->push_back(s);
       continue;
     }
-    auto input = std::find(g.inputs.begin(), g.inputs.end(), v);
-    auto output = std::find(out.outputs.begin(), out.outputs.end(), copy[v]);
-    // The program may have it without gradients.
-    for (size_t k = 0; output == out.outputs.end() && k < g.outputs.size(); ++k) {
-      ValueId shown = g.outputs[k];
-      while (shown != v && IsStop(g.node(shown))) shown = g.node(shown).operands[0];
-      if (shown == v) output = out.outputs.begin() + static_cast<ptrdiff_t>(k);
-    }
-    if (input != g.inputs.end()) {
-      s.input = static_cast<int>(input - g.inputs.begin());
+    if (input_of[v] >= 0) {
+      s.input = input_of[v];
     } else {
-      s.output = static_cast<int>(output - out.outputs.begin());
-      if (output == out.outputs.end()) out.outputs.push_back(copy[v]);
+      int& output = output_of[copy[v]];
+      if (output < 0) output = shown_by[v];
+      if (output < 0) {
+        output = static_cast<int>(out.outputs.size());
+        out.outputs.push_back(copy[v]);
+      }
+      s.output = output;
     }
     where->push_back(s);
   }
@@ -554,22 +561,20 @@ Graph BackwardGraph(const Joint& j, const std::vector<ValueId>& saved, std::vect
       if (needed[v] && !RegionOf(j, node)) make(v);
   for (ValueId v : j.grads)
     if (v != kNoValue) make(v);
-  std::vector<ValueId> made;  // by output of `out`
+  std::vector<int> made(3 * g.nodes.size(), -1);  // the outputs of `out`
   grads->clear();
   for (size_t i = 0; i < j.grads.size(); ++i) {
     const ValueId v = j.grads[i];
     GradSource source;
     if (v != kNoValue) {
       auto tangent = std::find(j.tangents.begin(), j.tangents.end(), v);
-      auto same = std::find(made.begin(), made.end(), v);
       if (tangent != j.tangents.end()) {
         int n = 0;  // numbered among those there are
         for (auto t = j.tangents.begin(); t != tangent; ++t) n += *t != kNoValue;
         source = {GradSource::kTangent, n};
       } else {
-        source = {GradSource::kOutput, static_cast<int>(same - made.begin())};
-        if (same == made.end()) {
-          made.push_back(v);
+        if (made[v] < 0) {
+          made[v] = static_cast<int>(out.outputs.size());
           ValueId result = copy[v];
           if (out.node(result).op == Op::kInput) {  // a saved value: results never share memory with inputs
             out.nodes.push_back(Identity(out, result));
@@ -579,6 +584,7 @@ Graph BackwardGraph(const Joint& j, const std::vector<ValueId>& saved, std::vect
             out.nodes[result].strides = OnesOf(g, g.inputs[i], v);
           out.outputs.push_back(result);
         }
+        source = {GradSource::kOutput, made[v]};
       }
     }
     grads->push_back(source);
@@ -597,6 +603,8 @@ BackwardParts SplitBackward(const Graph& g, const std::vector<GradSource>& grads
   for (size_t i = 0; i < grads.size(); ++i)
     if (grads[i].kind == GradSource::kOutput) first[grads[i].index] = std::min(first[grads[i].index], part[i]);
   std::vector<std::vector<bool>> needs(num_parts, std::vector<bool>(g.nodes.size()));
+  std::vector<bool> output(g.nodes.size());
+  for (ValueId v : g.outputs) output[v] = true;
   auto shown = [&](ValueId v) { return Info(g.node(v).op).kind == 'V' || Info(g.node(v).op).kind == 'C'; };
   for (int p = 0; p < num_parts; ++p) {
     for (size_t o = 0; o < g.outputs.size(); ++o)
@@ -618,6 +626,7 @@ BackwardParts SplitBackward(const Graph& g, const std::vector<GradSource>& grads
     out.graph.name = g.name + (num_parts > 1 ? " " + std::to_string(p + 1) : "");
     out.graph.symbols = g.symbols;
     out.graph.symbol_sources = g.symbol_sources;
+    out.graph.nodes.reserve(std::count(needs[p].begin(), needs[p].end(), true));
     Copier copy(g, &out.graph);
     for (ValueId v = 0; v < g.nodes.size(); ++v) {  // what comes from outside
       const bool input = g.node(v).op == Op::kInput;
@@ -636,8 +645,7 @@ BackwardParts SplitBackward(const Graph& g, const std::vector<GradSource>& grads
       if (needs[p][v] && !copy.has(v)) copy.Copy(v);
     for (ValueId v = 0; v < g.nodes.size(); ++v) {
       if (owner[v] != p || g.node(v).op == Op::kInput || !copy.has(v)) continue;
-      bool result = false;
-      for (size_t o = 0; o < g.outputs.size(); ++o) result |= g.outputs[o] == v;
+      bool result = output[v];
       for (int q = p + 1; q < num_parts && !shown(v); ++q) result |= needs[q][v];
       if (!result) continue;
       number[v] = all.count++;

@@ -550,8 +550,8 @@ class SegmentBuilder {
                later = !interpret && !estimate && !seg_->check && Overwritten().empty() && diag::OptionOn("background");
     tensor::RunCheck check = seg_->assumed.Check();
     if (!seg_->assumed.guesses.empty()) check.writes = DeferWrites(&s_.graph());
-    Job job = pair ? TrainingJob(std::move(check), interpret, later) : PlainJob(std::move(check), interpret, later);
     if (pair || later) seg_->trace_runner = tensor::MakeTraceRunner(*trace_, s_.constants());
+    Job job = pair ? TrainingJob(std::move(check), interpret, later) : PlainJob(std::move(check), interpret, later);
     if (later) {
       seg_->pending = std::make_unique<Segment::Pending>();
       seg_->pending->compilation = Compilation::Begin([compile = std::move(job.compile), options = compiled_.options] {
@@ -608,8 +608,8 @@ class SegmentBuilder {
 
   Job TrainingJob(tensor::RunCheck check, bool interpret, bool later) {
     const CompileOptions options = OptionsOf(ieee_);
-    auto plan = std::make_shared<TrainingPlan>(
-        PlanTraining(s_, *trace_, plan_, views_, s_.constants(), options, interpret, check.writes));
+    auto plan = std::make_shared<TrainingPlan>(PlanTraining(s_, *trace_, *seg_->trace_runner, plan_, views_,
+                                                            s_.constants(), options, interpret, check.writes));
     auto forward = std::make_shared<const Graph>(std::move(plan->forward));
     tensor::Training& t = plan->training;
     for (const auto& write : t.overwritten)

@@ -115,7 +115,7 @@ int MadeAsView(const Trace& t, TraceId view) {
 
 // Results of which others are made are handed on by `framejit._gradients.result`, which may put another tensor in their
 // place. stands, by output: of those of which it is known where they are what they are.
-void LetOthersStand(Trace* replay, const std::vector<std::vector<bool>>& made_of, std::vector<bool>* stands) {
+bool LetOthersStand(Trace* replay, const std::vector<std::vector<bool>>& made_of, std::vector<bool>* stands) {
   stands->assign(replay->outputs.size(), false);
   for (size_t k = 0; k < replay->outputs.size(); ++k) {
     const TraceId result = replay->outputs[k];
@@ -145,6 +145,7 @@ void LetOthersStand(Trace* replay, const std::vector<std::vector<bool>>& made_of
     for (TraceTensor& t : replay->tensors) t.view_call += t.view_call > last;
     (*stands)[k] = true;
   }
+  return std::find(stands->begin(), stands->end(), true) != stands->end();
 }
 
 }  // namespace
@@ -388,11 +389,13 @@ auto BackwardCompiler(const Plan& plan, const std::vector<bool>& wanted, const s
     j.region = plan.region;
     b.read = plan.Read(j);
     std::vector<autodiff::GradSource> grads;
-    const Graph whole = autodiff::BackwardGraph(j, plan.saved, &grads);
-    b.part = stops.empty() ? part : std::vector<int>(grads.size());
-    b.parts = autodiff::SplitBackward(whole, grads, b.part, static_cast<int>(plan.saved.size()));
+    Graph whole = autodiff::BackwardGraph(j, plan.saved, &grads);
     for (size_t i = 0; i < j.tangents.size(); ++i)
       if (j.tangents[i] != kNoValue) b.tangents.push_back(static_cast<int>(i));
+    j = {};  // thousands of nodes, which would lie beside those of the parts and of what these become
+    b.part = stops.empty() ? part : std::vector<int>(grads.size());
+    b.parts = autodiff::SplitBackward(whole, grads, b.part, static_cast<int>(plan.saved.size()));
+    whole = {};
     for (const autodiff::BackwardPart& p : b.parts.parts)
       b.executables.push_back(MakeExecutableOf(p.graph, plan.options, plan.interpret));
     return b;
@@ -556,9 +559,9 @@ void NoteUnanswered(const Graph& g, const std::vector<std::vector<ValueId>>& fun
 
 }  // namespace
 
-TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tensor::OutputPlan>& plans,
-                          const std::vector<ViewResult>& views, const std::vector<PyObject*>& constants,
-                          const CompileOptions& options, bool interpret,
+TrainingPlan PlanTraining(Session& s, const Trace& trace, const tensor::TraceRunner& calls,
+                          const std::vector<tensor::OutputPlan>& plans, const std::vector<ViewResult>& views,
+                          const std::vector<PyObject*>& constants, const CompileOptions& options, bool interpret,
                           const std::vector<std::pair<int, int>>& writes) {
   CheckProgram(s, trace);
   CheckViews(trace);
@@ -644,10 +647,10 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tens
   for (const tensor::Training::View& v : t.views) replay.outputs.push_back(trace.outputs[v.plan]);
   NoteOrder(replay, &t);
   KeepEdges(joint, trace, &t);
-  LetOthersStand(&replay, t.made_of, &t.stands);
+  const bool others = LetOthersStand(&replay, t.made_of, &t.stands);
   NoteBefore(written, &t);
   CheckStanding(trace, plans, t);
-  t.replay = tensor::MakeTraceRunner(replay, constants);
+  t.replay = others ? tensor::MakeTraceRunner(replay, constants) : calls.With(replay.outputs);
   for (PyObject* o : constants) t.constants.push_back(Borrow(o));
   t.part = PartsOf(joint, t.wanted, BucketBytes(s));
   NoteGroups(graph, s.input_tensors(), &t);

@@ -25,11 +25,11 @@ struct ViewResult {
 // Takes them off the outputs of the session's finished graph, where they stand last.
 std::vector<ViewResult> TakeViews(Session& s, const std::vector<TraceId>& results,
                                   const std::vector<tensor::OutputPlan>& plans);
-// For the session's finished graph. writes: that wait until the run has shown what it must. Throws
-// autodiff::Undifferentiable.
-TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tensor::OutputPlan>& plans,
-                          const std::vector<ViewResult>& views, const std::vector<PyObject*>& constants,
-                          const CompileOptions& options, bool interpret,
+// For the session's finished graph. calls: what runs the trace. writes: that wait until the run has shown what it must.
+// Throws autodiff::Undifferentiable.
+TrainingPlan PlanTraining(Session& s, const Trace& trace, const tensor::TraceRunner& calls,
+                          const std::vector<tensor::OutputPlan>& plans, const std::vector<ViewResult>& views,
+                          const std::vector<PyObject*>& constants, const CompileOptions& options, bool interpret,
                           const std::vector<std::pair<int, int>>& writes);
 std::shared_ptr<Executable> MakeExecutableOf(const Graph& g, const CompileOptions& options, bool interpret);
 

@@ -1,6 +1,7 @@
 #include "pass/alias.h"
 
 #include <algorithm>
+#include <set>
 
 #include "graph/device.h"
 #include "graph/views.h"
@@ -101,23 +102,21 @@ std::vector<std::optional<Alias>> HardAliases(const Graph& g, const std::vector<
   return aliases;
 }
 
-// Where what they read lies decides in which order kernels add up: does each that reads one of `values` and sums as
-// NumPy does so also if those lie so, and `before` is `now`?
-static bool SumsStayInOrder(const Graph& g, const Grouping& grouping, const Group& before, const Group& now,
+// Where what they read lies decides in which order kernels add up: do all of those in `summing`, which sum as NumPy
+// does, and that read one of `values`, do so also if these lie so, and `before` is `now`?
+static bool SumsStayInOrder(const Graph& g, const Grouping& grouping, const std::vector<const Group*>& summing,
+                            const Group& before, const Group& now,
                             const std::vector<std::pair<ValueId, Alias>>& values) {
   std::vector<Layout> layouts;  // by value, where a sum is found
-  for (const Group& other : grouping.groups) {
-    const Group& group = &other == &before ? now : other;
-    const auto numpys = [&](ValueId v) { return loop::IsNumpys(g.nodes[v]); };
+  for (const Group* other : summing) {
+    const Group& group = other == &before ? now : *other;
     const auto reads = [&](ValueId v) {
       const auto& operands = g.nodes[v].operands;
       return std::any_of(values.begin(), values.end(), [&](const auto& value) {
         return std::find(operands.begin(), operands.end(), value.first) != operands.end();
       });
     };
-    if (group.kind != Group::Kind::kKernel || std::none_of(group.nodes.begin(), group.nodes.end(), numpys) ||
-        (&group != &now && std::none_of(group.nodes.begin(), group.nodes.end(), reads)))
-      continue;
+    if (&group != &now && std::none_of(group.nodes.begin(), group.nodes.end(), reads)) continue;
     if (layouts.empty()) {
       for (ValueId v = 0; v < g.nodes.size(); ++v)
         layouts.push_back(grouping.aliases[v] ? grouping.aliases[v]->layout : StoredLayout(g, v));
@@ -132,6 +131,12 @@ void AliasStoredViews(const Graph& g, Grouping& grouping) {
   std::vector<bool> written(g.nodes.size(), false), output(g.nodes.size(), false);
   for (const Write& w : g.writes) written[w.value] = true;
   for (ValueId v : g.outputs) output[v] = true;
+  std::vector<const Group*> summing;
+  for (const Group& group : grouping.groups) {
+    const auto numpys = [&](ValueId v) { return loop::IsNumpys(g.nodes[v]); };
+    if (group.kind == Group::Kind::kKernel && std::any_of(group.nodes.begin(), group.nodes.end(), numpys))
+      summing.push_back(&group);
+  }
   for (Group& group : grouping.groups) {
     if (group.kind != Group::Kind::kKernel) continue;
     auto has = [&](ValueId v) { return std::binary_search(group.nodes.begin(), group.nodes.end(), v); };
@@ -160,31 +165,28 @@ void AliasStoredViews(const Graph& g, Grouping& grouping) {
       found.push_back({v, Alias{root, std::move(layout)}});
     }
     if (found.empty()) continue;
-    Group changed = group;
-    for (auto& [v, alias] : found) {
-      std::erase(changed.stored, v);
-      if (std::find(changed.stored.begin(), changed.stored.end(), alias.base) == changed.stored.end()) {
-        changed.stored.push_back(alias.base);
-      }
-    }
-    std::sort(changed.stored.begin(), changed.stored.end());
-    for (size_t i = changed.nodes.size(); i-- > 0;) {  // views that nobody inside reads any more
-      const ValueId v = changed.nodes[i];
-      bool needed = std::find(changed.stored.begin(), changed.stored.end(), v) != changed.stored.end();
-      for (ValueId u : changed.nodes) {
-        const auto& ops = g.nodes[u].operands;
-        needed = needed || std::find(ops.begin(), ops.end(), v) != ops.end();
-      }
-      if (!needed) changed.nodes.erase(changed.nodes.begin() + i);
-    }
+    std::set<ValueId> stored(group.stored.begin(), group.stored.end());
+    for (auto& [v, alias] : found) stored.erase(v);
+    for (auto& [v, alias] : found) stored.insert(alias.base);
     // A base that became an alias itself (two stored views of one chain) would need composing: roots are never views
     // that were peeled, because every chain is walked to the same root.
-    bool consistent = true;
-    for (auto& [v, alias] : found) {
-      for (auto& [w, other] : found) consistent = consistent && alias.base != w;
+    if (std::any_of(found.begin(), found.end(), [&](auto& f) { return stored.contains(f.first); })) continue;
+    Group changed = group;
+    changed.stored.assign(stored.begin(), stored.end());
+    std::vector<int> readers(group.nodes.size());
+    auto each_read = [&](ValueId u, auto f) {
+      for (ValueId v : g.nodes[u].operands)
+        if (has(v)) f(readers[std::lower_bound(group.nodes.begin(), group.nodes.end(), v) - group.nodes.begin()]);
+    };
+    for (ValueId u : group.nodes) each_read(u, [](int& n) { ++n; });
+    for (size_t i = changed.nodes.size(); i-- > 0;) {  // views that nobody inside reads any more
+      if (readers[i] || stored.contains(changed.nodes[i])) continue;
+      each_read(changed.nodes[i], [](int& n) { --n; });
+      changed.nodes[i] = kNoValue;
     }
-    if (!consistent || !loop::CanFuse(g, changed.nodes, changed.stored) ||
-        !SumsStayInOrder(g, grouping, group, changed, found))
+    std::erase(changed.nodes, kNoValue);
+    if (!loop::CanFuse(g, changed.nodes, changed.stored) ||
+        !SumsStayInOrder(g, grouping, summing, group, changed, found))
       continue;
     group = std::move(changed);
     for (auto& [v, alias] : found) grouping.aliases[v] = std::move(alias);

@@ -3,7 +3,6 @@
 #include <absl/container/fixed_array.h>
 
 #include <algorithm>
-#include <optional>
 #include <set>
 
 #include "diag/diag.h"
@@ -191,8 +190,10 @@ int SegmentHook::Spend(CallState* s, const std::vector<bool>& tangents) {
   Ref keep(kept ? PyObject_CallNoArgs(kept) : Py_NewRef(Py_True));
   if (!keep) return -1;
   if (keep.get() == Py_True && !s->freed) return 0;
-  std::optional<bool> everywhere;    // asked for where it matters: that takes microseconds
-  std::vector<uint64_t> looked_for;  // likewise, as the inputs of a keeper
+  const bool everywhere =
+      std::all_of(t_.keepers.begin(), t_.keepers.end(), [](auto& keeper) { return keeper.whole; }) ||
+      GoesEverywhere(s, tangents);
+  std::vector<uint64_t> looked_for;  // as the inputs of a keeper; asked for where it matters
   const auto comes_by = [&](const Training::Keeper& keeper) {
     if (looked_for.empty()) {
       looked_for.resize(keeper.inputs.size());
@@ -203,21 +204,13 @@ int SegmentHook::Spend(CallState* s, const std::vector<bool>& tangents) {
       if (looked_for[k] & keeper.inputs[k]) return true;
     return false;
   };
-  constexpr size_t kFew = 16;
-  bool each = !s->freed && s->spent->size() > kFew;  // the usual pass: nothing is freed yet, and all will be
-  for (size_t k = 0; k < tangents.size(); ++k) each = each && (tangents[k] || !t_.differentiable[k]);
   std::vector<bool> all = *s->spent;
   const int64_t number = t_.reached_by.empty() ? -1 : NumberOfPass();  // of the pass, which several nodes may begin
-  if (each) {
-    everywhere = GoesEverywhere(s, tangents);
-    if (*everywhere) all.assign(all.size(), true);
-  }
-  for (size_t i = 0; i < all.size() && !(each && *everywhere); ++i) {
+  for (size_t i = 0; i < all.size(); ++i) {
     const Training::Keeper& keeper = t_.keepers[i];
     bool here = false;
-    for (size_t k = 0; k < tangents.size(); ++k) here |= tangents[k] && keeper.outputs[k];
-    if (here && !keeper.whole && !everywhere) everywhere = GoesEverywhere(s, tangents);
-    if (!here || !(keeper.whole || *everywhere || comes_by(keeper))) continue;
+    for (size_t k = 0; !here && k < tangents.size(); ++k) here = tangents[k] && keeper.outputs[k];
+    if (!here || !(keeper.whole || everywhere || comes_by(keeper))) continue;
     const bool earlier = all[i] && (number < 0 || s->freeing != number);
     if (earlier && (keeper.sure || !t_.saved.empty())) return PyErr_SetString(PyExc_RuntimeError, kFreed), -1;
     all[i] = true;

@@ -307,9 +307,9 @@ bool CallStep::Init(const Call& call, const std::vector<PyObject*>& constants,
     PyErr_Format(PyExc_SystemError, "framejit: %zu arguments in one call", args_.size());
     return false;
   }
-  result_ = call.result;
   for (TraceId id : call.results) result_slots_.push_back(slot_of(id));
-  simple_result_ = result_slots_.size() == 1 && (result_.is(Arg::Kind::kTensor) || result_.is_none());
+  const bool one = result_slots_.size() == 1 && (call.result.is(Arg::Kind::kTensor) || call.result.is_none());
+  if (!one) result_ = std::make_unique<const Arg>(call.result);
   PickForm(call.callee);
   return true;
 }
@@ -394,12 +394,12 @@ int CallStep::Store(PyObject* value, const Arg& shape, PyObject** slots, size_t*
 int CallStep::Run(PyObject** slots, const int64_t* symbols) const {
   PyObject* r = Invoke(slots, symbols);
   if (!r) return -1;
-  if (simple_result_) {
+  if (!result_) {
     Py_XSETREF(slots[result_slots_[0]], r);
     return 0;
   }
   size_t next = 0;
-  int status = result_slots_.empty() ? 0 : Store(r, result_, slots, &next);
+  int status = result_slots_.empty() ? 0 : Store(r, *result_, slots, &next);
   Py_DECREF(r);
   return status;
 }

@@ -3,6 +3,7 @@
 
 #include <absl/functional/function_ref.h>
 
+#include <memory>
 #include <vector>
 
 #include "framejit/call.h"
@@ -27,7 +28,6 @@ class CallStep {
   int Run(PyObject** slots, const int64_t* symbols) const;
 
   ModeState mode;
-  std::vector<int> dead;  // slots that nothing needs after this call; the owner fills this in
 
  private:
   // An argument that is made anew for each call.
@@ -68,9 +68,8 @@ class CallStep {
   Ref kwnames_;
   std::vector<Hole> args_;  // The positional arguments, then the values of keywords.
   size_t positional_ = 0;
-  bool simple_result_ = false;  // Is the result one tensor?
-  Arg result_;
-  std::vector<int> result_slots_;  // In the order of Call::results.
+  std::unique_ptr<const Arg> result_;  // Null: it is one tensor.
+  std::vector<int> result_slots_;      // In the order of Call::results.
 };
 
 // Sets grad and inference mode when they differ from the current ones; puts back what was at the start.

@@ -1,12 +1,47 @@
-// What a pass may look for, where it looks for some gradients only (torch.autograd.grad): the framework's engine does
-// not tell, but nobody can ask for the gradient of a result that nobody holds.
+// What a pass looks for. Where it looks for some gradients only (torch.autograd.grad), the framework's engine does not
+// tell for which, but nobody can ask for the gradient of a result that nobody holds.
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
+#include <unordered_map>
 
 #include "tensor/segment_node.h"
+#include "tensor/torch_api.h"
 
 namespace framejit::tensor {
+
+// Does the pass that the engine is at go to all that its gradients lead to? Where it looks for some only, it has a
+// table of nodes (torch::autograd::GraphTask::exec_info_), of which nothing but its length is read. Empty: nobody
+// knows.
+static std::optional<bool> GoesToAll() {
+  const void* nodes = Torch()->nodes_of_pass ? Torch()->nodes_of_pass() : nullptr;
+  if (!nodes) return {};
+  return static_cast<const std::unordered_map<void*, void*>*>(nodes)->empty();
+}
+
+// Are all gradients of the inputs computed? Of leaves the framework says so in passes that go everywhere, or where they
+// are told by backward(inputs=...).
+bool SegmentHook::GoesEverywhere(CallState* s, const std::vector<bool>& tangents) {
+  SavedError error;
+  const std::optional<bool> all = GoesToAll();
+  if (all && *all) return s->inputs;
+  for (int i : t_.edges) {
+    if (!s->inputs) break;
+    bool reached = NodeOf(i) < num_parts();
+    for (size_t k = 0; !reached && k < tangents.size(); ++k) reached = tangents[k] && t_.reached_by[t_.group[i]][k];
+    if (!reached) continue;
+    PyObject* input = PyTuple_GET_ITEM(s->inputs, i);
+    Ref node(PyObject_GetAttrString(input, "grad_fn"));
+    const bool leaf = node && node.get() == Py_None;
+    if (leaf) node = NodeOfLeaf(input);
+    const int runs = node ? WillRun(node.get()) : -1;
+    PyErr_Clear();
+    if (runs <= 0) return false;
+    if (leaf && !all) return true;
+  }
+  return s->inputs;
+}
 
 // Does somebody hold the node of a result of which others are made, to which a pass comes from this one, as
 // torch.autograd.graph.GradientEdge does? The graph holds a node of Python's once, and one of its own as no object.

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <optional>
 #include <queue>
-#include <unordered_map>
 
 #include "tensor/call_step.h"
 #include "tensor/import.h"
@@ -253,6 +251,10 @@ Answering::~Answering() {
   if (!Ref(PyObject_CallOneArg(answer, before_.get()))) PyErr_Clear();
 }
 
+CallState* NewestCall() {
+  return newest;
+}
+
 CallState* NewState(const std::shared_ptr<SegmentHook>& hook, int part, PyObject* head) {
   PyTypeObject* type = StateType();
   auto* s = type ? PyObject_GC_New(CallState, type) : nullptr;
@@ -280,79 +282,6 @@ CallState* NewState(const std::shared_ptr<SegmentHook>& hook, int part, PyObject
   s->head = Py_XNewRef(head);
   s->segment = s->inputs = s->versions = s->drawn = s->versioned = s->outputs = s->saved = s->opaque = nullptr;
   return s;
-}
-
-void KeepMemory(PyObject* tensor) {
-  for (CallState* s = newest; s; s = s->older) {
-    if (!s->rebound) continue;
-    for (auto& [input, own] : *s->rebound) {
-      if (own.object.get() != tensor || own.times-- > 0 || own.former) continue;
-      SavedError error;
-      OverridesOff as_it_is;
-      own.former = Ref(PyObject_CallMethodNoArgs(tensor, Interned(kDetach)));
-      PyErr_Clear();
-    }
-  }
-  const auto each = [&](auto&& f) {  // calls that it is an input of, through which a pass may come
-    for (CallState* s = newest; s; s = s->older) {
-      if (!s->inputs || (s->freed && std::find(s->spent->begin(), s->spent->end(), false) == s->spent->end())) continue;
-      for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(s->inputs); ++i)
-        if (PyTuple_GET_ITEM(s->inputs, i) == tensor) f(s, static_cast<int>(i));
-    }
-  };
-  bool any = false;
-  each([&](CallState*, int) { any = true; });
-  if (!any) return;
-  SavedError error;
-  OverridesOff own;
-  const Ref former(PyObject_CallMethodNoArgs(tensor, Interned(kDetach)));
-  if (!former) return PyErr_Clear();
-  each([&](CallState* s, int i) {
-    if (!s->former) s->former = new std::map<int, Ref>();
-    s->former->emplace(i, former);
-  });
-}
-
-void EachInput(absl::FunctionRef<void(PyObject*)> take) {
-  for (CallState* s = newest; s; s = s->older)
-    for (Py_ssize_t i = 0; s->inputs && i < PyTuple_GET_SIZE(s->inputs); ++i) take(PyTuple_GET_ITEM(s->inputs, i));
-}
-
-PyObject* GivesMemory::Give(PyObject* tensor, PyObject* value) {
-  Ref had(PyObject_CallMethodNoArgs(tensor, Interned(kDetach)));
-  auto at = expected_.find(tensor);
-  if (at != expected_.end() && --at->second.first == 0) {
-    PyObject* memory = at->second.second.get();
-    Ref same(PyObject_CallMethod(Torch()->module, "equal", "OO", memory, value));
-    if (!same) return nullptr;
-    if (same.get() != Py_True) {  // what is computed of it here was computed before that
-      written_.emplace_back(Ref::Borrow(memory), Ref(PyObject_CallMethod(memory, "clone", nullptr)));
-      if (!written_.back().second || !Overwrite(memory, value, false)) return nullptr;
-    }
-    value = memory;
-  }
-  if (!had || PyObject_SetAttr(tensor, Interned(kData), value) < 0) return nullptr;
-  had_.emplace_back(Ref::Borrow(tensor), std::move(had));
-  return Py_NewRef(tensor);
-}
-
-bool GivesMemory::PutBack() {
-  for (auto& [memory, content] : written_)
-    if (!Overwrite(memory.get(), content.get(), false)) return false;
-  written_.clear();
-  return true;
-}
-
-void GivesMemory::TakeBack() {
-  SavedError error;
-  for (auto h = had_.rbegin(); h != had_.rend(); ++h)
-    if (GiveData(h->first.get(), h->second.get()) < 0) PyErr_Clear();
-}
-
-void NoteDetached(PyObject* tensor) {
-  for (CallState* s = newest; s; s = s->older)
-    for (auto& [result, inner] : *s->retained)
-      if (Ref(PyObject_CallNoArgs(inner.weak.get())).get() == tensor) inner.detached = true;
 }
 
 PyObject* Generators(Device device) {
@@ -425,38 +354,6 @@ PyObject* HiddenScalar(const char* made_by, Device device) {
   const std::string where = device.kind == DeviceKind::kCuda ? "cuda:" + std::to_string(device.index) : "cpu";
   Ref kwargs(Py_BuildValue("{s:s}", "device", where.c_str()));
   return function && args && kwargs ? PyObject_Call(function.get(), args.get(), kwargs.get()) : nullptr;
-}
-
-// Does the pass that the engine is at go to all that its gradients lead to? Where it looks for some only, it has a
-// table of nodes (torch::autograd::GraphTask::exec_info_), of which nothing but its length is read. Empty: nobody
-// knows.
-static std::optional<bool> GoesToAll() {
-  const void* nodes = Torch()->nodes_of_pass ? Torch()->nodes_of_pass() : nullptr;
-  if (!nodes) return {};
-  return static_cast<const std::unordered_map<void*, void*>*>(nodes)->empty();
-}
-
-// Are all gradients of the inputs computed? Of leaves the framework says so in passes that go everywhere, or where they
-// are told by backward(inputs=...).
-bool SegmentHook::GoesEverywhere(CallState* s, const std::vector<bool>& tangents) {
-  SavedError error;
-  const std::optional<bool> all = GoesToAll();
-  if (all && *all) return s->inputs;
-  for (int i : t_.edges) {
-    if (!s->inputs) break;
-    bool reached = NodeOf(i) < num_parts();
-    for (size_t k = 0; !reached && k < tangents.size(); ++k) reached = tangents[k] && t_.reached_by[t_.group[i]][k];
-    if (!reached) continue;
-    PyObject* input = PyTuple_GET_ITEM(s->inputs, i);
-    Ref node(PyObject_GetAttrString(input, "grad_fn"));
-    const bool leaf = node && node.get() == Py_None;
-    if (leaf) node = NodeOfLeaf(input);
-    const int runs = node ? WillRun(node.get()) : -1;
-    PyErr_Clear();
-    if (runs <= 0) return false;
-    if (leaf && !all) return true;
-  }
-  return s->inputs;
 }
 
 bool MadeBy(PyObject* node, CallState* head) {

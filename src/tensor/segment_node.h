@@ -239,8 +239,9 @@ struct CallState {
     Ref former;  // what it had behind the call, if it has other memory since
   };
   std::map<int, Rebound>* rebound;  // by input that the call gives other memory
-  CallState *newer, *older;         // the list of all calls (KeepMemory)
+  CallState *newer, *older;         // the list of all calls (NewestCall)
 };
+CallState* NewestCall();  // Null: there is none.
 // `tensor.data = value` in a trace, of an input: (tensor, value) -> the tensor as it is from then on.
 inline const Callee kGiven{"framejit._data.given"};
 // While this lives, such calls do to their tensor what the program does.

@@ -136,6 +136,8 @@ class TraceRunner {
   // are filled in. What is neither kOk nor kCondition has an exception set; *failed_call then is the number of the call
   // that raised. What was done by then was done.
   virtual RunEnd Run(PyObject* const* inputs, int64_t* symbols, PyObject** outputs, int* failed_call) = 0;
+  // The same calls, which both have in common, with these results.
+  virtual std::unique_ptr<TraceRunner> With(const std::vector<TraceId>& outputs) const = 0;
 };
 // Throws std::runtime_error if a callable or a constant cannot be made.
 std::unique_ptr<TraceRunner> MakeTraceRunner(const Trace& trace, const std::vector<PyObject*>& constants /*held*/);

@@ -35,17 +35,23 @@ def straight(count):
     exec("def f(x, y=torch.ones(8)):\n" + "".join(f"    {lines[i % len(lines)]}\n" for i in range(count)) + "    return x", scope)
     return scope["f"]
 
-make, x = {"layers": layers, "straight": straight}[sys.argv[1]], torch.randn(4, 8)
+what, gradients = sys.argv[1].split("+")[0], sys.argv[1].endswith("+gradients")
+make, x = {"layers": layers, "straight": straight}[what], torch.randn(4, 8, requires_grad=gradients)
+
+def run(f):
+    result = f(x)
+    return (result.detach(), *torch.autograd.grad(result.sum(), x)) if gradients else (result,)
+
 costs = {}
-with torch.no_grad():
-    torch.testing.assert_close(framejit.compile(make(8))(x), x, atol=100, rtol=0)  # what only the first time brings
+with torch.set_grad_enabled(gradients):
+    torch.testing.assert_close(run(framejit.compile(make(8)))[0], x.detach(), atol=100, rtol=0)  # what only the first time brings
     for count in map(int, sys.argv[2:]):
         f = make(count)
-        want = f(x)
+        want = run(f)
         before = live()
         compiled = framejit.compile(f)
         start = time.process_time()
-        got = compiled(x)
+        got = run(compiled)
         seconds = time.process_time() - start
         torch.testing.assert_close(got, want)
         assert framejit.cache_info(compiled)["captures"] == 1 and framejit.cache_info(compiled)["outcomes"]["run"] == {"graph": 1}
@@ -67,7 +73,7 @@ def costs(what, *counts):
     return [found[count] for count in counts]
 
 
-@pytest.mark.parametrize("what, calls, most", [("layers", 2000, 2048), ("straight", 2000, 1024)])
+@pytest.mark.parametrize("what, calls, most", [("layers", 2000, 2048), ("straight", 2000, 1024), ("straight+gradients", 4000, 2048)])
 def test_memory_of_a_call(fresh, what, calls, most):
     (cost,) = costs(what, calls)
     assert cost["bytes"] < most
@@ -75,7 +81,7 @@ def test_memory_of_a_call(fresh, what, calls, most):
 
 @pytest.mark.slow
 @pytest.mark.clock
-@pytest.mark.parametrize("what, short, long", [("straight", 2000, 20000), ("layers", 400, 4000)])
+@pytest.mark.parametrize("what, short, long", [("straight", 2000, 20000), ("layers", 400, 4000), ("layers+gradients", 400, 4000)])
 def test_a_call_of_a_long_function_costs_no_more(fresh, what, short, long):
     little, much = costs(what, short, long)
     assert what != "straight" or much["us"] < 30
