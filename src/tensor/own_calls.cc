@@ -278,6 +278,8 @@ PyObject* OwnHistogram(PyObject* const* args, size_t positional, PyObject* kwnam
 #pragma GCC push_options
 #pragma GCC optimize("O3")
 
+}  // namespace
+
 int64_t CountChosen(const uint8_t* mask, int64_t count) {
   constexpr int kRow = 64, kRows = 255;  // what a byte can count
   int64_t chosen = 0, i = 0;
@@ -290,6 +292,8 @@ int64_t CountChosen(const uint8_t* mask, int64_t count) {
   for (; i < count; ++i) chosen += mask[i] != 0;
   return chosen;
 }
+
+namespace {
 
 constexpr int kWord = 64;
 
@@ -329,7 +333,26 @@ void Choose(const T* a, const uint8_t* mask, int64_t count, T* out, int64_t left
     if (mask[i]) *out++ = a[i], --left;
 }
 
+}  // namespace
+
+bool ChooseItems(const void* a, const uint8_t* mask, int64_t count, int64_t item, void* out, int64_t chosen) {
+  const auto choose = [&]<typename T>(T) {
+    Choose(static_cast<const T*>(a), mask, count, static_cast<T*>(out), chosen);
+    return true;
+  };
+  switch (item) {
+    case 1: return choose(uint8_t{});
+    case 2: return choose(uint16_t{});
+    case 4: return choose(uint32_t{});
+    case 8: return choose(uint64_t{});
+    case 16: return choose(std::array<uint64_t, 2>{});
+    default: return false;
+  }
+}
+
 #pragma GCC pop_options
+
+namespace {
 
 PyObject* OwnItem(PyObject* const* args, size_t positional, PyObject* kwnames) {
   if (positional != 2 || kwnames) return nullptr;
@@ -343,17 +366,8 @@ PyObject* OwnItem(PyObject* const* args, size_t positional, PyObject* kwnames) {
   const int64_t chosen = CountChosen(mask, count);
   Ref made(NewArray(*n, m.dtype, 1, &chosen, nullptr));
   if (!made) return nullptr;
-  const auto choose = [&]<typename T>(T) {
-    Choose(static_cast<const T*>(row), mask, count, reinterpret_cast<T*>(AsArray(made.get())->data), chosen);
-  };
-  switch (DTypeSize(m.dtype)) {
-    case 1: choose(uint8_t{}); break;
-    case 2: choose(uint16_t{}); break;
-    case 4: choose(uint32_t{}); break;
-    case 8: choose(uint64_t{}); break;
-    case 16: choose(std::array<uint64_t, 2>{}); break;
-    default: return PyObject_GetItem(args[0], args[1]);
-  }
+  if (!ChooseItems(row, mask, count, DTypeSize(m.dtype), AsArray(made.get())->data, chosen))
+    return PyObject_GetItem(args[0], args[1]);
   return made.release();
 }
 

@@ -442,6 +442,7 @@ bool Translator::Distinguish(const State& s) {
 }
 
 void Translator::Block(State s) {
+  masks_.clear();
   for (bool first = true;; first = false) {
     Frame& f = s.top();
     const bool branches = !first && (Target(f, f.pc) || (s.frames.size() == 1 && !loop_.Holds(f.pc)));
@@ -466,6 +467,7 @@ void Translator::Block(State s) {
       elements_.resize(elements);
       filled_.resize(filled);
       same_sizes_ = same;
+      under_ = -1;
       code.blocks[here].resize(written);
       Abandon(blocks);
       if (Distinguish(before)) return;

@@ -200,7 +200,10 @@ Val Translator::Compute(const State& s, int node) {
       v.born = std::min(v.born, static_cast<uint8_t>(frames));
       return v;
     }
-  ComputeTogether(s, {node});
+  if (nodes_[node].mask >= 0)
+    computed_.emplace_back(node, Chosen(s, node));
+  else
+    ComputeTogether(s, {node});
   return computed_.back().second;
 }
 
@@ -381,7 +384,7 @@ void Translator::ComputeAll(State& s, Val* also, Filled* store, bool undo) {
   for (const auto& [node, v] : computed_) known.insert(node);
   std::vector<std::vector<int>> groups;
   for (const Val* v : waiting) {
-    if (!known.insert(v->node).second) continue;
+    if (!known.insert(v->node).second || nodes_[v->node].mask >= 0) continue;
     const auto group = std::ranges::find_if(
         groups, [&](const auto& g) { return SameSizes(nodes_[g[0]].sizes, nodes_[v->node].sizes); });
     if (group == groups.end())

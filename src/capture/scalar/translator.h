@@ -90,16 +90,24 @@ struct Matrix {
 
 // An array that is computed where it is wanted, element by element; until then nothing is written that it reads.
 struct Node {
-  enum Kind { kPart, kNumber, kBinary, kUnary, kGather } kind;
+  enum Kind { kPart, kNumber, kBinary, kUnary, kCompare, kGather } kind;
   DType dtype{};
   std::vector<int> sizes{};
   uint32_t ones = 0;
   Part part{};           // also what kGather takes from
   Element value{};       // Of kNumber: its value, as `dtype`.
-  ScalarOp op{};         // Its operands become `dtype` first.
+  ScalarOp op{};         // Its operands become `dtype` first, those of kCompare `with`.
   int a = -1, b = -1;    // The nodes of its operands.
   bool updated = false;  // Of kPart: what the node that reads it is stored to, element by element.
+  DType with{};
+  // The elements under a mask alone (Translator::ObjectOf), in a row. `sizes` are those of the mask, and each is computed
+  // where it lies until somebody asks for the row.
+  int mask = -1;
+  int view = -1;  // Of kPart under a mask: ObjectOf the array that they are taken from.
 };
+
+// May an array of `from` be stored as elements of `to` without a look at its values?
+bool Stores(DType from, DType to);
 
 // What one nest of loops computes beside other nodes of the same sizes: a node's elements as `type`, in the part `to`
 // or else in a buffer, whose address is `memory`.
@@ -109,6 +117,7 @@ struct Filled {
   const Part* to = nullptr;
   bool buffered = false;  // What is for `to` goes to a buffer first.
   int memory = -1;
+  int mask = -1;  // Elements elsewhere than under this mask (Node::mask) stay, and nothing is told of them.
 };
 
 struct TooMuch {};
@@ -584,6 +593,22 @@ class Translator final : public Builder {
   Val Deferred(Node n);
   int NodeOf(const Val& v);
   int NodeOf(const Val& v, DType t);
+  int ElementsOf(const Val& v);
+  static int ObjectOf(const Val& v);
+  DType TypeOf(const Val& v) const;
+  bool IsMask(const Val& v) const { return IsArray(v) && TypeOf(v) == DType::kBool; }
+  int UseMask(const Val& mask, const std::vector<int>& sizes);
+  Val Under(State& s, const Val& of, const Val& index);
+  void AssignUnder(State& s, const Val& of, const Val& index, const Val& value);
+  Val Rows(const State& s, const Val& v);
+  void RowsOrOne(const State& s, Val& x, Val& y);
+  Val Chosen(const State& s, int node);
+  void Scatter(State& s, const Val& of, const Val& index, const Val& value);
+  int PlaceWithin(int index, int size);
+  void WantApart(const Part& to);
+  void StoreUnder(const Part& to, const std::vector<int>& at, Element v, DType t, int mask);
+  Val DeferCompare(int py_op, const Val& x, const Val& y);
+  std::optional<Val> CallUfunc(State& s, std::string_view name, const std::vector<Val>& given);
   void Broadcast(Node& n);
   Val DeferBinary(int op, const Val& x, const Val& y);
   Val DeferUnary(ScalarOp op, const Val& x);
@@ -614,7 +639,10 @@ class Translator final : public Builder {
   int UndoExit();
   int AddressOf(const Part& p);
   void WantNotSpoiled(const Part& to, const Node& from);
+  int StoredNode(const Val& value, DType t);
   void Assign(State& s, const Part& to, const Val& value);
+  void WantStorable(const Part& to, int node) const;
+  void AssignNode(State& s, const Part& to, int node, int mask = -1);
   void ArrayBinary(State& s, const Instr& i, const Val& left, const Val& y);
   Vector VectorOf(int node, DType t);
   Matrix MatrixOf(int node, DType t);
@@ -681,6 +709,8 @@ class Translator final : public Builder {
   std::map<int, int> same_sizes_;                   // Sizes that this block has found to be equal to others.
   int parallel_ = 0, parallels_ = 0;                // the loop over elements that is being written; how many there are
   int extra_blocks_ = 0, views_ = 1 << 16;          // behind the numbers that views have at the beginning of a block
+  std::map<int, int> masks_;                        // By Node::mask, the node that is the mask itself; of this block.
+  int under_ = -1;                                  // Is the element that is being computed under its mask?
   int bad_ = -1;                                    // A variable: has a number come out that NumPy may tell of?
   int exit_ = -1, undo_exit_ = -1;                  // The exit to where this instruction began, and that which undoes.
   bool ended_ = false, wrote_ = false;              // Has this instruction ended the block? Has it written anything?
