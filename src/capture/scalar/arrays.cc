@@ -363,7 +363,11 @@ Val Translator::DeferBinary(int op, const Val& x, const Val& y) {
   return Deferred(std::move(n));
 }
 
-Val Translator::DeferCompare(int py_op, const Val& x, const Val& y) {
+Val Translator::DeferCompare(const State& s, int py_op, const Val& left, const Val& right) {
+  const auto magnitude = [&](const Val& v) { return v.is == Is::kDeferred && nodes_[v.node].kind == Node::kMagnitude; };
+  if (magnitude(left))
+    if (std::optional<Val> v = CompareMagnitude(s, py_op, left, right)) return *v;
+  const Val x = magnitude(left) ? Rows(s, left) : left, y = magnitude(right) ? Rows(s, right) : right;
   static constexpr ScalarOp kOps[] = {ScalarOp::kLt, ScalarOp::kLe, ScalarOp::kEq,
                                       ScalarOp::kNe, ScalarOp::kGt, ScalarOp::kGe};
   static_assert(Py_LT == 0 && Py_LE == 1 && Py_EQ == 2 && Py_NE == 3 && Py_GT == 4 && Py_GE == 5);
@@ -540,6 +544,7 @@ Element Translator::Evaluate(int node, const std::vector<int>& at) {
       const int v = Op(n.op, type, x.value);
       return {Float(t) || t == DType::kBool ? v : Wrap(v, t)};
     }
+    case Node::kMagnitude: throw Unsupported{"the magnitude of complex numbers"};
     case Node::kBinary: break;
   }
   const Element x = EvalAs(n.a, at, t, true), y = n.b == n.a ? x : EvalAs(n.b, at, t, n.op != ScalarOp::kDiv);

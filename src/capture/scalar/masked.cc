@@ -52,14 +52,21 @@ Val Translator::Under(State& s, const Val& of, const Val& index) {
   return Deferred(std::move(n));
 }
 
+// Is it something that no loop over elements computes?
+bool Translator::Pends(const Val& v) const {
+  return v.is == Is::kDeferred && (nodes_[v.node].mask >= 0 || nodes_[v.node].kind == Node::kMagnitude);
+}
+
 // An array that stands for itself: what is known under a mask becomes a row.
 Val Translator::Rows(const State& s, const Val& v) {
-  return v.is == Is::kDeferred && nodes_[v.node].mask >= 0 ? Compute(s, v.node) : v;
+  return Pends(v) ? Compute(s, v.node) : v;
 }
 
 // Two operands are under one mask, or neither is under any.
 void Translator::RowsOrOne(const State& s, Val& x, Val& y) {
   const auto mask = [&](const Val& v) { return v.is == Is::kDeferred ? nodes_[v.node].mask : -1; };
+  for (Val* v : {&x, &y})
+    if (mask(*v) < 0) *v = Rows(s, *v);
   if (mask(x) == mask(y) || (!IsArray(x) && mask(y) >= 0) || (!IsArray(y) && mask(x) >= 0)) return;
   x = Rows(s, x), y = Rows(s, y);
 }
@@ -206,8 +213,8 @@ std::optional<Val> Translator::CallUfunc(State& s, std::string_view name, const 
   Val x = given[0], y = row->inputs == 2 ? given[1] : Val();
   if (!IsArray(x) && !IsArray(y)) return std::nullopt;
   if (row->kind == kOfTruth && (!IsMask(x) || (row->inputs == 2 && !IsMask(y)))) return std::nullopt;
-  if (row->inputs == 2) RowsOrOne(s, x, y);
-  Val result = row->kind == kCompares  ? DeferCompare(row->op, x, y)
+  if (row->inputs == 2 && !(row->kind == kCompares && !IsArray(y))) RowsOrOne(s, x, y);
+  Val result = row->kind == kCompares  ? DeferCompare(s, row->op, x, y)
                : row->inputs == 2      ? DeferBinary(row->op, x, y)
                                        : DeferUnary(ScalarOp::kNot, x);
   if (given.size() == row->inputs) return result;

@@ -174,8 +174,8 @@ void Translator::StepValue(State& s, const Instr& i) {
       if (IsArray(x) || IsArray(y)) {
         if (i.flag) throw Unsupported{"the truth of an array"};
         Val p = x, q = y;
-        RowsOrOne(s, p, q);
-        Push(s, DeferCompare(i.arg, p, q));
+        if (IsArray(x) && IsArray(y)) RowsOrOne(s, p, q);
+        Push(s, DeferCompare(s, i.arg, p, q));
         return Next(s, i);
       }
       Val r = scalar::Compare(*this, i.arg, x, y);
@@ -183,7 +183,7 @@ void Translator::StepValue(State& s, const Instr& i) {
       return Next(s, i);
     }
     case Op::kNegative: {
-      const Val x = Pop(s);
+      const Val x = Rows(s, Pop(s));
       Push(s, IsArray(x) ? DeferUnary(ScalarOp::kNeg, x) : Negative(*this, x));
       return Next(s, i);
     }
@@ -465,7 +465,7 @@ void Translator::Extreme(State s, const std::vector<Val>& args, size_t at, Val b
 
 std::optional<Val> Translator::CallBuiltin(const State& s, const std::string& name, const std::vector<Val>& args) {
   if (name == "builtins.abs" && args.size() == 1)
-    return IsArray(args[0]) ? MagnitudeOf(s, args[0]) : Absolute(*this, args[0]);
+    return IsArray(args[0]) ? MagnitudeOf(args[0]) : Absolute(*this, args[0]);
   if (name == "builtins.len" && args.size() == 1) {
     if (args[0].is == Is::kTuple) return IntConstant(*this, static_cast<int64_t>(args[0].items.size()));
     if (args[0].is == Is::kObject && out_.objects[args[0].object].list) return New(Is::kInt, Size(args[0].object, 0));

@@ -90,7 +90,7 @@ struct Matrix {
 
 // An array that is computed where it is wanted, element by element; until then nothing is written that it reads.
 struct Node {
-  enum Kind { kPart, kNumber, kBinary, kUnary, kCompare, kGather } kind;
+  enum Kind { kPart, kNumber, kBinary, kUnary, kCompare, kGather, kMagnitude } kind;
   DType dtype{};
   std::vector<int> sizes{};
   uint32_t ones = 0;
@@ -607,7 +607,9 @@ class Translator final : public Builder {
   int PlaceWithin(int index, int size);
   void WantApart(const Part& to);
   void StoreUnder(const Part& to, const std::vector<int>& at, Element v, DType t, int mask);
-  Val DeferCompare(int py_op, const Val& x, const Val& y);
+  Val DeferCompare(const State& s, int py_op, const Val& x, const Val& y);
+  std::optional<Val> CompareMagnitude(const State& s, int py_op, const Val& x, const Val& y);
+  bool Pends(const Val& v) const;
   std::optional<Val> CallUfunc(State& s, std::string_view name, const std::vector<Val>& given);
   void Broadcast(Node& n);
   Val DeferBinary(int op, const Val& x, const Val& y);
@@ -652,7 +654,7 @@ class Translator final : public Builder {
   std::optional<Val> OverAxes(const std::string& name, const Val& x, const Val& axes);
   std::optional<Val> CallOfNumber(const std::string& name, const Val& x);
   std::optional<Val> CallNumpy(const State& s, const std::string& name, const std::vector<Val>& given);
-  Val MagnitudeOf(const State& s, const Val& x);
+  Val MagnitudeOf(const Val& x);
   std::optional<Val> CallOfArray(const State& s, const std::string& name, const Val& x);
   std::optional<Val> Reduce(const std::string& name, const Val& x);
   std::optional<Val> ArrayMethod(const State& s, const std::string& name, const Val& of, const std::vector<Val>& args);
