@@ -372,9 +372,7 @@ class Translator final : public Builder {
   void Abandon(int from) {
     for (int b = from; b < static_cast<int>(code.blocks.size()); ++b) {
       const bool waits = std::any_of(work_.begin(), work_.end(), [&](const Work& w) { return w.block == b; });
-      const auto& code_of = code.blocks[b];
-      const bool ends = !code_of.empty() && code_of.back().op >= ScalarOp::kJump;
-      if (!waits && !ends) code.blocks[b].push_back({.op = ScalarOp::kJump, .imm = b});
+      if (!waits) code.blocks[b] = {{.op = ScalarOp::kJump, .imm = b}};  // it may name values that are gone
     }
   }
 
