@@ -10,7 +10,7 @@
 #include <vector>
 
 #if defined(__x86_64__)
-#include <emmintrin.h>
+#include <immintrin.h>
 #endif
 
 #include "tensor/numpy_api.h"
@@ -333,10 +333,59 @@ void Choose(const T* a, const uint8_t* mask, int64_t count, T* out, int64_t left
     if (mask[i]) *out++ = a[i], --left;
 }
 
+#if defined(__x86_64__)
+
+// The same of items of 4, 8 or 16 bytes, a register of them at once.
+template <typename T>
+[[gnu::target("avx512f,bmi2,popcnt")]] void ChooseWide(const T* a, const uint8_t* mask, int64_t count, T* out,
+                                                       int64_t left) {
+  constexpr int kLanes = 64 / sizeof(T), kParts = sizeof(T) == 16 ? 2 : 1;
+  int64_t i = 0;
+  for (; i + kWord <= count; i += kWord) {
+    uint64_t chosen = ChosenOf(mask + i);
+    if (!chosen) continue;
+    const int some = __builtin_popcountll(chosen);
+    if (some > left) break;
+    for (int k = 0; k < kWord; k += kLanes, chosen >>= kLanes) {
+      const auto of = static_cast<uint32_t>(chosen & ((uint64_t{1} << kLanes) - 1));
+      const int n = __builtin_popcount(of);
+      if (!n) continue;
+      const __m512i all = _mm512_loadu_si512(a + i + k);
+      __m512i packed;
+      if constexpr (sizeof(T) == 4) {
+        packed = _mm512_maskz_compress_epi32(static_cast<__mmask16>(of), all);
+      } else {
+        const uint32_t halves = kParts == 2 ? _pdep_u32(of, 0x55) * 3 : of;
+        packed = _mm512_maskz_compress_epi64(static_cast<__mmask8>(halves), all);
+      }
+      if (left >= kLanes)
+        _mm512_storeu_si512(out, packed);
+      else if constexpr (sizeof(T) == 4)
+        _mm512_mask_storeu_epi32(out, static_cast<__mmask16>((1U << n) - 1), packed);
+      else
+        _mm512_mask_storeu_epi64(out, static_cast<__mmask8>((1U << n * kParts) - 1), packed);
+      out += n, left -= n;
+    }
+  }
+  for (; i < count && left > 0; ++i)
+    if (mask[i]) *out++ = a[i], --left;
+}
+
+bool ChoosesWide() {
+  static const bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("bmi2");
+  return wide;
+}
+
+#endif
+
 }  // namespace
 
 bool ChooseItems(const void* a, const uint8_t* mask, int64_t count, int64_t item, void* out, int64_t chosen) {
   const auto choose = [&]<typename T>(T) {
+#if defined(__x86_64__)
+    if constexpr (sizeof(T) >= 4)
+      if (ChoosesWide()) return ChooseWide(static_cast<const T*>(a), mask, count, static_cast<T*>(out), chosen), true;
+#endif
     Choose(static_cast<const T*>(a), mask, count, static_cast<T*>(out), chosen);
     return true;
   };
