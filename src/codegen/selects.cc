@@ -271,7 +271,7 @@ static bool Unfold(llvm::BinaryOperator& op) {
     if (llvm::none_of(of_y, [&](const Value* v) { return of_condition.contains(v) && !llvm::isa<llvm::LoadInst>(v); }))
       continue;
     llvm::IRBuilder<> b(&op);
-    Value* both = b.CreateBinOp(code, y, z);
+    Value* both = b.CreateBinOp(code, y, z, "unfolded");
     op.replaceAllUsesWith(b.CreateSelect(select->getCondition(), none_if_true ? y : both, none_if_true ? both : y));
     op.eraseFromParent();
     select->eraseFromParent();
