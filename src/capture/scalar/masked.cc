@@ -127,7 +127,8 @@ void Translator::AssignUnder(State& s, const Val& of, const Val& index, const Va
   if (to.ones) throw Unsupported{"a mask of other sizes"};
   const int by = UseMask(mask, to.sizes), itself = ObjectOf(of);
   const int node = StoredNode(value, to.dtype);
-  if (nodes_[node].kind != Node::kNumber && nodes_[node].mask != by) throw Unsupported{"a row for what is under a mask"};
+  if (nodes_[node].kind != Node::kNumber && nodes_[node].mask != by)
+    throw Unsupported{"a row for what is under a mask"};
   WantStorable(to, node);
   // The mask is read while the store goes on.
   const bool meet = itself != by && to.dtype == DType::kBool && Reads(masks_.at(by), to, false);
@@ -168,7 +169,9 @@ void Translator::Scatter(State& s, const Val& of, const Val& index, const Val& v
   Settle();
   // All that may be left for comes before the first write, and so does all that is read.
   const int memory = number ? -1 : Fill(node, sizes, t, nullptr), places = Buffer(sizes[0], DType::kInt64);
-  const auto nth = [&](int i, DType of_type) { return Op(ScalarOp::kMul, ScalarType::kInt, i, Int(DTypeSize(of_type))); };
+  const auto nth = [&](int i, DType of_type) {
+    return Op(ScalarOp::kMul, ScalarType::kInt, i, Int(DTypeSize(of_type)));
+  };
   bad_ = Variable(ScalarType::kBool);
   Emit({.op = ScalarOp::kSet, .a = Flag(false), .imm = bad_});
   ForAll(sizes, [&](const std::vector<int>& at, int place) {
@@ -200,13 +203,13 @@ std::optional<Val> Translator::CallUfunc(State& s, std::string_view name, const 
     int op;
   };
   static constexpr Row kRows[] = {
-      {"numpy.less", 2, kCompares, Py_LT},          {"numpy.less_equal", 2, kCompares, Py_LE},
-      {"numpy.equal", 2, kCompares, Py_EQ},         {"numpy.not_equal", 2, kCompares, Py_NE},
-      {"numpy.greater", 2, kCompares, Py_GT},       {"numpy.greater_equal", 2, kCompares, Py_GE},
-      {"numpy.add", 2, kComputes, NB_ADD},          {"numpy.subtract", 2, kComputes, NB_SUBTRACT},
+      {"numpy.less", 2, kCompares, Py_LT},           {"numpy.less_equal", 2, kCompares, Py_LE},
+      {"numpy.equal", 2, kCompares, Py_EQ},          {"numpy.not_equal", 2, kCompares, Py_NE},
+      {"numpy.greater", 2, kCompares, Py_GT},        {"numpy.greater_equal", 2, kCompares, Py_GE},
+      {"numpy.add", 2, kComputes, NB_ADD},           {"numpy.subtract", 2, kComputes, NB_SUBTRACT},
       {"numpy.multiply", 2, kComputes, NB_MULTIPLY}, {"numpy.divide", 2, kComputes, NB_TRUE_DIVIDE},
-      {"numpy.logical_and", 2, kOfTruth, NB_AND},   {"numpy.logical_or", 2, kOfTruth, NB_OR},
-      {"numpy.logical_xor", 2, kOfTruth, NB_XOR},   {"numpy.logical_not", 1, kOfTruth, 0},
+      {"numpy.logical_and", 2, kOfTruth, NB_AND},    {"numpy.logical_or", 2, kOfTruth, NB_OR},
+      {"numpy.logical_xor", 2, kOfTruth, NB_XOR},    {"numpy.logical_not", 1, kOfTruth, 0},
   };
   const auto* row = std::ranges::find_if(kRows, [&](const Row& r) { return name == r.name; });
   if (row == std::end(kRows) || given.size() < row->inputs || given.size() > row->inputs + 1) return std::nullopt;
@@ -214,9 +217,9 @@ std::optional<Val> Translator::CallUfunc(State& s, std::string_view name, const 
   if (!IsArray(x) && !IsArray(y)) return std::nullopt;
   if (row->kind == kOfTruth && (!IsMask(x) || (row->inputs == 2 && !IsMask(y)))) return std::nullopt;
   if (row->inputs == 2 && !(row->kind == kCompares && !IsArray(y))) RowsOrOne(s, x, y);
-  Val result = row->kind == kCompares  ? DeferCompare(s, row->op, x, y)
-               : row->inputs == 2      ? DeferBinary(row->op, x, y)
-                                       : DeferUnary(ScalarOp::kNot, x);
+  Val result = row->kind == kCompares ? DeferCompare(s, row->op, x, y)
+               : row->inputs == 2     ? DeferBinary(row->op, x, y)
+                                      : DeferUnary(ScalarOp::kNot, x);
   if (given.size() == row->inputs) return result;
   result = Rows(s, result);
   const Val out = Computed(s, given.back());

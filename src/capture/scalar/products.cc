@@ -604,7 +604,8 @@ Val Translator::MagnitudeOf(const Val& x) {
 // equal. Then NumPy says it of all.
 std::optional<Val> Translator::CompareMagnitude(const State& s, int py_op, const Val& x, const Val& y) {
   const bool less = py_op == Py_LT || py_op == Py_LE;
-  if (y.is != Is::kFloat && !(y.is == Is::kNumpy && y.dtype == DType::kFloat64) && y.is != Is::kInt) return std::nullopt;
+  if (y.is != Is::kFloat && !(y.is == Is::kNumpy && y.dtype == DType::kFloat64) && y.is != Is::kInt)
+    return std::nullopt;
   if (!less && py_op != Py_GT && py_op != Py_GE) return std::nullopt;
   const Node n = nodes_[x.node];
   const LoopOf loop = FindLoop("absolute", 1, DType::kComplex128, DType::kFloat64);
@@ -613,12 +614,14 @@ std::optional<Val> Translator::CompareMagnitude(const State& s, int py_op, const
   if (n.sizes.size() > 1) WantOrdered(n.a);
   const int limit = NumberFor(*this, y, DType::kFloat64);
   const bool lies = nodes_[n.a].kind == Node::kPart && n.sizes.size() <= 2 && !n.ones;
-  const int node = lies ? n.a : Packed(Fill(n.a, n.sizes, DType::kComplex128, nullptr), DType::kComplex128, n.sizes).node;
+  const int node =
+      lies ? n.a : Packed(Fill(n.a, n.sizes, DType::kComplex128, nullptr), DType::kComplex128, n.sizes).node;
   const auto real = [&](ScalarOp op, int a, int b) { return Op(op, ScalarType::kF64, a, b); };
   const auto both = [&](ScalarOp op, int a, int b) { return Op(op, ScalarType::kBool, a, b); };
   const auto no = [&](int v) { return Op(ScalarOp::kNot, ScalarType::kBool, v); };
   const int square = real(ScalarOp::kMul, limit, limit);
-  const int least = real(ScalarOp::kMul, square, Number(1 - kNear)), most = real(ScalarOp::kMul, square, Number(1 + kNear));
+  const int least = real(ScalarOp::kMul, square, Number(1 - kNear)),
+            most = real(ScalarOp::kMul, square, Number(1 + kNear));
   const int known = both(ScalarOp::kAnd, Compare(ScalarOp::kGt, limit, Number(1 / kFar)),
                          Compare(ScalarOp::kLt, limit, Number(kFar)));
   const int unsure = Variable(ScalarType::kBool);
@@ -629,7 +632,8 @@ std::optional<Val> Translator::CompareMagnitude(const State& s, int py_op, const
     const Element z = Eval(node, at, true);
     const int sum = real(ScalarOp::kAdd, real(ScalarOp::kMul, z.value, z.value), real(ScalarOp::kMul, z.imag, z.imag));
     const int below = Compare(ScalarOp::kLt, sum, least), above = Compare(ScalarOp::kGt, sum, most);
-    const int sure = both(ScalarOp::kOr, below, both(ScalarOp::kAnd, above, Op(ScalarOp::kFinite, ScalarType::kBool, sum)));
+    const int sure =
+        both(ScalarOp::kOr, below, both(ScalarOp::kAnd, above, Op(ScalarOp::kFinite, ScalarType::kBool, sum)));
     const int before = Emit({.op = ScalarOp::kGet, .type = ScalarType::kBool, .imm = unsure, .id = -2});
     Emit({.op = ScalarOp::kSet, .a = both(ScalarOp::kOr, before, no(sure)), .imm = unsure});
     StoreElement(to.base, OffsetOf(to, at, DType::kBool), {less ? below : above}, DType::kBool, kMadeArrays);

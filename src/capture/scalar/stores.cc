@@ -276,7 +276,8 @@ void Translator::AssignNode(State& s, const Part& to, int node, int mask) {
   // Arrays that can be put back lie in one piece: no two of their elements are one.
   const bool whole = to.share * static_cast<double>(hopes_.rounds) >= kMostly;
   const bool undo = hopes_.finite && to.object >= 0 && whole && SpecialAs(node, t) && !Fresh(to);
-  const bool alone = nodes_[node].kind == Node::kNumber || ((hopes_.apart || to.base >= 0) && !Reads(node, to, undo || mask >= 0));
+  const bool alone =
+      nodes_[node].kind == Node::kNumber || ((hopes_.apart || to.base >= 0) && !Reads(node, to, undo || mask >= 0));
   if (!alone && mask < 0) WantNotSpoiled(to, nodes_[node]);
   const bool direct = alone && (Fresh(to) || !SpecialAs(node, t) || undo);
   if (direct && undo) {

@@ -365,7 +365,8 @@ void Translator::SetItem(State& s, const Val& of, const Val& index, const Val& v
   if (container.is != Is::kView && container.is != Is::kObject) throw Unsupported{"a store"};
   if (IsList(container)) return SetListItem(s, container.object, index, value);
   if (IsMask(index)) return AssignUnder(s, container, index, value);
-  if (IsArray(index) || (index.is == Is::kTuple && std::ranges::any_of(index.items, [&](auto& v) { return IsArray(v); })))
+  if (IsArray(index) ||
+      (index.is == Is::kTuple && std::ranges::any_of(index.items, [&](auto& v) { return IsArray(v); })))
     return Scatter(s, container, index, value);
   const Part p = Index(PartOf(container), index);
   if (p.rank()) return Assign(s, p, Rows(s, value));

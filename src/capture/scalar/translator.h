@@ -100,8 +100,8 @@ struct Node {
   int a = -1, b = -1;    // The nodes of its operands.
   bool updated = false;  // Of kPart: what the node that reads it is stored to, element by element.
   DType with{};
-  // The elements under a mask alone (Translator::ObjectOf), in a row. `sizes` are those of the mask, and each is computed
-  // where it lies until somebody asks for the row.
+  // The elements under a mask alone (Translator::ObjectOf), in a row. `sizes` are those of the mask, and each is
+  // computed where it lies until somebody asks for the row.
   int mask = -1;
   int view = -1;  // Of kPart under a mask: ObjectOf the array that they are taken from.
 };
