@@ -1,5 +1,7 @@
 // What a loop's code has of NumPy's functions: products and functions of one number are NumPy's own inner loops, sums
 // over axes go in its order.
+#include "capture/scalar/products.h"
+
 #include <dlfcn.h>
 #include <link.h>
 #include <opcode.h>
@@ -16,11 +18,23 @@
 
 namespace framejit::capture::scalar {
 
-namespace {
-
 using tensor::FindLoop;
 using tensor::LoopOf;
 using tensor::UfuncLoop;
+
+int64_t OfAll(UfuncLoop loop, void* data, char* from, int64_t from_next, char* to, int64_t to_next, int64_t n) {
+  constexpr unsigned kTold = _MM_EXCEPT_INVALID | _MM_EXCEPT_DIV_ZERO | _MM_EXCEPT_OVERFLOW;
+  char* args[] = {from, to};
+  const intptr_t count = n, strides[] = {from_next, to_next};
+  const unsigned before = _mm_getcsr();
+  _mm_setcsr(before & ~_MM_EXCEPT_MASK);
+  loop(args, &count, strides, data);
+  const bool told = _mm_getcsr() & kTold;
+  _mm_setcsr(before);
+  return !told;
+}
+
+namespace {
 
 UfuncLoop ProductLoop(DType t) {
   return FindLoop("matmul", 2, t).run;
@@ -33,19 +47,6 @@ int64_t OfNumber(UfuncLoop loop, void* data, T x, T* out) {
   const intptr_t count = 1, strides[] = {sizeof(T), sizeof(T)};
   loop(args, &count, strides, data);
   return std::isfinite(*out);
-}
-
-// The same is done with all elements. False: it may tell of something.
-int64_t OfAll(UfuncLoop loop, void* data, char* from, int64_t from_next, char* to, int64_t to_next, int64_t n) {
-  constexpr unsigned kTold = _MM_EXCEPT_INVALID | _MM_EXCEPT_DIV_ZERO | _MM_EXCEPT_OVERFLOW;
-  char* args[] = {from, to};
-  const intptr_t count = n, strides[] = {from_next, to_next};
-  const unsigned before = _mm_getcsr();
-  _mm_setcsr(before & ~_MM_EXCEPT_MASK);
-  loop(args, &count, strides, data);
-  const bool told = _mm_getcsr() & kTold;
-  _mm_setcsr(before);
-  return !told;
 }
 
 // All elements of a vector become one, by the ufunc's own loop, as its `reduce` does. `first`: it begins with the first
@@ -85,28 +86,6 @@ int SumsBeginWithTheFirst() {
   }();
   return known;
 }
-
-// |z| as NumPy has it, compared with a number: all rows of complex numbers, if that is asked for.
-int64_t Magnitudes(int64_t asked, UfuncLoop loop, void* data, char* from, int64_t rows, int64_t next_row, int64_t n,
-                   int64_t next, double limit, int64_t py_op, bool* to) {
-  if (!asked) return 1;
-  constexpr int64_t kAtOnce = 512;
-  double of[kAtOnce];
-  for (int64_t row = 0; row < rows; ++row, from += next_row)
-    for (int64_t at = 0; at < n; at += kAtOnce) {
-      const int64_t many = std::min(kAtOnce, n - at);
-      if (!OfAll(loop, data, from + at * next, next, reinterpret_cast<char*>(of), sizeof(double), many)) return 0;
-      for (int64_t k = 0; k < many; ++k, ++to)
-        *to = py_op == Py_LT   ? of[k] < limit
-              : py_op == Py_LE ? of[k] <= limit
-              : py_op == Py_GT ? of[k] > limit
-                               : of[k] >= limit;
-    }
-  return 1;
-}
-
-// Squares whose quotient is further from 1 say on which side of a number the root lies, if that is no extreme one.
-constexpr double kNear = 1e-12, kFar = 1e100;
 
 constexpr const char* kOfNumbers[] = {"exp",    "exp2",   "expm1", "log",   "log2", "log10", "log1p",
                                       "sin",    "cos",    "tan",   "tanh",  "sinh", "cosh",  "arcsin",
@@ -585,73 +564,6 @@ std::optional<Val> Translator::CallOfArray(const State& s, const std::string& na
                          from.stride, to.base, Int(DTypeSize(result)), Count(n.sizes)});
   elements_.push_back(Count(n.sizes));
   ExitIf(Op(ScalarOp::kNot, ScalarType::kBool, good));
-  out_.floats = true;
-  Val v = View(to);
-  v.whole = true;
-  return v;
-}
-
-// Of complex numbers it is NumPy's own function, unless nothing is asked but how it compares.
-Val Translator::MagnitudeOf(const Val& x) {
-  if (!IsComplex(TypeOf(x))) return DeferUnary(ScalarOp::kAbs, x);
-  const int a = NodeOf(x);
-  if (nodes_[a].dtype != DType::kComplex128) throw Unsupported{"the magnitude of complex numbers"};
-  Node n{.kind = Node::kMagnitude, .dtype = DType::kFloat64, .sizes = nodes_[a].sizes, .ones = nodes_[a].ones, .a = a};
-  return Deferred(std::move(n));
-}
-
-// x is the magnitude of complex numbers: on which side of y it lies is said by squares, but where these are almost
-// equal. Then NumPy says it of all.
-std::optional<Val> Translator::CompareMagnitude(const State& s, int py_op, const Val& x, const Val& y) {
-  const bool less = py_op == Py_LT || py_op == Py_LE;
-  if (y.is != Is::kFloat && !(y.is == Is::kNumpy && y.dtype == DType::kFloat64) && y.is != Is::kInt)
-    return std::nullopt;
-  if (!less && py_op != Py_GT && py_op != Py_GE) return std::nullopt;
-  const Node n = nodes_[x.node];
-  const LoopOf loop = FindLoop("absolute", 1, DType::kComplex128, DType::kFloat64);
-  if (!loop.run || n.sizes.empty()) return std::nullopt;
-  WantComputable(x.node);
-  if (n.sizes.size() > 1) WantOrdered(n.a);
-  const int limit = NumberFor(*this, y, DType::kFloat64);
-  const bool lies = nodes_[n.a].kind == Node::kPart && n.sizes.size() <= 2 && !n.ones;
-  const int node =
-      lies ? n.a : Packed(Fill(n.a, n.sizes, DType::kComplex128, nullptr), DType::kComplex128, n.sizes).node;
-  const auto real = [&](ScalarOp op, int a, int b) { return Op(op, ScalarType::kF64, a, b); };
-  const auto both = [&](ScalarOp op, int a, int b) { return Op(op, ScalarType::kBool, a, b); };
-  const auto no = [&](int v) { return Op(ScalarOp::kNot, ScalarType::kBool, v); };
-  const int square = real(ScalarOp::kMul, limit, limit);
-  const int least = real(ScalarOp::kMul, square, Number(1 - kNear)),
-            most = real(ScalarOp::kMul, square, Number(1 + kNear));
-  const int known = both(ScalarOp::kAnd, Compare(ScalarOp::kGt, limit, Number(1 / kFar)),
-                         Compare(ScalarOp::kLt, limit, Number(kFar)));
-  const int unsure = Variable(ScalarType::kBool);
-  const Part to = NewArray(DType::kBool, n.sizes, static_cast<int>(s.frames.size()));
-  Emit({.op = ScalarOp::kSet, .a = no(known), .imm = unsure});
-  ForAll(n.sizes, [&](const std::vector<int>& at, int) {
-    evaluated_.clear();
-    const Element z = Eval(node, at, true);
-    const int sum = real(ScalarOp::kAdd, real(ScalarOp::kMul, z.value, z.value), real(ScalarOp::kMul, z.imag, z.imag));
-    const int below = Compare(ScalarOp::kLt, sum, least), above = Compare(ScalarOp::kGt, sum, most);
-    const int sure =
-        both(ScalarOp::kOr, below, both(ScalarOp::kAnd, above, Op(ScalarOp::kFinite, ScalarType::kBool, sum)));
-    const int before = Emit({.op = ScalarOp::kGet, .type = ScalarType::kBool, .imm = unsure, .id = -2});
-    Emit({.op = ScalarOp::kSet, .a = both(ScalarOp::kOr, before, no(sure)), .imm = unsure});
-    StoreElement(to.base, OffsetOf(to, at, DType::kBool), {less ? below : above}, DType::kBool, kMadeArrays);
-  });
-  evaluated_.clear();
-  const Part& from = nodes_[node].part;
-  const bool rows = n.sizes.size() == 2;
-  const int zero = Int(0), size = Int(DTypeSize(DType::kComplex128));
-  const int ask = Emit({.op = ScalarOp::kGet, .type = ScalarType::kBool, .imm = unsure, .id = -2});
-  const int good = rows || n.sizes.size() == 1
-                       ? Call(reinterpret_cast<void*>(Magnitudes), ScalarType::kBool,
-                              {ask, Pointer(reinterpret_cast<const void*>(loop.run)), Pointer(loop.data),
-                               AddressOf(from), rows ? n.sizes[0] : Int(1), rows ? from.strides[0] : zero,
-                               n.sizes.back(), from.strides.back(), limit, Int(py_op), to.base})
-                       : Call(reinterpret_cast<void*>(Magnitudes), ScalarType::kBool,
-                              {ask, Pointer(reinterpret_cast<const void*>(loop.run)), Pointer(loop.data),
-                               AddressOf(from), Int(1), zero, Count(n.sizes), size, limit, Int(py_op), to.base});
-  ExitIf(no(good));
   out_.floats = true;
   Val v = View(to);
   v.whole = true;

@@ -280,15 +280,7 @@ class Translator final : public Builder {
       return std::any_of(f.locals.begin(), f.locals.end(), waits) || std::any_of(f.stack.begin(), f.stack.end(), waits);
     });
   }
-  void LeaveBefore(State s, const std::string& why) {
-    const bool named =
-        std::none_of(s.top().stack.begin(), s.top().stack.end(), [](const Val& v) { return Waiting(v); });
-    if (s.frames.size() == 1 && named) ComputeAll(s);
-    if (!Waiting(s)) return Leave(s, why, false);
-    if (out_.why.empty()) out_.why = why;
-    specials_ = {};  // all of the region is done again
-    Emit({.op = ScalarOp::kExit, .exit = Exit()});
-  }
+  void LeaveBefore(State s, const std::string& why);
 
   // --- flow
   // ------------------------------------------------------------------------------------------------------------
@@ -369,12 +361,7 @@ class Translator final : public Builder {
   void Block(State s);
 
   // Ways of an instruction that was begun and is left to Python: nothing leads there.
-  void Abandon(int from) {
-    for (int b = from; b < static_cast<int>(code.blocks.size()); ++b) {
-      const bool waits = std::any_of(work_.begin(), work_.end(), [&](const Work& w) { return w.block == b; });
-      if (!waits) code.blocks[b] = {{.op = ScalarOp::kJump, .imm = b}};  // it may name values that are gone
-    }
-  }
+  void Abandon(int from);
 
   static std::string Line(const State& s) {
     const Frame& f = s.frames.back();
@@ -438,21 +425,7 @@ class Translator final : public Builder {
     extra_blocks_ += 2;
   }
 
-  void ConditionalJump(State& s, const Instr& i, int condition, bool if_true) {
-    State jumps = s, goes_on = s;
-    goes_on.top().pc += i.length;
-    const bool back = i.target <= s.top().pc;
-    const int to = Way([&] {
-      if (!back) {
-        jumps.top().pc = i.target;
-        return GoTo(jumps);
-      }
-      Jump(jumps, i, i.target);
-    });
-    const int on = Way(goes_on);
-    Emit({.op = ScalarOp::kBranch, .a = condition, .other = if_true ? on : to, .imm = if_true ? to : on});
-    ended_ = true;
-  }
+  void ConditionalJump(State& s, const Instr& i, int condition, bool if_true);
 
   void Next(State& s, const Instr& i) { s.top().pc += i.length; }
 
