@@ -180,6 +180,7 @@ void OptimizeScalar(llvm::Module& m, llvm::TargetMachine& machine) {
   llvm::LoopPassManager reduced;
   reduced.addPass(StrengthReducePass());
   fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(reduced)));
+  fpm.addPass(UnfoldSelectsPass());
   for (llvm::Function& f : m)
     if (!f.isDeclaration() && !f.hasInternalLinkage()) fpm.run(f, fam);
   EraseModulo(m);

@@ -241,4 +241,56 @@ llvm::PreservedAnalyses SelectsPass::run(llvm::Function& f, llvm::FunctionAnalys
   return llvm::PreservedAnalyses::none();
 }
 
+// Numbers of this block that `v` is made of in a few steps.
+static void Sources(const Value* v, const BasicBlock& block, int steps, llvm::SmallPtrSetImpl<const Value*>& found) {
+  const auto* i = llvm::dyn_cast<llvm::Instruction>(v);
+  if (!i || i->getParent() != &block || !found.insert(i).second || llvm::isa<llvm::PHINode, llvm::LoadInst>(i)) return;
+  if (steps > 0)
+    for (const llvm::Use& use : i->operands()) Sources(use, block, steps - 1, found);
+}
+
+// y ^ (c ? z : 0), c being made of what y is made of: the longest way through it is one step shorter if y ^ z is there
+// when it is chosen.
+static bool Unfold(llvm::BinaryOperator& op) {
+  const auto code = op.getOpcode();
+  using Code = llvm::Instruction;
+  const bool turns = code == Code::Xor || code == Code::Or || code == Code::Add;
+  if ((!turns && code != Code::Sub) || !op.getType()->isIntegerTy() || op.getType()->isIntegerTy(1)) return false;
+  for (unsigned side : {1U, 0U}) {
+    if (side == 0 && !turns) continue;
+    auto* select = llvm::dyn_cast<llvm::SelectInst>(op.getOperand(side));
+    if (!select || !select->hasOneUse() || select->getParent() != op.getParent()) continue;
+    const bool none_if_true = match(select->getTrueValue(), m_Zero());
+    if (!none_if_true && !match(select->getFalseValue(), m_Zero())) continue;
+    Value *z = none_if_true ? select->getFalseValue() : select->getTrueValue(), *y = op.getOperand(1 - side);
+    if (llvm::isa<llvm::Constant>(z)) continue;  // a flag or a mask
+    constexpr int kSteps = 4;
+    llvm::SmallPtrSet<const Value*, 16> of_condition, of_y;
+    Sources(select->getCondition(), *op.getParent(), kSteps, of_condition);
+    Sources(y, *op.getParent(), kSteps, of_y);
+    if (llvm::none_of(of_y, [&](const Value* v) { return of_condition.contains(v) && !llvm::isa<llvm::LoadInst>(v); }))
+      continue;
+    llvm::IRBuilder<> b(&op);
+    Value* both = b.CreateBinOp(code, y, z, "unfolded");
+    op.replaceAllUsesWith(b.CreateSelect(select->getCondition(), none_if_true ? y : both, none_if_true ? both : y));
+    op.eraseFromParent();
+    select->eraseFromParent();
+    return true;
+  }
+  return false;
+}
+
+llvm::PreservedAnalyses UnfoldSelectsPass::run(llvm::Function& f, llvm::FunctionAnalysisManager& fam) {
+  const llvm::LoopInfo& loops = fam.getResult<llvm::LoopAnalysis>(f);
+  bool changed = false;
+  for (BasicBlock& block : f)
+    if (loops.getLoopFor(&block))
+      for (llvm::Instruction& i : llvm::make_early_inc_range(block))
+        if (auto* op = llvm::dyn_cast<llvm::BinaryOperator>(&i)) changed |= Unfold(*op);
+  if (!changed) return llvm::PreservedAnalyses::all();
+  llvm::PreservedAnalyses kept;
+  kept.preserveSet<llvm::CFGAnalyses>();
+  return kept;
+}
+
 }  // namespace framejit::codegen

@@ -16,4 +16,11 @@ struct SelectsPass : llvm::PassInfoMixin<SelectsPass> {
   llvm::PreservedAnalyses run(llvm::Function& f, llvm::FunctionAnalysisManager& fam);
 };
 
+// LLVM writes a number to which another is added or not as a sum of what is chosen. Where what decides hangs on the
+// same number as the sum does, as in checksums, the sum is made first and chosen then (of the last passes, as others
+// would undo it).
+struct UnfoldSelectsPass : llvm::PassInfoMixin<UnfoldSelectsPass> {
+  llvm::PreservedAnalyses run(llvm::Function& f, llvm::FunctionAnalysisManager& fam);
+};
+
 }  // namespace framejit::codegen

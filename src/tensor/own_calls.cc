@@ -10,7 +10,7 @@
 #include <vector>
 
 #if defined(__x86_64__)
-#include <emmintrin.h>
+#include <immintrin.h>
 #endif
 
 #include "tensor/numpy_api.h"
@@ -278,6 +278,8 @@ PyObject* OwnHistogram(PyObject* const* args, size_t positional, PyObject* kwnam
 #pragma GCC push_options
 #pragma GCC optimize("O3")
 
+}  // namespace
+
 int64_t CountChosen(const uint8_t* mask, int64_t count) {
   constexpr int kRow = 64, kRows = 255;  // what a byte can count
   int64_t chosen = 0, i = 0;
@@ -290,6 +292,8 @@ int64_t CountChosen(const uint8_t* mask, int64_t count) {
   for (; i < count; ++i) chosen += mask[i] != 0;
   return chosen;
 }
+
+namespace {
 
 constexpr int kWord = 64;
 
@@ -329,7 +333,75 @@ void Choose(const T* a, const uint8_t* mask, int64_t count, T* out, int64_t left
     if (mask[i]) *out++ = a[i], --left;
 }
 
+#if defined(__x86_64__)
+
+// The same of items of 4, 8 or 16 bytes, a register of them at once.
+template <typename T>
+[[gnu::target("avx512f,bmi2,popcnt")]] void ChooseWide(const T* a, const uint8_t* mask, int64_t count, T* out,
+                                                       int64_t left) {
+  constexpr int kLanes = 64 / sizeof(T), kParts = sizeof(T) == 16 ? 2 : 1;
+  int64_t i = 0;
+  for (; i + kWord <= count; i += kWord) {
+    uint64_t chosen = ChosenOf(mask + i);
+    if (!chosen) continue;
+    const int some = __builtin_popcountll(chosen);
+    if (some > left) break;
+    for (int k = 0; k < kWord; k += kLanes, chosen >>= kLanes) {
+      const auto of = static_cast<uint32_t>(chosen & ((uint64_t{1} << kLanes) - 1));
+      const int n = __builtin_popcount(of);
+      if (!n) continue;
+      const __m512i all = _mm512_loadu_si512(a + i + k);
+      __m512i packed;
+      if constexpr (sizeof(T) == 4) {
+        packed = _mm512_maskz_compress_epi32(static_cast<__mmask16>(of), all);
+      } else {
+        const uint32_t halves = kParts == 2 ? _pdep_u32(of, 0x55) * 3 : of;
+        packed = _mm512_maskz_compress_epi64(static_cast<__mmask8>(halves), all);
+      }
+      if (left >= kLanes)
+        _mm512_storeu_si512(out, packed);
+      else if constexpr (sizeof(T) == 4)
+        _mm512_mask_storeu_epi32(out, static_cast<__mmask16>((1U << n) - 1), packed);
+      else
+        _mm512_mask_storeu_epi64(out, static_cast<__mmask8>((1U << n * kParts) - 1), packed);
+      out += n, left -= n;
+    }
+  }
+  for (; i < count && left > 0; ++i)
+    if (mask[i]) *out++ = a[i], --left;
+}
+
+bool ChoosesWide() {
+  static const bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("bmi2");
+  return wide;
+}
+
+#endif
+
+}  // namespace
+
+bool ChooseItems(const void* a, const uint8_t* mask, int64_t count, int64_t item, void* out, int64_t chosen) {
+  const auto choose = [&]<typename T>(T) {
+#if defined(__x86_64__)
+    if constexpr (sizeof(T) >= 4)
+      if (ChoosesWide()) return ChooseWide(static_cast<const T*>(a), mask, count, static_cast<T*>(out), chosen), true;
+#endif
+    Choose(static_cast<const T*>(a), mask, count, static_cast<T*>(out), chosen);
+    return true;
+  };
+  switch (item) {
+    case 1: return choose(uint8_t{});
+    case 2: return choose(uint16_t{});
+    case 4: return choose(uint32_t{});
+    case 8: return choose(uint64_t{});
+    case 16: return choose(std::array<uint64_t, 2>{});
+    default: return false;
+  }
+}
+
 #pragma GCC pop_options
+
+namespace {
 
 PyObject* OwnItem(PyObject* const* args, size_t positional, PyObject* kwnames) {
   if (positional != 2 || kwnames) return nullptr;
@@ -343,17 +415,8 @@ PyObject* OwnItem(PyObject* const* args, size_t positional, PyObject* kwnames) {
   const int64_t chosen = CountChosen(mask, count);
   Ref made(NewArray(*n, m.dtype, 1, &chosen, nullptr));
   if (!made) return nullptr;
-  const auto choose = [&]<typename T>(T) {
-    Choose(static_cast<const T*>(row), mask, count, reinterpret_cast<T*>(AsArray(made.get())->data), chosen);
-  };
-  switch (DTypeSize(m.dtype)) {
-    case 1: choose(uint8_t{}); break;
-    case 2: choose(uint16_t{}); break;
-    case 4: choose(uint32_t{}); break;
-    case 8: choose(uint64_t{}); break;
-    case 16: choose(std::array<uint64_t, 2>{}); break;
-    default: return PyObject_GetItem(args[0], args[1]);
-  }
+  if (!ChooseItems(row, mask, count, DTypeSize(m.dtype), AsArray(made.get())->data, chosen))
+    return PyObject_GetItem(args[0], args[1]);
   return made.release();
 }
 

@@ -431,6 +431,27 @@ def escapes(x, n):
     return z
 
 
+def checksums(data, poly):
+    """What is added, or not, hangs on the number to which it is."""
+    a, b, c, d = 0xFFFF, 1, 7, 0
+    for byte in data:
+        byte = int(byte * 255)
+        for k in range(8):
+            a = (a >> 1) ^ poly if (a ^ byte >> k) & 1 else a >> 1
+            if b & 5 == byte & 5:
+                b = (b >> 1) + poly
+            else:
+                b = b >> 1
+            c = (c >> 3) - poly if c & 2 else c >> 3
+            d = (d & 0xFF) | poly if d & 1 == 0 else d & 0xFF
+    return int(a), int(b), int(c), int(d)
+
+
+def test_what_is_added_or_not():
+    data = np.random.default_rng(3).random(300)
+    check(checksums, (data, 0x8408), (data[:1], 3), (data[:0], 3), (data, 0), (data, -5), (data.astype(np.float32), 2**40), (data.tolist(), 2**62), (data, 2**70))
+
+
 @pytest.mark.parametrize(
     ("name", "wanted"),
     [
@@ -450,10 +471,11 @@ def escapes(x, n):
         ("collatz", "icmp ugt i64"),
         ("in_nines", ".8:"),
         ("escapes", "0x3D719799812DEA11"),
+        ("checksums", "%unfolded = xor i64"),
     ],
 )
 def test_loops_have_a_copy_without_checks(name, wanted):
-    calls = {"add_scaled": "(x.copy(), 0.5)", "clipped_halves": "(x.copy(), 0.5)", "least_ways": "(x.copy(), 5)", "counted_and_summed": "(0.5, 0, 1)", "weighted_sums": "(np.arange(3), x.copy(), 2000)", "in_nines": "(np.zeros(3000, int), np.ones((9, 9), int))", "escapes": "(3000,)"}
+    calls = {"add_scaled": "(x.copy(), 0.5)", "clipped_halves": "(x.copy(), 0.5)", "least_ways": "(x.copy(), 5)", "counted_and_summed": "(0.5, 0, 1)", "weighted_sums": "(np.arange(3), x.copy(), 2000)", "in_nines": "(np.zeros(3000, int), np.ones((9, 9), int))", "escapes": "(3000,)", "checksums": "(0x8408,)"}
     program = f"""
 import framejit, numpy as np
 from bench.loop_programs import PROGRAMS

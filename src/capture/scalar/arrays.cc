@@ -264,6 +264,12 @@ Val Translator::Deferred(Node n) {
 }
 
 int Translator::NodeOf(const Val& v) {
+  const int node = ElementsOf(v);
+  if (nodes_[node].mask >= 0) throw Unsupported{"elements under a mask"};
+  return node;
+}
+
+int Translator::ElementsOf(const Val& v) {
   if (v.is == Is::kDeferred) return v.node;
   Part p = PartOf(v);
   Node n{.kind = Node::kPart, .dtype = p.dtype, .sizes = p.sizes, .ones = p.ones};
@@ -272,7 +278,7 @@ int Translator::NodeOf(const Val& v) {
 }
 
 int Translator::NodeOf(const Val& v, DType t) {  // a number becomes one of `t`
-  if (!v.scalar() && v.is != Is::kComplex) return NodeOf(v);
+  if (!v.scalar() && v.is != Is::kComplex) return ElementsOf(v);
   return Deferred({.kind = Node::kNumber, .dtype = t, .value = NumberAs(v, t)}).node;
 }
 
@@ -287,7 +293,7 @@ DType Translator::TypeOfBoth(const Val& x, const Val& y) {
   const auto kind = [&](const Val& v) {
     if (v.scalar() || v.is == Is::kComplex) return v;
     if (!IsArray(v)) throw Unsupported{"an operator on an array and something else"};
-    return NewNumpy(v.is == Is::kDeferred ? nodes_[v.node].dtype : PartOf(v).dtype, -1);
+    return NewNumpy(TypeOf(v), -1);
   };
   const Val a = kind(x), b = kind(y);
   if (a.is != Is::kComplex && b.is != Is::kComplex) return CommonType(a, b);
@@ -300,6 +306,7 @@ DType Translator::TypeOfBoth(const Val& x, const Val& y) {
 void Translator::Broadcast(Node& n) {
   const Node &x = nodes_[n.a], &y = nodes_[n.b];
   const int rank = static_cast<int>(std::max(x.sizes.size(), y.sizes.size()));
+  n.mask = std::max(x.mask, y.mask);  // the other one is a number, or under the same mask
   n.sizes.resize(rank);
   for (int back = 1; back <= rank; ++back) {
     const auto axis = [&](const Node& m) { return static_cast<int>(m.sizes.size()) - back; };
@@ -356,18 +363,38 @@ Val Translator::DeferBinary(int op, const Val& x, const Val& y) {
   return Deferred(std::move(n));
 }
 
+Val Translator::DeferCompare(const State& s, int py_op, const Val& left, const Val& right) {
+  const auto magnitude = [&](const Val& v) { return v.is == Is::kDeferred && nodes_[v.node].kind == Node::kMagnitude; };
+  if (magnitude(left))
+    if (std::optional<Val> v = CompareMagnitude(s, py_op, left, right)) return *v;
+  const Val x = magnitude(left) ? Rows(s, left) : left, y = magnitude(right) ? Rows(s, right) : right;
+  static constexpr ScalarOp kOps[] = {ScalarOp::kLt, ScalarOp::kLe, ScalarOp::kEq,
+                                      ScalarOp::kNe, ScalarOp::kGt, ScalarOp::kGe};
+  static_assert(Py_LT == 0 && Py_LE == 1 && Py_EQ == 2 && Py_NE == 3 && Py_GT == 4 && Py_GE == 5);
+  const DType t = TypeOfBoth(x, y);
+  const bool known = Float(t) || (t < DType::kFloat16 && t != DType::kUInt64 && t != DType::kBool);
+  if (!known) throw Unsupported{"a comparison of arrays"};
+  Node n{.kind = Node::kCompare, .dtype = DType::kBool, .op = kOps[py_op], .with = t};
+  n.a = NodeOf(x, t);
+  n.b = NodeOf(y, t);
+  Broadcast(n);
+  return Deferred(std::move(n));
+}
+
 Val Translator::DeferUnary(ScalarOp op, const Val& x) {
-  const int a = NodeOf(x);
+  const int a = ElementsOf(x);
   DType t = nodes_[a].dtype;
+  const int mask = nodes_[a].mask;
   out_.floats = true;
   if (IsComplex(t) && op != ScalarOp::kNeg) throw Unsupported{"a function of complex numbers"};
   if (op == ScalarOp::kSqrt && !Float(t)) {
     if (DTypeSize(t) < 4) throw Unsupported{"a square root"};  // NumPy computes in a smaller float
     t = DType::kFloat64;
   }
-  if (t == DType::kBool) throw Unsupported{"a sign"};
-  return Deferred(
-      {.kind = Node::kUnary, .dtype = t, .sizes = nodes_[a].sizes, .ones = nodes_[a].ones, .op = op, .a = a});
+  if ((t == DType::kBool) != (op == ScalarOp::kNot)) throw Unsupported{"a sign"};
+  Node n{.kind = Node::kUnary, .dtype = t, .sizes = nodes_[a].sizes, .ones = nodes_[a].ones, .op = op, .a = a};
+  n.mask = mask;
+  return Deferred(std::move(n));
 }
 
 Val Translator::Gather(const Val& container, const Val& index) {
@@ -446,6 +473,7 @@ void Translator::StoreElement(int address, int offset, Element v, DType t, int a
 }
 
 void Translator::Bad(int condition) {
+  if (under_ >= 0) condition = Op(ScalarOp::kAnd, ScalarType::kBool, condition, under_);
   const int known = Emit({.op = ScalarOp::kGet, .type = ScalarType::kBool, .imm = bad_, .id = -2});
   Emit({.op = ScalarOp::kSet, .a = Op(ScalarOp::kOr, ScalarType::kBool, known, condition), .imm = bad_});
 }
@@ -486,6 +514,15 @@ Element Translator::Eval(int node, const std::vector<int>& at, bool shown) {
   return n.kind == Node::kBinary || n.kind == Node::kUnary ? Finite(v, n.dtype, shown) : v;
 }
 
+// The place that an index of NumPy's means; any if there is none.
+int Translator::PlaceWithin(int index, int size) {
+  const int within = Op(ScalarOp::kSelect, ScalarType::kInt, Compare(ScalarOp::kLt, index, Int(0)),
+                        Op(ScalarOp::kAdd, ScalarType::kInt, index, size), index);
+  const int good = Compare(ScalarOp::kBelow, within, size);
+  Bad(Op(ScalarOp::kNot, ScalarType::kBool, good));
+  return Op(ScalarOp::kSelect, ScalarType::kInt, good, within, Int(0));
+}
+
 Element Translator::Evaluate(int node, const std::vector<int>& at) {
   const Node& n = nodes_[node];
   const DType t = n.dtype;
@@ -494,20 +531,20 @@ Element Translator::Evaluate(int node, const std::vector<int>& at) {
     case Node::kPart: return ElementAt(BaseOf(n.part), OffsetOf(n.part, at, t), t, Lies(n.part));
     case Node::kNumber: return n.value;
     case Node::kGather: {
-      const int size = n.part.sizes[0], index = EvalAs(n.a, at, DType::kInt64, false).value;
-      const int within = Op(ScalarOp::kSelect, ScalarType::kInt, Compare(ScalarOp::kLt, index, Int(0)),
-                            Op(ScalarOp::kAdd, ScalarType::kInt, index, size), index);
-      const int good = Compare(ScalarOp::kBelow, within, size);
-      Bad(Op(ScalarOp::kNot, ScalarType::kBool, good));
-      const int safe = Op(ScalarOp::kSelect, ScalarType::kInt, good, within, Int(0));
+      const int safe = PlaceWithin(EvalAs(n.a, at, DType::kInt64, false).value, n.part.sizes[0]);
       return ElementAt(BaseOf(n.part), OffsetOf(n.part, {safe}, t), t, Lies(n.part));
+    }
+    case Node::kCompare: {
+      const int x = EvalAs(n.a, at, n.with, false).value, y = EvalAs(n.b, at, n.with, false).value;
+      return {Compare(n.op, x, y)};
     }
     case Node::kUnary: {
       const Element x = EvalAs(n.a, at, t, true);
       if (IsComplex(t)) return {Op(n.op, type, x.value), Op(n.op, type, x.imag)};
       const int v = Op(n.op, type, x.value);
-      return {Float(t) ? v : Wrap(v, t)};
+      return {Float(t) || t == DType::kBool ? v : Wrap(v, t)};
     }
+    case Node::kMagnitude: throw Unsupported{"the magnitude of complex numbers"};
     case Node::kBinary: break;
   }
   const Element x = EvalAs(n.a, at, t, true), y = n.b == n.a ? x : EvalAs(n.b, at, t, n.op != ScalarOp::kDiv);

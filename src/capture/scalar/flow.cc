@@ -441,7 +441,40 @@ bool Translator::Distinguish(const State& s) {
   return true;
 }
 
+void Translator::LeaveBefore(State s, const std::string& why) {
+  const bool named = std::none_of(s.top().stack.begin(), s.top().stack.end(), [](const Val& v) { return Waiting(v); });
+  if (s.frames.size() == 1 && named) ComputeAll(s);
+  if (!Waiting(s)) return Leave(s, why, false);
+  if (out_.why.empty()) out_.why = why;
+  specials_ = {};  // all of the region is done again
+  Emit({.op = ScalarOp::kExit, .exit = Exit()});
+}
+
+void Translator::Abandon(int from) {
+  for (int b = from; b < static_cast<int>(code.blocks.size()); ++b) {
+    const bool waits = std::any_of(work_.begin(), work_.end(), [&](const Work& w) { return w.block == b; });
+    if (!waits) code.blocks[b] = {{.op = ScalarOp::kJump, .imm = b}};  // it may name values that are gone
+  }
+}
+
+void Translator::ConditionalJump(State& s, const Instr& i, int condition, bool if_true) {
+  State jumps = s, goes_on = s;
+  goes_on.top().pc += i.length;
+  const bool back = i.target <= s.top().pc;
+  const int to = Way([&] {
+    if (!back) {
+      jumps.top().pc = i.target;
+      return GoTo(jumps);
+    }
+    Jump(jumps, i, i.target);
+  });
+  const int on = Way(goes_on);
+  Emit({.op = ScalarOp::kBranch, .a = condition, .other = if_true ? on : to, .imm = if_true ? to : on});
+  ended_ = true;
+}
+
 void Translator::Block(State s) {
+  masks_.clear();
   for (bool first = true;; first = false) {
     Frame& f = s.top();
     const bool branches = !first && (Target(f, f.pc) || (s.frames.size() == 1 && !loop_.Holds(f.pc)));
@@ -466,6 +499,7 @@ void Translator::Block(State s) {
       elements_.resize(elements);
       filled_.resize(filled);
       same_sizes_ = same;
+      under_ = -1;
       code.blocks[here].resize(written);
       Abandon(blocks);
       if (Distinguish(before)) return;

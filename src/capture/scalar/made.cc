@@ -200,7 +200,17 @@ Val Translator::Compute(const State& s, int node) {
       v.born = std::min(v.born, static_cast<uint8_t>(frames));
       return v;
     }
-  ComputeTogether(s, {node});
+  const Node& n = nodes_[node];
+  if (n.kind == Node::kMagnitude) {
+    Val z;
+    z.is = Is::kDeferred, z.node = n.a;
+    std::optional<Val> v = CallOfArray(s, "numpy.absolute", z);
+    if (!v) throw Unsupported{"the magnitude of complex numbers"};
+    computed_.emplace_back(node, *v);
+  } else if (n.mask >= 0)
+    computed_.emplace_back(node, Chosen(s, node));
+  else
+    ComputeTogether(s, {node});
   return computed_.back().second;
 }
 
@@ -381,7 +391,7 @@ void Translator::ComputeAll(State& s, Val* also, Filled* store, bool undo) {
   for (const auto& [node, v] : computed_) known.insert(node);
   std::vector<std::vector<int>> groups;
   for (const Val* v : waiting) {
-    if (!known.insert(v->node).second) continue;
+    if (!known.insert(v->node).second || Pends(*v)) continue;
     const auto group = std::ranges::find_if(
         groups, [&](const auto& g) { return SameSizes(nodes_[g[0]].sizes, nodes_[v->node].sizes); });
     if (group == groups.end())

@@ -1,5 +1,7 @@
 // What a loop's code has of NumPy's functions: products and functions of one number are NumPy's own inner loops, sums
 // over axes go in its order.
+#include "capture/scalar/products.h"
+
 #include <dlfcn.h>
 #include <link.h>
 #include <opcode.h>
@@ -16,11 +18,23 @@
 
 namespace framejit::capture::scalar {
 
-namespace {
-
 using tensor::FindLoop;
 using tensor::LoopOf;
 using tensor::UfuncLoop;
+
+int64_t OfAll(UfuncLoop loop, void* data, char* from, int64_t from_next, char* to, int64_t to_next, int64_t n) {
+  constexpr unsigned kTold = _MM_EXCEPT_INVALID | _MM_EXCEPT_DIV_ZERO | _MM_EXCEPT_OVERFLOW;
+  char* args[] = {from, to};
+  const intptr_t count = n, strides[] = {from_next, to_next};
+  const unsigned before = _mm_getcsr();
+  _mm_setcsr(before & ~_MM_EXCEPT_MASK);
+  loop(args, &count, strides, data);
+  const bool told = _mm_getcsr() & kTold;
+  _mm_setcsr(before);
+  return !told;
+}
+
+namespace {
 
 UfuncLoop ProductLoop(DType t) {
   return FindLoop("matmul", 2, t).run;
@@ -33,19 +47,6 @@ int64_t OfNumber(UfuncLoop loop, void* data, T x, T* out) {
   const intptr_t count = 1, strides[] = {sizeof(T), sizeof(T)};
   loop(args, &count, strides, data);
   return std::isfinite(*out);
-}
-
-// The same is done with all elements. False: it may tell of something.
-int64_t OfAll(UfuncLoop loop, void* data, char* from, int64_t from_next, char* to, int64_t to_next, int64_t n) {
-  constexpr unsigned kTold = _MM_EXCEPT_INVALID | _MM_EXCEPT_DIV_ZERO | _MM_EXCEPT_OVERFLOW;
-  char* args[] = {from, to};
-  const intptr_t count = n, strides[] = {from_next, to_next};
-  const unsigned before = _mm_getcsr();
-  _mm_setcsr(before & ~_MM_EXCEPT_MASK);
-  loop(args, &count, strides, data);
-  const bool told = _mm_getcsr() & kTold;
-  _mm_setcsr(before);
-  return !told;
 }
 
 // All elements of a vector become one, by the ufunc's own loop, as its `reduce` does. `first`: it begins with the first
@@ -105,9 +106,67 @@ int64_t Multiply(UfuncLoop loop, char* a, int64_t a_row, int64_t a_next, char* b
   return !told;
 }
 
+// The first of these functions that each OpenBLAS of the process has. `of`: what its path must hold.
+std::vector<void*> OfBlas(std::initializer_list<const char*> names, const char* of) {
+  struct Search {
+    std::initializer_list<const char*> names;
+    const char* of;
+    std::vector<void*> found{};
+  } search{names, of};
+  const auto look = [](dl_phdr_info* info, size_t, void* into) {
+    auto& s = *static_cast<Search*>(into);
+    if (!strstr(info->dlpi_name, "openblas") || !strstr(info->dlpi_name, s.of)) return 0;
+    void* library = dlopen(info->dlpi_name, RTLD_LAZY | RTLD_NOLOAD);
+    for (const char* name : s.names)
+      if (void* function = library ? dlsym(library, name) : nullptr) {
+        s.found.push_back(function);
+        break;
+      }
+    return 0;
+  };
+  dl_iterate_phdr(look, &search);
+  return search.found;
+}
+
+// The BLAS's own product of vectors, which NumPy calls for those whose elements lie upwards; null where that is not to
+// be seen. Integers of 32 bits, which some have, are the lower halves.
+using BlasDot = double (*)(int64_t n, const char* a, int64_t a_next, const char* b, int64_t b_next);
+BlasDot blas_dot = nullptr;
+
+template <typename T>
+int64_t Inner(UfuncLoop loop, char* a, int64_t a_next, char* b, int64_t b_next, T* out, int64_t n);
+
+void FindBlasDot(UfuncLoop loop) {
+  static bool looked = false;
+  if (std::exchange(looked, true)) return;
+  const std::vector<void*> found =
+      OfBlas({"scipy_cblas_ddot64_", "cblas_ddot64_", "scipy_cblas_ddot", "cblas_ddot"}, "numpy");
+  if (found.size() != 1) return;
+  const auto dot = reinterpret_cast<BlasDot>(found[0]);
+  constexpr int kItem = sizeof(double), kMost = 3000, kStep = 5;
+  std::vector<double> x(kMost * kStep), y(kMost * kStep);
+  for (size_t i = 0; i < x.size(); ++i) x[i] = std::sin(i * i) / (i % 7 + 1), y[i] = std::cos(i * i) * (i % 5 + 1);
+  char *a = reinterpret_cast<char*>(x.data()), *b = reinterpret_cast<char*>(y.data());
+  for (int n = 1; n <= kMost; n += 1 + n / 40)
+    for (const auto& [p, q] : {std::pair(1, 1), {1, kStep}, {kStep, 1}, {3, kStep}}) {
+      double wanted;
+      Inner<double>(loop, a, p * kItem, b, q * kItem, &wanted, n);
+      if (wanted != 0.0 + dot(n, a, p, b, q)) return;
+    }
+  blas_dot = dot;
+}
+
 // Of vectors: the sum shows whether there is something to tell of.
 template <typename T>
 int64_t Inner(UfuncLoop loop, char* a, int64_t a_next, char* b, int64_t b_next, T* out, int64_t n) {
+  if constexpr (std::is_same_v<T, double>) {
+    constexpr int64_t kItem = sizeof(double), kMost = int64_t{1} << 31;
+    const auto upwards = [](int64_t next) { return next > 0 && next % kItem == 0 && next < kMost; };
+    if (blas_dot && n > 0 && n < kMost && upwards(a_next) && upwards(b_next)) {
+      *out = 0.0 + blas_dot(n, a, a_next / kItem, b, b_next / kItem);
+      return std::isfinite(*out);
+    }
+  }
   char* args[] = {a, b, reinterpret_cast<char*>(out)};
   const intptr_t sizes[] = {1, 1, n, 1};
   const intptr_t strides[] = {0, 0, 0, 0, a_next, b_next, 0, sizeof(T), sizeof(T)};
@@ -150,23 +209,12 @@ int64_t DotAhead(UfuncLoop loop, char* a, int64_t a_next, char* b, int64_t b_nex
 constexpr int64_t kTermsOfOneThread = 400'000;
 
 bool BlasHasOneThread() {
-  static const std::vector<int (*)()> counts = [] {
-    std::vector<int (*)()> found;
-    const auto look = [](dl_phdr_info* info, size_t, void* into) {
-      if (!strstr(info->dlpi_name, "openblas")) return 0;
-      void* library = dlopen(info->dlpi_name, RTLD_LAZY | RTLD_NOLOAD);
-      for (const char* name : {"scipy_openblas_get_num_threads64_", "scipy_openblas_get_num_threads",
-                               "openblas_get_num_threads64_", "openblas_get_num_threads"})
-        if (void* count = library ? dlsym(library, name) : nullptr) {
-          static_cast<std::vector<int (*)()>*>(into)->push_back(reinterpret_cast<int (*)()>(count));
-          break;
-        }
-      return 0;
-    };
-    dl_iterate_phdr(look, &found);
-    return found;
-  }();
-  return !counts.empty() && std::ranges::all_of(counts, [](auto count) { return count() == 1; });
+  static const std::vector<void*> counts =
+      OfBlas({"scipy_openblas_get_num_threads64_", "scipy_openblas_get_num_threads", "openblas_get_num_threads64_",
+              "openblas_get_num_threads"},
+             "");
+  const auto one = [](void* count) { return reinterpret_cast<int (*)()>(count)() == 1; };
+  return !counts.empty() && std::ranges::all_of(counts, one);
 }
 
 // Are the sums of RowsAhead, of so many terms, to the last bit those of the BLAS?
@@ -364,6 +412,7 @@ Val Translator::Product(const Val& x, const Val& y, bool dot) {
                                  : Emit({.op = ScalarOp::kAddress, .type = ScalarType::kPtr, .imm = scratch, .id = -2});
     std::vector<int> args{function, left.address, left.column, right.address, right.row, out, inner};
     const void* product = InnerProduct(t, dot);
+    if (t == DType::kFloat64) FindBlasDot(loop);
     if (MayBeAhead(a, b, t, true) && SumsLikeBlas(loop)) {
       (hopes_.ahead ? out_.ahead : out_.dots) = true;
       if (hopes_.ahead) {
@@ -521,13 +570,6 @@ std::optional<Val> Translator::CallOfArray(const State& s, const std::string& na
   return v;
 }
 
-Val Translator::MagnitudeOf(const State& s, const Val& x) {
-  if (!IsComplex(nodes_[NodeOf(x)].dtype)) return DeferUnary(ScalarOp::kAbs, x);
-  const std::optional<Val> v = CallOfArray(s, "numpy.absolute", x);
-  if (!v) throw Unsupported{"the magnitude of complex numbers"};
-  return *v;
-}
-
 // Computes the sum, the mean, the largest or the smallest of a vector's elements.
 std::optional<Val> Translator::Reduce(const std::string& name, const Val& x) {
   static constexpr std::pair<const char*, const char*> kRows[] = {
@@ -585,7 +627,7 @@ std::optional<Val> Translator::CallNumpy(const State& s, const std::string& name
     return SquareRoot(*this, args[0]);
   }
   if (args.size() == 1 && (name == "numpy.abs" || name == "numpy.absolute")) {
-    if (IsArray(args[0])) return MagnitudeOf(s, args[0]);
+    if (IsArray(args[0])) return MagnitudeOf(args[0]);
     if (args[0].is == Is::kFloat) return Absolute(*this, ToNumpy(*this, args[0], DType::kFloat64));
     if (args[0].is == Is::kNumpy && Float(args[0].dtype)) return Absolute(*this, args[0]);
   }

@@ -35,13 +35,12 @@ char* Scratch(int64_t buffer, int64_t bytes) {
   return h.memory.get();
 }
 
-// May an array of `from` be stored as elements of `to` without a look at its values?
+}  // namespace
+
 bool Stores(DType from, DType to) {
   if (from == to || IsComplex(to)) return true;
   return !IsComplex(from) && to != DType::kBool && (Float(to) || !Float(from));
 }
-
-}  // namespace
 
 void Translator::Store(State& s, int i, Val v) {
   Val& old = s.top().locals[i];
@@ -190,17 +189,21 @@ void Translator::FillAll(std::vector<Filled>& targets, const std::vector<int>& s
   ForAll(sizes, [&](const std::vector<int>& at, int place) {
     evaluated_.clear();
     std::vector<Element> elements;
-    for (const Filled& target : targets) elements.push_back(EvalAs(target.node, at, target.type, false));
+    for (const Filled& target : targets) {
+      under_ = target.mask < 0 ? -1 : Eval(masks_.at(target.mask), at, true).value;
+      elements.push_back(EvalAs(target.node, at, target.type, false));
+    }
     for (size_t k = 0; k < targets.size(); ++k) {
       const Filled& to = targets[k];
       if (to.memory < 0)
-        StoreElement(BaseOf(*to.to), OffsetOf(*to.to, at, to.type), elements[k], to.type, Lies(*to.to));
+        StoreUnder(*to.to, at, elements[k], to.type, under_);
       else
         StoreElement(to.memory, Op(ScalarOp::kMul, ScalarType::kInt, place, Int(DTypeSize(to.type))), elements[k],
                      to.type, kMadeArrays);
     }
   });
   evaluated_.clear();
+  under_ = -1;
   for (const Filled& target : targets) filled_.push_back(target.node);
   if (std::ranges::none_of(targets, [&](const Filled& target) { return SpecialAs(target.node, target.type); })) return;
   const int bad = Emit({.op = ScalarOp::kGet, .type = ScalarType::kBool, .imm = bad_, .id = -2});
@@ -238,18 +241,23 @@ void Translator::WantNotSpoiled(const Part& to, const Node& from) {
   ExitIf(spoiled);
 }
 
+int Translator::StoredNode(const Val& value, DType t) {
+  if (!value.scalar() && value.is != Is::kComplex) return ElementsOf(value);
+  const Element number = IsComplex(t) ? NumberAs(value, t) : Element{Stored(*this, value, t)};
+  return Deferred({.kind = Node::kNumber, .dtype = t, .value = number}).node;
+}
+
+void Translator::WantStorable(const Part& to, int node) const {
+  if (to.rank() > kMostAxes || !Stores(nodes_[node].dtype, to.dtype) || (to.rank() > 1 && Large(to.object)))
+    throw Unsupported{"a store of many elements"};
+}
+
 void Translator::Assign(State& s, const Part& to, const Val& value) {
   const DType t = to.dtype;
-  const auto number = [&] {
-    return Deferred({.kind = Node::kNumber,
-                     .dtype = t,
-                     .value = IsComplex(t) ? NumberAs(value, t) : Element{Stored(*this, value, t)}});
-  };
-  int node = value.scalar() || value.is == Is::kComplex ? number().node : NodeOf(value);
+  int node = StoredNode(value, t);
   const size_t rank = nodes_[node].sizes.size();
-  if (to.rank() > kMostAxes || rank > to.sizes.size() || !Stores(nodes_[node].dtype, t) ||
-      (to.rank() > 1 && Large(to.object)))
-    throw Unsupported{"a store of many elements"};
+  if (rank > to.sizes.size()) throw Unsupported{"a store of many elements"};
+  WantStorable(to, node);
   const size_t lead = to.sizes.size() - rank;
   for (size_t i = 0; i < rank; ++i)
     if (!(nodes_[node].ones >> i & 1)) WantSame(to.sizes[lead + i], nodes_[node].sizes[i]);
@@ -258,25 +266,41 @@ void Translator::Assign(State& s, const Part& to, const Val& value) {
     ComputeAll(s, &stored);
     node = NodeOf(stored);
   }
+  AssignNode(s, to, node);
+}
+
+// Stores what has the sizes of `to`, or is broadcast to them; under a mask (Node::mask) where that holds.
+void Translator::AssignNode(State& s, const Part& to, int node, int mask) {
+  const DType t = to.dtype;
   Settle();
   // Arrays that can be put back lie in one piece: no two of their elements are one.
   const bool whole = to.share * static_cast<double>(hopes_.rounds) >= kMostly;
   const bool undo = hopes_.finite && to.object >= 0 && whole && SpecialAs(node, t) && !Fresh(to);
-  const bool alone = nodes_[node].kind == Node::kNumber || ((hopes_.apart || to.base >= 0) && !Reads(node, to, undo));
-  if (!alone) WantNotSpoiled(to, nodes_[node]);
+  const bool alone =
+      nodes_[node].kind == Node::kNumber || ((hopes_.apart || to.base >= 0) && !Reads(node, to, undo || mask >= 0));
+  if (!alone && mask < 0) WantNotSpoiled(to, nodes_[node]);
   const bool direct = alone && (Fresh(to) || !SpecialAs(node, t) || undo);
   if (direct && undo) {
     out_.objects[to.object].mostly = true;
     out_.undo_rounds = std::max(out_.undo_rounds, static_cast<int64_t>(std::ceil(kMostly / to.share)));
   }
-  Filled store{node, t, &to, !direct};
-  ComputeAll(s, nullptr, &store, undo);
+  Filled store{.node = node, .type = t, .to = &to, .buffered = !direct, .mask = mask};
+  if (mask < 0) {
+    ComputeAll(s, nullptr, &store, undo);
+  } else {
+    ComputeAll(s);
+    std::vector<Filled> alone_under{store};
+    FillAll(alone_under, to.sizes, undo);
+    store = alone_under[0];
+  }
   if (!direct) {
     const int size = Int(DTypeSize(t));
     ForAll(to.sizes, [&](const std::vector<int>& at, int place) {
+      evaluated_.clear();
       const Element v = ElementAt(store.memory, Op(ScalarOp::kMul, ScalarType::kInt, place, size), t, kMadeArrays);
-      StoreElement(BaseOf(to), OffsetOf(to, at, t), v, t, Lies(to));
+      StoreUnder(to, at, v, t, mask < 0 ? -1 : Eval(masks_.at(mask), at, true).value);
     });
+    evaluated_.clear();
   }
   Wrote(s, to);
 }
@@ -285,20 +309,29 @@ void Translator::Assign(State& s, const Part& to, const Val& value) {
 // was.
 void Translator::ArrayBinary(State& s, const Instr& i, const Val& left, const Val& y) {
   const bool updates = i.arg >= NB_INPLACE_ADD && IsArray(left);
-  const Val x = updates ? Computed(s, left) : left;
+  const bool under = left.is == Is::kDeferred && nodes_[left.node].mask >= 0;
+  Val x = updates && !under ? Computed(s, left) : left, by = y;
+  RowsOrOne(s, x, by);
   const int op = i.arg >= NB_INPLACE_ADD ? i.arg - NB_INPLACE_ADD : i.arg;
   if (op == NB_MATRIX_MULTIPLY) {
     if (updates) throw Unsupported{"a product in place"};
-    const std::vector<Val> operands = Named(s, {x, y});
+    const std::vector<Val> operands = Named(s, {Rows(s, x), Rows(s, by)});
     Push(s, Product(operands[0], operands[1], false));
     return Next(s, i);
   }
-  const Val result = DeferBinary(op, x, y);
+  const Val result = DeferBinary(op, x, by);
   if (!updates) {
     Push(s, result);
     return Next(s, i);
   }
   const Node& n = nodes_[result.node];
+  if (under) {  // the row is nobody's but the program stores it where it was
+    const bool stores = s.top().code->At(s.top().pc + i.length).op == Op::kSwap;
+    if (!stores || x.is != Is::kDeferred || n.mask < 0 || n.dtype != nodes_[x.node].dtype)
+      throw Unsupported{"an operator in place"};
+    Push(s, result);
+    return Next(s, i);
+  }
   const Part to = PartOf(x);
   if (!surface::NumpyCanCastSameKind(n.dtype, to.dtype) || static_cast<int>(n.sizes.size()) != to.rank())
     throw Unsupported{"an operator in place"};

@@ -171,16 +171,27 @@ void Translator::StepValue(State& s, const Instr& i) {
     case Op::kCompare: {
       const Val y = Pop(s), x = Pop(s);
       if (x.is == Is::kEither || y.is == Is::kEither) return CompareEither(s, i, x, y);
+      if (IsArray(x) || IsArray(y)) {
+        if (i.flag) throw Unsupported{"the truth of an array"};
+        Val p = x, q = y;
+        if (IsArray(x) && IsArray(y)) RowsOrOne(s, p, q);
+        Push(s, DeferCompare(s, i.arg, p, q));
+        return Next(s, i);
+      }
       Val r = scalar::Compare(*this, i.arg, x, y);
       Push(s, i.flag ? New(Is::kBool, Value(r)) : r);
       return Next(s, i);
     }
     case Op::kNegative: {
-      const Val x = Pop(s);
+      const Val x = Rows(s, Pop(s));
       Push(s, IsArray(x) ? DeferUnary(ScalarOp::kNeg, x) : Negative(*this, x));
       return Next(s, i);
     }
-    case Op::kInvert: Push(s, Invert(*this, Pop(s))); return Next(s, i);
+    case Op::kInvert: {
+      const Val x = Pop(s);
+      Push(s, IsMask(x) ? DeferUnary(ScalarOp::kNot, x) : Invert(*this, x));
+      return Next(s, i);
+    }
     case Op::kNot: {
       const Val v = Pop(s);
       Val r = New(Is::kBool, Op(ScalarOp::kNot, ScalarType::kBool, TruthOf(v)));
@@ -344,7 +355,8 @@ Val Translator::GetItem(State& s, const Val& of, const Val& index) {
     if (index.is == Is::kTuple) throw Unsupported{"an index"};
     return ListItem(container.object, IndexWithin(*this, index, Size(container.object, 0)));
   }
-  if (IsArray(index)) return Gather(container, index);
+  if (IsMask(index)) return Under(s, container, index);
+  if (IsArray(index)) return Gather(container, Rows(s, index));
   return ItemOf(Index(PartOf(container), index));
 }
 
@@ -352,8 +364,12 @@ void Translator::SetItem(State& s, const Val& of, const Val& index, const Val& v
   const Val container = Computed(s, of);
   if (container.is != Is::kView && container.is != Is::kObject) throw Unsupported{"a store"};
   if (IsList(container)) return SetListItem(s, container.object, index, value);
+  if (IsMask(index)) return AssignUnder(s, container, index, value);
+  if (IsArray(index) ||
+      (index.is == Is::kTuple && std::ranges::any_of(index.items, [&](auto& v) { return IsArray(v); })))
+    return Scatter(s, container, index, value);
   const Part p = Index(PartOf(container), index);
-  if (p.rank()) return Assign(s, p, value);
+  if (p.rank()) return Assign(s, p, Rows(s, value));
   const bool any = p.dtype == DType::kFloat64 || IsComplex(p.dtype) || value.number().integral();
   const Val& stored = any ? value.number() : value;
   const Element v = IsComplex(p.dtype) ? NumberAs(stored, p.dtype) : Element{Stored(*this, stored, p.dtype)};
@@ -450,7 +466,7 @@ void Translator::Extreme(State s, const std::vector<Val>& args, size_t at, Val b
 
 std::optional<Val> Translator::CallBuiltin(const State& s, const std::string& name, const std::vector<Val>& args) {
   if (name == "builtins.abs" && args.size() == 1)
-    return IsArray(args[0]) ? MagnitudeOf(s, args[0]) : Absolute(*this, args[0]);
+    return IsArray(args[0]) ? MagnitudeOf(args[0]) : Absolute(*this, args[0]);
   if (name == "builtins.len" && args.size() == 1) {
     if (args[0].is == Is::kTuple) return IntConstant(*this, static_cast<int64_t>(args[0].items.size()));
     if (args[0].is == Is::kObject && out_.objects[args[0].object].list) return New(Is::kInt, Size(args[0].object, 0));
@@ -521,6 +537,16 @@ void Translator::Call(State& s, const Instr& i) {
   PyObject* o = BehindCompiled(Use(object).object.get());
   if (out_.objects[object].array || out_.objects[object].list) throw Unsupported{"a call"};
   std::vector<Val> args(stack.end() - i.arg, stack.end());
+  if (!PyType_Check(o) && self.is == Is::kNull && std::ranges::any_of(args, [&](const Val& v) { return IsArray(v); })) {
+    const State before = s;
+    stack.resize(base);
+    if (std::optional<Val> v = CallUfunc(s, tensor::CalleeOf(o).name(), args)) {
+      Push(s, std::move(*v));
+      return Next(s, i);
+    }
+    s = before;
+  }
+  for (Val& a : args) a = Rows(s, a);
   if (self.is != Is::kNull) return CallMethod(s, i, o, self, args);
   if (!PyType_Check(o))
     for (const Val& a : args) Twice(a);
@@ -560,7 +586,8 @@ void Translator::CallMethod(State& s, const Instr& i, PyObject* method, const Va
   if (Py_TYPE(method) != &PyMethodDescr_Type || (!IsList(self) && !IsArray(self))) throw Unsupported{"a method"};
   const std::string name = reinterpret_cast<PyMethodDescrObject*>(method)->d_method->ml_name;
   s.top().stack.resize(s.top().stack.size() - i.arg - 2);
-  std::optional<Val> result = IsList(self) ? ListMethod(s, name, self.object, args) : ArrayMethod(s, name, self, args);
+  const Val of = Rows(s, self);
+  std::optional<Val> result = IsList(self) ? ListMethod(s, name, self.object, args) : ArrayMethod(s, name, of, args);
   if (!result) throw Unsupported{"the method " + name};
   Push(s, std::move(*result));
   Next(s, i);

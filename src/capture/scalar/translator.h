@@ -90,16 +90,24 @@ struct Matrix {
 
 // An array that is computed where it is wanted, element by element; until then nothing is written that it reads.
 struct Node {
-  enum Kind { kPart, kNumber, kBinary, kUnary, kGather } kind;
+  enum Kind { kPart, kNumber, kBinary, kUnary, kCompare, kGather, kMagnitude } kind;
   DType dtype{};
   std::vector<int> sizes{};
   uint32_t ones = 0;
   Part part{};           // also what kGather takes from
   Element value{};       // Of kNumber: its value, as `dtype`.
-  ScalarOp op{};         // Its operands become `dtype` first.
+  ScalarOp op{};         // Its operands become `dtype` first, those of kCompare `with`.
   int a = -1, b = -1;    // The nodes of its operands.
   bool updated = false;  // Of kPart: what the node that reads it is stored to, element by element.
+  DType with{};
+  // The elements under a mask alone (Translator::ObjectOf), in a row. `sizes` are those of the mask, and each is
+  // computed where it lies until somebody asks for the row.
+  int mask = -1;
+  int view = -1;  // Of kPart under a mask: ObjectOf the array that they are taken from.
 };
+
+// May an array of `from` be stored as elements of `to` without a look at its values?
+bool Stores(DType from, DType to);
 
 // What one nest of loops computes beside other nodes of the same sizes: a node's elements as `type`, in the part `to`
 // or else in a buffer, whose address is `memory`.
@@ -109,6 +117,7 @@ struct Filled {
   const Part* to = nullptr;
   bool buffered = false;  // What is for `to` goes to a buffer first.
   int memory = -1;
+  int mask = -1;  // Elements elsewhere than under this mask (Node::mask) stay, and nothing is told of them.
 };
 
 struct TooMuch {};
@@ -271,15 +280,7 @@ class Translator final : public Builder {
       return std::any_of(f.locals.begin(), f.locals.end(), waits) || std::any_of(f.stack.begin(), f.stack.end(), waits);
     });
   }
-  void LeaveBefore(State s, const std::string& why) {
-    const bool named =
-        std::none_of(s.top().stack.begin(), s.top().stack.end(), [](const Val& v) { return Waiting(v); });
-    if (s.frames.size() == 1 && named) ComputeAll(s);
-    if (!Waiting(s)) return Leave(s, why, false);
-    if (out_.why.empty()) out_.why = why;
-    specials_ = {};  // all of the region is done again
-    Emit({.op = ScalarOp::kExit, .exit = Exit()});
-  }
+  void LeaveBefore(State s, const std::string& why);
 
   // --- flow
   // ------------------------------------------------------------------------------------------------------------
@@ -360,14 +361,7 @@ class Translator final : public Builder {
   void Block(State s);
 
   // Ways of an instruction that was begun and is left to Python: nothing leads there.
-  void Abandon(int from) {
-    for (int b = from; b < static_cast<int>(code.blocks.size()); ++b) {
-      const bool waits = std::any_of(work_.begin(), work_.end(), [&](const Work& w) { return w.block == b; });
-      const auto& code_of = code.blocks[b];
-      const bool ends = !code_of.empty() && code_of.back().op >= ScalarOp::kJump;
-      if (!waits && !ends) code.blocks[b].push_back({.op = ScalarOp::kJump, .imm = b});
-    }
-  }
+  void Abandon(int from);
 
   static std::string Line(const State& s) {
     const Frame& f = s.frames.back();
@@ -431,21 +425,7 @@ class Translator final : public Builder {
     extra_blocks_ += 2;
   }
 
-  void ConditionalJump(State& s, const Instr& i, int condition, bool if_true) {
-    State jumps = s, goes_on = s;
-    goes_on.top().pc += i.length;
-    const bool back = i.target <= s.top().pc;
-    const int to = Way([&] {
-      if (!back) {
-        jumps.top().pc = i.target;
-        return GoTo(jumps);
-      }
-      Jump(jumps, i, i.target);
-    });
-    const int on = Way(goes_on);
-    Emit({.op = ScalarOp::kBranch, .a = condition, .other = if_true ? on : to, .imm = if_true ? to : on});
-    ended_ = true;
-  }
+  void ConditionalJump(State& s, const Instr& i, int condition, bool if_true);
 
   void Next(State& s, const Instr& i) { s.top().pc += i.length; }
 
@@ -584,6 +564,24 @@ class Translator final : public Builder {
   Val Deferred(Node n);
   int NodeOf(const Val& v);
   int NodeOf(const Val& v, DType t);
+  int ElementsOf(const Val& v);
+  static int ObjectOf(const Val& v);
+  DType TypeOf(const Val& v) const;
+  bool IsMask(const Val& v) const { return IsArray(v) && TypeOf(v) == DType::kBool; }
+  int UseMask(const Val& mask, const std::vector<int>& sizes);
+  Val Under(State& s, const Val& of, const Val& index);
+  void AssignUnder(State& s, const Val& of, const Val& index, const Val& value);
+  Val Rows(const State& s, const Val& v);
+  void RowsOrOne(const State& s, Val& x, Val& y);
+  Val Chosen(const State& s, int node);
+  void Scatter(State& s, const Val& of, const Val& index, const Val& value);
+  int PlaceWithin(int index, int size);
+  void WantApart(const Part& to);
+  void StoreUnder(const Part& to, const std::vector<int>& at, Element v, DType t, int mask);
+  Val DeferCompare(const State& s, int py_op, const Val& x, const Val& y);
+  std::optional<Val> CompareMagnitude(const State& s, int py_op, const Val& x, const Val& y);
+  bool Pends(const Val& v) const;
+  std::optional<Val> CallUfunc(State& s, std::string_view name, const std::vector<Val>& given);
   void Broadcast(Node& n);
   Val DeferBinary(int op, const Val& x, const Val& y);
   Val DeferUnary(ScalarOp op, const Val& x);
@@ -614,7 +612,10 @@ class Translator final : public Builder {
   int UndoExit();
   int AddressOf(const Part& p);
   void WantNotSpoiled(const Part& to, const Node& from);
+  int StoredNode(const Val& value, DType t);
   void Assign(State& s, const Part& to, const Val& value);
+  void WantStorable(const Part& to, int node) const;
+  void AssignNode(State& s, const Part& to, int node, int mask = -1);
   void ArrayBinary(State& s, const Instr& i, const Val& left, const Val& y);
   Vector VectorOf(int node, DType t);
   Matrix MatrixOf(int node, DType t);
@@ -624,7 +625,7 @@ class Translator final : public Builder {
   std::optional<Val> OverAxes(const std::string& name, const Val& x, const Val& axes);
   std::optional<Val> CallOfNumber(const std::string& name, const Val& x);
   std::optional<Val> CallNumpy(const State& s, const std::string& name, const std::vector<Val>& given);
-  Val MagnitudeOf(const State& s, const Val& x);
+  Val MagnitudeOf(const Val& x);
   std::optional<Val> CallOfArray(const State& s, const std::string& name, const Val& x);
   std::optional<Val> Reduce(const std::string& name, const Val& x);
   std::optional<Val> ArrayMethod(const State& s, const std::string& name, const Val& of, const std::vector<Val>& args);
@@ -681,6 +682,8 @@ class Translator final : public Builder {
   std::map<int, int> same_sizes_;                   // Sizes that this block has found to be equal to others.
   int parallel_ = 0, parallels_ = 0;                // the loop over elements that is being written; how many there are
   int extra_blocks_ = 0, views_ = 1 << 16;          // behind the numbers that views have at the beginning of a block
+  std::map<int, int> masks_;                        // By Node::mask, the node that is the mask itself; of this block.
+  int under_ = -1;                                  // Is the element that is being computed under its mask?
   int bad_ = -1;                                    // A variable: has a number come out that NumPy may tell of?
   int exit_ = -1, undo_exit_ = -1;                  // The exit to where this instruction began, and that which undoes.
   bool ended_ = false, wrote_ = false;              // Has this instruction ended the block? Has it written anything?
