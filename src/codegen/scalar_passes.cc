@@ -143,14 +143,24 @@ void OptimizeScalar(llvm::Module& m, llvm::TargetMachine& machine) {
   fpm.addPass(llvm::EarlyCSEPass(true));
   fpm.addPass(llvm::ConstraintEliminationPass());  // an index below a bound that is below a size
   fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(counted)));
-  fpm.addPass(VersionLoopsPass());
+  {
+    const auto whole = llvm::LoopUnrollOptions(3).setPartial(false).setRuntime(false).setPeeling(false).setUpperBound(true);
+    fpm.addPass(llvm::LoopUnrollPass(whole));
+    fpm.addPass(llvm::InstCombinePass());
+    fpm.addPass(llvm::SimplifyCFGPass());
+    fpm.addPass(llvm::LoopUnrollPass(whole));
+    fpm.addPass(llvm::EarlyCSEPass(true));
+    fpm.addPass(llvm::ConstraintEliminationPass());
+    fpm.addPass(llvm::SimplifyCFGPass()); 
+    }
+  fpm.addPass(VersionLoopsPass(/*unrolled=*/false));
   // Whole loops alone: a first round that stands before its loop costs more than flags that become true in it.
   fpm.addPass(llvm::LoopUnrollPass(
       llvm::LoopUnrollOptions(3).setPartial(false).setRuntime(false).setPeeling(false).setUpperBound(true)));
   fpm.addPass(llvm::EarlyCSEPass(true));
   inner.addPass(llvm::LICMPass(llvm::LICMOptions()));
   fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(inner), /*UseMemorySSA=*/true));
-  fpm.addPass(VersionLoopsPass());  // of loops that are innermost now
+  fpm.addPass(VersionLoopsPass(/*unrolled=*/true));  // of loops that are innermost now
   fpm.addPass(llvm::SimplifyCFGPass());
   fpm.addPass(llvm::InstCombinePass());
   fpm.addPass(llvm::GVNPass());
