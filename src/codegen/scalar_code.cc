@@ -137,7 +137,7 @@ class Emitter {
   }
 
   void ExitIfLong(const ScalarInst& i) {
-    constexpr int64_t kFew = 16;
+    constexpr int64_t kFew = 4;
     if (ranges_[i.a].hi <= kFew) return;
     ExitIf(b_.CreateICmpSGT(values_[i.a], b_.CreateSub(b_.getInt64(i.imm), values_[i.b])), i.exit);
   }

@@ -16,7 +16,7 @@ namespace framejit::codegen {
 inline constexpr int64_t kSmallNumber = int64_t{1} << 60;
 // Code must be left before it has gone round so often: ints that grow slowly are not looked at in each round.
 inline constexpr int64_t kMostRounds = int64_t{1} << 43;
-inline constexpr int64_t kSeenNumber = (int64_t{1} << 31) - 1;
+inline constexpr int64_t kSeenNumber = (int64_t{1} << 30) - 1;
 
 enum class ScalarType : uint8_t { kBool, kInt, kF32, kF64, kPtr };  // An int has 64 bits.
 

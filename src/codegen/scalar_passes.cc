@@ -143,16 +143,17 @@ void OptimizeScalar(llvm::Module& m, llvm::TargetMachine& machine) {
   fpm.addPass(llvm::EarlyCSEPass(true));
   fpm.addPass(llvm::ConstraintEliminationPass());  // an index below a bound that is below a size
   fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(counted)));
-  {
-    const auto whole = llvm::LoopUnrollOptions(3).setPartial(false).setRuntime(false).setPeeling(false).setUpperBound(true);
-    fpm.addPass(llvm::LoopUnrollPass(whole));
-    fpm.addPass(llvm::InstCombinePass());
-    fpm.addPass(llvm::SimplifyCFGPass());
-    fpm.addPass(llvm::LoopUnrollPass(whole));
-    fpm.addPass(llvm::EarlyCSEPass(true));
-    fpm.addPass(llvm::ConstraintEliminationPass());
-    fpm.addPass(llvm::SimplifyCFGPass()); 
-    }
+  // Whole loops alone: a first round that stands before its loop costs more than flags that become true in it. Where a
+  // loop's number of rounds is known once the loop around it is none, it is unrolled, too.
+  const auto whole =
+      llvm::LoopUnrollOptions(3).setPartial(false).setRuntime(false).setPeeling(false).setUpperBound(true);
+  fpm.addPass(llvm::LoopUnrollPass(whole));
+  fpm.addPass(llvm::InstCombinePass());
+  fpm.addPass(llvm::SimplifyCFGPass());
+  fpm.addPass(llvm::LoopUnrollPass(whole));
+  fpm.addPass(llvm::EarlyCSEPass(true));
+  fpm.addPass(llvm::ConstraintEliminationPass());
+  fpm.addPass(llvm::SimplifyCFGPass());
   fpm.addPass(VersionLoopsPass(/*unrolled=*/false));
   // Whole loops alone: a first round that stands before its loop costs more than flags that become true in it.
   fpm.addPass(llvm::LoopUnrollPass(

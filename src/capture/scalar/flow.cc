@@ -234,7 +234,7 @@ static void ForgetConstants(State& s) {
 // looked for now, and it gives `part`, which is computed there.
 int Translator::ServeSometimes(const State& s, int left, int whole, absl::FunctionRef<int()> part) {
   if (hopes_.transaction) {
-    if (!Outermost(s)) ExitIfLong(left);
+    if (!Outermost(s)) ExitIfLong(s, left);
     return whole;
   }
   const int all = Op(ScalarOp::kAdd, ScalarType::kInt, Count(rounds_), Count(others_));
@@ -256,9 +256,21 @@ int Translator::ServeSometimes(const State& s, int left, int whole, absl::Functi
   return Count(until_);
 }
 
-// Leaves a transaction that would have too many rounds with so many more.
-void Translator::ExitIfLong(int more) {
+// Leaves a transaction that would have too many rounds with so many more. A few, of a loop in the outermost frame, are
+// let through: loops that hold loops with loops in them ask in each round.
+void Translator::ExitIfLong(const State& s, int more) {
+  if (s.frames.size() > 1)
+    return ExitIf(Compare(ScalarOp::kGt, more, Op(ScalarOp::kSub, ScalarType::kInt, Int(kMostUndone), Count(rounds_))));
   Emit({.op = ScalarOp::kExitIfLong, .a = more, .b = Count(rounds_), .exit = Exit(), .imm = kMostUndone});
+}
+
+// Does a loop in this one hold another?
+static bool HoldsNests(const bytecode::Code& code, int start) {
+  const std::vector<Loop> loops = LoopsOf(code);
+  const auto it = std::ranges::find(loops, start, &Loop::start);
+  return it != loops.end() && std::ranges::any_of(loops, [&](const Loop& l) {
+           return l.start > start && l.end <= it->end && !HasNoLoops(loops, l.start);
+         });
 }
 
 // Nobody else gets a turn but where the outermost loop goes round after many rounds: the code is left there, and
@@ -269,10 +281,8 @@ void Translator::RoundOfTransaction(State s) {
     const int exit = RegionExit();
     out_.exits[exit].breaker = true;
     Emit({.op = ScalarOp::kExitIf, .a = Compare(ScalarOp::kGe, all, Int(kCommitted)), .exit = exit});
-  } else if (!OverNumbers(s)) {
+  } else if (!OverNumbers(s) || (s.frames.size() == 1 && HoldsNests(*s.top().code, s.top().pc))) {
     ExitIf(Compare(ScalarOp::kGe, all, Int(kMostUndone)));
-  } else if (const Val& it = s.top().stack.back(); it.is == Is::kRangeIter && !Innermost(*s.top().code, s.top().pc)) {
-    ExitIfLong(Value(it.items[2]));
   }
   GoTo(std::move(s));
 }
@@ -286,6 +296,7 @@ void Translator::ServeAfterMany(State& s) {
   if (hopes_.transaction) {
     for (int count : std::set<int>(elements_.begin(), elements_.end())) {
       const int rounds = Op(ScalarOp::kShr, ScalarType::kInt, count, Int(kOfRound));
+      ExitIfLong(s, rounds);
       Emit({.op = ScalarOp::kSet, .a = Op(ScalarOp::kAdd, ScalarType::kInt, Count(rounds_), rounds), .imm = rounds_});
     }
     return;
@@ -608,7 +619,8 @@ Translation Translator::Run() {
   }
   CountAnew();
   KnowElements();
-  if (hopes_.transaction) code.most_rounds = 4 * kMostUndone;
+  constexpr int64_t kForFew = 32;  // times as many rounds: of each loop a few that were not asked for, and elements
+  if (hopes_.transaction) code.most_rounds = kForFew * kMostUndone * static_cast<int64_t>(1 + heads_.size());
   std::map<int, int> seen;
   out_.loops = innermost_ && Cycle(code.entries[0], seen);
   out_.apart = code.apart;

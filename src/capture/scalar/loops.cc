@@ -273,8 +273,8 @@ void CodeLoops::Compile(Compiled& compiled, Head& head, FjFrame* frame) {
     hopes.transaction = false;
     made->t = scalar::Translate(frame, head.loop, head.loop.start, hopes);
   }
-  if (made->t.undo_rounds && !asked(worth)) {
-    hopes.finite = hopes.transaction = false;
+  if (made->t.undoes && !made->t.transaction && !asked(worth)) {
+    hopes.finite = false;
     made->t = scalar::Translate(frame, head.loop, head.loop.start, hopes);
   }
   const std::string name = PyUnicode_AsUTF8(fj_code(frame)->co_qualname);
@@ -413,7 +413,7 @@ std::optional<frame::Action> CodeLoops::Run(Compiled& compiled, Head& head, size
                                             bool* ran) {
   Version& v = *head.versions[*version];
   if (head.function && fj_profiled(PyThreadState_Get())) return {};  // it is shown all locals at the end
-  if (v.t.undo_rounds && RoundsLeft(head, frame) < std::max(kWorthUndo, v.t.undo_rounds)) return {};
+  if (v.t.undoes && !v.t.transaction && RoundsLeft(head, frame) < std::max(kWorthUndo, v.t.undo_rounds)) return {};
   PyObject** locals = fj_localsplus(frame);
   PyObject** stack = locals + fj_nlocalsplus(frame);
   Running run(v.t);
@@ -502,7 +502,7 @@ bool CodeLoops::WantsWhole(Compiled& compiled, FjFrame* frame) {
     });
     if (!p->visits || inside) continue;
     const Translation* t = p->versions.empty() ? nullptr : &p->versions.back()->t;
-    if (p->off || !t || !t->why.empty() || t->undo_rounds) return later();
+    if (p->off || !t || !t->why.empty() || (t->undoes && !t->transaction)) return later();
     blocks += t->blocks;
   }
   if (!blocks || coded_ > kWorkOfRound * kShortCall * calls_) return later();

@@ -438,7 +438,7 @@ class Translator final : public Builder {
     return s.frames.size() == 1 && s.frames[0].pc == loop_.start && !hopes_.whole;
   }
   void RoundOfTransaction(State s);
-  void ExitIfLong(int more);
+  void ExitIfLong(const State& s, int more);
   void KnowElements();
   bool Sees(int object);
 
