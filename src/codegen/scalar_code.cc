@@ -550,8 +550,8 @@ class Emitter {
   std::map<int, ScalarInst> distances_;  // values that are not computed but where it must be
   std::map<std::pair<int64_t, ScalarType>, Value*> inputs_;
   std::map<int, llvm::BasicBlock*> exits_, plain_exits_;  // of this block of code; that say nothing but their number
-  std::map<int, llvm::MDNode*> groups_;  // of loops
-  std::map<int, llvm::MDNode*> scopes_;  // of arrays
+  std::map<int, llvm::MDNode*> groups_;                   // of loops
+  std::map<int, llvm::MDNode*> scopes_;                   // of arrays
 };
 
 auto Filler(const ScalarCode& code, const std::string& symbol) {

@@ -17,9 +17,9 @@ struct ScalarRange {
   bool slow = false;
 };
 
-// Each instruction that adds a step runs at most once in a round, and a run is left after ScalarCode::most_rounds rounds.
-// Steps are so small that nothing grows by more than kSmallNumber, also where LLVM computes what many rounds come to
-// without going through them. Code in which that would be less than kLeastSlowStep has no slow numbers.
+// Each instruction that adds a step runs at most once in a round, and a run is left after ScalarCode::most_rounds
+// rounds. Steps are so small that nothing grows by more than kSmallNumber, also where LLVM computes what many rounds
+// come to without going through them. Code in which that would be less than kLeastSlowStep has no slow numbers.
 inline constexpr int64_t kLeastSlowStep = 16;
 inline constexpr int64_t kSlowNumber = 2 * kSmallNumber;
 

@@ -58,7 +58,12 @@ bool Searches(const llvm::Loop& loop) {
 class Versioner {
  public:
   Versioner(llvm::Loop& loop, llvm::LoopInfo& li, llvm::DominatorTree& dt, llvm::ScalarEvolution& se, bool unrolled)
-      : loop_(loop), li_(li), dt_(dt), se_(se), i64_(llvm::Type::getInt64Ty(loop.getHeader()->getContext())), unrolled_(unrolled) {}
+      : loop_(loop),
+        li_(li),
+        dt_(dt),
+        se_(se),
+        i64_(llvm::Type::getInt64Ty(loop.getHeader()->getContext())),
+        unrolled_(unrolled) {}
 
   bool Run() {
     if (!loop_.isLoopSimplifyForm() || !loop_.isSafeToClone() || llvm::findStringMetadataForLoop(&loop_, kDone))

@@ -163,7 +163,8 @@ Val Describe(PyObject* o, std::vector<ObjectSpec>& objects) {
 
 bool HasNoLoops(const std::vector<Loop>& loops, int start) {
   const auto it = std::ranges::find(loops, start, &Loop::start);
-  return it != loops.end() && std::ranges::none_of(loops, [&](const Loop& l) { return l.start > start && l.end <= it->end; });
+  return it != loops.end() &&
+         std::ranges::none_of(loops, [&](const Loop& l) { return l.start > start && l.end <= it->end; });
 }
 
 std::vector<Loop> LoopsOf(const bytecode::Code& code) {

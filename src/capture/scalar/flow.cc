@@ -256,6 +256,14 @@ int Translator::ServeSometimes(const State& s, int left, int whole, absl::Functi
   return Count(until_);
 }
 
+// Does a loop go round that knows how many rounds it has?
+bool Translator::OverNumbers(const State& s) {
+  const Frame& f = s.frames.back();
+  if (f.stack.empty()) return false;
+  const Val& it = f.stack.back();
+  return it.is == Is::kChunk || (f.code->At(f.pc).op == Op::kForIter && it.is == Is::kRangeIter && (it.unit || it.few));
+}
+
 // Leaves a transaction that would have too many rounds with so many more. A few, of a loop in the outermost frame, are
 // let through: loops that hold loops with loops in them ask in each round.
 void Translator::ExitIfLong(const State& s, int more) {

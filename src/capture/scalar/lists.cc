@@ -176,6 +176,11 @@ ItemKinds Translator::Learned(const Translation& made) const {
   return kinds;
 }
 
+void Translator::WritesLists() {
+  if (hopes_.transaction) throw NotUndone{};
+  out_.lists = true;
+}
+
 void Translator::SetListItem(State& s, int object, const Val& index, const Val& value) {
   const int at = IndexWithin(*this, index, Size(object, 0));
   auto [t, args] = ItemArguments(object, value);

@@ -49,7 +49,7 @@ constexpr int64_t kWorthEntry = 120;
 constexpr int64_t kMostOthers = 4;  // so often may kinds change until a loop ends
 // Bytes of arrays of ints that are looked at before code is entered, and instructions of Python that are worth one.
 constexpr int64_t kSeenAnyway = 256, kForSeen = 2;
-constexpr int64_t kWorthUndo = 8;   // rounds: then a copy of what is written costs less than buffers
+constexpr int64_t kWorthUndo = 8;  // rounds: then a copy of what is written costs less than buffers
 // Where all loops of a function are code and its calls have no more rounds than this, much of their time goes by around
 // the loops. After so many calls for each block of the loops all of the function becomes one code.
 constexpr int64_t kShortCall = 1 << 14;

@@ -54,10 +54,10 @@ struct NameGuard {                  // Holds while a name means what it meant.
 inline constexpr int64_t kServed = 1024, kOthersServed = 64;  // rounds before others get their turn
 // Of a transaction: it ends where the outermost loop goes round after so many rounds, and is undone after so many.
 inline constexpr int64_t kCommitted = 1 << 16, kMostUndone = 1 << 18;
-inline constexpr int kBreakerCell = 2;                        // its address: of the thread that runs the code
-inline constexpr int kMadeCell = 3;                           // made.h: of the run, if the code makes arrays
-inline constexpr int kAheadCell = 4;                          // rows_ahead.h: of the run, if the code has one
-inline constexpr int kFirstCell = 5;  // behind them, what counts rounds and what helpers write to
+inline constexpr int kBreakerCell = 2;  // its address: of the thread that runs the code
+inline constexpr int kMadeCell = 3;     // made.h: of the run, if the code makes arrays
+inline constexpr int kAheadCell = 4;    // rows_ahead.h: of the run, if the code has one
+inline constexpr int kFirstCell = 5;    // behind them, what counts rounds and what helpers write to
 
 inline constexpr int64_t kSmallSize = 4;
 // A number of the entry that is taken to be what another one is, or a constant.

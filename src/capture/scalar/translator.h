@@ -124,7 +124,7 @@ struct KindsSeen {
   std::vector<Val> kinds;
   bool unbound = false, other = false, either = true, mixes = false;
 };
-struct NotBrief {};  // A round of a brief loop computes very many elements.
+struct NotBrief {};   // A round of a brief loop computes very many elements.
 struct NotUndone {};  // What the code does is not put back by copies of arrays.
 struct NotInline {    // what was called must be left to Python as a whole
   int pc;
@@ -408,13 +408,7 @@ class Translator final : public Builder {
 
   void ServeAfterMany(State& s);
 
-  // Does a loop go round that knows how many rounds it has?
-  static bool OverNumbers(const State& s) {
-    const Frame& f = s.frames.back();
-    if (f.stack.empty()) return false;
-    const Val& it = f.stack.back();
-    return it.is == Is::kChunk || (f.code->At(f.pc).op == Op::kForIter && it.is == Is::kRangeIter && (it.unit || it.few));
-  }
+  static bool OverNumbers(const State& s);
 
   // All jumps back to one state come by here: rounds are counted. Loops over numbers one by one look for others where
   // their limit is reached, all others whenever they have gone round so often.
@@ -662,10 +656,7 @@ class Translator final : public Builder {
   std::map<int, State> entered_;  // by the first instruction of a loop: the state with which it was come to first
   std::map<std::string, int> versions_;
   std::map<PyCodeObject*, std::set<int>> targets_;
-  void WritesLists() {
-    if (hopes_.transaction) throw NotUndone{};
-    out_.lists = true;
-  }
+  void WritesLists();
 
   struct Work {
     int block;
