@@ -114,9 +114,10 @@ class Emitter {
     if (!known) known = LoadCell(i);
   }
 
-  // Gives the block that leaves by this exit, which is one for all conditions of an instruction of the program.
+  // Gives the block that leaves by this exit, which is one for all conditions of an instruction of the program, or of
+  // all if there is nothing to write.
   llvm::BasicBlock* ExitBlock(int exit) {
-    llvm::BasicBlock*& block = exits_[exit];
+    llvm::BasicBlock*& block = code_.exits[exit].cells.empty() ? plain_exits_[exit] : exits_[exit];
     if (block) return block;
     llvm::IRBuilderBase::InsertPointGuard guard(b_);
     block = llvm::BasicBlock::Create(m_.getContext(), "exit", f_);
@@ -133,6 +134,12 @@ class Emitter {
     auto* next = llvm::BasicBlock::Create(m_.getContext(), "next", f_);
     b_.CreateCondBr(condition, ExitBlock(exit), next, unlikely_);
     b_.SetInsertPoint(next);
+  }
+
+  void ExitIfLong(const ScalarInst& i) {
+    constexpr int64_t kFew = 4;
+    if (ranges_[i.a].hi <= kFew) return;
+    ExitIf(b_.CreateICmpSGT(values_[i.a], b_.CreateSub(b_.getInt64(i.imm), values_[i.b])), i.exit);
   }
 
   Value* Overflowing(llvm::Intrinsic::ID id, const ScalarInst& i) {
@@ -492,6 +499,7 @@ class Emitter {
       case ScalarOp::kIndex: return Index(i);
       case ScalarOp::kFloorDiv:
       case ScalarOp::kFloorMod: return FloorDivision(i);
+      case ScalarOp::kWithin: return values_[i.a];
       case ScalarOp::kNext: return b_.CreateNSWAdd(values_[i.a], b_.getInt64(1));
       case ScalarOp::kFinite: return IsFinite(i.a);
       case ScalarOp::kHypot: return Hypot(i);
@@ -504,6 +512,7 @@ class Emitter {
       case ScalarOp::kCall: return Call(i);
       case ScalarOp::kAssume: return b_.CreateAssumption(values_[i.a]), nullptr;
       case ScalarOp::kExitIf: return ExitIf(values_[i.a], i.exit), nullptr;
+      case ScalarOp::kExitIfLong: return ExitIfLong(i), nullptr;
       case ScalarOp::kNewSpecial: return NewSpecial(i), nullptr;
       case ScalarOp::kExitAtBreak: {
         auto* word = b_.CreateLoad(b_.getInt32Ty(), values_[i.a], true);
@@ -540,9 +549,9 @@ class Emitter {
   std::vector<bool> low_bits_, only_compared_;
   std::map<int, ScalarInst> distances_;  // values that are not computed but where it must be
   std::map<std::pair<int64_t, ScalarType>, Value*> inputs_;
-  std::map<int, llvm::BasicBlock*> exits_;
-  std::map<int, llvm::MDNode*> groups_;  // of loops
-  std::map<int, llvm::MDNode*> scopes_;  // of arrays
+  std::map<int, llvm::BasicBlock*> exits_, plain_exits_;  // of this block of code; that say nothing but their number
+  std::map<int, llvm::MDNode*> groups_;                   // of loops
+  std::map<int, llvm::MDNode*> scopes_;                   // of arrays
 };
 
 auto Filler(const ScalarCode& code, const std::string& symbol) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,6 +16,7 @@ namespace framejit::codegen {
 inline constexpr int64_t kSmallNumber = int64_t{1} << 60;
 // Code must be left before it has gone round so often: ints that grow slowly are not looked at in each round.
 inline constexpr int64_t kMostRounds = int64_t{1} << 43;
+inline constexpr int64_t kSeenNumber = (int64_t{1} << 30) - 1;
 
 enum class ScalarType : uint8_t { kBool, kInt, kF32, kF64, kPtr };  // An int has 64 bits.
 
@@ -42,6 +44,7 @@ enum class ScalarOp : uint8_t {
   kMulOver,
   kShlOver,  // a * 2^b, 0 <= b < 63. These four are of ints. Overflow: exit.
   kNext,     // a + 1, which is no overflow
+  kWithin,   // a, which is known to be in [0, b)
   kIndex,    // a, or a + b if a is negative; not in [0, b): exit
   kDivTrunc,
   kFloorDiv,
@@ -74,6 +77,7 @@ enum class ScalarOp : uint8_t {
   kCall,         // the function at address imm of `args`; returns `type`
   kAssume,       // The compiler may take it that a is true.
   kExitIf,       // If a is true: exit.
+  kExitIfLong,   // so many rounds `a` after `b` are more than imm: exit. A few of them are not counted.
   kNewSpecial,   // one of the specials imm is: exit, as NumPy tells of that
   kExitAtBreak,  // the word at the address a has one of the bits number: exit
   kJump,         // ends a block: to the block imm
@@ -91,7 +95,7 @@ struct ScalarInst {
   DType dtype = DType::kInt64;
   int id = -1;            // The number of its value.
   bool natural = false;   // Of a cell: it is never negative.
-  bool small = false;     // of a cell: from -kSmallNumber to kSmallNumber
+  bool small = false;     // of a cell: from -kSmallNumber to kSmallNumber; of a load: what is known of `array` holds
   bool sure = false;      // of a load: its address, made of constants and kInputs, may be read whenever the code runs
   bool told = false;      // of what may leave: it does so whatever is asked of its value, as NumPy tells of an overflow
   bool seldom = false;    // of a branch: it hardly ever goes to the block imm
@@ -124,6 +128,10 @@ struct ScalarCode {
   std::vector<int> entries;  // The blocks at which it is entered.
   int num_values = 0;
   bool apart = false;  // no element of an array that is written lies in another array
+  int64_t most_rounds = kMostRounds;
+  // Arrays of ints that were looked at before the code is entered: they are from -kSeenNumber - 1, or from 0 if that is
+  // true, to kSeenNumber then.
+  std::map<int, bool> seen;
 };
 
 // Runs from an entry; returns the exit.

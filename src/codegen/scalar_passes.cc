@@ -84,6 +84,23 @@ struct DropAssumesPass : llvm::PassInfoMixin<DropAssumesPass> {
   }
 };
 
+// Whole loops alone: a first round that stands before its loop costs more than flags that become true in it.
+llvm::LoopUnrollPass UnrollWhole() {
+  return llvm::LoopUnrollPass(
+      llvm::LoopUnrollOptions(3).setPartial(false).setRuntime(false).setPeeling(false).setUpperBound(true));
+}
+
+// A loop whose number of rounds is known once the loop around it is none is unrolled, too.
+void UnrollFewRounds(llvm::FunctionPassManager& fpm) {
+  fpm.addPass(UnrollWhole());
+  fpm.addPass(llvm::InstCombinePass());
+  fpm.addPass(llvm::SimplifyCFGPass());
+  fpm.addPass(UnrollWhole());
+  fpm.addPass(llvm::EarlyCSEPass(true));
+  fpm.addPass(llvm::ConstraintEliminationPass());
+  fpm.addPass(llvm::SimplifyCFGPass());
+}
+
 }  // namespace
 
 // The analyses that the passes below ask for, and no others: LLVM's registry of all of them would link all of them.
@@ -143,14 +160,13 @@ void OptimizeScalar(llvm::Module& m, llvm::TargetMachine& machine) {
   fpm.addPass(llvm::EarlyCSEPass(true));
   fpm.addPass(llvm::ConstraintEliminationPass());  // an index below a bound that is below a size
   fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(counted)));
-  fpm.addPass(VersionLoopsPass());
-  // Whole loops alone: a first round that stands before its loop costs more than flags that become true in it.
-  fpm.addPass(llvm::LoopUnrollPass(
-      llvm::LoopUnrollOptions(3).setPartial(false).setRuntime(false).setPeeling(false).setUpperBound(true)));
+  UnrollFewRounds(fpm);
+  fpm.addPass(VersionLoopsPass(/*unrolled=*/false));
+  fpm.addPass(UnrollWhole());
   fpm.addPass(llvm::EarlyCSEPass(true));
   inner.addPass(llvm::LICMPass(llvm::LICMOptions()));
   fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(inner), /*UseMemorySSA=*/true));
-  fpm.addPass(VersionLoopsPass());  // of loops that are innermost now
+  fpm.addPass(VersionLoopsPass(/*unrolled=*/true));  // of loops that are innermost now
   fpm.addPass(llvm::SimplifyCFGPass());
   fpm.addPass(llvm::InstCombinePass());
   fpm.addPass(llvm::GVNPass());

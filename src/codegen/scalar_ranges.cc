@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 namespace framejit::codegen {
@@ -58,10 +59,14 @@ class Ranges {
  public:
   explicit Ranges(const ScalarCode& code)
       : code_(code), low_bits_(LowBitsOf(code)), known(code.num_values), variables_(code.variables.size()) {
+    for (const auto& block : code_.blocks)
+      for (const ScalarInst& i : block)
+        if (i.op == ScalarOp::kStore) stored_.insert(i.array);
     constexpr int kMostHulls = 4;
     for (int k = 0; k < kMostHulls && Hulls(); ++k) {
     }
-    const bool slow = Steps() <= kMostSlowSteps;
+    slow_step_ = kSmallNumber / code_.most_rounds / std::max<int64_t>(Steps(), 1);
+    const bool slow = slow_step_ >= kLeastSlowStep;
     for (Variable& v : variables_) v.natural = true, v.slow = slow;
     elements_before_ = {true, slow};
     elements_.clear();
@@ -123,7 +128,12 @@ class Ranges {
     return changed;
   }
   // Of 64 bits, of one array or of all that the code makes. As a variable, such an element holds what was put there.
-  Variable& ElementsOf(const ScalarInst& i) { return elements_.try_emplace(i.array, elements_before_).first->second; }
+  Variable& ElementsOf(const ScalarInst& i) {
+    const auto [it, made] = elements_.try_emplace(i.array, elements_before_);
+    const auto seen = code_.seen.find(i.array);
+    if (made && seen != code_.seen.end()) it->second.natural &= seen->second;
+    return it->second;
+  }
   static ScalarRange RangeOf(const Variable& v) {
     if (v.hull) return *v.hull;
     const int64_t most = v.slow ? kSlowNumber : kMost;
@@ -134,7 +144,7 @@ class Ranges {
     const ScalarRange &a = known[i.a], &b = known[i.b];
     const auto [lo, hi] = Bounds(i.op, a, b);
     const bool fixed = Fixed(a) && Fixed(b) && lo >= -kSmallNumber && hi <= kSmallNumber;
-    const bool step = (a.slow && Small(b, kSlowStep)) || (b.slow && Small(a, kSlowStep));
+    const bool step = (a.slow && Small(b, slow_step_)) || (b.slow && Small(a, slow_step_));
     const bool checked = (i.op == ScalarOp::kAddOver || i.op == ScalarOp::kSubOver) && !low_bits_[i.id];
     if (checked && (lo < kLeast || hi > kMost))
       return {static_cast<int64_t>(std::max<Wide>(lo, kLeast)), static_cast<int64_t>(std::min<Wide>(hi, kMost)), false};
@@ -182,6 +192,10 @@ class Ranges {
         const ScalarRange& a = known[i.a];
         return {a.lo == kMost ? kMost : a.lo + 1, a.hi >= (a.slow ? kSlowNumber : kMost) ? a.hi : a.hi + 1, a.slow};
       }
+      case ScalarOp::kWithin: {
+        const ScalarRange &a = known[i.a], &b = known[i.b];
+        return {std::max<int64_t>(a.lo, 0), std::min(a.hi, std::max<int64_t>(b.hi - 1, 0)), a.slow || b.slow};
+      }
       case ScalarOp::kIndex: return {0, known[i.b].hi, known[i.b].slow};
       case ScalarOp::kFloorDiv:
       case ScalarOp::kFloorMod: return Divided(i);
@@ -214,7 +228,11 @@ class Ranges {
       case ScalarOp::kSelect: return Union(known[i.b], known[i.c]);
       case ScalarOp::kBoolToInt: return {0, 1, true};
       case ScalarOp::kLoad:
-        if (i.small && i.dtype == DType::kInt64) return RangeOf(ElementsOf(i));
+        if (i.small && i.dtype == DType::kInt64) {
+          const auto seen = code_.seen.find(i.array);
+          if (seen == code_.seen.end() || stored_.contains(i.array)) return RangeOf(ElementsOf(i));
+          return {seen->second ? 0 : -kSeenNumber - 1, kSeenNumber, true};
+        }
         [[fallthrough]];
       case ScalarOp::kWrap: return OfType(i.dtype);
       default: return {};
@@ -231,6 +249,8 @@ class Ranges {
   std::vector<Variable> variables_;
   std::map<int, Variable> elements_;  // by ScalarInst::array
   Variable elements_before_;          // as what they are taken at first
+  std::set<int> stored_;              // arrays that are written
+  int64_t slow_step_ = 0;
 };
 
 }  // namespace

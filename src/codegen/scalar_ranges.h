@@ -17,13 +17,11 @@ struct ScalarRange {
   bool slow = false;
 };
 
-// A step adds at most kSlowStep. Code in which more than kMostSlowSteps instructions do that has no slow numbers, each
-// of them runs at most once in a round, and a run is left after kMostRounds rounds: nothing grows by more than
-// kSmallNumber, also where LLVM computes what many rounds come to without going through them.
-inline constexpr int64_t kSlowStep = 16;
-inline constexpr int64_t kMostSlowSteps = int64_t{1} << 13;
+// Each instruction that adds a step runs at most once in a round, and a run is left after ScalarCode::most_rounds
+// rounds. Steps are so small that nothing grows by more than kSmallNumber, also where LLVM computes what many rounds
+// come to without going through them. Code in which that would be less than kLeastSlowStep has no slow numbers.
+inline constexpr int64_t kLeastSlowStep = 16;
 inline constexpr int64_t kSlowNumber = 2 * kSmallNumber;
-static_assert(kSlowStep * kMostSlowSteps * kMostRounds <= kSmallNumber);
 
 // Of every value; those that are no ints have any.
 std::vector<ScalarRange> RangesOf(const ScalarCode& code);

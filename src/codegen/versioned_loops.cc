@@ -57,15 +57,20 @@ bool Searches(const llvm::Loop& loop) {
 
 class Versioner {
  public:
-  Versioner(llvm::Loop& loop, llvm::LoopInfo& li, llvm::DominatorTree& dt, llvm::ScalarEvolution& se)
-      : loop_(loop), li_(li), dt_(dt), se_(se), i64_(llvm::Type::getInt64Ty(loop.getHeader()->getContext())) {}
+  Versioner(llvm::Loop& loop, llvm::LoopInfo& li, llvm::DominatorTree& dt, llvm::ScalarEvolution& se, bool unrolled)
+      : loop_(loop),
+        li_(li),
+        dt_(dt),
+        se_(se),
+        i64_(llvm::Type::getInt64Ty(loop.getHeader()->getContext())),
+        unrolled_(unrolled) {}
 
   bool Run() {
     if (!loop_.isLoopSimplifyForm() || !loop_.isSafeToClone() || llvm::findStringMetadataForLoop(&loop_, kDone))
       return false;
     rounds_ = se_.getExitCount(&loop_, loop_.getLoopLatch());
     if (llvm::isa<llvm::SCEVCouldNotCompute>(rounds_) || rounds_->getType() != i64_) rounds_ = nullptr;
-    if (const auto* c = llvm::dyn_cast_or_null<llvm::SCEVConstant>(rounds_))
+    if (const auto* c = llvm::dyn_cast_or_null<llvm::SCEVConstant>(unrolled_ ? nullptr : rounds_))
       if (c->getAPInt().ult(kUnrolledWhole)) return false;
     unsigned size = 0;
     for (llvm::BasicBlock* b : loop_.blocks()) size += b->size();
@@ -319,7 +324,7 @@ class Versioner {
   llvm::ScalarEvolution& se_;
   llvm::Type* i64_;
   const SCEV* rounds_ = nullptr;  // jumps back
-  bool few_rounds_ = false;
+  bool unrolled_, few_rounds_ = false;
   std::vector<Check> checks_;
   llvm::SmallSetVector<const SCEV*, 4> steps_;  // of what moves, where they are no constants
   std::optional<llvm::SCEVExpander> expander_;
@@ -373,7 +378,7 @@ llvm::PreservedAnalyses VersionLoopsPass::run(llvm::Function& f, llvm::FunctionA
   auto& se = fam.getResult<llvm::ScalarEvolutionAnalysis>(f);
   bool changed = false;
   for (llvm::Loop* loop : li.getLoopsInPreorder())
-    if (loop->isInnermost()) changed |= Versioner(*loop, li, dt, se).Run();
+    if (loop->isInnermost()) changed |= Versioner(*loop, li, dt, se, unrolled_).Run();
   return changed ? llvm::PreservedAnalyses::none() : llvm::PreservedAnalyses::all();
 }
 

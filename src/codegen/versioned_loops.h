@@ -13,7 +13,12 @@
 namespace framejit::codegen {
 
 struct VersionLoopsPass : llvm::PassInfoMixin<VersionLoopsPass> {
+  // Have loops of few rounds been unrolled? Those that are left are loops as others are.
+  explicit VersionLoopsPass(bool unrolled) : unrolled_(unrolled) {}
   llvm::PreservedAnalyses run(llvm::Function& f, llvm::FunctionAnalysisManager& fam);
+
+ private:
+  bool unrolled_;
 };
 
 // Of a branch one way of which is cold, which one is not.

@@ -722,9 +722,20 @@ def rows_summed(a, n):
     return out
 
 
-def test_an_inner_loop_that_was_brief_no_longer_is():
+def rows_listed(a, n):
+    out = []
+    for i in range(len(a)):
+        s = 0.0
+        for k in range(n):
+            s += a[i, k % 5] * k
+        out.append(s)
+    return out
+
+
+@pytest.mark.parametrize(("program", "loops"), [(rows_listed, 2), (rows_summed, 1)])
+def test_an_inner_loop_that_was_brief_no_longer_is(program, loops):
     a = np.arange(60.0).reshape(12, 5)
-    compiled = check(rows_summed, (a, 9), (a, 1024), (a, 1025), (a, 5000), (a, 3), loops=2)  # code that was left is made anew, once
+    compiled = check(program, (a, 9), (a, 1024), (a, 1025), (a, 5000), (a, 3), loops=loops)  # code that was left is made anew, once
     info = compiled.cache_info()
     for _ in range(6):
         compiled(a, 5000), compiled(a, 9)

@@ -161,6 +161,12 @@ Val Describe(PyObject* o, std::vector<ObjectSpec>& objects) {
   return Object(static_cast<int>(objects.size()) - 1);
 }
 
+bool HasNoLoops(const std::vector<Loop>& loops, int start) {
+  const auto it = std::ranges::find(loops, start, &Loop::start);
+  return it != loops.end() &&
+         std::ranges::none_of(loops, [&](const Loop& l) { return l.start > start && l.end <= it->end; });
+}
+
 std::vector<Loop> LoopsOf(const bytecode::Code& code) {
   std::vector<Loop> loops;
   for (int at = 0; at < code.size(); ++at) {

@@ -6,6 +6,7 @@
 
 #include "capture/scalar/made.h"
 #include "capture/scalar/translator.h"
+#include "capture/scalar/undo.h"
 
 namespace framejit::capture::scalar {
 
@@ -184,18 +185,18 @@ int Translator::MakeExit(const State& s, const std::vector<bool>& stored, const 
     to.val = std::move(v);
     slots.push_back(std::move(to));
   };
+  for (size_t i = 0; i < f.stack.size(); ++i)
+    give(f.stack[i], e.stack, static_cast<int>(i), f.nlocals() + static_cast<int>(i));
   for (int i = 0; i < f.nlocals(); ++i) {
-    if (changed_[i] < 0) continue;
+    const bool result = std::ranges::any_of(e.stack, [&](const Slot& s) { return s.twin == i; });
+    if (changed_[i] < 0 || (e.returns && hopes_.whole && !result)) continue;
     give(f.locals[i], e.locals, i, i);
+    e.locals.back().result = result;
     e.locals.back().changed = CellOf(i, -1);
     cells.cells.emplace_back(
         e.locals.back().changed,
         stored[i] ? Flag(true) : Emit({.op = ScalarOp::kGet, .type = ScalarType::kBool, .imm = changed_[i], .id = -2}));
   }
-  for (size_t i = 0; i < f.stack.size(); ++i)
-    give(f.stack[i], e.stack, static_cast<int>(i), f.nlocals() + static_cast<int>(i));
-  for (const Slot& s : e.stack)
-    for (Slot& local : e.locals) local.result |= local.slot == s.twin;
   cells.cells.emplace_back(0, Op(ScalarOp::kAdd, ScalarType::kInt, Count(rounds_), Count(others_)));
   code.exits.push_back(std::move(cells));
   out_.exits.push_back(std::move(e));
@@ -231,7 +232,11 @@ static void ForgetConstants(State& s) {
 // Where a loop over numbers begins, or goes on, with so many rounds `left`. Signals and other threads are looked for
 // every kServed rounds of all such loops: if all that are left may run before that, this gives `whole`; else they are
 // looked for now, and it gives `part`, which is computed there.
-int Translator::ServeSometimes(int left, int whole, absl::FunctionRef<int()> part) {
+int Translator::ServeSometimes(const State& s, int left, int whole, absl::FunctionRef<int()> part) {
+  if (hopes_.transaction) {
+    if (!Outermost(s)) ExitIfLong(s, left);
+    return whole;
+  }
   const int all = Op(ScalarOp::kAdd, ScalarType::kInt, Count(rounds_), Count(others_));
   const int before = Op(ScalarOp::kSub, ScalarType::kInt, Count(serve_), all);
   Emit({.op = ScalarOp::kSet, .a = whole, .imm = until_});
@@ -251,11 +256,59 @@ int Translator::ServeSometimes(int left, int whole, absl::FunctionRef<int()> par
   return Count(until_);
 }
 
+// Does a loop go round that knows how many rounds it has?
+bool Translator::OverNumbers(const State& s) {
+  const Frame& f = s.frames.back();
+  if (f.stack.empty()) return false;
+  const Val& it = f.stack.back();
+  return it.is == Is::kChunk || (f.code->At(f.pc).op == Op::kForIter && it.is == Is::kRangeIter && (it.unit || it.few));
+}
+
+// Leaves a transaction that would have too many rounds with so many more. A few, of a loop in the outermost frame, are
+// let through: loops that hold loops with loops in them ask in each round.
+void Translator::ExitIfLong(const State& s, int more) {
+  if (s.frames.size() > 1)
+    return ExitIf(Compare(ScalarOp::kGt, more, Op(ScalarOp::kSub, ScalarType::kInt, Int(kMostUndone), Count(rounds_))));
+  Emit({.op = ScalarOp::kExitIfLong, .a = more, .b = Count(rounds_), .exit = Exit(), .imm = kMostUndone});
+}
+
+// Does a loop in this one hold another?
+static bool HoldsNests(const bytecode::Code& code, int start) {
+  const std::vector<Loop> loops = LoopsOf(code);
+  const auto it = std::ranges::find(loops, start, &Loop::start);
+  return it != loops.end() && std::ranges::any_of(loops, [&](const Loop& l) {
+           return l.start > start && l.end <= it->end && !HasNoLoops(loops, l.start);
+         });
+}
+
+// Nobody else gets a turn but where the outermost loop goes round after many rounds: the code is left there, and
+// entered again.
+void Translator::RoundOfTransaction(State s) {
+  const int all = CountOne(rounds_);
+  if (Outermost(s)) {
+    const int exit = RegionExit();
+    out_.exits[exit].breaker = true;
+    Emit({.op = ScalarOp::kExitIf, .a = Compare(ScalarOp::kGe, all, Int(kCommitted)), .exit = exit});
+  } else if (!OverNumbers(s) || (s.frames.size() == 1 && HoldsNests(*s.top().code, s.top().pc))) {
+    ExitIf(Compare(ScalarOp::kGe, all, Int(kMostUndone)));
+  }
+  GoTo(std::move(s));
+}
+
 // A round that has computed very many elements of arrays at once is the last one before others are looked for: where
 // the innermost loop goes round, whatever its kind.
 void Translator::ServeAfterMany(State& s) {
   constexpr int64_t kMany = 1024;
+  constexpr int kOfRound = 3;  // elements take as long as a round: 2 to the power of
   int many = -1;
+  if (hopes_.transaction) {
+    for (int count : std::set<int>(elements_.begin(), elements_.end())) {
+      const int rounds = Op(ScalarOp::kShr, ScalarType::kInt, count, Int(kOfRound));
+      ExitIfLong(s, rounds);
+      Emit({.op = ScalarOp::kSet, .a = Op(ScalarOp::kAdd, ScalarType::kInt, Count(rounds_), rounds), .imm = rounds_});
+    }
+    return;
+  }
   for (int count : std::set<int>(elements_.begin(), elements_.end())) {
     const int more = Compare(ScalarOp::kGe, count, Int(kMany));
     many = many < 0 ? more : Op(ScalarOp::kOr, ScalarType::kBool, many, more);
@@ -447,7 +500,7 @@ void Translator::LeaveBefore(State s, const std::string& why) {
   if (!Waiting(s)) return Leave(s, why, false);
   if (out_.why.empty()) out_.why = why;
   specials_ = {};  // all of the region is done again
-  Emit({.op = ScalarOp::kExit, .exit = Exit()});
+  Emit({.op = ScalarOp::kExit, .exit = RegionExit()});
 }
 
 void Translator::Abandon(int from) {
@@ -555,7 +608,7 @@ void Translator::CountAnew() {
 
 // Integers in the arrays that the code makes are what its stores have put there, and ScalarInst::small says so of
 // reading them: but where a function that is called gets the address of one.
-static void KnowElements(codegen::ScalarCode& code) {
+void Translator::KnowElements() {
   std::vector<bool> address(code.num_values);
   for (const auto& instructions : code.blocks)
     for (const ScalarInst& i : instructions)
@@ -567,7 +620,22 @@ static void KnowElements(codegen::ScalarCode& code) {
     }
   for (auto& instructions : code.blocks)
     for (ScalarInst& i : instructions)
-      if (i.op == ScalarOp::kLoad && i.array == kMadeArrays && i.dtype == DType::kInt64) i.small = true;
+      if (i.op == ScalarOp::kLoad && i.dtype == DType::kInt64) i.small = i.array == kMadeArrays || Sees(i.array);
+}
+
+// Are the ints of this object such as AllSeen says, now, and worth a look whenever the code is entered?
+bool Translator::Sees(int object) {
+  if (!hopes_.seen || !code.apart || object < 0 || object >= static_cast<int>(out_.objects.size())) return false;
+  ObjectSpec& spec = out_.objects[object];
+  if (spec.seen || code.seen.contains(object)) return spec.seen;
+  PyObject* array = spec.object.get();
+  const int64_t bytes = spec.array && spec.cells >= 0 && array ? BytesOf(array, spec.dtype) : -1;
+  if (bytes < 0 || bytes > hopes_.seen - out_.seen) return false;
+  spec.natural = AllSeen(array, true);
+  if (!spec.natural && !AllSeen(array, false)) return false;
+  out_.seen += bytes;
+  code.seen[object] = spec.natural;
+  return spec.seen = true;
 }
 
 Translation Translator::Run() {
@@ -592,10 +660,13 @@ Translation Translator::Run() {
     w.round ? Round(std::move(w.state)) : Block(std::move(w.state));
   }
   CountAnew();
-  KnowElements(code);
+  KnowElements();
+  constexpr int64_t kForFew = 32;  // times as many rounds: of each loop a few that were not asked for, and elements
+  if (hopes_.transaction) code.most_rounds = kForFew * kMostUndone * static_cast<int64_t>(1 + heads_.size());
   std::map<int, int> seen;
   out_.loops = innermost_ && Cycle(code.entries[0], seen);
   out_.apart = code.apart;
+  out_.transaction = hopes_.transaction;
   out_.blocks = static_cast<int>(code.blocks.size()) - extra_blocks_;
   out_.code = std::move(code);
   out_.code.name = PyUnicode_AsUTF8(fj_code(frame_)->co_qualname);

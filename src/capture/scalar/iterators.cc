@@ -338,12 +338,13 @@ void Translator::NextNumber(State& s, const Instr& i, const State& done) {
         Emit({.op = ScalarOp::kAssume, .a = Compare(ScalarOp::kBelow, next, Value(it.items[2]))});
       }
       State on = s;
-      on.top().stack.back().items[0] = New(Is::kInt, Op(ScalarOp::kNext, ScalarType::kInt, next));
-      Push(on, New(Is::kInt, next));
+      const int now = it.natural ? Op(ScalarOp::kWithin, ScalarType::kInt, next, Value(it.items[2])) : next;
+      on.top().stack.back().items[0] = New(Is::kInt, Op(ScalarOp::kNext, ScalarType::kInt, now));
+      Push(on, New(Is::kInt, now));
       on.top().pc += i.length;
       GoTo(on);
     });
-    const int no = it.few || it.brief ? Way(done) : Way([&] {
+    const int no = it.few || it.brief || hopes_.transaction ? Way(done) : Way([&] {
       State on = s;
       on.top().stack.back().items.pop_back();
       GoTo(on);
@@ -354,10 +355,10 @@ void Translator::NextNumber(State& s, const Instr& i, const State& done) {
     return;
   }
   const int stop = Value(it.items[2]);
-  const bool brief = Brief(s);
+  const bool brief = hopes_.transaction ? !Outermost(s) : Brief(s);
   const auto serve = [&] {
     const int left = Op(ScalarOp::kSub, ScalarType::kInt, stop, next);
-    return ServeSometimes(left, stop, [&] {
+    return ServeSometimes(s, left, stop, [&] {
       if (!brief) return Op(ScalarOp::kAdd, ScalarType::kInt, next, Least(left, Int(kServed)));
       const int exit = MakeExit(region_, region_stored_, "");
       out_.exits[exit].many = s.frames.back().pc;
@@ -422,7 +423,7 @@ void Translator::NextOfChunk(State& s, const Instr& i, const State& done) {
     const Val* place = Place(it);
     const int at = place ? Value(*place) : -1;
     const auto behind = [&](int count) { return place ? Op(ScalarOp::kAdd, ScalarType::kInt, at, count) : count; };
-    const int until = ServeSometimes(left, behind(left), [&] { return behind(Least(left, Int(kServed))); });
+    const int until = ServeSometimes(s, left, behind(left), [&] { return behind(Least(left, Int(kServed))); });
     State on = s;
     Val chunk;
     chunk.is = Is::kChunk;

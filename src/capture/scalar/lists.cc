@@ -176,6 +176,11 @@ ItemKinds Translator::Learned(const Translation& made) const {
   return kinds;
 }
 
+void Translator::WritesLists() {
+  if (hopes_.transaction) throw NotUndone{};
+  out_.lists = true;
+}
+
 void Translator::SetListItem(State& s, int object, const Val& index, const Val& value) {
   const int at = IndexWithin(*this, index, Size(object, 0));
   auto [t, args] = ItemArguments(object, value);
@@ -186,7 +191,7 @@ void Translator::SetListItem(State& s, int object, const Val& index, const Val& 
                                           : reinterpret_cast<void*>(StoreItem<float>);
   args.insert(args.begin(), {Data(object), at});
   ExitIf(Op(ScalarOp::kNot, ScalarType::kBool, Call(f, ScalarType::kBool, args)));
-  out_.lists = true;
+  WritesLists();
   Wrote(s);
 }
 
@@ -201,7 +206,7 @@ std::optional<Val> Translator::ListMethod(State& s, const std::string& name, int
                                             : reinterpret_cast<void*>(AppendItem<float>);
     given.insert(given.begin(), Data(object));
     ExitIf(Op(ScalarOp::kNot, ScalarType::kBool, Call(f, ScalarType::kBool, given)));
-    out_.lists = true;
+    WritesLists();
     Wrote(s);
     return Fixed(Py_None);
   }
@@ -215,7 +220,7 @@ std::optional<Val> Translator::ListMethod(State& s, const std::string& name, int
     Settle();
     ExitIf(Op(ScalarOp::kNot, ScalarType::kBool,
               Call(reinterpret_cast<void*>(DropItem), ScalarType::kBool, {Data(object), at})));
-    out_.lists = true;
+    WritesLists();
     Wrote(s);
     return v;
   }

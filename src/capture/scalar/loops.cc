@@ -47,7 +47,9 @@ constexpr int64_t kWorthIt = 16;  // rounds, where it usually ends after few
 // So many instructions run in Python while code is entered and left to it: where runs seldom reach the loop's end.
 constexpr int64_t kWorthEntry = 120;
 constexpr int64_t kMostOthers = 4;  // so often may kinds change until a loop ends
-constexpr int64_t kWorthUndo = 8;   // rounds: then a copy of what is written costs less than buffers
+// Bytes of arrays of ints that are looked at before code is entered, and instructions of Python that are worth one.
+constexpr int64_t kSeenAnyway = 256, kForSeen = 2;
+constexpr int64_t kWorthUndo = 8;  // rounds: then a copy of what is written costs less than buffers
 // Where all loops of a function are code and its calls have no more rounds than this, much of their time goes by around
 // the loops. After so many calls for each block of the loops all of the function becomes one code.
 constexpr int64_t kShortCall = 1 << 14;
@@ -78,6 +80,7 @@ struct CodeLoops::Version {
 struct CodeLoops::Head {
   scalar::Loop loop;
   int unit = 0;            // of its first instruction
+  bool innermost = false;  // no loop is in it
   bool function = false;   // all of it, and no loop
   bool candidate = false;  // a capture wants it, or it was translated
   bool whole = false;      // nothing of it was left to Python when that was asked
@@ -107,9 +110,11 @@ CodeLoops::CodeLoops(PyCodeObject* code) : code_(Borrow(reinterpret_cast<PyObjec
     return;
   }
   starts_.resize(decoded->size() + 1);
-  for (const scalar::Loop& loop : scalar::LoopsOf(*decoded)) {
+  const std::vector<scalar::Loop> loops = scalar::LoopsOf(*decoded);
+  for (const scalar::Loop& loop : loops) {
     heads_.push_back(std::make_unique<Head>());
     heads_.back()->loop = loop;
+    heads_.back()->innermost = scalar::HasNoLoops(loops, loop.start);
     heads_.back()->unit = decoded->At(loop.start).unit;
     starts_[loop.start] = true;
   }
@@ -244,6 +249,9 @@ void CodeLoops::Compile(Compiled& compiled, Head& head, FjFrame* frame) {
   hopes.together = !head.function && (head.together || !hopes.natural);
   hopes.rounds = RoundsLeft(head, frame);
   hopes.finite = hopes.natural && !head.undone && hopes.rounds >= kWorthUndo;
+  hopes.transaction = hopes.natural && !head.undone && !hopes.together && (head.function || !head.innermost);
+  const int64_t instructions = head.function ? coded_ / std::max<int64_t>(calls_, 1) : Expected(head, frame);
+  if (hopes.transaction) hopes.seen = std::max(kSeenAnyway, instructions / kForSeen);
   made->t = scalar::Translate(frame, head.loop, head.loop.start, hopes);
   if (made->t.dots) {
     hopes.ahead = true;
@@ -254,11 +262,18 @@ void CodeLoops::Compile(Compiled& compiled, Head& head, FjFrame* frame) {
     for (const ObjectSpec& spec : made->t.objects) objects.push_back(spec.object.get());
     return of(made->t, objects.data());
   };
+  const auto worth = [&](Translation& t, PyObject* const* objects) {
+    return scalar::WorthUndoing(t, objects, instructions);
+  };
   if (made->t.apart && !asked(scalar::LieApart)) {
     hopes.apart = false;
     made->t = scalar::Translate(frame, head.loop, head.loop.start, hopes);
   }
-  if (made->t.undoes && !asked(scalar::WorthUndoing)) {
+  if (made->t.transaction && (!made->t.why.empty() || !asked(worth))) {
+    hopes.transaction = false;
+    made->t = scalar::Translate(frame, head.loop, head.loop.start, hopes);
+  }
+  if (made->t.undoes && !made->t.transaction && !asked(worth)) {
     hopes.finite = false;
     made->t = scalar::Translate(frame, head.loop, head.loop.start, hopes);
   }
@@ -338,6 +353,7 @@ std::optional<int64_t> CodeLoops::Enter(Head& head, Version& version, PyObject* 
     head.differ = true;
     return {};
   }
+  if (t.seen && !scalar::AllSeen(t, run->objects.data())) return {};
   if (t.undoes && !run->undo.Keep(t, run->objects.data())) return {};
   uint32_t bits;
   run->cells[scalar::kBreakerCell] = reinterpret_cast<int64_t>(fj_breaker(PyThreadState_Get(), &bits));
@@ -353,6 +369,13 @@ void CodeLoops::Drop(Head& head, size_t* version) {
   const auto at = head.versions.begin() + static_cast<ptrdiff_t>((*version)--);
   dropped_.push_back(std::move(*at));
   head.versions.erase(at);
+}
+
+void CodeLoops::Undone(Head& head, size_t* version, const Running& run) {
+  run.undo.PutBack();
+  head.undone = true;
+  Drop(head, version);
+  if (head.function) head.visits = head.again;  // it is made anew at once
 }
 
 // What is counted of a run, and what follows from it. The version may be no more then.
@@ -389,7 +412,8 @@ static bool IsPythons(const ExitState& e) {
 std::optional<frame::Action> CodeLoops::Run(Compiled& compiled, Head& head, size_t* version, FjFrame* frame,
                                             bool* ran) {
   Version& v = *head.versions[*version];
-  if (v.t.undoes && RoundsLeft(head, frame) < std::max(kWorthUndo, v.t.undo_rounds)) return {};
+  if (head.function && fj_profiled(PyThreadState_Get())) return {};  // it is shown all locals at the end
+  if (v.t.undoes && !v.t.transaction && RoundsLeft(head, frame) < std::max(kWorthUndo, v.t.undo_rounds)) return {};
   PyObject** locals = fj_localsplus(frame);
   PyObject** stack = locals + fj_nlocalsplus(frame);
   Running run(v.t);
@@ -397,9 +421,7 @@ std::optional<frame::Action> CodeLoops::Run(Compiled& compiled, Head& head, size
   if (!exit) return {};
   const ExitState& e = v.t.exits[*exit];
   if (e.undo) {
-    run.undo.PutBack();
-    head.undone = true;
-    Drop(head, version);
+    Undone(head, version, run);
     return {};
   }
   *ran = true;
@@ -418,11 +440,14 @@ CodeLoops::Called CodeLoops::Call(Compiled& compiled, PyObject* const* locals, P
   if (head.off) return callable_ = false, Called::kNot;
   for (size_t i = 0; i < head.versions.size(); ++i) {
     Version& v = *head.versions[i];
-    if (v.t.undoes) continue;
     Running run(v.t);
     const std::optional<int64_t> exit = Enter(head, v, locals, nullptr, 0, &run);
     if (!exit) continue;
     const ExitState& e = v.t.exits[*exit];
+    if (e.undo) {
+      Undone(head, &i, run);
+      continue;
+    }
     ++calls_;
     Ended(compiled, head, &i, e, run.cells[0]);
     if (e.returns) {
@@ -477,7 +502,7 @@ bool CodeLoops::WantsWhole(Compiled& compiled, FjFrame* frame) {
     });
     if (!p->visits || inside) continue;
     const Translation* t = p->versions.empty() ? nullptr : &p->versions.back()->t;
-    if (p->off || !t || !t->why.empty() || t->undoes) return later();
+    if (p->off || !t || !t->why.empty() || (t->undoes && !t->transaction)) return later();
     blocks += t->blocks;
   }
   if (!blocks || coded_ > kWorkOfRound * kShortCall * calls_) return later();

@@ -81,6 +81,7 @@ class CodeLoops {
   std::optional<int64_t> Enter(Head& head, Version& version, PyObject* const* locals, PyObject* const* stack, int depth,
                                Running* run);
   void Drop(Head& head, size_t* version);
+  void Undone(Head& head, size_t* version, const Running& run);
   void Ended(Compiled& compiled, Head& head, size_t* version, const scalar::ExitState& e, int64_t rounds);
   std::optional<frame::Action> Run(Compiled& compiled, Head& head, size_t* version, FjFrame* frame, bool* ran);
   bool WantsWhole(Compiled& compiled, FjFrame* frame);

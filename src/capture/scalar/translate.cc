@@ -669,6 +669,10 @@ Translation Translate(FjFrame* frame, const Loop& loop, int from, const Hopes& h
       Hopes less = hopes;
       less.brief = false;
       return Translate(frame, loop, from, less);
+    } catch (const NotUndone&) {
+      Hopes less = hopes;
+      less.transaction = false;
+      return Translate(frame, loop, from, less);
     } catch (const TooMuch&) {  // it may be less where kinds are merged
       if (merge(translator) && ++tries < kMostTries) continue;
       if (hopes.unrolls) {

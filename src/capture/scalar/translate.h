@@ -21,6 +21,8 @@ struct Loop {  // the instructions [start, end), start being what its back edges
 };
 // All loops of the code, the innermost ones first.
 std::vector<Loop> LoopsOf(const bytecode::Code& code);
+// The loop that begins at `start`, in itself.
+bool HasNoLoops(const std::vector<Loop>& loops, int start);
 
 // What a local or a place on the stack holds when the code is entered, or left.
 struct Slot {
@@ -50,10 +52,12 @@ struct NameGuard {                  // Holds while a name means what it meant.
 };
 
 inline constexpr int64_t kServed = 1024, kOthersServed = 64;  // rounds before others get their turn
-inline constexpr int kBreakerCell = 2;                        // its address: of the thread that runs the code
-inline constexpr int kMadeCell = 3;                           // made.h: of the run, if the code makes arrays
-inline constexpr int kAheadCell = 4;                          // rows_ahead.h: of the run, if the code has one
-inline constexpr int kFirstCell = 5;  // behind them, what counts rounds and what helpers write to
+// Of a transaction: it ends where the outermost loop goes round after so many rounds, and is undone after so many.
+inline constexpr int64_t kCommitted = 1 << 16, kMostUndone = 1 << 18;
+inline constexpr int kBreakerCell = 2;  // its address: of the thread that runs the code
+inline constexpr int kMadeCell = 3;     // made.h: of the run, if the code makes arrays
+inline constexpr int kAheadCell = 4;    // rows_ahead.h: of the run, if the code has one
+inline constexpr int kFirstCell = 5;    // behind them, what counts rounds and what helpers write to
 
 inline constexpr int64_t kSmallSize = 4;
 // A number of the entry that is taken to be what another one is, or a constant.
@@ -75,7 +79,9 @@ struct Translation {
   bool apart = false;         // what is written lies in one array alone
   bool makes = false;         // Does the code make arrays?
   bool undoes = false;        // Some exit is to put back what was written (undo.h).
+  bool transaction = false;   // Hopes::transaction
   int64_t undo_rounds = 0;    // So many rounds write most of each array whose copy is made for that.
+  int64_t seen = 0;           // how many bytes of arrays are looked at before it is entered (ObjectSpec::seen)
   int64_t kept = 0;           // How many bytes of arrays a copy of what is written took then.
   bool lists = false;         // Does the code write to lists?
   bool dots = false;          // Has it products that ProductsAhead may know?
@@ -109,6 +115,10 @@ struct Hopes {
   bool finite = false;
   int64_t rounds = 0;
   bool ahead = false;  // Products are asked of ProductsAhead.
+  // The run is undone where Python would answer with an exception, a warning or an int of more bits, and where it would
+  // go round for long: so nothing that the frame would have to be told there is kept in the rounds.
+  bool transaction = false;
+  int64_t seen = 0;  // So many bytes of arrays of ints may be looked at before the code is entered.
 };
 
 // From the frame's place in the loop, which is `loop.start` but where nothing is to run.

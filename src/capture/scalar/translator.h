@@ -133,8 +133,9 @@ struct KindsSeen {
   std::vector<Val> kinds;
   bool unbound = false, other = false, either = true, mixes = false;
 };
-struct NotBrief {};  // A round of a brief loop computes very many elements.
-struct NotInline {   // what was called must be left to Python as a whole
+struct NotBrief {};   // A round of a brief loop computes very many elements.
+struct NotUndone {};  // What the code does is not put back by copies of arrays.
+struct NotInline {    // what was called must be left to Python as a whole
   int pc;
 };
 
@@ -244,7 +245,8 @@ class Translator final : public Builder {
   // --- exits
   // -----------------------------------------------------------------------------------------------------------
   // Where nothing has been written yet, all that was done since the region began is done again by Python.
-  int Exit() override {
+  int Exit() override { return hopes_.transaction ? UndoExit() : RegionExit(); }
+  int RegionExit() {
     if (exit_ < 0) exit_ = MakeExit(region_, region_stored_, "");
     return exit_;
   }
@@ -326,12 +328,7 @@ class Translator final : public Builder {
   }
 
   // Nothing is gained by rounds in which all loops inside have none.
-  static bool Innermost(const bytecode::Code& code, int start) {
-    const std::vector<Loop> loops = LoopsOf(code);
-    const auto it = std::find_if(loops.begin(), loops.end(), [&](const Loop& l) { return l.start == start; });
-    return it != loops.end() && std::none_of(loops.begin(), loops.end(),
-                                             [&](const Loop& l) { return l.start > it->start && l.end <= it->end; });
-  }
+  static bool Innermost(const bytecode::Code& code, int start) { return HasNoLoops(LoopsOf(code), start); }
 
   // Does the code come back to where it was? `seen`: 1 on the way, 2 done.
   bool Cycle(int at, std::map<int, int>& seen) {
@@ -401,17 +398,17 @@ class Translator final : public Builder {
           .number = static_cast<double>(bits)});
   }
 
-  int ServeSometimes(int left, int whole, absl::FunctionRef<int()> part);
+  int ServeSometimes(const State& s, int left, int whole, absl::FunctionRef<int()> part);
 
   void ServeAfterMany(State& s);
+
+  static bool OverNumbers(const State& s);
 
   // All jumps back to one state come by here: rounds are counted. Loops over numbers one by one look for others where
   // their limit is reached, all others whenever they have gone round so often.
   void Round(State s) {
-    const Frame& f = s.top();
-    const bool numbers = f.code->At(f.pc).op == Op::kForIter && f.stack.back().is == Is::kRangeIter &&
-                         (f.stack.back().unit || f.stack.back().few);
-    if (numbers || (!f.stack.empty() && f.stack.back().is == Is::kChunk)) {
+    if (hopes_.transaction) return RoundOfTransaction(std::move(s));
+    if (OverNumbers(s)) {
       CountOne(rounds_);
       return GoTo(std::move(s));
     }
@@ -424,6 +421,14 @@ class Translator final : public Builder {
     Emit({.op = ScalarOp::kBranch, .a = now, .other = Way(s), .imm = serve});
     extra_blocks_ += 2;
   }
+
+  bool Outermost(const State& s) const {
+    return s.frames.size() == 1 && s.frames[0].pc == loop_.start && !hopes_.whole;
+  }
+  void RoundOfTransaction(State s);
+  void ExitIfLong(const State& s, int more);
+  void KnowElements();
+  bool Sees(int object);
 
   void ConditionalJump(State& s, const Instr& i, int condition, bool if_true);
 
@@ -652,6 +657,8 @@ class Translator final : public Builder {
   std::map<int, State> entered_;  // by the first instruction of a loop: the state with which it was come to first
   std::map<std::string, int> versions_;
   std::map<PyCodeObject*, std::set<int>> targets_;
+  void WritesLists();
+
   struct Work {
     int block;
     State state;

@@ -11,8 +11,10 @@ namespace framejit::capture::scalar {
 namespace {
 
 constexpr int64_t kLargerThan = 4;
+// Of a transaction: bytes that are copied in no time, and instructions of Python that are worth a byte.
+constexpr int64_t kLittle = 4096, kForByte = 2;
+}  // namespace
 
-// Bytes of an array that lies in one piece in the order of its axes, else -1.
 int64_t BytesOf(PyObject* o, DType t) {
   const tensor::NumpyArray* a = tensor::AsArray(o);
   int64_t bytes = DTypeSize(t);
@@ -23,9 +25,51 @@ int64_t BytesOf(PyObject* o, DType t) {
   return bytes;
 }
 
+namespace {
+
+// All bits of the numbers, to each of which `more` is added.
+[[gnu::always_inline]] inline uint64_t AllBits(const uint64_t* data, int64_t n, uint64_t more) {
+  constexpr int kAtOnce = 16;
+  uint64_t all[kAtOnce] = {}, bits = 0;
+  int64_t i = 0;
+  for (; i + kAtOnce <= n; i += kAtOnce)
+    for (int k = 0; k < kAtOnce; ++k) all[k] |= data[i + k] + more;
+  for (; i < n; ++i) bits |= data[i] + more;
+  for (uint64_t some : all) bits |= some;
+  return bits;
+}
+#if defined(__x86_64__)
+__attribute__((target("avx2"))) uint64_t AllBitsAvx2(const uint64_t* data, int64_t n, uint64_t more) {
+  return AllBits(data, n, more);
+}
+#endif
+
 }  // namespace
 
-bool WorthUndoing(Translation& t, PyObject* const* objects) {
+bool AllSeen(PyObject* array, bool natural) {
+  const int64_t bytes = BytesOf(array, DType::kInt64), n = bytes / DTypeSize(DType::kInt64);
+  if (bytes < 0) return false;
+  const auto* data = reinterpret_cast<const uint64_t*>(tensor::AsArray(array)->data);
+  const uint64_t more = natural ? 0 : codegen::kSeenNumber + 1;
+#if defined(__x86_64__)
+  static const bool avx2 = __builtin_cpu_supports("avx2");
+  if (avx2) return AllBitsAvx2(data, n, more) <= codegen::kSeenNumber + more;
+#endif
+  return AllBits(data, n, more) <= codegen::kSeenNumber + more;
+}
+
+bool AllSeen(const Translation& t, PyObject* const* objects) {
+  int64_t left = kLargerThan * t.seen;
+  for (size_t k = 0; k < t.objects.size(); ++k) {
+    const ObjectSpec& spec = t.objects[k];
+    if (!spec.seen || !objects[k]) continue;
+    left -= BytesOf(objects[k], spec.dtype);
+    if (left < 0 || !AllSeen(objects[k], spec.natural)) return false;
+  }
+  return true;
+}
+
+bool WorthUndoing(Translation& t, PyObject* const* objects, int64_t instructions) {
   if (t.lists || !t.undoes) return false;
   int64_t all = 0, mostly = 0;
   for (size_t k = 0; k < t.objects.size(); ++k) {
@@ -36,8 +80,8 @@ bool WorthUndoing(Translation& t, PyObject* const* objects) {
     all += bytes;
     if (spec.mostly) mostly += bytes;
   }
-  t.kept = all;
-  return all <= 2 * mostly;
+  t.kept = std::max(all, kLittle);
+  return all <= 2 * mostly || (t.transaction && all <= std::max(kLittle, instructions / kForByte));
 }
 
 bool Undo::Keep(const Translation& t, PyObject* const* objects) {

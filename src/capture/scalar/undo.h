@@ -11,8 +11,17 @@
 
 namespace framejit::capture::scalar {
 
-// Does it pay? Nothing but arrays is written, and most of what would be copied is stored without a buffer.
-bool WorthUndoing(Translation& t, PyObject* const* objects);
+// Does it pay? Nothing but arrays is written, and most of what would be copied is stored without a buffer, or the code
+// is a transaction that runs so many instructions.
+bool WorthUndoing(Translation& t, PyObject* const* objects, int64_t instructions);
+
+// Of an array of 64-bit ints that lies in one piece: are all from -kSeenNumber to kSeenNumber, and not negative if
+// `natural`? So sums of them need no look at each.
+bool AllSeen(PyObject* array, bool natural);
+// Is it so of all arrays of which the code takes that for granted? False too if they are much larger than they were.
+bool AllSeen(const Translation& t, PyObject* const* objects);
+// Bytes of an array that lies in one piece in the order of its axes, else -1.
+int64_t BytesOf(PyObject* array, DType t);
 
 class Undo {
  public:

@@ -100,9 +100,10 @@ struct ObjectSpec {
   DType dtype{};
   Val item;  // of a list, its kind; nothing is known of an empty one
   int rank = 0;
-  bool unit = false;     // the last stride is that of neighbours
-  bool written = false;  // Are elements of it written?
-  bool mostly = false;   // Most of them at once, in a way that may have to be undone?
+  bool unit = false;                   // the last stride is that of neighbours
+  bool written = false;                // Are elements of it written?
+  bool mostly = false;                 // Most of them at once, in a way that may have to be undone?
+  bool seen = false, natural = false;  // are its ints looked at before the code is entered (undo.h); not negative?
   bool used = false;
   int cells = -1;      // data, then sizes, then strides in bytes; of a list the object
   bool fixed = false;  // by identity, found through a guard of a name

@@ -1,0 +1,209 @@
+"""Code of nested loops that is undone where Python would raise, warn or go on with larger ints: nothing is kept for the frame in its rounds.
+Where that happens the code is made anew, without it: so `scalar_loops` tells."""
+
+import itertools
+import signal
+
+import numpy as np
+import pytest
+from test_loops_compiled import observed
+
+import framejit
+
+
+def compare(compiled, program, *args):
+    assert observed(compiled, program, args) == observed(program, program, args)
+    return compiled.cache_info()["scalar_loops"]
+
+
+def sums(a, out):
+    total = 0
+    for i in range(a.shape[0]):
+        for j in range(a.shape[1]):
+            total += int(a[i, j]) * 3
+            out[i] += a[i, j] * 2 + total % 5
+    return total
+
+
+def quotients(a, b, out):
+    for i in range(len(a)):
+        for j in range(len(b)):
+            out[i, j] = int(a[i]) // int(b[j])
+    return out
+
+
+def places(a, at, out):
+    n = 0
+    for i in range(len(at)):
+        for j in range(2):
+            out[n] = a[at[i], j]
+            n += 1
+    return n
+
+
+def halves(x, out):
+    for i in range(x.shape[0]):
+        for j in range(x.shape[1]):
+            out[i, j] = x[i, j] / (x[i, j] - 3.0)
+    return out
+
+
+def ints(*shape, least=-50, most=50):
+    return np.random.default_rng(3).integers(least, most, shape)
+
+
+LAST = {
+    "sums": (sums, (ints(6, 7), np.zeros(6, np.int64)), lambda a, out: a.__setitem__((5, 6), 2**62)),
+    "sums of the least": (sums, (ints(6, 7), np.zeros(6, np.int64)), lambda a, out: a.__setitem__((3, 2), -(2**63))),
+    "quotients": (quotients, (ints(9), ints(5, least=1), np.zeros((9, 5), np.int64)), lambda a, b, out: b.__setitem__(4, 0)),
+    "quotients that do not fit": (quotients, (ints(9), ints(5, least=1), np.zeros((9, 5), np.int8)), lambda a, b, out: a.__setitem__(8, 5000)),
+    "places": (places, (ints(8, 2), ints(20, least=0, most=8), np.zeros(40, np.int64)), lambda a, at, out: at.__setitem__(18, 8)),
+    "places from the end": (places, (ints(8, 2), ints(20, least=0, most=8), np.zeros(40, np.int64)), lambda a, at, out: at.__setitem__(18, -3)),
+    "places without room": (places, (ints(8, 2), ints(20, least=0, most=8), np.zeros(37, np.int64)), None),
+    "halves": (halves, (np.arange(72.0).reshape(9, 8) + 5, np.zeros((9, 8))), lambda x, out: x.__setitem__((8, 3), 3.0)),
+    "halves of nothing": (halves, (np.arange(72.0).reshape(9, 8) + 5, np.zeros((9, 8))), lambda x, out: x.__setitem__((7, 1), np.inf)),
+}
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("name", LAST)
+def test_what_was_written_is_put_back(name):
+    """The last rounds are unlike the others: what came before them is computed again, and is there once."""
+    program, args, spoil = LAST[name]
+    args = tuple(np.copy(a) for a in args)
+    compiled = framejit.compile(program)
+    for _ in range(3):
+        loops = compare(compiled, program, *args)
+    assert loops >= 1
+    if spoil:
+        spoil(*args)
+    for _ in range(3):
+        loops = compare(compiled, program, *args)
+    assert loops <= 4 and compiled.cache_info()["scalar_runs"] >= 2
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("name", LAST)
+def test_whole_functions_are_put_back(name):
+    program, args, spoil = LAST[name]
+    args = tuple(np.copy(a) for a in args)
+    compiled = framejit.compile(program)
+    fresh = lambda: tuple(np.copy(a) for a in args)  # noqa: E731
+    for k in range(2500):
+        if k % 97 < 2 and name != "places without room":
+            compare(compiled, program, *fresh())
+        else:
+            try:
+                compiled(*fresh())
+            except IndexError:
+                assert name == "places without room"
+    if spoil:
+        spoil(*args)
+    for _ in range(4):
+        compare(compiled, program, *fresh())
+    assert compiled.cache_info()["scalar_runs"] > 1500 or name == "places without room"
+
+
+def largest(a, b):
+    best = 0
+    for i in range(len(a)):
+        for j in range(len(b)):
+            if a[i] + b[j] > best:
+                best = a[i] + b[j]
+            b[j] = b[j] + 1
+    return best
+
+
+KINDS = [np.array(v) for v in ([1, 2, 3], [-1, 2, -3], [2**30 - 1, 2**30, 7], [-(2**30), 1, 0], [-(2**30) - 1, 1, 0], [2**62, 2**62, 1], [2**63 - 1, 0, 0], [-(2**63), 5, 1], [0, 0, 0])]
+
+
+@pytest.mark.parametrize("first", range(len(KINDS)))
+def test_ints_that_were_small_no_longer_are(first):
+    """How large ints of an array are is looked at before the code is entered, each time."""
+    compiled = framejit.compile(largest)
+    order = [*KINDS[first:], *KINDS[:first]]
+    for a, b in itertools.product(order, order[:3]):
+        compare(compiled, largest, a, b.copy())
+    assert compiled.cache_info()["scalar_runs"] > 3
+
+
+def test_arrays_that_lie_elsewhere():
+    """Views with gaps are not copied, what shares memory is one memory, and large arrays of which little is written stay where they are."""
+    compiled = framejit.compile(largest)
+    for _ in range(3):
+        compare(compiled, largest, np.arange(5), np.arange(9))
+        compare(compiled, largest, np.arange(10)[::2], np.arange(27)[::3])
+        compare(compiled, largest, np.arange(6).reshape(2, 3).T[0], np.arange(9)[::-1])
+        both = np.arange(12)
+        compare(compiled, largest, both[:6], both[3:9])
+        compare(compiled, largest, np.arange(0), np.arange(4))
+        compare(compiled, largest, np.arange(3), np.arange(0))
+        compare(compiled, largest, np.arange(2), np.arange(30_000))
+    assert compiled.cache_info()["scalar_runs"] >= 3
+
+
+def counted(n, m, out):
+    k = 0
+    for i in range(n):
+        for j in range(m):
+            k += j & 1
+        out[i % 7] = k
+    return k
+
+
+@pytest.mark.parametrize("size", [(3, 5), (1000, 300), (3, 1 << 19), (1 << 17, 1), (1, 1 << 18), (40, (1 << 16) + 1)])
+def test_long_runs(size):
+    """A run ends where the outermost loop goes round after 2^16 rounds, and is undone after 2^18 that do not come there."""
+    compiled = framejit.compile(counted)
+    for n, m in ((9, 8), (9, 8), size, (9, 8), size):
+        out = np.zeros(7, np.int64)
+        assert compiled(n, m, out) == n * (m // 2)
+        assert out.tolist() == [(max((i for i in range(max(n - 7, 0), n) if i % 7 == k), default=-1) + 1) * (m // 2) for k in range(7)]
+    assert compiled.cache_info()["scalar_runs"] >= 4 and compiled.cache_info()["scalar_loops"] <= 4
+
+
+def test_signals_are_served():
+    """The handler sees a state that the program has, and what it raises ends the loop there."""
+    seen = []
+
+    def ring(*_):
+        seen.append(out.copy())
+        if len(seen) == 3:
+            raise TimeoutError
+
+    compiled = framejit.compile(counted)
+    out = np.zeros(7, np.int64)
+    for _ in range(3):
+        compiled(30, 40, out)
+    before = compiled.cache_info()["scalar_runs"]
+    old = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)
+    try:
+        with pytest.raises(TimeoutError):
+            compiled(1 << 40, 50, out)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, old)
+    assert len(seen) == 3 and all((a <= b).all() for a, b in itertools.pairwise(seen)) and (seen[2] <= out).all()
+    assert compiled.cache_info()["scalar_runs"] > before
+
+
+def test_inner_loops_of_called_functions():
+    def inner(x, n):
+        s = 0
+        for k in range(n):
+            s += x * k
+        return s
+
+    def program(a, n):
+        out = np.zeros(len(a), np.int64)
+        for i in range(len(a)):
+            for j in range(2):
+                out[i] += inner(a[i], n) + j
+        return out
+
+    compiled = framejit.compile(program)
+    for n in (4, 4, 4, 40, 0, 100_000, 3):
+        compare(compiled, program, np.arange(5), n)
+        compare(compiled, program, np.array([2**58, -(2**60), 1]), min(n, 50))
+    assert compiled.cache_info()["scalar_runs"]
