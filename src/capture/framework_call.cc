@@ -263,6 +263,12 @@ bool FrameworkCall::AnsweredByForm(PyObject** out) {
     if (handled) return true;
   }
   if (alone() && (*out = FactOf(s_, args_[0], method, true))) return true;
+  if (method == "_nnz" && alone()) {  // as many as it has values
+    static const Callee kCoo("torch.Tensor._values"), kCompressed("torch.Tensor.values");
+    const bool coo = tensor::FormText(s_.meta(AsTensor(args_[0])->id).device).starts_with("sparse_coo");
+    Ref values(s_.CallFramework(coo ? kCoo : kCompressed, args_, nargs_, nullptr));
+    return *out = values ? s_.SymIntObject(s_.meta(AsTensor(values.get())->id).sizes[0]) : nullptr, true;
+  }
   const bool writes = method.ends_with("_") && !method.ends_with("__");
   for (const char* changes : {"backward", "register_hook", "retain_grad", "as_subclass", "_make_subclass", "_parse_to"})
     if (writes || method == changes) return refuse(BreakId::kUnsupportedTensor);
