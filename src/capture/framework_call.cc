@@ -275,8 +275,21 @@ bool FrameworkCall::AnsweredByForm(PyObject** out) {
   return false;
 }
 
+// What protocols between libraries ask of a plain array.
+PyObject* FrameworkCall::AskedOfArray() {
+  const auto array = [&](Py_ssize_t i) { return IsTensorAt(i) && !s_.meta(AsTensor(args_[i])->id).is_scalar; };
+  if (torch_ || cupy_ || kwnames_ || !array(0)) return nullptr;
+  if (callee_.last() == "__array_namespace__" && alone()) {
+    PyObject* numpy = tensor::Numpy()->module;
+    return s_.SourceOf(numpy) ? Py_NewRef(numpy) : nullptr;
+  }
+  // It makes the class of its array of what is of another one.
+  return callee_.last() == "__array_wrap__" && total() == 2 && array(1) ? Py_NewRef(args_[1]) : nullptr;
+}
+
 bool FrameworkCall::AnsweredByMode(PyObject** out) {
   if (auto answer = s_.ConstantAnswer(callee_)) return *out = s_.FromArg(*answer), true;
+  if ((*out = AskedOfArray()) || s_.broken()) return true;
   if (torch_ && AnyAsked(s_, args_, total())) {
     Ref function(tensor::ResolveCallee(callee_));
     if (!function) return *out = nullptr, true;
