@@ -263,14 +263,33 @@ bool FrameworkCall::AnsweredByForm(PyObject** out) {
     if (handled) return true;
   }
   if (alone() && (*out = FactOf(s_, args_[0], method, true))) return true;
+  if (method == "_nnz" && alone()) {  // as many as it has values
+    static const Callee kCoo("torch.Tensor._values"), kCompressed("torch.Tensor.values");
+    const bool coo = tensor::FormText(s_.meta(AsTensor(args_[0])->id).device).starts_with("sparse_coo");
+    Ref values(s_.CallFramework(coo ? kCoo : kCompressed, args_, nargs_, nullptr));
+    return *out = values ? s_.SymIntObject(s_.meta(AsTensor(values.get())->id).sizes[0]) : nullptr, true;
+  }
   const bool writes = method.ends_with("_") && !method.ends_with("__");
   for (const char* changes : {"backward", "register_hook", "retain_grad", "as_subclass", "_make_subclass", "_parse_to"})
     if (writes || method == changes) return refuse(BreakId::kUnsupportedTensor);
   return false;
 }
 
+// What protocols between libraries ask of a plain array.
+PyObject* FrameworkCall::AskedOfArray() {
+  const auto array = [&](Py_ssize_t i) { return IsTensorAt(i) && !s_.meta(AsTensor(args_[i])->id).is_scalar; };
+  if (torch_ || cupy_ || kwnames_ || !array(0)) return nullptr;
+  if (callee_.last() == "__array_namespace__" && alone()) {
+    PyObject* numpy = tensor::Numpy()->module;
+    return s_.SourceOf(numpy) ? Py_NewRef(numpy) : nullptr;
+  }
+  // It makes the class of its array of what is of another one.
+  return callee_.last() == "__array_wrap__" && total() == 2 && array(1) ? Py_NewRef(args_[1]) : nullptr;
+}
+
 bool FrameworkCall::AnsweredByMode(PyObject** out) {
   if (auto answer = s_.ConstantAnswer(callee_)) return *out = s_.FromArg(*answer), true;
+  if ((*out = AskedOfArray()) || s_.broken()) return true;
   if (torch_ && AnyAsked(s_, args_, total())) {
     Ref function(tensor::ResolveCallee(callee_));
     if (!function) return *out = nullptr, true;

@@ -15,9 +15,10 @@ class FrameworkCall {
  private:
   // The phases, in their order. Each tells whether the call is over with it: then *out is its result, or null after a
   // Break or an exception.
-  bool AnsweredByMode(PyObject** out);  // fixed answers, derivatives, questions to the tensor, torch.vmap
-  bool AnsweredByForm(PyObject** out);  // the same of sparse and quantised tensors
+  PyObject* AskedOfArray();
   PyObject* Seeded();
+  bool AnsweredByMode(PyObject** out);     // fixed answers, derivatives, questions to the tensor, torch.vmap
+  bool AnsweredByForm(PyObject** out);     // the same of sparse and quantised tensors
   bool AnsweredByValue(PyObject** out);    // What needs data is guessed, or no graph holds the call.
   bool ReplacedByTensors(PyObject** out);  // NumPy's arrays among the indices of a tensor of torch
   bool ComputedByNumpy(PyObject** out);    // of numbers alone, beside torch's tensors

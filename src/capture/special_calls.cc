@@ -32,6 +32,14 @@ bool AsksIdentityOnly() {
   return name && PyUnicode_Check(name) && !PyUnicode_CompareWithASCIIString(name, "copy");
 }
 
+// The object behind what id() is asked of, and where it comes from. Of tensors parameters alone have one in every call.
+std::pair<PyObject*, const Source*> IdentityOf(Session& s, PyObject* o) {
+  if (!IsTensor(o)) return {o, s.SourceOf(o)};
+  const int input = s.trace().tensors[s.pending().Original(AsTensor(o)->id)].input;
+  if (input < 0 || !s.meta(s.trace().inputs[input]).is_parameter) return {o, nullptr};
+  return {s.input_tensors()[input], s.input_sources()[input]};
+}
+
 // Does an abstract class answer in code of its own, which reads what nobody here sees? The standard library's hooks
 // look at the class that they are asked about.
 bool HasOwnHook(PyObject* info) {
@@ -410,11 +418,11 @@ PyObject* Special(CaptureSemantics& c, Session& s, const char* n, PyObject* cons
     return nullptr;
   }
   if (!strcmp(n, "id") && nargs == 1) {
-    const Source* src = s.SourceOf(a[0]);
-    if (!src && AsksIdentityOnly()) return PyLong_FromVoidPtr(a[0]);
+    if (AsksIdentityOnly() && !s.SourceOf(a[0])) return PyLong_FromVoidPtr(a[0]);
+    const auto [object, src] = IdentityOf(s, a[0]);
     if (!src || s.draws.IsDrawn(src)) return s.Break(BreakId::kUnknownOrigin, "id() of an object made here");
-    s.guards().Is(src, a[0]);
-    return PyLong_FromVoidPtr(a[0]);
+    s.guards().Is(src, object);
+    return PyLong_FromVoidPtr(object);
   }
   if (!strcmp(n, "exc_info") && nargs == 0) {
     if (Ref(PyErr_GetHandledException()).get()) return s.Break(BreakId::kIteratorState, "sys.exc_info()");

@@ -147,6 +147,7 @@ Instance::Instance(const Plan& plan, std::span<const int64_t> symbol_values)
   }
 
   storage_bytes.assign(plan.storages.size(), 0);
+  storage_before.assign(plan.storages.size(), 0);
   for (const Value& v : plan.values) {
     ValueInfo info;
     info.sizes = put(v.sizes);
@@ -155,8 +156,11 @@ Instance::Instance(const Plan& plan, std::span<const int64_t> symbol_values)
     info.numel = 1;
     for (size_t i = 0; i < v.sizes.size(); ++i) info.numel *= info.sizes[i];
     const Extent reach = ExtentOf({info.sizes, v.sizes.size()}, {info.strides, v.strides.size()});
-    FRAMEJIT_CHECK(reach.low == 0 || plan.storages[v.storage].kind != Storage::Kind::kScratch || !v.whole);
-    if (v.whole) storage_bytes[v.storage] = reach.high * DTypeSize(v.dtype);
+    if (v.whole) {  // the first element is aligned where others lie before it, too
+      const int64_t item = DTypeSize(v.dtype), align = plan.storages[v.storage].on_device ? kDeviceAlign : kAlign;
+      storage_before[v.storage] = (-reach.low * item + align - 1) / align * align;
+      storage_bytes[v.storage] = storage_before[v.storage] + reach.high * item;
+    }
     values.push_back(info);
   }
   steps.resize(plan.steps.size());
@@ -180,7 +184,7 @@ Instance::Instance(const Plan& plan, std::span<const int64_t> symbol_values)
     absl::InlinedVector<int64_t, 32> offsets(intervals.size());
     (on_device ? device_scratch_bytes : scratch_bytes) =
         PlanMemory(intervals, offsets, on_device ? kDeviceAlign : kAlign);
-    for (size_t i = 0; i < which.size(); ++i) scratch_offset[which[i]] = offsets[i];
+    for (size_t i = 0; i < which.size(); ++i) scratch_offset[which[i]] = offsets[i] + storage_before[which[i]];
   }
 }
 
@@ -191,6 +195,7 @@ Instance::Instance(const Plan& plan, const Moving& moving, const Instance& like,
       values(like.values),
       steps(like.steps),
       storage_bytes(like.storage_bytes),
+      storage_before(like.storage_before),
       scratch_offset(like.scratch_offset),
       scratch_bytes(like.scratch_bytes),
       device_scratch_bytes(like.device_scratch_bytes) {

@@ -50,7 +50,8 @@ struct Instance {
   std::vector<int64_t> numbers;
   std::vector<ValueInfo> values;
   std::vector<StepInfo> steps;
-  std::vector<int64_t> storage_bytes, scratch_offset;  // There is one for each storage.
+  // There is one for each storage. Its offset is that of its first element, before which some of its bytes may lie.
+  std::vector<int64_t> storage_bytes, storage_before, scratch_offset;
   int64_t scratch_bytes = 0, device_scratch_bytes = 0;
 
  private:

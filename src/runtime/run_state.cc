@@ -211,7 +211,8 @@ void RunState::FillScratch(int step, Poison pattern) {
     const Storage& s = plan_.storages[i];
     if (s.kind != Storage::Kind::kScratch || s.on_device || !c_->scratch) continue;
     if ((pattern == Poison::kFresh ? s.first : s.last) == step)
-      Fill(c_->scratch + c_->instance->scratch_offset[i], c_->instance->storage_bytes[i], pattern);
+      Fill(c_->scratch + c_->instance->scratch_offset[i] - c_->instance->storage_before[i],
+           c_->instance->storage_bytes[i], pattern);
   }
 }
 

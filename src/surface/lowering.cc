@@ -353,13 +353,16 @@ void Lowering::Impl::CheckLazy(const Call& call, const Outs& outs, Framework res
   });
 }
 
+// An operand that lies just as the target does (`p.data.add_(p.data)`) is the target to torch, too.
 void Lowering::Impl::RefuseShared(const Call& call, TraceId target, bool apart) {
   if (call.callee.framework() != Framework::kTorch) return;
   int targets = 0;
   EachTensor(call, [&](TraceId t) {
-    targets += t == target;
-    const bool other = t != target && objects[t].root == objects[target].root;
-    if ((other && !objects.Disjoint(objects.Whole(t), objects.Whole(target))) || (apart && targets > 1))
+    const bool as = t == target || objects.LieAlike(t, target);
+    targets += as;
+    if ((!as && objects[t].root == objects[target].root &&
+         !objects.Disjoint(objects.Whole(t), objects.Whole(target))) ||
+        (apart && targets > 1))
       throw Decline("an operand shares memory with the target of an in-place operation");
   });
 }

@@ -344,4 +344,12 @@ bool Objects::Same(const Region& a, const Region& b) {
                     [&](const auto& x, const auto& y) { return equal(x.first, y.first) && equal(x.second, y.second); });
 }
 
+bool Objects::LieAlike(TraceId a, TraceId b) {
+  const TensorMeta &m = meta(a), &n = meta(b);
+  if (all_[a].root != all_[b].root || m.dtype != n.dtype || m.lazy() || n.lazy()) return false;
+  const auto equal = [&](Int x, Int y) { return builder_.env().Prove(shape::Cmp::kEq, x, y).value_or(false); };
+  return std::ranges::equal(m.sizes, n.sizes, equal) && std::ranges::equal(m.strides, n.strides, equal) &&
+         Same(Whole(a), Whole(b));
+}
+
 }  // namespace framejit::surface

@@ -51,6 +51,7 @@ class Objects {
   void BecomeView(TraceId t, TraceId of);  // by the call that is being made
   Region Whole(TraceId t) { return {t, 0, meta(t).sizes, meta(t).strides}; }
   bool Disjoint(const Region& a, const Region& b);  // Have parts of one root no element in common? May guard sizes.
+  bool LieAlike(TraceId a, TraceId b);              // Have two tensors the same elements in the same places?
   bool Same(const Region& a, const Region& b);      // Are they one, element for element?
   ValueId Value(TraceId t);
   Operand Read(TraceId t);

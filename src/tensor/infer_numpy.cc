@@ -5,6 +5,7 @@
 
 #include "graph/arguments.h"
 #include "graph/effects.h"
+#include "runtime/copy.h"
 #include "tensor/import.h"
 #include "tensor/infer.h"
 
@@ -72,10 +73,11 @@ bool ShapesDecide(const Call& call, PyObject* callee, const std::vector<TensorMe
 PyObject* StandIn(const NumpyApi& n, const TensorMeta& m, bool writable) {
   std::vector<int64_t> sizes = Values(m.sizes), strides = Values(m.strides);
   int64_t item = DTypeSize(m.dtype), numel = 1;
-  bool usual = true;  // only positive strides without overlap, and axes that were put in, can be allocated as they are
+  const runtime::Extent reach = runtime::ExtentOf(sizes, strides);
+  bool overlaps = false;  // one element is many: that may be read
   for (size_t i = 0; i < strides.size(); ++i) {
     strides[i] *= item;
-    usual = usual && (strides[i] > 0 || sizes[i] == 1);
+    overlaps = overlaps || (strides[i] == 0 && sizes[i] > 1);
   }
   for (int64_t s : sizes) numel *= s;
   if (numel > kMaxStandIn) return PyErr_Format(PyExc_ValueError, "too large");
@@ -84,13 +86,12 @@ PyObject* StandIn(const NumpyApi& n, const TensorMeta& m, bool writable) {
   if (m.is_scalar || rank == 0 || numel == 0) {
     a = Ref(NewArray(n, m.dtype, rank, sizes.data(), nullptr));
   } else {
-    int64_t extent = 1;
-    for (int i = 0; i < rank; ++i) extent += (sizes[i] - 1) * strides[i] / item;
-    if (!usual || extent > 4 * kMaxStandIn) return PyErr_Format(PyExc_ValueError, "unusual strides");
+    const int64_t extent = reach.high - reach.low;
+    if ((overlaps && writable) || extent > 4 * kMaxStandIn) return PyErr_Format(PyExc_ValueError, "unusual strides");
     Ref flat(NewArray(n, m.dtype, 1, &extent, nullptr));
-    Ref lib(Import("numpy.lib.stride_tricks")), st(Tuple(strides)), sz(Tuple(sizes));
-    a = Ref(flat && lib ? PyObject_CallMethod(lib.get(), "as_strided", "OOO", flat.get(), sz.get(), st.get())
-                        : nullptr);
+    if (!flat) return nullptr;
+    a = Ref(ViewOf(n, m.dtype, rank, sizes.data(), strides.data(), AsArray(flat.get())->data - reach.low * item,
+                   flat.get()));
   }
   if (!a) return nullptr;
   bool unit = !IsInteger(m.dtype) && rank >= 2 && sizes[rank - 1] == sizes[rank - 2];

@@ -94,7 +94,7 @@ class Fitter {
   Ints known_;
 };
 
-// The strides of result r, whose sizes are known: those of what is dense, in the order of all answers, or of a view.
+// The strides of result r, whose sizes are known: those of what is dense, in the order of all answers, or of a part.
 bool FitStrides(const std::vector<Inferred>& answers, size_t r, const std::vector<std::vector<int64_t>>& values,
                 const Fitter& fitter, const Fitter& apart, TensorMeta* m) {
   const size_t rank = m->sizes.size();
@@ -123,9 +123,11 @@ bool FitStrides(const std::vector<Inferred>& answers, size_t r, const std::vecto
       dense =
           dense && (m->sizes[d] == Int(1) || m->strides[d].Eval(values[q]) == answers[q].metas[r].strides[d].value());
   if (dense) return true;
-  if (answers[0].aliases[r].operand < 0) return false;
-  for (size_t d = 0; d < rank; ++d) {  // a view: its strides follow from those of what it is a view of
-    const auto stride = apart.Fit(all(d));
+  // The strides of a view follow from those of what it is a view of. What is a part of an array that the call has made
+  // has some that follow from sizes.
+  const Fitter& by = answers[0].aliases[r].operand < 0 ? fitter : apart;
+  for (size_t d = 0; d < rank; ++d) {
+    const auto stride = by.Fit(all(d));
     if (!stride) return false;
     m->strides[d] = *stride;
   }

@@ -107,4 +107,17 @@ std::optional<DType> ScalarDType(const NumpyApi& n, PyTypeObject* scalar_type) {
                           reinterpret_cast<const intptr_t*>(byte_strides), nullptr, 0, nullptr);
 }
 
+PyObject* ViewOf(const NumpyApi& n, DType dtype, int rank, const int64_t* sizes, const int64_t* byte_strides,
+                 void* data, PyObject* owner) {
+  PyObject* descr = n.descr[static_cast<int>(dtype)];
+  if (!descr)
+    return PyErr_Format(PyExc_TypeError, "framejit: no NumPy type for %s", std::string(DTypeName(dtype)).c_str());
+  Py_INCREF(descr);  // stolen
+  Ref view(n.new_from_descr(n.array, descr, rank, reinterpret_cast<const intptr_t*>(sizes),
+                            reinterpret_cast<const intptr_t*>(byte_strides), data, kNpyWriteable | kNpyAligned,
+                            nullptr));
+  if (view && owner && n.set_base(view.get(), Py_NewRef(owner)) < 0) return nullptr;
+  return view.release();
+}
+
 }  // namespace framejit::tensor

@@ -52,6 +52,9 @@ std::optional<DType> FromTypeNum(int type_num);
 std::optional<DType> ScalarDType(const NumpyApi& n, PyTypeObject* scalar_type);
 // New array, C order unless strides (bytes) are given; uninitialised.
 PyObject* NewArray(const NumpyApi& n, DType t, int rank, const int64_t* sizes, const int64_t* byte_strides);
+// An array over memory that `owner` keeps, or, null, somebody who outlives it. Null with an exception.
+PyObject* ViewOf(const NumpyApi& n, DType dtype, int rank, const int64_t* sizes, const int64_t* byte_strides,
+                 void* data, PyObject* owner);
 // A buffer whose handle is an array or null as an array, for the length of a call. Null with an exception.
 PyObject* ArrayOf(const NumpyApi& n, const Buffer& b);
 

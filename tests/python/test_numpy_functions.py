@@ -160,3 +160,20 @@ def test_half_precision_of_tensors_is_rounded_as_torch_rounds(fresh):
     torch = pytest.importorskip("torch")
     x = torch.tensor([1 + 2**-11 + 2**-40, 2049.0000001, 3.0], dtype=torch.float64)
     assert torch.equal(fresh.compile(lambda x: (x * 1).half() + 0)(x), x.half())
+
+
+def test_protocols_of_arrays(fresh):
+    """Libraries that take arrays of any kind ask an array for its module, and hand results back through it."""
+
+    def f(x):
+        xp = x.__array_namespace__()
+        y = xp.cumsum(xp.exp(x))
+        z = x.__array_wrap__(y)
+        return z * 2, z is y, xp is np, getattr(x, "__array_namespace__")().sin(x)
+
+    compiled = fresh.compile(f)
+    for n in (3, 4, 5):
+        x = np.random.default_rng(n).random(n)
+        for got, want in zip(compiled(x), f(x)):
+            assert np.allclose(got, want) and type(got) is type(want)
+    assert fresh.cache_info(compiled)["breaks"] == 0 and len(compiled.graphs) > 0

@@ -267,3 +267,21 @@ def test_rolled_arrays_keep_their_order(fresh, shift, axis):
             got, want = compiled(a), np.roll(a, shift, axis=axis)
             assert np.array_equal(got, want) and got.strides == want.strides and got.dtype == want.dtype
         assert not fresh.cache_info(compiled)["breaks"]
+
+
+def test_calls_without_a_row_take_arrays_that_lie_backwards_or_repeat(fresh):
+    """What such a call returns is asked of arrays that lie as its operands do."""
+
+    def f(x, y):
+        z = np.cumsum(x) * 2
+        y = y.copy(order="K")
+        return z, np.sort(x, kind="stable") + y, np.partition(y, 1), np.median(x) * y
+
+    compiled = fresh.compile(f)
+    base = np.random.default_rng(0).random((9, 4))
+    for a in (base[::-1, 0], base[2, ::-1], np.broadcast_to(base[0, :1], (5,)), base[:3, 1][::-1], base[:, 2]):
+        for _ in range(2):
+            for got, want in zip(compiled(a, a), f(a, a)):
+                assert np.array_equal(got, want) and got.strides == want.strides
+    info = fresh.cache_info(compiled)
+    assert info["breaks"] == 0 and info["segments"] > 0

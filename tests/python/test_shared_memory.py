@@ -264,3 +264,77 @@ def test_what_lies_apart_is_one_graph(fresh, text):
         torch.testing.assert_close(compiled(a), f(a))
     info = compiled.cache_info()
     assert (info["breaks"], info["captures"]) == (0, 2), info
+
+
+ALIKE = {
+    "data": lambda x: x.data.add_(x.data, alpha=-0.5),
+    "the tensor itself": lambda x: x.data.mul_(x),
+    "detached": lambda x: x.detach().addcmul_(x.detach(), x.data, value=0.5),
+    "flat": lambda x: x.view(-1).sub_(x.view(-1) * 0.5).mul_(x.view(-1)),
+    "parts": lambda x: x[1:, ::2].div_(x[1:, ::2]),
+    "turned": lambda x: x.t().mul_(x.t()),
+}
+NOT_ALIKE = {  # torch refuses these, or orders decide
+    "turned": lambda x: x.mul_(x.t()),
+    "moved": lambda x: x[1:].add_(x[:-1]),
+    "one more axis": lambda x: x.unsqueeze(0).mul_(x),
+    "one row": lambda x: x.add_(x[:1]),
+    "sums": lambda x: torch.cumsum(x.view_as(x), 0, out=x),
+    "products": lambda x: x.addmm_(x.view_as(x), x),
+}
+
+
+@pytest.mark.parametrize("name", ALIKE)
+@pytest.mark.parametrize("made", [False, True])
+def test_an_operand_that_lies_as_the_target_is_the_target(name, made, fresh):
+    """Optimizers write `p.data.add_(p.data, alpha=-decay)`."""
+
+    def f(x):
+        y = x * 1 if made else x
+        ALIKE[name](y)
+        return y * 2 + x
+
+    compiled = fresh.compile(f)
+    for n in (4, 4, 6, 5):
+        x = torch.rand(n, n, generator=torch.Generator().manual_seed(n)) + 0.1
+        mine, theirs = x.clone(), x.clone()
+        torch.testing.assert_close(compiled(mine), f(theirs), rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-6)
+        assert mine._version == theirs._version
+    info = fresh.cache_info(compiled)
+    assert (info["breaks"], set(info["outcomes"]["run"])) == (0, {"graph"})
+
+
+@pytest.mark.parametrize("name", NOT_ALIKE)
+def test_an_operand_that_meets_the_target_otherwise_is_as_in_eager(name, fresh):
+    def run(f, x):
+        try:
+            return f(x)
+        except RuntimeError as e:
+            return str(e)
+
+    def f(x):
+        NOT_ALIKE[name](x)
+        return x * 2
+
+    compiled = fresh.compile(f)
+    for n in (4, 4, 6):
+        mine, theirs = torch.rand(n, n, generator=torch.Generator().manual_seed(n)) + 0.1, None
+        theirs = mine.clone()
+        got, want = run(compiled, mine), run(f, theirs)
+        assert torch.equal(mine, theirs) and (got == want if isinstance(want, str) else torch.equal(got, want))
+    assert fresh.cache_info(compiled)["breaks"] > 0
+
+
+def test_an_operand_that_lies_as_the_target_is_kept_for_the_derivative(fresh):
+    def f(x):
+        y = x * 1
+        y.view_as(y).mul_(y.view_as(y))
+        return y.sum()
+
+    compiled = fresh.compile(f)
+    for _ in range(2):
+        for g in (compiled, f):
+            x = torch.rand(3, 3, requires_grad=True)
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                g(x).backward()

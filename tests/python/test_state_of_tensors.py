@@ -1574,3 +1574,55 @@ def test_it_is_the_same_key_of_a_dict(fresh, f, grad):
         assert torch.equal(a, b) and a.shape == b.shape if torch.is_tensor(a) else a == b
     told = fresh.cache_info(function)
     assert not told["breaks"] and told["outcomes"]["run"].get("graph"), told
+
+
+def _kept(net, x):
+    ids = list(map(id, net[0].parameters()))
+    return sum(p.sum() for p in net.parameters() if id(p) not in ids) * x, len({id(p) for p in net.parameters()})
+
+
+def _named(net, x):
+    seen = {}
+    for name, p in net.named_parameters(remove_duplicate=False):
+        seen.setdefault(id(p), []).append(name)
+    return list(seen.values()), x * 2
+
+
+def _given(net, x):
+    before = id(net[0].weight)
+    net[0].weight.data = net[0].weight.data * 2
+    return before == id(net[0].weight), {id(net[1].bias)} & set(map(id, net.parameters())) == {id(net[1].bias)}, net(x)
+
+
+@pytest.mark.parametrize("f", [_kept, _named, _given])
+def test_ids_of_parameters(f, fresh):
+    """Whose ids are asked is guarded: a parameter that another takes the place of is another version."""
+    nets = []
+    for at in range(3):
+        torch.manual_seed(at)
+        net = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
+        if at == 2:
+            net[1].weight = net[0].weight
+        nets.append(net)
+    compiled = fresh.compile(f)
+    x = torch.randn(2, 3)
+    with torch.no_grad():
+        for at in (0, 0, 1, 2, 0):
+            theirs = copy.deepcopy(nets[at])
+            for got, want in zip(compiled(nets[at], x), f(theirs, x)):
+                assert torch.allclose(got, want) if isinstance(want, torch.Tensor) else got == want
+        nets[0][1].bias = torch.nn.Parameter(torch.ones(3))
+        theirs = copy.deepcopy(nets[0])
+        for got, want in zip(compiled(nets[0], x), f(theirs, x)):
+            assert torch.allclose(got, want) if isinstance(want, torch.Tensor) else got == want
+    assert fresh.cache_info(compiled)["breaks"] == 0
+
+
+def test_ids_leave_the_graph_as_they_are(fresh):
+    net = torch.nn.Linear(2, 2)
+    compiled = fresh.compile(lambda x: ([id(p) for p in net.parameters()], x * 2))
+    for _ in range(3):
+        assert compiled(torch.ones(2))[0] == [id(net.weight), id(net.bias)]
+    assert fresh.cache_info(compiled)["breaks"] == 0
+    compiled = fresh.compile(lambda x: (id(torch.nn.Parameter(x)) in [id(p) for p in net.parameters()], x * 2))
+    assert compiled(torch.ones(2))[0] is False and fresh.cache_info(compiled)["breaks"] > 0  # of what is made here nothing is known
