@@ -97,6 +97,18 @@ PyObject* WithData(Session& s, PyObject* tensor, PyObject* value) {
   return made;
 }
 
+// What WithData gave, the last function of the graph, has the memory of what was given and is no copy of it: a derivative
+// that reads it reads what was written there since.
+void NoteGiven(Graph& g) {
+  for (auto function = g.nodes.rbegin(); function != g.nodes.rend(); ++function) {
+    if (!function->derivative || function->derivative->rule != "custom") continue;
+    Node& copy = g.nodes[function->operands[0]];
+    if (copy.derivative && copy.derivative->rule == "leaf")
+      copy.derivative = std::make_shared<const Derivative>(Derivative{"data", copy.derivative->operands, {}, {}});
+    return;
+  }
+}
+
 // Is it what `data` or `detach()` gives of the tensor: all of its memory, as it lies there?
 bool IsDataOf(Session& s, TraceId value, TraceId tensor) {
   const Trace& trace = s.trace();
@@ -135,6 +147,7 @@ std::optional<bool> SetData(Session& s, PyObject* tensor, PyObject* value) {
     if (!s.options().uses_leaves || !IsLeafInput(s, input) || !SameShape(s, was, now)) return {};
     made = Ref(WithData(s, tensor, data.get()));
     if (!made || !IsTensor(made.get())) return false;
+    NoteGiven(s.graph());
     s.pending().replaced.insert(s.trace().tensors[IdOf(value)].base);
   }
   static PyObject* const known = [] {
