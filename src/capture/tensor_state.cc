@@ -287,6 +287,12 @@ PyObject* SeenOtherwise(Session& s, Callee callee, PyObject* const* args, Py_ssi
   PyObject* function = Method(s, tensor, name.c_str());
   if (!function) return nullptr;
   if (input < 0 && !s.meta(IdOf(tensor)).requires_grad && !CountWrite(s, tensor)) return nullptr;
+  // A view whose base was written behind it: where the framework takes it for a leaf, it refuses this as a write.
+  static const Callee copy("torch.Tensor.copy_");
+  const TraceTensor& t = s.trace().tensors[IdOf(tensor)];
+  PyObject* const same[] = {tensor, tensor};
+  const bool stale = t.base != t.id && t.meta.requires_grad && s.trace().tensors[t.base].mutated;
+  if (stale && !Ref(s.CallFramework(copy, same, 2, nullptr))) return nullptr;
   Ref made(s.CallFramework(Callee(callee.name().substr(0, callee.name().size() - 1)), args, nargs, kwnames));
   if (!made || !IsTensor(made.get())) return nullptr;
   // What was made here is no view of anything afterwards, as what detach() makes is none.

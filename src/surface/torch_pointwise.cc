@@ -355,6 +355,9 @@ Outs NumberOverTensor(Scope& s) {
 Outs Quotient(Scope& s) {  // floordiv, rem, fmod
   Pair p = ReadPair(s);
   if (IsBool(p.type)) Scope::Skip();
+  // Torch has no derivative for that of a number.
+  if (s.row.op == Op::kRem && s.torch() && !p.operands[0].is_tensor() && p.operands[1].meta->requires_grad && s.mode.grad)
+    Scope::Skip();
   CheckDivisor(s, p);
   Widen(s, p, s.row.op != Op::kFloorDiv || !IsNumber(s, p, 1));
   ValueId v = s.b.Binary(s.row.op, p.a, p.b);
