@@ -426,6 +426,24 @@ void CheckStanding(const Trace& trace, const std::vector<tensor::OutputPlan>& pl
   }
 }
 
+// By saved value: the outputs that depend on it.
+std::vector<std::vector<bool>> SavedFor(const Graph& g, ValueId primal, const std::vector<ValueId>& saved,
+                                        const std::vector<bool>& differentiable) {
+  std::vector<std::vector<bool>> all(saved.size(), std::vector<bool>(g.outputs.size()));
+  if (std::count(differentiable.begin(), differentiable.end(), true) < 2) return {};
+  std::vector<bool> needed;
+  for (size_t k = 0; k < g.outputs.size(); ++k) {
+    if (!differentiable[k]) continue;
+    needed.assign(primal, false);
+    needed[g.outputs[k]] = true;
+    for (ValueId v = primal; v-- > 0;)
+      if (needed[v])
+        for (ValueId o : g.node(v).operands) needed[o] = true;
+    for (size_t i = 0; i < saved.size(); ++i) all[i][k] = needed[saved[i] % primal];
+  }
+  return all;
+}
+
 // When the program made its results, and when the framework has the gradients of its inputs: a node runs as soon as all
 // have that read its result, the one that was made last before the others.
 void NoteOrder(const Trace& t, tensor::Training* training) {
@@ -651,6 +669,7 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tens
     passing.push_back(t.wanted[i] && !trace.tensors[trace.inputs[i]].meta.is_parameter);
   plan.saved = autodiff::ChooseSaved(joint, passing, held);
   Graph ahead = autodiff::ForwardGraph(joint, plan.saved, &t.saved);
+  t.saved_for = SavedFor(joint.graph, joint.primal, plan.saved, t.differentiable);
   t.quietly = [](PyObject* (*f)(void*), void* ctx) {
     SuspendScope off;
     return f(ctx);

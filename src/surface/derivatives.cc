@@ -125,7 +125,9 @@ void Derivatives::NoteHeld(const Call& call, size_t nodes) {
 }
 
 void Derivatives::NoteTarget(const Call& call) {
-  if (like_leaves_.empty() || !call.callee.Has(kInPlace) || !call.mode.grad || call.args.empty()) return;
+  // Some indices write the target itself, others a view of it: the framework knows.
+  const bool writes = call.callee.Has(kInPlace) || call.callee.last() == "__setitem__";
+  if (like_leaves_.empty() || !writes || !call.mode.grad || call.args.empty()) return;
   if (call.args[0].is(Arg::Kind::kTensor) && like_leaves_.contains(call.args[0].t))
     Leave("a view is written that the framework takes for a leaf");
 }

@@ -104,6 +104,7 @@ struct Training {
     auto operator<=>(const Keeper&) const = default;
   };
   std::vector<Keeper> keepers;
+  std::vector<std::vector<bool>> saved_for;  // by saved value: the outputs that depend on it; empty: there is one output
   std::vector<std::vector<bool>> needed;   // for each result: the inputs that its value depends on
   std::vector<std::vector<bool>> made_of;  // for each result: the results that it is computed from
   std::vector<std::vector<bool>> next;     // likewise, those from which a way leads to it that comes by no other output
