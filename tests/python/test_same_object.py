@@ -4,6 +4,7 @@ the class that its original has now."""
 import copy
 import gc
 import math
+import types
 
 import framejit
 import numpy as np
@@ -422,7 +423,7 @@ class TestCompiledFunctionsAsObjects:
     def functions(self, fresh):
         return [fresh.compile(f) for f in (lambda x: x * 2, lambda x: x * 3)]
 
-    def test_argument(self, fresh):
+    def test_argument(self, fresh, torch):
         twice, thrice = self.functions(fresh)
         f = fresh.compile(lambda x, g: g(x) + 1)
         for g, expected in ((twice, 3), (thrice, 4), (twice, 3), (thrice, 4)):
@@ -430,9 +431,7 @@ class TestCompiledFunctionsAsObjects:
         told = fresh.explain(f)(torch.ones(2), twice)
         assert (told.graph_count, told.graph_break_count) == (1, 0)
 
-    def test_attribute_item_and_variable(self, fresh):
-        import types
-
+    def test_attribute_item_and_variable(self, fresh, torch):
         held, listed, other = types.SimpleNamespace(), [None], None
 
         def f(x):
