@@ -158,7 +158,9 @@ int SegmentHook::Attach(PyObject* const* given, PyObject** made, const int64_t* 
     if (v.input < 0 && static_cast<size_t>(v.output) < n) kept = PyTuple_GET_ITEM(s->outputs, PlaceOf(v.output));
     const bool array = v.input >= 0 && Classify(kept) > Class::kTorchSubclass;
     PyObject* own = array ? CopyOfArray(kept) : Py_NewRef(kept);
-    if (auto by = t_.got.find(v.input >= 0 ? n + v.input : v.output); by != t_.got.end() && !array) {
+    const size_t place = v.input >= 0 ? n + v.input : v.output;
+    const bool shown = v.input >= 0 || place < n;  // else nobody but the backward pass has it
+    if (auto by = t_.got.find(place); shown && by != t_.got.end() && !array) {
       Py_SETREF(own, PyObject_CallMethodNoArgs(given[by->second], Interned(kDetach)));
       if (own && GiveData(own, kept) < 0) Py_CLEAR(own);
     }

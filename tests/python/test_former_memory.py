@@ -302,3 +302,25 @@ def test_what_an_input_got_is_written(fresh, name, gets):
             for a, b in zip(outcome(fresh.compile, inside, outside), outcome(lambda f: f, inside, outside), strict=True):
                 assert (a is None) == (b is None), (inside, outside)
                 torch.testing.assert_close(a, b)
+
+
+def test_a_result_that_nobody_has_is_not_what_an_input_got(fresh):
+    def outcome(wrap):
+        torch.manual_seed(0)
+        linear, other = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+
+        def f(x):
+            linear.weight.data = other.weight.data
+            return linear(x).sin().sum()
+
+        f, seen = wrap(f), []
+        for _ in range(3):
+            linear.zero_grad()
+            y = f(torch.ones(2))
+            with torch.no_grad():
+                linear.weight.add_(1)
+            y.backward()
+            seen.append(linear.weight.grad.clone())
+        return seen
+
+    torch.testing.assert_close(outcome(fresh.compile), outcome(lambda f: f))
