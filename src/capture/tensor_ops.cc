@@ -162,7 +162,7 @@ bool MetaAttr(Session& s, PyObject* proxy, const TensorMeta& m, std::string_view
   if (n == "is_leaf" || n == "grad_fn") {
     const TraceTensor& t = s.trace().tensors[AsTensor(proxy)->id];
     // To read the node of a view whose base was written makes it anew, from what the base is now.
-    const bool stale = t.base != t.id && s.trace().tensors[t.base].mutated;
+    const bool stale = n == "grad_fn" && t.base != t.id && s.trace().tensors[t.base].mutated;
     const std::optional<bool> leaf = stale ? std::nullopt : IsLeaf(s, t.id);
     if (leaf && n == "is_leaf") return ToBool(out, *leaf);
     if (leaf) return *out = *leaf ? Py_NewRef(Py_None) : NewUnseen(s, "tensor.grad_fn"), true;

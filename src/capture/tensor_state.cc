@@ -97,8 +97,8 @@ PyObject* WithData(Session& s, PyObject* tensor, PyObject* value) {
   return made;
 }
 
-// What WithData gave, the last function of the graph, has the memory of what was given and is no copy of it: a derivative
-// that reads it reads what was written there since.
+// What WithData gave, the last function of the graph, has the memory of what was given and is no copy of it: a
+// derivative that reads it reads what was written there since.
 void NoteGiven(Graph& g) {
   for (auto function = g.nodes.rbegin(); function != g.nodes.rend(); ++function) {
     if (!function->derivative || function->derivative->rule != "custom") continue;

@@ -288,16 +288,17 @@ bool ReadsBeside(const Trace& t, TraceId now, TraceId base) {
   });
 }
 
-// What an input got, and this input, as autodiff::ReadOutputs counts: the framework keeps the input, and counts writes to
-// that. beside: a derivative reads what it got by another tensor, too.
+// What an input got, and this input, as autodiff::ReadOutputs counts: the framework keeps the input, and counts writes
+// to that. beside: a derivative reads what it got by another tensor, too.
 struct GotMemory {
   size_t from, input;
   bool beside;
 };
 
-// Notes the inputs that get other memory.
+// Notes the inputs that get other memory. kept: by output and input, as Plan has it; what is kept of the memory that an
+// input got is kept of the input.
 std::vector<GotMemory> NoteRebound(Session& s, const Trace& trace, const std::vector<TraceId>& outputs,
-                                                   tensor::Training* t) {
+                                   std::vector<std::vector<ValueId>>* kept, tensor::Training* t) {
   std::vector<GotMemory> rebound;
   for (const Call& c : trace.calls) {
     if (c.callee != tensor::kGiven) continue;
@@ -305,6 +306,11 @@ std::vector<GotMemory> NoteRebound(Session& s, const Trace& trace, const std::ve
     ++t->rebound[input];
     const TraceId now = c.results[0], base = trace.tensors[c.args[1].t].base;
     if (!s.pending().rebound.contains(now)) continue;
+    const std::vector<ValueId> more = s.lowering().KeptFor(now);
+    if (s.pending().replaced.contains(now)) {
+      std::vector<ValueId>& all = (*kept)[outputs.size() + input];
+      all.insert(all.end(), more.begin(), more.end());
+    }
     const auto result = std::find(outputs.begin(), outputs.end(), base);
     size_t from = result - outputs.begin();
     if (trace.tensors[base].input >= 0)
@@ -427,8 +433,9 @@ void CheckStanding(const Trace& trace, const std::vector<tensor::OutputPlan>& pl
 }
 
 // By saved value: the outputs that depend on it.
-std::vector<std::vector<bool>> SavedFor(const Graph& g, ValueId primal, const std::vector<ValueId>& saved,
+std::vector<std::vector<bool>> SavedFor(const Graph& g, const std::vector<ValueId>& saved,
                                         const std::vector<bool>& differentiable) {
+  const auto primal = static_cast<ValueId>(g.nodes.size());  // behind these: copies
   std::vector<std::vector<bool>> all(saved.size(), std::vector<bool>(g.outputs.size()));
   if (std::count(differentiable.begin(), differentiable.end(), true) < 2) return {};
   std::vector<bool> needed;
@@ -527,7 +534,8 @@ void KeepViews(const Graph& g, std::vector<ValueId>* values, tensor::Training* t
 
 // What the hook asks of the graph: who depends on whom, and what is copied because it is written.
 void NoteDependences(const Graph& g, const std::vector<ValueId>& views, const std::set<int>& written,
-                     tensor::Training* t) {
+                     const std::vector<ValueId>& saved, tensor::Training* t) {
+  t->saved_for = SavedFor(g, saved, t->differentiable);
   std::vector<ValueId> values = g.outputs;
   values.insert(values.end(), views.begin(), views.end());
   t->num_symbols = g.symbols.size();
@@ -609,12 +617,7 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tens
   }
   for (TraceId output : replay.outputs) plan.kept.push_back(s.lowering().KeptFor(output));
   for (TraceId input : trace.inputs) plan.kept.push_back(s.lowering().KeptFor(input));
-  plan.rebound = NoteRebound(s, trace, replay.outputs, &t);
-  for (auto& [now, input] : s.pending().rebound) {
-    const std::vector<ValueId> more = s.lowering().KeptFor(now);
-    std::vector<ValueId>& all = plan.kept[replay.outputs.size() + trace.tensors[input].input];
-    if (s.pending().replaced.contains(now)) all.insert(all.end(), more.begin(), more.end());
-  }
+  plan.rebound = NoteRebound(s, trace, replay.outputs, &plan.kept, &t);
   written.insert(stopped.begin(), stopped.end());
   t.kept.resize(graph.outputs.size());
   for (size_t i = 0; i < t.kept.size(); ++i)
@@ -669,12 +672,11 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tens
     passing.push_back(t.wanted[i] && !trace.tensors[trace.inputs[i]].meta.is_parameter);
   plan.saved = autodiff::ChooseSaved(joint, passing, held);
   Graph ahead = autodiff::ForwardGraph(joint, plan.saved, &t.saved);
-  t.saved_for = SavedFor(joint.graph, joint.primal, plan.saved, t.differentiable);
   t.quietly = [](PyObject* (*f)(void*), void* ctx) {
     SuspendScope off;
     return f(ctx);
   };
-  NoteDependences(graph, plan.views, written, &t);
+  NoteDependences(graph, plan.views, written, plan.saved, &t);
   NoteReentrant(graph, reentrant, &plan, &t);
   NoteUnanswered(graph, unanswered, &t);
   t.keepers = KeepersOf(replay, t.wanted);

@@ -261,6 +261,10 @@ bool SegmentHook::ReadsNone(const std::vector<bool>& tangents) {
 // A pass has freed what was saved. What those outputs depend on of which it has spent nothing stays, as it does in the
 // framework: another pass may begin there.
 int SegmentHook::Stash(CallState* s, PyObject* saved) {
+  if (std::find(s->spent->begin(), s->spent->end(), false) == s->spent->end()) {  // the usual pass
+    Py_CLEAR(s->saved);
+    return 0;
+  }
   std::vector<bool> whole = t_.differentiable;
   for (size_t i = 0; i < t_.keepers.size(); ++i)
     for (size_t k = 0; k < whole.size() && (*s->spent)[i]; ++k) whole[k] = whole[k] && !t_.keepers[i].outputs[k];
