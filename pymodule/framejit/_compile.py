@@ -108,7 +108,10 @@ def _compile_any(target, settings):
         raise TypeError(f"framejit.compile takes a function, a method or a module, not {type(target).__name__!r}")
     functools = sys.modules.get("functools")
     if functools is not None and isinstance(target, functools.partial):
-        return functools.partial(_compile_any(target.func, settings), *target.args, **target.keywords)
+        compiled = functools.partial(_compile_any(target.func, settings))
+        # The dicts are the target's own, so that what is written there later holds here, too.
+        compiled.__setstate__((compiled.func, target.args, target.keywords, target.__dict__))
+        return compiled
     call = getattr(type(target), "__call__", None)
     if isinstance(call, types.FunctionType):  # an object with __call__
         return _framejit.compile_function(call, settings).__get__(target, type(target))

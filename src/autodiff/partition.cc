@@ -183,6 +183,12 @@ bool IsStop(const Node& n) {
   return n.op == Op::kCast && n.derivative && n.derivative->rule == "stop";
 }
 
+// What a tensor has behind `x.data = u`: the memory of u. The function whose derivative leads to x hands it on.
+bool IsGiven(const Graph& g, const Node& n) {
+  if (n.op != Op::kCast || !n.derivative) return false;
+  return n.derivative->rule == "data" || (n.derivative->rule == "custom" && IsGiven(g, g.node(n.operands[0])));
+}
+
 // By value: the one of which it is a view for the program, or itself. Who keeps the one keeps the memory of the other.
 std::vector<ValueId> Memories(const Graph& g) {
   std::vector<ValueId> memory(g.nodes.size());
@@ -194,7 +200,7 @@ std::vector<ValueId> Memories(const Graph& g) {
     if (n.operands.empty()) continue;
     const ValueId of = n.operands[0];
     std::optional<Layout> view;
-    if (IsStop(n)) view = layout[of];
+    if (IsStop(n) || IsGiven(g, n)) view = layout[of];
     if (n.op == Op::kPermute || n.op == Op::kBroadcast || n.op == Op::kSlice || n.op == Op::kReshape)
       view = ViewLayout(n, g.node(of).type, layout[of]);
     if ((n.op == Op::kExtern || n.op == Op::kResult) && g.node(n.op == Op::kExtern ? v : of).attrs.name == kViews)

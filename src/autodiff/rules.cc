@@ -293,6 +293,7 @@ const Row kRows[] = {
     // The operands are x and tanh(x), which may be narrower.
     R("tanh_slope", Expr y{t.b, t.b.Cast(t.operands[1], t.b.type(t.g).dtype)}; t.Give(0, t.g* y* t.y * -2)),
     R("leaf", t.Give(0, t.g)),
+    R("data", t.Give(0, t.g)),  // as leaf, in the memory of its operand
     R("once", throw Undifferentiable("a second derivative whose formula is not known")),
     {"embedding", EmbeddingRule},
     {"custom", CustomRule, kOnce},

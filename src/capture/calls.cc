@@ -206,7 +206,10 @@ PyObject* CaptureSemantics::Call(PyObject* callable, PyObject* const* args_in, s
   PyObject** args = v.data();
   if (!s_.ResolveAll(args, total)) return nullptr;
   if (PyMethod_Check(callable)) return CallMethod(callable, args, nargs, kwnames);
-  if (Py_TYPE(callable) == &CompiledFunctionType) return Call(WrappedOf(callable), args, nargs, kwnames);
+  if (Py_TYPE(callable) == &CompiledFunctionType) {  // as functions are
+    if (s_.IsOutside(callable)) s_.guards().Is(s_.SourceOf(callable), callable);
+    return Call(WrappedOf(callable), args, nargs, kwnames);
+  }
   if (PyObject* r = s_.draws.MakeOrSeed(s_, callable, args, nargs, kwnames); r || s_.broken() || PyErr_Occurred())
     return r;
   if (PyObject* r = NumpyCall(callable, args, nargs, kwnames); r || s_.broken() || PyErr_Occurred()) return r;

@@ -39,6 +39,7 @@ Keeps WhatItKeeps(const Trace& t, const Call& c, int number) {
     const Arg& last = c.args.back();
     const bool number = !last.is(Arg::Kind::kTensor);
     if (number || (listed(kForLast) && !t.tensors[last.t].meta.requires_grad)) return Keeps::kNothing;
+    if (listed(kByLast)) return Keeps::kSurely;
   }
   if (c.callee.effects().batch == Batch::kEinsum && tensors == 1) return Keeps::kNothing;  // sums, and views
   // One of three operands may be a summand, and it may be the only one that wants a gradient.

@@ -97,6 +97,18 @@ PyObject* WithData(Session& s, PyObject* tensor, PyObject* value) {
   return made;
 }
 
+// What WithData gave, the last function of the graph, has the memory of what was given and is no copy of it: a
+// derivative that reads it reads what was written there since.
+void NoteGiven(Graph& g) {
+  for (auto function = g.nodes.rbegin(); function != g.nodes.rend(); ++function) {
+    if (!function->derivative || function->derivative->rule != "custom") continue;
+    Node& copy = g.nodes[function->operands[0]];
+    if (copy.derivative && copy.derivative->rule == "leaf")
+      copy.derivative = std::make_shared<const Derivative>(Derivative{"data", copy.derivative->operands, {}, {}});
+    return;
+  }
+}
+
 // Is it what `data` or `detach()` gives of the tensor: all of its memory, as it lies there?
 bool IsDataOf(Session& s, TraceId value, TraceId tensor) {
   const Trace& trace = s.trace();
@@ -135,6 +147,7 @@ std::optional<bool> SetData(Session& s, PyObject* tensor, PyObject* value) {
     if (!s.options().uses_leaves || !IsLeafInput(s, input) || !SameShape(s, was, now)) return {};
     made = Ref(WithData(s, tensor, data.get()));
     if (!made || !IsTensor(made.get())) return false;
+    NoteGiven(s.graph());
     s.pending().replaced.insert(s.trace().tensors[IdOf(value)].base);
   }
   static PyObject* const known = [] {
@@ -274,6 +287,12 @@ PyObject* SeenOtherwise(Session& s, Callee callee, PyObject* const* args, Py_ssi
   PyObject* function = Method(s, tensor, name.c_str());
   if (!function) return nullptr;
   if (input < 0 && !s.meta(IdOf(tensor)).requires_grad && !CountWrite(s, tensor)) return nullptr;
+  // A view whose base was written behind it: where the framework takes it for a leaf, it refuses this as a write.
+  static const Callee copy("torch.Tensor.copy_");
+  const TraceTensor& t = s.trace().tensors[IdOf(tensor)];
+  PyObject* const same[] = {tensor, tensor};
+  const bool stale = t.base != t.id && t.meta.requires_grad && s.trace().tensors[t.base].mutated;
+  if (stale && !Ref(s.CallFramework(copy, same, 2, nullptr))) return nullptr;
   Ref made(s.CallFramework(Callee(callee.name().substr(0, callee.name().size() - 1)), args, nargs, kwnames));
   if (!made || !IsTensor(made.get())) return nullptr;
   // What was made here is no view of anything afterwards, as what detach() makes is none.

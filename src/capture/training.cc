@@ -269,8 +269,9 @@ void AddOverwritten(const Trace& trace, Trace* replay, tensor::Training* t, std:
   }
 }
 
-// Does a call read the memory of this tensor, which an input got, by another tensor?
-bool ReadsBeside(const Trace& t, TraceId now) {
+// Does a derivative read the memory of `base`, which an input got, by another tensor than what the input is from then
+// on, `now`?
+bool ReadsBeside(const Trace& t, TraceId now, TraceId base) {
   const auto by_it = [&](TraceId id) {
     while (id != now && t.tensors[id].view_call >= 0) {
       const Call& view = t.calls[t.tensors[id].view_call];
@@ -280,28 +281,45 @@ bool ReadsBeside(const Trace& t, TraceId now) {
     return id == now;
   };
   return std::any_of(t.calls.begin(), t.calls.end(), [&](const Call& c) {
+    const auto derived = [&](TraceId id) { return t.tensors[id].meta.requires_grad; };
+    if (c.callee == tensor::kGiven || std::none_of(c.results.begin(), c.results.end(), derived)) return false;
     bool beside = false;
-    EachTensor(c, [&](TraceId id) { beside |= t.tensors[id].base == t.tensors[now].base && !by_it(id); });
-    return beside && c.callee != tensor::kGiven;
+    EachTensor(c, [&](TraceId id) { beside |= t.tensors[id].base == base && !by_it(id); });
+    return beside;
   });
 }
 
-// Notes the inputs that get other memory. Gives, as autodiff::ReadOutputs counts, what they got and these inputs: the
-// framework keeps the input, and counts writes to that.
-std::vector<std::pair<size_t, size_t>> NoteRebound(Session& s, const Trace& trace, const std::vector<TraceId>& outputs,
-                                                   tensor::Training* t) {
-  for (const Call& c : trace.calls)
-    if (c.callee == tensor::kGiven) ++t->rebound[trace.tensors[c.args[0].t].input];
-  std::vector<std::pair<size_t, size_t>> rebound;
-  for (auto& [now, input] : s.pending().rebound) {
-    if (!s.pending().replaced.contains(now) || ReadsBeside(trace, now)) continue;
-    const TraceId base = trace.tensors[now].base;
+// What an input got, and this input, as autodiff::ReadOutputs counts: the framework keeps the input, and counts writes
+// to that. beside: a derivative reads what it got by another tensor, too.
+struct GotMemory {
+  size_t from, input;
+  bool beside;
+};
+
+// Notes the inputs that get other memory. kept: by output and input, as Plan has it; what is kept of the memory that an
+// input got is kept of the input.
+std::vector<GotMemory> NoteRebound(Session& s, const Trace& trace, const std::vector<TraceId>& outputs,
+                                   std::vector<std::vector<ValueId>>* kept, tensor::Training* t) {
+  std::vector<GotMemory> rebound;
+  for (const Call& c : trace.calls) {
+    if (c.callee != tensor::kGiven) continue;
+    const int input = trace.tensors[c.args[0].t].input;
+    ++t->rebound[input];
+    const TraceId now = c.results[0], base = trace.tensors[c.args[1].t].base;
+    if (!s.pending().rebound.contains(now)) continue;
+    const std::vector<ValueId> more = s.lowering().KeptFor(now);
+    if (s.pending().replaced.contains(now)) {
+      std::vector<ValueId>& all = (*kept)[outputs.size() + input];
+      all.insert(all.end(), more.begin(), more.end());
+    }
     const auto result = std::find(outputs.begin(), outputs.end(), base);
-    const size_t to = outputs.size() + trace.tensors[input].input;
+    size_t from = result - outputs.begin();
     if (trace.tensors[base].input >= 0)
-      rebound.emplace_back(outputs.size() + trace.tensors[base].input, to);
-    else if (result != outputs.end())
-      rebound.emplace_back(result - outputs.begin(), to);
+      from = outputs.size() + trace.tensors[base].input;
+    else if (result == outputs.end())
+      continue;
+    rebound.push_back({from, outputs.size() + input, ReadsBeside(trace, now, base)});
+    if (!rebound.back().beside) t->got.emplace(from, input);
   }
   return rebound;
 }
@@ -368,12 +386,13 @@ struct Plan {
   std::vector<bool> moves;  // as autodiff::Differentiate takes them
   CompileOptions options;
   bool interpret;
-  // As autodiff::ReadOutputs counts: what inputs got, and these inputs. The framework keeps the input, and counts
-  // writes to that.
-  std::vector<std::pair<size_t, size_t>> rebound;
+  std::vector<GotMemory> rebound;
   std::vector<bool> Read(const autodiff::Joint& j) const {
     std::vector<bool> read = autodiff::ReadOutputs(j, kept);
-    for (const auto& [from, input] : rebound) read[input] = read[input] || read[from];
+    for (const auto& [from, input, beside] : rebound) {
+      read[input] = read[input] || read[from];
+      if (!beside) read[from] = false;
+    }
     return read;
   }
   std::vector<ValueId> views;      // as autodiff::Differentiate takes them
@@ -414,6 +433,25 @@ void CheckStanding(const Trace& trace, const std::vector<tensor::OutputPlan>& pl
     if (std::any_of(t.made_of.begin(), t.made_of.end(), [&](const auto& of) { return of[k]; }))
       throw Undifferentiable("a result is written of which others are made");
   }
+}
+
+// By saved value: the outputs that depend on it.
+std::vector<std::vector<bool>> SavedFor(const Graph& g, const std::vector<ValueId>& saved,
+                                        const std::vector<bool>& differentiable) {
+  const auto primal = static_cast<ValueId>(g.nodes.size());  // behind these: copies
+  std::vector<std::vector<bool>> all(saved.size(), std::vector<bool>(g.outputs.size()));
+  if (std::count(differentiable.begin(), differentiable.end(), true) < 2) return {};
+  std::vector<bool> needed;
+  for (size_t k = 0; k < g.outputs.size(); ++k) {
+    if (!differentiable[k]) continue;
+    needed.assign(primal, false);
+    needed[g.outputs[k]] = true;
+    for (ValueId v = primal; v-- > 0;)
+      if (needed[v])
+        for (ValueId o : g.node(v).operands) needed[o] = true;
+    for (size_t i = 0; i < saved.size(); ++i) all[i][k] = needed[saved[i] % primal];
+  }
+  return all;
 }
 
 // When the program made its results, and when the framework has the gradients of its inputs: a node runs as soon as all
@@ -499,7 +537,8 @@ void KeepViews(const Graph& g, std::vector<ValueId>* values, tensor::Training* t
 
 // What the hook asks of the graph: who depends on whom, and what is copied because it is written.
 void NoteDependences(const Graph& g, const std::vector<ValueId>& views, const std::set<int>& written,
-                     tensor::Training* t) {
+                     const std::vector<ValueId>& saved, tensor::Training* t) {
+  t->saved_for = SavedFor(g, saved, t->differentiable);
   std::vector<ValueId> values = g.outputs;
   values.insert(values.end(), views.begin(), views.end());
   t->num_symbols = g.symbols.size();
@@ -581,7 +620,7 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const tensor::TraceRun
   }
   for (TraceId output : replay.outputs) plan.kept.push_back(s.lowering().KeptFor(output));
   for (TraceId input : trace.inputs) plan.kept.push_back(s.lowering().KeptFor(input));
-  plan.rebound = NoteRebound(s, trace, replay.outputs, &t);
+  plan.rebound = NoteRebound(s, trace, replay.outputs, &plan.kept, &t);
   written.insert(stopped.begin(), stopped.end());
   t.kept.resize(graph.outputs.size());
   for (size_t i = 0; i < t.kept.size(); ++i)
@@ -640,7 +679,7 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const tensor::TraceRun
     SuspendScope off;
     return f(ctx);
   };
-  NoteDependences(graph, plan.views, written, &t);
+  NoteDependences(graph, plan.views, written, plan.saved, &t);
   NoteReentrant(graph, reentrant, &plan, &t);
   NoteUnanswered(graph, unanswered, &t);
   t.keepers = KeepersOf(replay, t.wanted);

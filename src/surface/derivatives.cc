@@ -125,7 +125,13 @@ void Derivatives::NoteHeld(const Call& call, size_t nodes) {
 }
 
 void Derivatives::NoteTarget(const Call& call) {
-  if (like_leaves_.empty() || !call.callee.Has(kInPlace) || !call.mode.grad || call.args.empty()) return;
+  // Through tensors and lists the target itself is written, else a view of it.
+  bool writes = call.callee.Has(kInPlace);
+  if (call.callee.last() == "__setitem__" && call.args.size() == 3) {
+    writes = call.args[1].is(Arg::Kind::kEllipsis) || call.args[1].is(Arg::Kind::kList);
+    EachTensor(call.args[1], [&](TraceId) { writes = true; });
+  }
+  if (like_leaves_.empty() || !writes || !call.mode.grad || call.args.empty()) return;
   if (call.args[0].is(Arg::Kind::kTensor) && like_leaves_.contains(call.args[0].t))
     Leave("a view is written that the framework takes for a leaf");
 }

@@ -354,7 +354,9 @@ Outs NumberOverTensor(Scope& s) {
 
 Outs Quotient(Scope& s) {  // floordiv, rem, fmod
   Pair p = ReadPair(s);
-  if (IsBool(p.type)) Scope::Skip();
+  // Torch has no derivative for the remainder of a number.
+  const bool of_number = s.row.op == Op::kRem && s.torch() && !p.operands[0].is_tensor();
+  if (IsBool(p.type) || (of_number && p.operands[1].meta->requires_grad && s.mode.grad)) Scope::Skip();
   CheckDivisor(s, p);
   Widen(s, p, s.row.op != Op::kFloorDiv || !IsNumber(s, p, 1));
   ValueId v = s.b.Binary(s.row.op, p.a, p.b);
@@ -674,7 +676,6 @@ constexpr Row kRows[] = {
     {"tmIN:bitwise_right_shift orAORB:rshift N:right_shift", BINARY, &Bitwise, Op::kShr},
     {"tmIN:logical_and", BINARY, &Logical, Op::kAnd}, {"tmIN:logical_or", BINARY, &Logical, Op::kOr},
     {"tmIN:logical_xor", BINARY, &Logical, Op::kXor},
-
     {"tN:where", "(Tensor condition, Operand input, Operand other)", &Where},
     {"tmI:clamp tmI:clip", "(Tensor input, Operand? min=None, Operand? max=None)", &Clamp},
     {"tmI:clamp_min", "(Tensor input, Operand min)", &ClampOne, Op::kMaximum},
@@ -686,7 +687,6 @@ constexpr Row kRows[] = {
 // clang-format on
 #undef UNARY
 #undef BINARY
-
 }  // namespace
 
 void AskNumpyKeepsIntegers(bool (*ask)()) {

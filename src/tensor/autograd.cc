@@ -157,8 +157,15 @@ int SegmentHook::Attach(PyObject* const* given, PyObject** made, const int64_t* 
     // What the node itself hands out: a tensor that hangs on another node would hold this one for ever.
     if (v.input < 0 && static_cast<size_t>(v.output) < n) kept = PyTuple_GET_ITEM(s->outputs, PlaceOf(v.output));
     const bool array = v.input >= 0 && Classify(kept) > Class::kTorchSubclass;
-    PyTuple_SET_ITEM(s->saved, i, array ? CopyOfArray(kept) : Py_NewRef(kept));
-    if (!PyTuple_GET_ITEM(s->saved, i)) return -1;
+    PyObject* own = array ? CopyOfArray(kept) : Py_NewRef(kept);
+    const size_t place = v.input >= 0 ? n + v.input : v.output;
+    const bool shown = v.input >= 0 || place < n;  // else nobody but the backward pass has it
+    if (auto by = t_.got.find(place); shown && by != t_.got.end() && !array) {
+      Py_SETREF(own, PyObject_CallMethodNoArgs(given[by->second], Interned(kDetach)));
+      if (own && GiveData(own, kept) < 0) Py_CLEAR(own);
+    }
+    PyTuple_SET_ITEM(s->saved, i, own);
+    if (!own) return -1;
   }
   s->opaque = PyTuple_New(opaque.size());
   if (!s->opaque) return -1;

@@ -83,6 +83,9 @@ struct Training {
   std::vector<std::pair<int, int>> overwritten;
   // Inputs that the program gives other memory, and how often.
   std::map<int, int> rebound;
+  // What such inputs get, as `versioned` counts, and the input, where derivatives read it by that alone: the versions
+  // of the input count then.
+  std::map<size_t, int> got;
   bool draws = false;  // it draws random numbers, and a replay draws the same
   // What a backward of the user's reads of a module, null for nothing: a pass that finds another object there is made
   // by a replay, to which what was there is put back.
@@ -101,6 +104,8 @@ struct Training {
     auto operator<=>(const Keeper&) const = default;
   };
   std::vector<Keeper> keepers;
+  std::vector<std::vector<bool>>
+      saved_for;                           // by saved value: the outputs that depend on it; empty: there is one output
   std::vector<std::vector<bool>> needed;   // for each result: the inputs that its value depends on
   std::vector<std::vector<bool>> made_of;  // for each result: the results that it is computed from
   std::vector<std::vector<bool>> next;     // likewise, those from which a way leads to it that comes by no other output

@@ -251,6 +251,54 @@ bool SegmentHook::ReadsNone(const std::vector<bool>& tangents) {
          });
 }
 
+// A pass has freed what was saved. What those outputs depend on of which it has spent nothing stays, as it does in the
+// framework: another pass may begin there.
+int SegmentHook::Stash(CallState* s, PyObject* saved) {
+  if (std::find(s->spent->begin(), s->spent->end(), false) == s->spent->end()) {  // the usual pass
+    Py_CLEAR(s->saved);
+    return 0;
+  }
+  std::vector<bool> whole = t_.differentiable;
+  for (size_t i = 0; i < t_.keepers.size(); ++i)
+    for (size_t k = 0; k < whole.size() && (*s->spent)[i]; ++k) whole[k] = whole[k] && !t_.keepers[i].outputs[k];
+  Ref stays;
+  for (size_t i = 0; i < t_.saved_for.size(); ++i) {
+    bool read = false;
+    for (size_t k = 0; k < whole.size(); ++k) read |= whole[k] && t_.saved_for[i][k];
+    PyObject* value = PyTuple_GET_ITEM(saved, i);
+    if (value == Py_None && s->saved) value = PyTuple_GET_ITEM(s->saved, i);
+    if (!read || value == Py_None) continue;
+    if (!stays) {
+      stays = Ref(PyTuple_New(static_cast<Py_ssize_t>(t_.saved.size())));
+      for (size_t k = 0; stays && k < t_.saved.size(); ++k) PyTuple_SET_ITEM(stays.get(), k, Py_NewRef(Py_None));
+    }
+    if (!stays) return -1;
+    const bool own = t_.saved[i].input < 0;  // a result that held its own node would never go
+    PyObject* kept = own ? PyObject_CallMethodNoArgs(value, Interned(kDetach)) : Py_NewRef(value);
+    if (!kept) return -1;
+    Py_DECREF(Py_None);
+    PyTuple_SET_ITEM(stays.get(), i, kept);
+  }
+  Py_XSETREF(s->saved, stays.release());
+  return 0;
+}
+
+// Is all that these parts read of what was saved still there, and as it was?
+bool SegmentHook::ReadsStashed(CallState* s, const Compiled& c) {
+  for (const Part& part : c.parts)
+    for (int i : part.inputs) {
+      if (i >= static_cast<int>(t_.saved.size())) continue;
+      PyObject* value = PyTuple_GET_ITEM(s->saved, i);
+      if (value == Py_None) return false;
+      const int input = t_.saved[i].input;
+      PyObject* then = input < 0 ? Py_None : PyTuple_GET_ITEM(s->versions, input);
+      if (then == Py_None || t_.got.contains(num_outputs() + input)) continue;
+      Ref now(PyObject_GetAttr(value, Interned(kVersion)));
+      if (!now || PyObject_RichCompareBool(now.get(), then, Py_EQ) != 1) return PyErr_Clear(), false;
+    }
+  return true;
+}
+
 // A backward pass enters the segment. given: by output, and then what its hooks made of it. -1: an exception.
 int SegmentHook::Begin(CallState* s, PyObject* ctx, std::vector<Ref>* given, Pass* pass) {
   std::vector<Ref>& grads = *given;
@@ -294,7 +342,15 @@ int SegmentHook::BeginRest(CallState* s, PyObject* ctx, const std::vector<bool>&
     saved = Ref(PyTuple_New(static_cast<Py_ssize_t>(t_.saved.size())));
     for (size_t i = 0; saved && i < t_.saved.size(); ++i) PyTuple_SET_ITEM(saved.get(), i, Py_NewRef(Py_None));
   }
-  if (!saved) {
+  if (!saved && freed && s->saved && stops.empty()) {
+    SavedError error;
+    const Compiled* c = MustReplay(s) ? nullptr : For(tangents);
+    if (c && ReadsStashed(s, *c)) saved = Ref::Borrow(s->saved);
+    PyErr_Clear();
+  }
+  if (saved) {
+    PyErr_Clear();
+  } else {
     bool other = written || freed;
     if (!other) {  // an input was: one that this pass does not depend on?
       SavedError error;
@@ -321,6 +377,7 @@ int SegmentHook::BeginRest(CallState* s, PyObject* ctx, const std::vector<bool>&
     if (fits) return fits < 0 ? -1 : Replay(s, grads, stops, {}, pass);
   }
   // Nobody else needs what was saved, unless the graph is kept: it goes as the pass proceeds.
+  if (s->freed && !t_.saved_for.empty() && Stash(s, saved.get()) < 0) return -1;
   Ref cleared(PyObject_CallMethodNoArgs(ctx, Interned(kClear)));
   if (!cleared) PyErr_Clear();
   return 0;

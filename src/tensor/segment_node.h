@@ -88,6 +88,8 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   }
   PyObject* InGroups(CallState* s, CallState* head, PyObject* ctx, PyObject* const* grads, int64_t number);
   void NoteUnanswered(size_t output, Pass* pass) const;
+  int Stash(CallState* s, PyObject* saved);
+  bool ReadsStashed(CallState* s, const Compiled& c);
   Pass TakePass(CallState* head, int64_t number);
   int KeepPass(CallState* head, int64_t number, Pass pass);
   int ForgetAtEnd(CallState* head, int64_t number);
@@ -229,7 +231,8 @@ struct CallState {
   PyObject* drawn;      // The generators when the call was made: a list of (generator, state), or null.
   PyObject* versioned;  // tuple: (tensor without memory, version) of each, sharing its version
   PyObject* outputs;    // A tuple: the outputs, on their way through `apply`.
-  PyObject* saved;      // A tuple: what is saved, on the same way.
+  PyObject* saved;      // A tuple: what is saved, on the same way. Behind a pass that freed it: what passes that come
+                        // by nothing freed read of it, and None (Stash).
   PyObject* opaque;     // A tuple: outputs without gradients, on the same way.
 
   std::map<int, Ref>* former;  // by input that has other memory by now: what it had in the call

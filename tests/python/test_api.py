@@ -168,6 +168,11 @@ def test_bound_method_and_callables():
     assert framejit.compile(s.plain)(5) == 2
     assert framejit.compile(s)(6) == 2
     assert framejit.compile(functools.partial(double, times=5))(2) == 10
+    partial = functools.partial(double, times=5)
+    compiled = framejit.compile(partial)
+    partial.keywords["times"], partial.name = 7, "seven"
+    assert compiled(2) == partial(2) == 14
+    assert compiled.name == "seven"
     assert framejit.compile(max)(1, 2) == 2
     assert framejit.compile(lambda x: x + 1)(1) == 2
 

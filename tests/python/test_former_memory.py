@@ -250,3 +250,77 @@ def test_former_memory_is_held_as_long_as_a_pass_may_read_it(fresh):
     w.data = torch.randn(3, 3)
     gc.collect()
     assert former() is None
+
+
+# What an input got is written behind that, in the function or outside of it: a derivative that reads the input reads it as it is by then, and the version
+# that counts is the input's.
+WHAT_IT_GETS = {
+    "itself": lambda x, u: u,
+    "a part": lambda x, u: u[1:-1],
+    "made of it": lambda x, u: x.data * u[1:-1],
+}
+WRITES = {
+    "nothing": lambda x, u: None,
+    "what it got": lambda x, u: u.add_(1),
+    "a part of that": lambda x, u: u[1:3].mul_(3),
+    "its data": lambda x, u: x.data.add_(1),
+}
+OF_WHAT_IT_HAS = {
+    "itself": lambda x, w: x * x,
+    "through a result": lambda x, w: x.exp() * x,
+    "beside another": lambda x, w: (x * w).sin() * w,
+    "a view": lambda x, w: F.linear(w, x.view(2, 2)).sin(),
+    "two": lambda x, w: (x.sin() * w).sum() + (x**3).sum(),
+}
+
+
+@pytest.mark.parametrize("name", OF_WHAT_IT_HAS)
+@pytest.mark.parametrize("gets", WHAT_IT_GETS)
+def test_what_an_input_got_is_written(fresh, name, gets):
+    def outcome(wrap, inside, outside):
+        x, w = (torch.tensor([1.0, 2.0, 0.5, 0.25], dtype=torch.float64, requires_grad=True) for _ in range(2))
+        u = torch.tensor([3.0, 4.0, 0.1, 0.2], dtype=torch.float64)
+        u = u.clone() if gets == "itself" else F.pad(u, (1, 1))
+        shaped = (lambda t: t.view(2, 2)) if name == "a view" else (lambda t: t)
+
+        def f(x, w, u):
+            x.data = WHAT_IT_GETS[gets](x, u)
+            y = OF_WHAT_IT_HAS[name](x, shaped(w))
+            WRITES[inside](x, u)
+            return y
+
+        y = wrap(f)(x, w, u)
+        if wrap is fresh.compile and gets != "made of it":  # which the framework may run, call by call
+            assert "Compiled" in type(y.grad_fn).__name__
+        WRITES[outside](x, u)
+        y.sum().backward()
+        return x.grad, w.grad
+
+    for inside in WRITES:
+        for outside in WRITES:
+            fresh.reset()
+            for a, b in zip(outcome(fresh.compile, inside, outside), outcome(lambda f: f, inside, outside), strict=True):
+                assert (a is None) == (b is None), (inside, outside)
+                torch.testing.assert_close(a, b)
+
+
+def test_a_result_that_nobody_has_is_not_what_an_input_got(fresh):
+    def outcome(wrap):
+        torch.manual_seed(0)
+        linear, other = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+
+        def f(x):
+            linear.weight.data = other.weight.data
+            return linear(x).sin().sum()
+
+        f, seen = wrap(f), []
+        for _ in range(3):
+            linear.zero_grad()
+            y = f(torch.ones(2))
+            with torch.no_grad():
+                linear.weight.add_(1)
+            y.backward()
+            seen.append(linear.weight.grad.clone())
+        return seen
+
+    torch.testing.assert_close(outcome(fresh.compile), outcome(lambda f: f))

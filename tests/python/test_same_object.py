@@ -4,6 +4,7 @@ the class that its original has now."""
 import copy
 import gc
 import math
+import types
 
 import framejit
 import numpy as np
@@ -414,3 +415,29 @@ def test_a_float_from_elsewhere_is_the_one_that_lies_there():
     for x in (3.5, 4.5, 5.5):
         got, expected = call(np.arange(3.0), x), f(np.arange(3.0), x)
         assert all(a is b for a, b in zip(got[1:], expected[1:], strict=True))
+
+
+class TestCompiledFunctionsAsObjects:
+    """Which compiled function a name, an argument or an attribute has is guarded, as it is of functions."""
+
+    def functions(self, fresh):
+        return [fresh.compile(f) for f in (lambda x: x * 2, lambda x: x * 3)]
+
+    def test_argument(self, fresh, torch):
+        twice, thrice = self.functions(fresh)
+        f = fresh.compile(lambda x, g: g(x) + 1)
+        for g, expected in ((twice, 3), (thrice, 4), (twice, 3), (thrice, 4)):
+            assert f(torch.ones(2), g).tolist() == [expected] * 2
+        told = fresh.explain(f)(torch.ones(2), twice)
+        assert (told.graph_count, told.graph_break_count) == (1, 0)
+
+    def test_attribute_item_and_variable(self, fresh, torch):
+        held, listed, other = types.SimpleNamespace(), [None], None
+
+        def f(x):
+            return held.g(x), listed[0](x), other(x)
+
+        compiled = fresh.compile(f)
+        for g in self.functions(fresh) * 2:
+            held.g = listed[0] = other = g
+            assert [y.tolist() for y in compiled(torch.ones(2))] == [g(torch.ones(2)).tolist()] * 3

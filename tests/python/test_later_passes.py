@@ -1,0 +1,128 @@
+"""Passes that come behind one which has freed what it came by, through results of the same graph that share nothing with that: they read what was saved
+in the call, and parameters as they are by then. And what torch refuses."""
+
+import itertools
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+
+def several(x, w):
+    h = x * w
+    return h.exp(), (w.sin() * 3).cos() * x.sum(), h.detach() * w, w * 2
+
+
+def writes_data(w):
+    w.data.mul_(2)
+
+
+def writes_by_numpy(w):
+    w.detach().numpy()[0] += 1
+
+
+def writes(w):
+    with torch.no_grad():
+        w.add_(1)
+
+
+def outcome(f, write, order):
+    x, w = (torch.tensor(v, dtype=torch.float64, requires_grad=True) for v in ([1.0, 2.0], [1.0, 0.5]))
+    results = f(x, w)
+    seen = []
+    for k in order:
+        try:
+            results[k].sum().backward()
+            seen.append("")
+        except RuntimeError as error:
+            seen.append(str(error).partition(":")[0])
+        if write:
+            write(w)
+    return seen, x.grad, w.grad
+
+
+@pytest.mark.parametrize("write", [None, writes_data, writes_by_numpy, writes])
+def test_a_later_pass_reads_what_was_saved(fresh, write):
+    f = fresh.compile(several)
+    told = fresh.explain(several)(torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True))
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+    for order in [*itertools.permutations(range(4)), (0, 1, 0), (1, 1, 2), (2, 0, 2, 3)]:
+        (seen, *got), (expected, *gradients) = outcome(f, write, order), outcome(several, write, order)
+        assert seen == expected, order
+        if write is not writes and not any(seen):  # eager adds up the gradients that come before what it refuses
+            torch.testing.assert_close(got, gradients)
+
+
+def test_what_a_later_pass_reads_is_let_go(fresh):
+    import gc
+    import weakref
+
+    f = fresh.compile(several)
+    x, w = (torch.ones(2, requires_grad=True) for _ in range(2))
+    results = f(x, w)
+    results[1].sum().backward()
+    node = weakref.ref(results[0])
+    del results
+    gc.collect()
+    assert node() is None
+
+
+TURNED = {
+    "t_": lambda t: t.t_(),
+    "transpose_": lambda t: t.transpose_(0, 1),
+    "unsqueeze_": lambda t: t.unsqueeze_(0),
+    "by a tensor": lambda t: t.__setitem__(torch.tensor([0]), 5.0),
+    "all of it": lambda t: t.__setitem__(..., 5.0),
+    "by a list": lambda t: t.__setitem__([0], 5.0),
+    "a part": lambda t: t.__setitem__(0, 5.0),
+}
+
+
+@pytest.mark.parametrize("name", TURNED)
+@pytest.mark.parametrize("gets", [lambda z, x: z.copy_(x), lambda z, x: z.__setitem__(slice(2), x[2:])])
+def test_a_view_that_torch_takes_for_a_leaf(fresh, name, gets):
+    def f(x):
+        z = torch.zeros(4)
+        t = z.view(2, 2)
+        gets(z, x)
+        TURNED[name](t)
+        return z * 1
+
+    def seen(f):
+        try:
+            return f(torch.ones(4, requires_grad=True)).tolist()
+        except RuntimeError as error:
+            return str(error)
+
+    assert seen(fresh.compile(f)) == seen(f)
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x, w: torch.remainder(3.0, w),
+        lambda x, w: 3.0 % w + x,
+        lambda x, w: torch.remainder(3.0, w.detach()) * x,
+        lambda x, w: torch.lerp(x, w, torch.full((3,), 0.3)),
+        lambda x, w: x.lerp(w.detach(), torch.full((3,), 0.3)) + w,
+        lambda x, w: torch.lerp(x, w, 0.3),
+    ],
+)
+def test_passes_that_torch_refuses(fresh, f):
+    def seen(f):
+        x, w = (torch.tensor([0.3, 0.7, 0.2], requires_grad=True) for _ in range(2))
+        y = f(x, w)
+        told = []
+        for _ in range(2):
+            try:
+                y.sum().backward()
+                told.append(True)
+            except RuntimeError:
+                told.append(False)
+        return y.tolist(), told
+
+    told = fresh.explain(f)(torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True))
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+    (values, passes), (expected, eager) = seen(fresh.compile(f)), seen(f)
+    assert values == pytest.approx(expected, rel=1e-6)
+    assert passes == eager
