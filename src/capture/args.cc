@@ -47,7 +47,8 @@ std::optional<bool> ArgReader::Number(PyObject* o, Arg* out) {
     if (overflow) return s_.Break(BreakId::kFrameworkError, "an integer wider than 64 bits"), false;
     return *out = Arg::Int(shape::Int(static_cast<int64_t>(v))), true;
   }
-  if (PyLong_Check(o)) {  // a member of an IntEnum, say: torch reads its number
+  // A member of an IntEnum, say: torch reads its number, and asks for a float where it wants one.
+  if (PyLong_Check(o) && Py_TYPE(o)->tp_as_number->nb_float == PyLong_Type.tp_as_number->nb_float) {
     int_of_class_ = true;
     Ref number(_PyLong_Copy(reinterpret_cast<PyLongObject*>(o)));
     return number && s_.Pin(o) && Read(number.get(), out);

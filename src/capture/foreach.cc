@@ -1,6 +1,8 @@
 #include "capture/foreach.h"
 
 #include <algorithm>
+#include <map>
+#include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
@@ -62,6 +64,28 @@ Ref StandIn(Session& s, PyObject* tensor) {
   return Ref(empty && sizes && dtype && device ? PyObject_Vectorcall(empty, args, 1, names) : nullptr);
 }
 
+// Does a list's call in place write what another one of its calls reads or writes, with gradients? Torch has asked for
+// the gradients of all operands before it writes anything.
+bool WritesForOthers(Session& s, const std::vector<PyObject*>& lists, Py_ssize_t length) {
+  const auto base = [&](PyObject* list, Py_ssize_t i) -> TraceId {
+    PyObject* o = PySequence_Fast_GET_ITEM(list, i);
+    return IsTensor(o) ? s.trace().tensors[AsTensor(o)->id].base : -1;
+  };
+  std::map<TraceId, Py_ssize_t> targets;
+  bool shared = false, gradients = false;
+  for (Py_ssize_t i = 0; i < length; ++i) shared |= !targets.emplace(base(lists[0], i), i).second;
+  for (PyObject* list : lists) {
+    if (!IsList(list)) continue;
+    for (Py_ssize_t i = 0; i < length; ++i) {
+      const auto at = targets.find(base(list, i));
+      shared |= at != targets.end() && at->second != i;
+      PyObject* o = PySequence_Fast_GET_ITEM(list, i);
+      gradients |= IsTensor(o) && s.meta(AsTensor(o)->id).requires_grad;
+    }
+  }
+  return shared && gradients;
+}
+
 }  // namespace
 
 PyObject* ForEach(Session& s, Callee callee, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
@@ -95,6 +119,8 @@ PyObject* ForEach(Session& s, Callee callee, PyObject* const* args, Py_ssize_t n
   }
   *handled = true;
   const bool in_place = each.last().ends_with('_');
+  if (in_place && WritesForOthers(s, seen, length))
+    return s.Break(BreakId::kFrameworkError, std::string(name) + " writes what another of its calls reads");
   Ref all(in_place ? nullptr : PyTuple_New(length));
   for (Py_ssize_t i = 0; i < length; ++i) {
     std::vector<PyObject*> one = seen;

@@ -569,11 +569,23 @@ PyObject* SegmentHook::Backward(CallState* s, PyObject* ctx, PyObject* const* ar
   return Answer(head, s->part, std::move(pass), number);
 }
 
+// Does output k depend on input i, or on what that got in the graph, which is read by the input?
+bool SegmentHook::Reads(size_t k, int i) const {
+  if (t_.needed[k][i] || !t_.rebound.contains(i)) return t_.needed[k][i];
+  bool known = false;
+  for (const auto& [given, input] : t_.got) {
+    if (input != i) continue;
+    known = true;
+    if (given >= num_outputs() ? t_.needed[k][given - num_outputs()] : given == k || t_.made_of[k][given]) return true;
+  }
+  return !known;
+}
+
 // Were inputs written since the call, of those that the outputs with these tangents depend on (null: of all)?
 int SegmentHook::Written(CallState* s, const std::vector<bool>* tangents) {
   for (size_t i = 0; i < t_.wanted.size(); ++i) {
     bool needed = !tangents;
-    for (size_t k = 0; tangents && k < tangents->size(); ++k) needed |= (*tangents)[k] && t_.needed[k][i];
+    for (size_t k = 0; tangents && k < tangents->size(); ++k) needed |= (*tangents)[k] && Reads(k, static_cast<int>(i));
     PyObject* then = PyTuple_GET_ITEM(s->versions, i);
     if (!needed || then == Py_None) continue;
     Ref now(PyObject_GetAttr(PyTuple_GET_ITEM(s->inputs, i), Interned(kVersion)));

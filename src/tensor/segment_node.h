@@ -141,6 +141,7 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   PyObject* Answer(CallState* s, int part, Pass pass, int64_t number);
   Ref Hang(CallState* s, size_t output, PyObject* tensor, PyObject* own = nullptr);
   int Retain(CallState* s, size_t output, PyObject* total, PyObject* given);
+  bool Reads(size_t k, int i) const;
   int Written(CallState* s, const std::vector<bool>* tangents);
   std::vector<bool> AllInner() const;
   std::vector<bool> CutAt(std::vector<bool> results) const;

@@ -450,19 +450,20 @@ def test_relative_imports_inside_a_function(fresh, tmp_path, monkeypatch):
             compiled(x)
 
 
-@pytest.fixture
-def ledger(tmp_path, monkeypatch):
-    """A library as installed ones lie, in whose code nothing can be compiled: thirty functions, each with a break, the last of which calls back."""
+@pytest.fixture(params=["site-packages", "target"])
+def ledger(request, tmp_path, monkeypatch):
+    """A library as installed ones lie, also by `pip install --target`, in whose code nothing can be compiled: thirty functions, each with a break, the last of which calls back."""
     lines = ["import sys"]
     for i in range(30):
         lines += [f"def step{i}(table, call):", "    sys._current_frames()", f"    table['n'] = table.get('n', 0) + {i}", f"    return step{i + 1}(table, call)"]
     lines += ["def step30(table, call):", "    sys._current_frames()", "    return call(table)"]
     lines += ["def scaled(x):", "    return (x.sin() * 2 + 1).relu()"]
     lines += ["def known(made):", "    sys._current_frames()", "    return made in seen or made.training", "seen = {len}"]
-    folder = tmp_path / "site-packages" / "ledger"
+    folder = tmp_path / request.param / "ledger"
     folder.mkdir(parents=True)
+    (tmp_path / request.param / "ledger-1.0.dist-info").mkdir()
     (folder / "__init__.py").write_text("\n".join(lines) + "\n")
-    monkeypatch.syspath_prepend(tmp_path / "site-packages")
+    monkeypatch.syspath_prepend(tmp_path / request.param)
     import ledger
 
     yield ledger

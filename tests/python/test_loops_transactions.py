@@ -3,6 +3,7 @@ Where that happens the code is made anew, without it: so `scalar_loops` tells.""
 
 import itertools
 import signal
+import time
 
 import numpy as np
 import pytest
@@ -127,6 +128,24 @@ def test_ints_that_were_small_no_longer_are(first):
     assert compiled.cache_info()["scalar_runs"] > 3
 
 
+def test_arrays_that_were_empty_no_longer_are():
+    """One without elements tells nothing of how large its ints are."""
+
+    def program(b, n):
+        s = 0
+        for _ in range(n):
+            for j in range(len(b)):
+                s = (s + int(b[j]) * int(b[j])) % 1000003
+            s += 1
+        return s
+
+    compiled = framejit.compile(program)
+    for _ in range(2):
+        compare(compiled, program, np.arange(5)[:0], 3000)
+    compare(compiled, program, np.full(9, 2**33 + 3), 30)
+    assert compiled.cache_info()["scalar_runs"] >= 2
+
+
 def test_arrays_that_lie_elsewhere():
     """Views with gaps are not copied, what shares memory is one memory, and large arrays of which little is written stay where they are."""
     compiled = framejit.compile(largest)
@@ -186,6 +205,34 @@ def test_signals_are_served():
         signal.signal(signal.SIGALRM, old)
     assert len(seen) == 3 and all((a <= b).all() for a, b in itertools.pairwise(seen)) and (seen[2] <= out).all()
     assert compiled.cache_info()["scalar_runs"] > before
+
+
+def test_signals_are_served_between_sums_of_many_elements():
+    def program(x, n):
+        s = 0.0
+        for _ in range(n):
+            for _ in range(2):
+                s += x.max() + x.sum()
+        return s
+
+    def ring(*_):
+        raise TimeoutError
+
+    compiled = framejit.compile(program)
+    for _ in range(3):
+        compiled(np.ones(50), 40)
+    before = compiled.cache_info()["scalar_runs"]
+    assert before
+    x = np.ones(1_000_000)
+    old = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, 0.02)
+    start = time.perf_counter()
+    try:
+        with pytest.raises(TimeoutError):
+            compiled(x, 10_000)  # some ten seconds
+    finally:
+        signal.signal(signal.SIGALRM, old)
+    assert time.perf_counter() - start < 3
 
 
 def test_inner_loops_of_called_functions():

@@ -446,6 +446,22 @@ def test_ints_of_a_class_of_their_own(of):
         assert got[0].dtype == want[0].dtype and np.array_equal(got[0], want[0]) and got[1:] == want[1:]
 
 
+class Halves(enum.IntEnum):
+    ONE = 1
+
+    def __float__(self):
+        return 2.5
+
+
+def test_ints_of_a_class_with_a_float_of_their_own():
+    def f(x, e):
+        return x.new_tensor([e]), torch.tensor([e, 2.0]), torch.tensor(e, dtype=torch.float32)
+
+    compiled, x = framejit.compile(f), torch.ones(2)
+    for _ in range(3):
+        assert str(compiled(x, Halves.ONE)) == str(f(x, Halves.ONE))
+
+
 QUEUE = [5, 7, 9]
 
 

@@ -3,6 +3,8 @@ order in which it writes: framejit gives what eager gives, or raises what it rai
 
 import pytest
 
+import framejit
+
 torch = pytest.importorskip("torch")
 
 PROGRAMS = """
@@ -338,3 +340,21 @@ def test_an_operand_that_lies_as_the_target_is_kept_for_the_derivative(fresh):
             x = torch.rand(3, 3, requires_grad=True)
             with pytest.raises(RuntimeError, match="modified by an inplace operation"):
                 g(x).backward()
+
+
+FOREACH = ["[y, z], [y[:], y[:]]", "[y, y[:]], [y[:], y]", "[y, z], [z, y]", "[y, z], [z[:], y[:]]", "[y, z], [y, y]", "[y, y], [y, y]", "[y, y], [t, t]", "[y, z], [y, z]", "[y, z], [t, t]"]
+
+
+@pytest.mark.parametrize("lists", FOREACH)
+def test_lists_of_tensors_of_which_one_is_written_for_another(lists):
+    """Torch asks for all gradients before it writes anything."""
+    f = eval(f"lambda t, y, z: (torch._foreach_add_({lists}), y, z)[1:]", {"torch": torch})
+    found = []
+    for g in (framejit.compile(f), f):
+        t = torch.ones(3, requires_grad=True)
+        for _ in range(2):
+            y, z = g(t, t * 2, t * 3)
+            (y + 10 * z).sum().backward()
+        found.append((y, z, t.grad))
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b)

@@ -245,6 +245,11 @@ Ref Guessing::Known(TraceId t, bool beside_draws) {
   if (s_.broken() || s_.vmap.open() || s_.in_custom || s_.lowering().IsHidden(t) || !IsConstant(s_.trace(), t))
     return {};
   if (!s_.draws.empty() && !beside_draws) return {};
+  // A loop that is unrolled asks in each round, and all rounds before are run each time.
+  constexpr size_t kMostCalls = 256;
+  const size_t calls = WhatLeadsTo(s_.trace(), t).calls.size();
+  if (run_ + calls > kMostCalls && run_ > 0) return {};
+  run_ += calls;
   SuspendScope off;
   NothingToWarnOf quiet;
   return RunUpTo(t);

@@ -70,6 +70,7 @@ class Guessing {
  private:
   Session& s_;
   std::vector<Guess> made_;
+  size_t run_ = 0;  // How many calls `Known` has run.
 };
 
 // The graph's writes become outputs of it, which are written when the run is known to count: input <- output.

@@ -2,8 +2,12 @@
 
 #include <array>
 #include <cstring>
+#include <filesystem>
+#include <functional>
+#include <map>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "capture/override.h"
@@ -47,14 +51,43 @@ Instead InsteadOfPart(PyCodeObject* code) {
 
 }  // namespace
 
+// Does a folder of sys.path hold what an installer put there (`pip install --target`)? It notes that beside it.
+static bool IsTarget(const std::string& folder) {
+  static auto& known = *new std::map<std::string, bool, std::less<>>;
+  if (const auto it = known.find(folder); it != known.end()) return it->second;
+  std::error_code failed;
+  bool target = false;
+  for (std::filesystem::directory_iterator i(folder, failed), end; !failed && i != end && !target; i.increment(failed))
+    target = i->path().extension() == ".dist-info";
+  return known[folder] = target;
+}
+
+// How much of the path is the folder that packages are installed in, with its slash; 0: none is.
+static size_t FolderOfPackages(std::string_view file) {
+  constexpr std::string_view kFolder = "-packages/";  // site-packages; Debian's is dist-packages
+  if (const size_t at = file.rfind(kFolder); at != file.npos) return at + kFolder.size();
+  PyObject* path = PySys_GetObject("path");
+  for (Py_ssize_t i = 0; path && PyList_Check(path) && i < PyList_GET_SIZE(path); ++i) {
+    PyObject* entry = PyList_GET_ITEM(path, i);
+    const char* text = PyUnicode_Check(entry) ? PyUnicode_AsUTF8(entry) : nullptr;
+    if (!text) {
+      PyErr_Clear();
+      continue;
+    }
+    const std::string folder = std::string(text) + (std::string_view(text).ends_with('/') ? "" : "/");
+    if (folder.size() > 1 && file.starts_with(folder) && IsTarget(folder)) return folder.size();
+  }
+  return 0;
+}
+
 static Installed FindInstalled(PyObject* file) {
-  constexpr std::string_view kFolder = "-packages/", kModule = ".py";  // site-packages; Debian's is dist-packages
+  constexpr std::string_view kModule = ".py";
   const char* text = PyUnicode_AsUTF8(file);
   if (!text) return PyErr_Clear(), Installed();
   std::string_view rest = text;
-  const size_t folder = rest.rfind(kFolder);
-  if (folder == rest.npos) return {};
-  rest.remove_prefix(folder + kFolder.size());
+  const size_t folder = FolderOfPackages(rest);
+  if (!folder) return {};
+  rest.remove_prefix(folder);
   if (const size_t slash = rest.find('/'); slash != rest.npos) return {rest.substr(0, slash), rest.substr(slash + 1)};
   if (rest.ends_with(kModule)) rest.remove_suffix(kModule.size());
   return {rest, {}};

@@ -630,7 +630,7 @@ bool Translator::Sees(int object) {
   if (spec.seen || code.seen.contains(object)) return spec.seen;
   PyObject* array = spec.object.get();
   const int64_t bytes = spec.array && spec.cells >= 0 && array ? BytesOf(array, spec.dtype) : -1;
-  if (bytes < 0 || bytes > hopes_.seen - out_.seen) return false;
+  if (bytes <= 0 || bytes > hopes_.seen - out_.seen) return false;  // one without elements tells nothing
   spec.natural = AllSeen(array, true);
   if (!spec.natural && !AllSeen(array, false)) return false;
   out_.seen += bytes;

@@ -375,7 +375,7 @@ void CodeLoops::Undone(Head& head, size_t* version, const Running& run) {
   run.undo.PutBack();
   head.undone = true;
   Drop(head, version);
-  if (head.function) head.visits = head.again;  // it is made anew at once
+  if (head.function) head.visits = head.again - 2;  // made anew in the next call, which may be less unusual
 }
 
 // What is counted of a run, and what follows from it. The version may be no more then.
@@ -502,8 +502,9 @@ bool CodeLoops::WantsWhole(Compiled& compiled, FjFrame* frame) {
     });
     if (!p->visits || inside) continue;
     const Translation* t = p->versions.empty() ? nullptr : &p->versions.back()->t;
-    if (p->off || !t || !t->why.empty() || (t->undoes && !t->transaction)) return later();
-    blocks += t->blocks;
+    const bool code = !p->off && t && t->why.empty() && (!t->undoes || t->transaction);
+    if (!code && !head.undone) return later();
+    if (t) blocks += t->blocks;
   }
   if (!blocks || coded_ > kWorkOfRound * kShortCall * calls_) return later();
   head.again = static_cast<int>(std::min<int64_t>(kCallsForBlock * blocks, kMostPatience));

@@ -593,6 +593,7 @@ std::optional<Val> Translator::Reduce(const std::string& name, const Val& x) {
   const int good = Call(f, ScalarType::kBool,
                         {Pointer(reinterpret_cast<const void*>(loop.run)), Pointer(loop.data), from.address,
                          from.stride, n.sizes[0], Int(first), out});
+  elements_.push_back(n.sizes[0]);
   ExitIf(Op(ScalarOp::kNot, ScalarType::kBool, good));
   out_.floats = true;
   Val v = NewNumpy(t, Emit({.op = ScalarOp::kCell, .type = NewNumpy(t, -1).type(), .imm = scratch, .id = -2}));
