@@ -165,9 +165,9 @@ ValueId Objects::WithLayout(ValueId v, const shape::Ints& strides) {
 // with gaps where a view has some. Its value alone does not say so: that of a copy is that of what was copied.
 ValueId Objects::AsItLies(ValueId v, const TensorMeta& m) {
   Graph& g = builder_.graph();
-  const auto forwards = [&](size_t d) { return m.sizes[d] == Int(1) || builder_.env().Hint(m.strides[d]) > 0; };
+  const auto moves = [&](size_t d) { return m.sizes[d] == Int(1) || builder_.env().Hint(m.strides[d]) != 0; };
   bool storable = true;
-  for (size_t d = 0; d < m.sizes.size(); ++d) storable = storable && forwards(d);
+  for (size_t d = 0; d < m.sizes.size(); ++d) storable = storable && moves(d);
   if (Info(g.nodes[v].op).kind == 'V') {
     if (const auto lies = ViewedInMemory(g, v); lies && SameStrides(m.sizes, lies->strides, m.strides)) return v;
     const bool rows = framejit::IsRowMajor(m.sizes, m.strides);

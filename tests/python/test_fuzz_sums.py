@@ -167,6 +167,8 @@ def three(shape):
         (lambda a: np.cumsum(a + 1, axis=1), [(4, 1000), (4, 3)]),
         (lambda a: (a[..., ::-1] + a).ravel().prod(), [(16, 16), (16, 3)]),
         (lambda a: (a * 2).sum(), [(512, 128), (512, 128)]),  # cut in eighths
+        (lambda a: (a[..., ::-1].sum(), a.sum()), [(40, 300), (300, 17), (2, 300)]),
+        (lambda a: ((a * 2)[::-2, ::-1].sum(), np.add.reduce((a * 2).T[::-1, ::-3], 1)), [(40, 300), (300, 17), (2, 300)]),
     ],
 )
 def test_order(fresh, f, shapes, dtype):
@@ -354,6 +356,11 @@ def test_extremes_that_are_zero_have_either_sign(seed, fresh):
 def test_some_sums(part, fresh):
     for seed in range(20 * part, 20 * part + 20):
         run(seed, fresh)
+
+
+@pytest.mark.parametrize("seed", [46000013, 46000458, 46000933, 46002797, 46002941])
+def test_sums_of_what_lies_backwards(seed, fresh):
+    run(seed, fresh)
 
 
 @pytest.mark.fuzz
