@@ -132,8 +132,15 @@ def _class_of(module, settings):
     return _metaclass(type(cls))(cls.__name__, (_Twin, cls), namespace)
 
 
-def _follow(module, twins=_twins):
-    """The program has set `__class__` of a module: its twins get such a class, too, but for those whose own class it has set."""
+def _follow(module, before, twins=_twins):
+    """The program has set `__class__` of a module: its twins get such a class, too, but for those whose own class it has set. That of a
+    twin, set to what is no class of a twin (lazy modules do so in their first call), is that of the module from now on."""
+    if issubclass(before, _Twin) and not isinstance(module, _Twin):
+        twin, cls = module, type(module)
+        object.__setattr__(twin, "__class__", before)
+        module = original_of(twin)
+        object.__setattr__(module, "__class__", cls)
+        return
     for twin in twins.get(module, ()):
         before = _made(type(twin)) if isinstance(twin, _Twin) else None
         if type(twin) is before:

@@ -379,3 +379,31 @@ def test_what_a_module_sets_of_its_class(fresh, how, metaclass):
         return log, type(other).__name__, "made" in vars(Counted), isinstance(type(other), metaclass)
 
     assert run(True) == run(False)
+
+
+class Ready(nn.Module):
+    def forward(self, x):
+        return self.linear(x)
+
+
+class Later(nn.modules.lazy.LazyModuleMixin, nn.Module):
+    cls_to_become = Ready
+
+    def initialize_parameters(self, x):
+        self.linear = nn.Linear(x.shape[-1], 3)
+
+    def forward(self, x):
+        return self.linear(x)
+
+
+def test_a_lazy_module_stays_compiled(fresh):
+    """Its first call sets `__class__` of what was called, the compiled module."""
+    module = Later()
+    compiled = fresh.compile(module)
+    x = torch.rand(2, 5)
+    for _ in range(3):
+        y = compiled(x)
+        assert type(module) is Ready and isinstance(compiled, Ready) and type(compiled) is not Ready
+    assert torch.allclose(y, module(x)) and fresh.compile(module) is compiled
+    info = fresh.cache_info(compiled)
+    assert info["breaks"] == 0 and info["outcomes"]["run"] == {"graph": 2}

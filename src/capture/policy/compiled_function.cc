@@ -329,11 +329,13 @@ PyObject* told_of_classes;
 // `o.__class__ = ...` as Python does it. Whoever wants to know of an object has a weak reference to it. The program has
 // its class by then: what fails in following is told, and not raised.
 int SetClass(PyObject* o, PyObject* value, void* closure) {
-  const PyTypeObject* before = Py_TYPE(o);
+  const Ref before = Borrow(reinterpret_cast<PyObject*>(Py_TYPE(o)));
   if (set_class(o, value, closure) < 0) return -1;
-  if (Py_TYPE(o) == before || !PyType_SUPPORTS_WEAKREFS(Py_TYPE(o)) || !*PyObject_GET_WEAKREFS_LISTPTR(o)) return 0;
+  if (Py_IS_TYPE(o, reinterpret_cast<PyTypeObject*>(before.get())) || !PyType_SUPPORTS_WEAKREFS(Py_TYPE(o)) ||
+      !*PyObject_GET_WEAKREFS_LISTPTR(o))
+    return 0;
   SuspendScope off;
-  if (!Ref(PyObject_CallOneArg(told_of_classes, o))) PyErr_WriteUnraisable(o);
+  if (!Ref(PyObject_CallFunctionObjArgs(told_of_classes, o, before.get(), nullptr))) PyErr_WriteUnraisable(o);
   return 0;
 }
 
