@@ -64,6 +64,8 @@ void Initialize() {
     SetLlvmOption("disable-x86-domain-reassignment", true);
     // Parts of one array overlap as a whole where their rows do not.
     llvm::VectorizerParams::HoistRuntimeChecks = false;
+    // Strides are numbers of bytes, so one that LLVM takes to be 1 is none of elements that lie side by side.
+    SetLlvmOption("enable-mem-access-versioning", false);
 #ifdef FRAMEJIT_SANITIZE_CODE
     // Of the first three the runtime would have to hear when code is loaded. With the last one a masked load is not
     // looked at behind a load of its first element.

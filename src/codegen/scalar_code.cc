@@ -22,6 +22,7 @@
 #include "codegen/scalar_passes.h"
 #include "codegen/scalar_ranges.h"
 #include "codegen/sure_loads.h"
+#include "codegen/undone_checks.h"
 
 namespace framejit::codegen {
 namespace {
@@ -48,6 +49,8 @@ class Emitter {
     f_->addFnAttr("target-features", (features + ",+prefer-no-gather").str());
 #endif
     f_->addParamAttr(0, llvm::Attribute::NoAlias);
+    if (const auto undo = std::ranges::find(code_.exits, true, &ScalarExit::undo); undo != code_.exits.end())
+      f_->addFnAttr(kUndoes, std::to_string(undo - code_.exits.begin()));
     unlikely_ = llvm::MDBuilder(m.getContext()).createBranchWeights(1, 1 << 16);
     llvm::MDBuilder md(m.getContext());
     natural_ = md.createRange(llvm::APInt(64, 0), llvm::APInt::getSignedMinValue(64));

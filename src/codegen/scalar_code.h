@@ -117,6 +117,7 @@ struct ScalarSpecials {
 struct ScalarExit {
   // (cell, value): in the block where the exit is taken.
   std::vector<std::pair<int, int>> cells;
+  bool undo = false;  // Nothing of the run is to remain: what happens behind a check that leads here does not matter.
 };
 
 struct ScalarCode {

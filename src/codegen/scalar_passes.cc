@@ -46,6 +46,7 @@
 #include "codegen/sunk_checks.h"
 #include "codegen/sunk_counters.h"
 #include "codegen/sure_loads.h"
+#include "codegen/undone_checks.h"
 #include "codegen/versioned_loops.h"
 
 namespace framejit::codegen {
@@ -180,6 +181,7 @@ void OptimizeScalar(llvm::Module& m, llvm::TargetMachine& machine) {
   fpm.addPass(llvm::SimplifyCFGPass(llvm::SimplifyCFGOptions().hoistCommonInsts(true).sinkCommonInsts(true)));
   fpm.addPass(SelectsPass());
   fpm.addPass(llvm::SimplifyCFGPass());
+  fpm.addPass(UndoneChecksPass());
   fpm.addPass(CarriedElementsPass());  // of writes that stood on all ways of a branch
   late.addPass(llvm::LICMPass(llvm::LICMOptions()));
   fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(late), /*UseMemorySSA=*/true));

@@ -472,6 +472,7 @@ def test_what_is_added_or_not():
         ("in_nines", ".8:"),
         ("escapes", "0x3D719799812DEA11"),
         ("checksums", "%unfolded = xor i64"),
+        ("nussinov", "@llvm.smax.v"),
     ],
 )
 def test_loops_have_a_copy_without_checks(name, wanted):

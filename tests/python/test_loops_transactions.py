@@ -254,3 +254,83 @@ def test_inner_loops_of_called_functions():
         compare(compiled, program, np.arange(5), n)
         compare(compiled, program, np.array([2**58, -(2**60), 1]), min(n, 50))
     assert compiled.cache_info()["scalar_runs"]
+
+
+# --- checks of numbers behind the loop -----------------------------------------------------------------------------------
+def longest(t):
+    """Each round reads the row that it writes."""
+    n = t.shape[0]
+    for i in range(n - 1, -1, -1):
+        for j in range(i + 1, n):
+            for k in range(i + 1, j):
+                t[i, j] = max(t[i, j], t[i, k] + t[k + 1, j])
+    return t
+
+
+def least_paths(a, b, out):
+    for i in range(a.shape[0]):
+        for j in range(b.shape[1]):
+            for k in range(a.shape[1]):
+                out[i, j] = min(out[i, j], a[i, k] + b[k, j])
+    return out
+
+
+def row_sums(a, out):
+    for i in range(a.shape[0]):
+        for k in range(a.shape[1]):
+            out[i] += a[i, k]
+    return out
+
+
+def best_of_column(t, j):
+    """Some rounds read the element that all of them write."""
+    for i in range(t.shape[0]):
+        for k in range(t.shape[1]):
+            t[i, j] = max(t[i, j], t[i, k] + t[k % 2, j])
+    return t
+
+
+def spoiled(a, *at):
+    a = a.copy()
+    for place in at:
+        a[place] = np.iinfo(a.dtype).max
+    return a
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.int64])
+def test_sums_that_do_not_fit_in_loops_of_vectors(dtype):
+    """Such a sum is seen behind the last round: what the rounds after it have written is undone, too."""
+
+    def some(*shape):
+        return ints(*shape, least=0, most=3).astype(dtype)
+
+    t, out = some(30, 30), some(9)
+    cases = [
+        (longest, (t,), (some(2, 2),), (some(0, 0),), (some(60, 60)[::2, ::2],), (spoiled(t, (3, 20)),), (spoiled(t, (29, 29), (2, 5)),)),
+        (least_paths, (t[:9], t[:, :7], t[:9, :7]), (t[:2, :0], t[:0, :7], t[:2, :7]), (spoiled(t[:9], (8, 29)), t[:, :7] + dtype(1), t[:9, :7]), (t[:9], t.T[:, :7], t[:9, :7])),
+        (row_sums, (t[:9], out), (t[:1, :1], out[:1]), (t[:9], spoiled(out, 8)), (spoiled(t[:9], (4, 7), (4, 8)), out)),
+        (best_of_column, (t, 0), (t, 17), (t, 29), (spoiled(t, (4, 7)), 3), (spoiled(t, (1, 9)), 9)),
+    ]
+    for program, usual, *others in cases:
+        compiled = framejit.compile(program)
+        for args in (usual, usual, *others, usual):
+            for _ in range(2):
+                compare(compiled, program, *map(np.copy, args[:-1]), args[-1] if isinstance(args[-1], int) else np.copy(args[-1]))
+        assert compiled.cache_info()["scalar_runs"] >= 4
+
+
+def test_what_was_hoped_of_a_transaction():
+    """A nest whose first rounds are short is made one; where the runs stay short beside the array, once more without."""
+
+    def program(a, n):
+        for i in range(n):
+            for j in range(i):
+                a[i, j] += a[j, i] + 1
+        return a
+
+    for n, made in ((90, 1), (3, 2)):
+        a = np.ones((90, 90), np.int32)
+        compiled = framejit.compile(program)
+        for _ in range(12):
+            compare(compiled, program, a, 90 if made == 1 else n)
+        assert compiled.cache_info()["scalar_loops"] == made

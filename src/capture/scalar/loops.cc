@@ -49,6 +49,9 @@ constexpr int64_t kWorthEntry = 120;
 constexpr int64_t kMostOthers = 4;  // so often may kinds change until a loop ends
 // Bytes of arrays of ints that are looked at before code is entered, and instructions of Python that are worth one.
 constexpr int64_t kSeenAnyway = 256, kForSeen = 2;
+// How much a nest of loops runs is often not known when it becomes code, as its first rounds are short: it is hoped to
+// be this many instructions, and after so many runs it is known.
+constexpr int64_t kHoped = 1 << 17, kHopedRuns = 4;
 constexpr int64_t kWorthUndo = 8;  // rounds: then a copy of what is written costs less than buffers
 // Where all loops of a function are code and its calls have no more rounds than this, much of their time goes by around
 // the loops. After so many calls for each block of the loops all of the function becomes one code.
@@ -75,6 +78,8 @@ struct CodeLoops::Version {
   Translation t;
   scalar::Names names;
   codegen::CompiledScalar code;
+  bool hoped = false;            // a transaction that was made as more was hoped than is known
+  int64_t runs = 0, rounds = 0;  // then
 };
 
 struct CodeLoops::Head {
@@ -97,6 +102,7 @@ struct CodeLoops::Head {
   bool seldom = false;                                 // it pays only where many rounds are left
   bool differ = false;                                 // numbers that were alike when code was made no longer are
   bool undone = false;                                 // A run was undone.
+  bool vain = false;                                   // What was hoped of a transaction did not come.
   int64_t others = 0;                                  // Of the runs that ended where other kinds came.
   bool together = false;                               // Hopes::together: kinds come and go
   std::set<int> longs;                                 // Hopes::longs
@@ -263,7 +269,7 @@ void CodeLoops::Compile(Compiled& compiled, Head& head, FjFrame* frame) {
     return of(made->t, objects.data());
   };
   const auto worth = [&](Translation& t, PyObject* const* objects) {
-    return scalar::WorthUndoing(t, objects, instructions);
+    return scalar::WorthUndoing(t, objects, head.function || head.vain ? instructions : std::max(instructions, kHoped));
   };
   if (made->t.apart && !asked(scalar::LieApart)) {
     hopes.apart = false;
@@ -277,6 +283,7 @@ void CodeLoops::Compile(Compiled& compiled, Head& head, FjFrame* frame) {
     hopes.finite = false;
     made->t = scalar::Translate(frame, head.loop, head.loop.start, hopes);
   }
+  made->hoped = made->t.transaction && made->t.kept > scalar::MostKept(instructions);
   const std::string name = PyUnicode_AsUTF8(fj_code(frame)->co_qualname);
   if (head.function && !made->t.why.empty()) made->t.loops = false;
   if (!made->t.loops) {
@@ -381,7 +388,10 @@ void CodeLoops::Undone(Head& head, size_t* version, const Running& run) {
 // What is counted of a run, and what follows from it. The version may be no more then.
 void CodeLoops::Ended(Compiled& compiled, Head& head, size_t* version, const ExitState& e, int64_t rounds) {
   ++compiled.scalar_runs;
+  Version& v = *head.versions[*version];
   head.rounds += rounds;
+  v.runs += v.hoped;
+  v.rounds += v.hoped ? rounds : 0;
   backs_ += rounds;
   work_ += kWorkOfRound * rounds + kWorkOfEntry;
   coded_ += kWorkOfRound * rounds;
@@ -401,6 +411,11 @@ void CodeLoops::Ended(Compiled& compiled, Head& head, size_t* version, const Exi
     head.together = true;
     std::ranges::move(head.versions, std::back_inserter(dropped_));
     head.versions.clear();
+  } else if (v.runs == kHopedRuns) {
+    v.hoped = false;
+    v.runs = 0;
+    head.vain = v.t.kept > scalar::MostKept(kWorkOfRound * v.rounds / kHopedRuns);
+    if (head.vain) Drop(head, version);
   }
 }
 

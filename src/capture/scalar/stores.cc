@@ -163,7 +163,7 @@ int Translator::Buffer(int count, DType t) {
 int Translator::UndoExit() {
   if (undo_exit_ < 0) {
     undo_exit_ = static_cast<int>(out_.exits.size());
-    code.exits.emplace_back();
+    code.exits.push_back({.undo = true});
     out_.exits.push_back({.undo = true});
     out_.undoes = true;
   }

@@ -69,6 +69,10 @@ bool AllSeen(const Translation& t, PyObject* const* objects) {
   return true;
 }
 
+int64_t MostKept(int64_t instructions) {
+  return std::max(kLittle, instructions / kForByte);
+}
+
 bool WorthUndoing(Translation& t, PyObject* const* objects, int64_t instructions) {
   if (t.lists || !t.undoes) return false;
   int64_t all = 0, mostly = 0;
@@ -81,7 +85,7 @@ bool WorthUndoing(Translation& t, PyObject* const* objects, int64_t instructions
     if (spec.mostly) mostly += bytes;
   }
   t.kept = std::max(all, kLittle);
-  return all <= 2 * mostly || (t.transaction && all <= std::max(kLittle, instructions / kForByte));
+  return all <= 2 * mostly || (t.transaction && all <= MostKept(instructions));
 }
 
 bool Undo::Keep(const Translation& t, PyObject* const* objects) {

@@ -14,6 +14,7 @@ namespace framejit::capture::scalar {
 // Does it pay? Nothing but arrays is written, and most of what would be copied is stored without a buffer, or the code
 // is a transaction that runs so many instructions.
 bool WorthUndoing(Translation& t, PyObject* const* objects, int64_t instructions);
+int64_t MostKept(int64_t instructions);  // bytes that such a transaction may copy
 
 // Of an array of 64-bit ints that lies in one piece: are all from -kSeenNumber to kSeenNumber, and not negative if
 // `natural`? So sums of them need no look at each.
