@@ -2,8 +2,6 @@
 // over axes go in its order.
 #include "capture/scalar/products.h"
 
-#include <dlfcn.h>
-#include <link.h>
 #include <opcode.h>
 #include <xmmintrin.h>
 
@@ -15,6 +13,7 @@
 #include "capture/scalar/rows_ahead.h"
 #include "capture/scalar/translator.h"
 #include "tensor/numpy_api.h"
+#include "tensor/openblas.h"
 #include "tensor/ufunc_loops.h"
 
 namespace framejit::capture::scalar {
@@ -107,28 +106,6 @@ int64_t Multiply(UfuncLoop loop, char* a, int64_t a_row, int64_t a_next, char* b
   return !told;
 }
 
-// The first of these functions that each OpenBLAS of the process has. `of`: what its path must hold.
-std::vector<void*> OfBlas(std::initializer_list<const char*> names, const char* of) {
-  struct Search {
-    std::initializer_list<const char*> names;
-    const char* of;
-    std::vector<void*> found{};
-  } search{names, of};
-  const auto look = [](dl_phdr_info* info, size_t, void* into) {
-    auto& s = *static_cast<Search*>(into);
-    if (!strstr(info->dlpi_name, "openblas") || !strstr(info->dlpi_name, s.of)) return 0;
-    void* library = dlopen(info->dlpi_name, RTLD_LAZY | RTLD_NOLOAD);
-    for (const char* name : s.names)
-      if (void* function = library ? dlsym(library, name) : nullptr) {
-        s.found.push_back(function);
-        break;
-      }
-    return 0;
-  };
-  dl_iterate_phdr(look, &search);
-  return search.found;
-}
-
 // The BLAS's own product of vectors, which NumPy calls for those whose elements lie upwards; null where that is not to
 // be seen. Integers of 32 bits, which some have, are the lower halves.
 using BlasDot = double (*)(int64_t n, const char* a, int64_t a_next, const char* b, int64_t b_next);
@@ -141,7 +118,7 @@ void FindBlasDot(UfuncLoop loop) {
   static bool looked = false;
   if (std::exchange(looked, true)) return;
   const std::vector<void*> found =
-      OfBlas({"scipy_cblas_ddot64_", "cblas_ddot64_", "scipy_cblas_ddot", "cblas_ddot"}, "numpy");
+      tensor::OfBlas({"scipy_cblas_ddot64_", "cblas_ddot64_", "scipy_cblas_ddot", "cblas_ddot"}, "numpy");
   if (found.size() != 1) return;
   const auto dot = reinterpret_cast<BlasDot>(found[0]);
   constexpr int kItem = sizeof(double), kMost = 3000, kStep = 5;
@@ -205,20 +182,6 @@ int64_t DotAhead(UfuncLoop loop, char* a, int64_t a_next, char* b, int64_t b_nex
   return (dot ? Dot<double> : Inner<double>)(loop, a, a_next, b, b_next, out, n);
 }
 
-// OpenBLAS shares such a product between its threads from some number of terms in between on.
-constexpr int64_t kTermsOfOneThread = 400'000, kTermsOfMore = 500'000;
-
-// How many threads each OpenBLAS has that these functions are of, or 0 where that differs or none is there.
-int ThreadsOfBlas(const std::vector<void*>& counts) {
-  int threads = 0;
-  for (void* count : counts) {
-    const int n = reinterpret_cast<int (*)()>(count)();
-    if (threads && n != threads) return 0;
-    threads = n;
-  }
-  return threads;
-}
-
 // Are the sums of RowsAhead, of so many terms, to the last bit those of the BLAS?
 bool AddsLikeBlas(UfuncLoop loop, int64_t n, int64_t columns, int64_t next, int lost, int shares) {
   constexpr int64_t kItem = sizeof(double), kLanes = RowsAhead::kRows;
@@ -248,16 +211,10 @@ bool LargeRowsLikeBlas(UfuncLoop loop, int shares) {
 }
 
 // What RowsAhead wants to know.
-int SharesOfBlas(UfuncLoop loop, int64_t n, int64_t fewest, int64_t most) {
-  static const std::vector<void*> counts =
-      OfBlas({"scipy_openblas_get_num_threads64_", "scipy_openblas_get_num_threads", "openblas_get_num_threads64_",
-              "openblas_get_num_threads"},
-             "numpy");
-  const int threads = ThreadsOfBlas(counts);
-  const bool shared = threads != 1 && n * fewest > kTermsOfMore;
-  if (threads != 1 && n * most >= kTermsOfOneThread && !(shared && threads)) return 0;
+int SharesOfRows(UfuncLoop loop, int64_t n, int64_t fewest, int64_t most) {
   static std::map<int, bool> known;  // by shares; the program may change the number of threads
-  const int shares = shared ? threads : 1;
+  const int shares = tensor::SharesOfBlas(n * fewest, n * most);
+  if (!shares) return 0;
   const auto [at, is_new] = known.emplace(shares, false);
   if (is_new) at->second = LargeRowsLikeBlas(loop, shares);
   return at->second ? shares : 0;
@@ -267,7 +224,7 @@ int SharesOfBlas(UfuncLoop loop, int64_t n, int64_t fewest, int64_t most) {
 int64_t RowAhead(UfuncLoop loop, char* a, int64_t a_next, char* b, int64_t b_next, int64_t b_column, char* out,
                  int64_t n, int64_t columns, ProductsAhead* ahead, char* a_end) {
   const auto shares = [loop](int64_t terms, int64_t fewest, int64_t most) {
-    return SharesOfBlas(loop, terms, fewest, most);
+    return SharesOfRows(loop, terms, fewest, most);
   };
   if (b_column == sizeof(double) && a_next > 0 &&
       ahead->rows.Find({a, b, a_next, b_next, n, columns}, a_end, shares, reinterpret_cast<double*>(out)))
@@ -322,7 +279,7 @@ bool RowsLikeBlas(UfuncLoop loop) {
       for (int columns = RowsAhead::kFewestColumns + RowsAhead::kRows - 1; columns < 48; columns += 3)
         for (const auto& [next, lost] : {std::pair(1, 0), {1, 1}, {3, 0}, {3, 1}})
           if (!AddsLikeBlas(loop, n, columns, next, lost, 1)) return false;
-    return SharesOfBlas(loop, 1, 1, 1) == 1;
+    return SharesOfRows(loop, 1, 1, 1) == 1;
   }();
   return known;
 }

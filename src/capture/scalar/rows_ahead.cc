@@ -8,6 +8,8 @@
 #include <xmmintrin.h>
 #endif
 
+#include "tensor/openblas.h"
+
 namespace framejit::capture::scalar {
 namespace {
 
@@ -75,15 +77,6 @@ __attribute__((target("avx2,fma"))) void SumTail(const double* x, const double* 
 }
 #endif
 
-// Calls f with the end and the width of the columns that each of the threads of a BLAS has.
-void EachShare(int64_t columns, int shares, auto&& f) {
-  for (int64_t end = 0; end < columns; --shares) {
-    const int64_t left = columns - end;
-    const int64_t width = std::min(left, std::max<int64_t>(kTail, (left + shares - 1) / shares));
-    f(end += width, width);
-  }
-}
-
 }  // namespace
 
 bool RowsAhead::Runs() {
@@ -139,7 +132,7 @@ bool RowsAhead::Several(const Call& call, int64_t step, int lost, int rows, int 
   thread_local std::vector<Spot> spots;
   spots.clear();
   for (int r = 0; r < rows; ++r)
-    EachShare(call.columns - r * lost, shares, [&](int64_t end, int64_t width) {
+    tensor::EachShare(call.columns - r * lost, shares, [&](int64_t end, int64_t width) {
       if (const int count = width % kTail) spots.push_back({r * lost + end - count, count, r});
     });
   std::ranges::sort(spots, {}, &Spot::first);
