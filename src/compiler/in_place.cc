@@ -219,6 +219,28 @@ void WriteDirectly(Plan& plan, Kernels& kernels) {
   kernels = std::move(ordered_kernels);
 }
 
+void FeedProducts(Plan& plan, const Kernels& kernels) {
+  std::vector<int> reads(plan.storages.size(), 0);  // by steps, of what they do not make, and at the end
+  for (const Step& step : plan.steps)
+    for (int v : step.operands) reads[plan.values[v].storage] += !Contains(step.results, v);
+  for (const auto& c : plan.commits) ++reads[plan.values[c.value].storage];
+  for (const auto& o : plan.outputs)
+    if (o.value >= 0) ++reads[plan.values[o.value].storage];
+  for (size_t i = 0; i + 1 < plan.steps.size(); ++i) {
+    Step& step = plan.steps[i];
+    const Step& product = plan.steps[i + 1];
+    if (step.kind != Step::Kind::kKernel || step.device_kernel || step.results.size() != 1) continue;
+    if (product.kind != Step::Kind::kMatMul) continue;
+    const runtime::Value &made = plan.values[step.results[0]], &a = plan.values[product.operands[0]];
+    if (a.storage != made.storage || a.sizes != made.sizes || a.strides != made.strides || !made.whole) continue;
+    if (!pass::FeedsProduct(made.dtype, made.sizes, plan.values[product.operands[1]].sizes)) continue;
+    if (reads[made.storage] != 1 || plan.storages[made.storage].kind != Storage::Kind::kScratch) continue;
+    if (!(made.offset == Int(0)) || made.strides != shape::RowMajor(made.sizes)) continue;
+    const auto at = std::find(step.operands.begin(), step.operands.end(), step.results[0]);
+    step.feeds = at != step.operands.end() && Rehearsable(*kernels[i], static_cast<int>(at - step.operands.begin()));
+  }
+}
+
 void LendOperands(Plan& plan) {
   for (const Step& step : plan.steps) {
     if (!IsForeign(plan, step)) continue;

@@ -46,6 +46,10 @@ using Kernels = std::vector<std::shared_ptr<const loop::Kernel>>;  // by step (n
 // Marks commits as direct and moves their kernels to the end.
 void WriteDirectly(runtime::Plan& plan, Kernels& kernels);
 
+// Marks kernels right before a product with a vector, which alone reads what they make: the run need not store that
+// (runtime/row_products.h).
+void FeedProducts(runtime::Plan& plan, const Kernels& kernels);
+
 // What an operator of another library is given, it may keep: that does not lie in memory of ours.
 void LendOperands(runtime::Plan& plan);
 

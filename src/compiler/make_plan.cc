@@ -85,6 +85,7 @@ class Planner {
       plan_.inputs.push_back(NewValue(g_.inputs[i], storage, true));
     }
     NoteNothings();
+    FindFed();
     LayoutsForDirectWrites(g_, grouping_, uses_, layouts_);
     AssignOutputs();
     PlaceParts();
@@ -102,6 +103,7 @@ class Planner {
     LowerWrites();
     kernels_.resize(plan_.steps.size());
     WriteDirectly(plan_, kernels_);
+    FeedProducts(plan_, kernels_);
     LendOperands(plan_);
     ReuseOperands(plan_, kernels_);
     plan_.storages.shrink_to_fit();  // A plan is kept as long as its code.
@@ -321,7 +323,7 @@ class Planner {
     const bool ieee = LooksAtExceptions(group);
     const auto known = std::find_if(made_.rbegin(), made_.rend(), [&](const MadeKernel& made) {
       return made.members == group.nodes.size() && made.kernel->ieee == ieee &&
-             patterns_.Alike(made.pattern, pattern, made.members, layouts_);
+             !(made.kernel->stream && IsFed(group)) && patterns_.Alike(made.pattern, pattern, made.members, layouts_);
     });
     if (known == made_.rend()) return false;
     ++stats_.kernels;
@@ -341,7 +343,7 @@ class Planner {
     const Target& target = TargetOf(device);
     built.kernel.name = KernelName(g_, group);
     built.kernel.ieee = built.kernel.ieee || LooksAtExceptions(group);
-    built.kernel.stream = Written(group) >= target.costs().streamed_bytes;
+    built.kernel.stream = Written(group) >= target.costs().streamed_bytes && !IsFed(group);
     plan_.traps |= options_.traps & built.kernel.Checks();
     if (diag::Enabled(diag::Channel::loop_)) diag::Log(diag::Channel::loop_, built.kernel.str());
     bool reused = false;
@@ -368,6 +370,18 @@ class Planner {
     kernels_.push_back(made.kernel);
     plan_.steps.push_back(std::move(step));
   }
+
+  // What a product may read as it is made.
+  void FindFed() {
+    fed_.assign(g_.nodes.size(), false);
+    for (const Group& group : grouping_.groups) {
+      const Node& n = g_.nodes[group.nodes[0]];
+      if (n.op != Op::kMatMul || uses_[n.operands[0]] != 1) continue;
+      fed_[n.operands[0]] =
+          pass::FeedsProduct(n.type.dtype, g_.nodes[n.operands[0]].type.shape, g_.nodes[n.operands[1]].type.shape);
+    }
+  }
+  bool IsFed(const Group& group) const { return group.stored.size() == 1 && fed_[group.stored[0]]; }
 
   int64_t Written(const Group& group) const {  // bytes, at the sizes that were captured
     const std::vector<int64_t> hints = Hints(g_);
@@ -558,6 +572,7 @@ class Planner {
   std::vector<MadeKernel> made_;  // The last ones.
   std::vector<Layout> kernel_layouts_;
   std::vector<bool> part_;             // by graph value: it is made in the memory of what it is a part of
+  std::vector<bool> fed_;              // by graph value: a product may read it as it is made
   std::vector<int> value_of_;          // by graph value
   std::map<ValueId, int> storage_of_;  // values made directly in an output
   std::map<ValueId, int> handed_over_;

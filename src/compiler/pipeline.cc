@@ -108,6 +108,7 @@ std::shared_ptr<Executable> Compile(const Graph& graph, const CompileOptions& op
   pass::FuseOptions fuse;
   fuse.fuse = options.fuse && !pm.Disabled(kFuse);
   fuse.parts_apart = target.costs().parts_apart;
+  fuse.feeds = options.traps & ~kBadIndex;  // NumPy's
   fuse.boundaries = diag::Enabled(diag::Channel::fusion_);
   pass::Grouping grouping;
   if (!pass::RunPass(pm, kFuse, g, [&](Graph&) { grouping = pass::Fuse(last, fuse); }))

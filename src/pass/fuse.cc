@@ -27,6 +27,8 @@ constexpr double kLargeParts = 8192;
 constexpr int kCheapPart = 4;
 // A kernel looks among the parts for that of each element. Of so many, each is stored in its place instead.
 constexpr size_t kManyParts = 8;
+// A matrix of so many bytes is made by a kernel of its own where a product reads it as it is made.
+constexpr double kLargeFed = 1 << 18;
 
 class Fuser {
  public:
@@ -122,6 +124,20 @@ class Fuser {
         readers_[Base(o)].push_back(v);
       }
     }
+    fed_.assign(n, false);
+    for (ValueId v = 0; v < n && options_.feeds; ++v) {
+      const Node& product = g_.nodes[v];
+      if (!live_[v] || product.op != Op::kMatMul) continue;
+      const ValueId o = product.operands[0];
+      fed_[o] = !must_store_[o] && !is_alias(o) && readers_[o].size() == 1 && Bytes(o) >= kLargeFed &&
+                FeedsProduct(product.type.dtype, g_.nodes[o].type.shape, g_.nodes[product.operands[1]].type.shape);
+    }
+  }
+
+  // Would something be stored beside a matrix that need not be?
+  bool StoresFed(const std::vector<ValueId>& merged) const {
+    return std::any_of(merged.begin(), merged.end(), [&](ValueId v) { return fed_[v]; }) &&
+           std::count_if(merged.begin(), merged.end(), [&](ValueId v) { return ReadOutside(v, merged); }) > 1;
   }
 
   bool IsPlainConstant(ValueId v) const {
@@ -321,6 +337,10 @@ class Fuser {
       if (why) *why = "small parts of an array would be computed for all of its elements";
       return false;
     }
+    if (StoresFed(merged)) {
+      if (why) *why = "a product reads a matrix as it is made";
+      return false;
+    }
     const Group group = Complete(merged);
     if (!loop::CanFuse(g_, group.nodes, group.stored, why)) return false;
     if (loop::SumsInOrder(g_, group.nodes, group.stored, layouts_)) return true;
@@ -359,7 +379,7 @@ class Fuser {
       Unit& b = units_[c.consumer];
       if (a.dead || b.dead || a.stamp != c.producer_stamp || b.stamp != c.consumer_stamp) continue;
       std::vector<ValueId> merged = Union(a.nodes, b.nodes);
-      const bool surely = SurelyOneKernel(a, b);
+      const bool surely = SurelyOneKernel(a, b) && !StoresFed(merged);
       if (!surely && !IsOneKernel(merged)) continue;
       if (!Reorder(c.producer, c.consumer)) continue;
       for (ValueId v : b.nodes) unit_of_[v] = c.producer;
@@ -459,7 +479,7 @@ class Fuser {
   const Graph& g_;
   const FuseOptions& options_;
   Grouping& out_;
-  std::vector<bool> live_, must_store_, free_;
+  std::vector<bool> live_, must_store_, free_, fed_;
   std::vector<loop::Layout> layouts_;  // by value, where it is stored; empty if nothing is a sum of NumPy
   std::vector<double> bytes_;
   std::vector<std::vector<ValueId>> readers_;  // by base: live nodes that read it, aliases seen through
@@ -475,6 +495,10 @@ class Fuser {
 
 bool IsExpensive(const Node& n) {
   return IsReduction(n.op) || Info(n.op).kind == 'I' || Info(n.op).cost >= 16;
+}
+
+bool FeedsProduct(DType dtype, const shape::Ints& matrix, const shape::Ints& vector) {
+  return dtype == DType::kFloat64 && matrix.size() == 2 && vector.size() == 2 && vector[1] == shape::Int(1);
 }
 
 Grouping Fuse(const Graph& g, const FuseOptions& options) {

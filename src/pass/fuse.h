@@ -55,12 +55,16 @@ struct FuseOptions {
   int max_nodes = 80;       // that one kernel may have: its code and the time to compile it grow with them
   bool boundaries = false;  // say why groups stayed apart
   bool parts_apart = true;  // of the target's costs
+  bool feeds = false;       // products with vectors may read a matrix as it is made (runtime/row_products.h)
 };
 
 Grouping Fuse(const Graph& g, const FuseOptions& options = {});
 
 // Splits the group of one kernel into a kernel for each node, where code generation cannot do the whole.
 std::vector<Group> Split(const Graph& g, const Group& group);
+
+// The types of a product that may read its matrix as that is made.
+bool FeedsProduct(DType dtype, const shape::Ints& matrix, const shape::Ints& vector);
 
 // Is it better to store the value than to compute it again for every reader?
 bool IsExpensive(const Node& n);

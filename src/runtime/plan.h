@@ -78,6 +78,8 @@ struct Step {
   // A kernel that may raise a status and writes inputs is rehearsed first: it runs into memory of its own, which tells
   // whether the status would be raised. These are the arguments that the rehearsal must not write.
   std::vector<int> rehearse;
+  // What it makes is the first operand of the product behind it and nothing else: may be made as that reads it.
+  bool feeds = false;
   std::shared_ptr<const DeviceKernel> device_kernel;  // runs on the plan's device, in place of fn
   // --- all other steps
   bool updates = false;                        // a framework call that writes its result into its first operand

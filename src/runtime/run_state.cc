@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "diag/diag.h"
 #include "graph/device.h"
@@ -13,6 +14,7 @@
 #include "runtime/estimate.h"
 #include "runtime/interpret_node.h"
 #include "runtime/library.h"
+#include "runtime/row_products.h"
 #include "runtime/status.h"
 #include "runtime/step_times.h"
 
@@ -45,6 +47,32 @@ struct Rehearsal {
   int64_t line, row;  // elements
   const int* sizes;   // of elements, by rehearsed argument
 };
+
+struct Feed {
+  Rehearsal kernel;
+  size_t argument;
+  int64_t columns;
+};
+
+// Makes rows of the matrix, and whatever else the kernel makes at once, in a piece of memory of the thread's own.
+const void* FeedRows(void* context, int64_t begin, int64_t end) {
+  const auto& f = *static_cast<const Feed*>(context);
+  const auto& [call, step, line, row, sizes] = f.kernel;
+  const int64_t per_line = (line + row - 1) / row, first = begin * f.columns, last = end * f.columns - 1;
+  const auto row_of = [&](int64_t element) { return element / line * per_line + element % line / row; };
+  const auto element_of = [&](int64_t r) { return r / per_line * line + r % per_line * row; };
+  const int64_t from = row_of(first), to = row_of(last), at = element_of(from), room = element_of(to) + row - at;
+  static thread_local std::vector<double> memory;
+  if (static_cast<int64_t>(memory.size()) < room) memory.resize(room);
+  absl::FixedArray<void*, 8> buffers(step->operands.size());
+  std::copy_n(call.buffers, buffers.size(), buffers.begin());
+  const auto base = reinterpret_cast<uintptr_t>(memory.data());
+  buffers[f.argument] = reinterpret_cast<void*>(base - at * sizeof(double));  // NOLINT
+  TakeStatus(call.traps);
+  call.fn(buffers.data(), call.symbols, from, to + 1);
+  if (const int status = TakeStatus(call.traps)) call.raised->fetch_or(status, std::memory_order_relaxed);
+  return call.raised->load(std::memory_order_relaxed) ? nullptr : memory.data() + (first - at);
+}
 
 // The stores to rehearsed arguments go to a piece of memory of the thread's own, for a few rows at a time.
 void RehearseRows(void* context, int64_t begin, int64_t end) {
@@ -246,6 +274,28 @@ void RunState::Rehearse(size_t i) {
     RehearseRows(&r, 0, info.rows);
 }
 
+// Computes the product behind step i from what that makes of its first operand. False: the two run as they are.
+bool RunState::FeedProduct(size_t i) {
+  constexpr int64_t kFewest = 1 << 15;  // elements
+  const Step &step = plan_.steps[i], &product = plan_.steps[i + 1];
+  const Instance::StepInfo& info = c_->instance->steps[i];
+  const Buffer& a = c_->buffers[product.operands[0]];
+  auto* const host = dynamic_cast<RowProducts*>(&host_);
+  if (!host || a.sizes[0] * a.sizes[1] < kFewest || Poisons()) return false;
+  const auto [line, row] = step.code->line_and_row(info.symbols);
+  if (info.rows <= 0 || row <= 0 || line <= 0) return false;
+  AllocateOutputs(i + 1);
+  const size_t argument = std::ranges::find(step.operands, step.results[0]) - step.operands.begin();
+  if (plan_.traps) raised_.fetch_or(TakeStatus(plan_.traps), std::memory_order_relaxed);
+  std::atomic<int> raised = 0;  // then both run again, and what is told is told by them
+  const KernelCall call{step.fn, c_->pointers.data() + index_.first_pointer[i], info.symbols, plan_.traps, &raised};
+  Feed feed{{call, &step, line, row, nullptr}, argument, a.sizes[1]};
+  const bool done =
+      host->MultiplyRows(a, c_->buffers[product.operands[1]], c_->buffers[product.results[0]], FeedRows, &feed);
+  if (plan_.traps) TakeStatus(plan_.traps);
+  return done && !raised;
+}
+
 // A direct write goes into the input, unless its memory overlaps that of another input.
 void RunState::ChooseTarget(const Plan::Commit& commit, std::span<const Buffer> inputs) {
   auto range = [&](int input) {
@@ -326,6 +376,10 @@ Launch RunState::LaunchOf(size_t i) const {
   switch (step.kind) {
     case Step::Kind::kKernel: {
       const Instance::StepInfo& info = c_->instance->steps[i];
+      if (step.feeds && FeedProduct(i)) {
+        fed_ = true;
+        break;
+      }
       if (step.zeros && ArenaPool::Get().IsUntouched(c_->pointers[index_.first_pointer[i]])) break;
       if (step.device_kernel) {
         const Launch launch = LaunchOf(i);
@@ -348,6 +402,7 @@ Launch RunState::LaunchOf(size_t i) const {
       if (plan_.traps) TakeStatus(plan_.traps);
       break;
     default: {
+      if (std::exchange(fed_, false)) break;
       if (plan_.traps) raised_.fetch_or(TakeStatus(plan_.traps), std::memory_order_relaxed);  // libraries clear it
       absl::FixedArray<Buffer, 4> operands(step.operands.size());
       for (size_t k = 0; k < operands.size(); ++k) operands[k] = c_->buffers[step.operands[k]];

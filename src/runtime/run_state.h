@@ -40,6 +40,7 @@ class RunState {
   void RunNamed(size_t i);
   void RunStep(size_t i);
   Launch LaunchOf(size_t i) const;
+  bool FeedProduct(size_t i);
   void Rehearse(size_t i);
   void CheckStatus();
   void ReleaseAfter(size_t i);
@@ -80,6 +81,7 @@ class RunState {
   const bool takes_inputs_;
   const bool listened_;
   Block pooled_;
+  bool fed_ = false;  // the product that is the next step has been computed
   std::atomic<int> raised_{0};
   Buffer device_arena_;
   bool entered_ = false;

@@ -27,7 +27,7 @@ bool Describes(const Buffer& b, const NumpyArray& a) {
   return true;
 }
 
-class Host : public framejit::Host {
+class Host : public framejit::Host, public runtime::RowProducts {
  public:
   explicit Host(RunContext* run) : run_(run) {}  // null: outside of a run
   framejit::Host& BeyondRun() override { return NumpyHost(); }
@@ -106,6 +106,10 @@ class Host : public framejit::Host {
     if (!r && PyErr_ExceptionMatches(PyExc_FloatingPointError)) throw ExternError();
     if (!r) PyErr_Clear();
     return static_cast<bool>(r);
+  }
+
+  bool MultiplyRows(const Buffer& a, const Buffer& b, Buffer& out, runtime::MakeRows rows, void* ctx) override {
+    return tensor::MultiplyRows(*this, a, b, out, rows, ctx);
   }
 
   int NumThreads() override { return runtime::ThreadPool::Get().num_threads(); }

@@ -4,7 +4,7 @@
 
 #include <optional>
 
-#include "framejit/compile.h"
+#include "runtime/row_products.h"
 
 namespace framejit::tensor {
 
@@ -22,5 +22,9 @@ LoopOf FindLoop(const char* name, int operands, DType t, std::optional<DType> to
 // Multiplies small matrices, or as many pairs of them as `out` has, as np.matmul does. False: that is for np.matmul to
 // do, which may also tell of something.
 bool MultiplySmall(const Buffer& a, const Buffer& b, const Buffer& out);
+
+// runtime::RowProducts for float64. `host` has the threads.
+bool MultiplyRows(framejit::Host& host, const Buffer& a, const Buffer& b, const Buffer& out, runtime::MakeRows rows,
+                  void* ctx);
 
 }  // namespace framejit::tensor

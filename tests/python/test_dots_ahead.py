@@ -1,5 +1,8 @@
 """Products of vectors that a loop asks for one after the other, some of which are computed before they are asked for."""
 
+import ctypes
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -199,3 +202,38 @@ def test_special_numbers_in_rows(special):
 
     check(rows_of_a_triangle, make)
     check(rows_of_all, make)
+
+
+def blas_threads():
+    """NumPy's OpenBLAS's functions that set and say how many threads it has."""
+    for path in (Path(np.__file__).parent.parent / "numpy.libs").glob("*openblas*"):
+        library = ctypes.CDLL(str(path))
+        for name in ("scipy_openblas_{}_num_threads64_", "scipy_openblas_{}_num_threads", "openblas_{}_num_threads64_", "openblas_{}_num_threads"):
+            if hasattr(library, name.format("set")):
+                return getattr(library, name.format("set")), getattr(library, name.format("get"))
+    return pytest.skip("no OpenBLAS of NumPy's own")
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+@pytest.mark.parametrize("shape", [(1031, 527), (5003, 119)])
+def test_rows_that_the_blas_shares_between_threads(threads, shape):
+    def some(a, out):
+        for i in range(26):
+            out[i, i:] = a[:, i] @ a[:, i:]
+
+    a = np.random.default_rng(8).normal(size=shape)
+    put, get = blas_threads()
+    before = get()
+    put(threads)
+    try:
+        framejit.reset()
+        compiled = framejit.compile(some)
+        expected = np.zeros((26, shape[1]))
+        some(a, expected)
+        for _ in range(3):
+            got = np.zeros_like(expected)
+            compiled(a, got)
+            assert got.tobytes() == expected.tobytes()
+        assert compiled.cache_info()["scalar_runs"] > 0, compiled.cache_info()
+    finally:
+        put(before)

@@ -2,18 +2,18 @@
 // over axes go in its order.
 #include "capture/scalar/products.h"
 
-#include <dlfcn.h>
-#include <link.h>
 #include <opcode.h>
 #include <xmmintrin.h>
 
 #include <cmath>
 #include <complex>
 #include <cstring>
+#include <map>
 
 #include "capture/scalar/rows_ahead.h"
 #include "capture/scalar/translator.h"
 #include "tensor/numpy_api.h"
+#include "tensor/openblas.h"
 #include "tensor/ufunc_loops.h"
 
 namespace framejit::capture::scalar {
@@ -106,28 +106,6 @@ int64_t Multiply(UfuncLoop loop, char* a, int64_t a_row, int64_t a_next, char* b
   return !told;
 }
 
-// The first of these functions that each OpenBLAS of the process has. `of`: what its path must hold.
-std::vector<void*> OfBlas(std::initializer_list<const char*> names, const char* of) {
-  struct Search {
-    std::initializer_list<const char*> names;
-    const char* of;
-    std::vector<void*> found{};
-  } search{names, of};
-  const auto look = [](dl_phdr_info* info, size_t, void* into) {
-    auto& s = *static_cast<Search*>(into);
-    if (!strstr(info->dlpi_name, "openblas") || !strstr(info->dlpi_name, s.of)) return 0;
-    void* library = dlopen(info->dlpi_name, RTLD_LAZY | RTLD_NOLOAD);
-    for (const char* name : s.names)
-      if (void* function = library ? dlsym(library, name) : nullptr) {
-        s.found.push_back(function);
-        break;
-      }
-    return 0;
-  };
-  dl_iterate_phdr(look, &search);
-  return search.found;
-}
-
 // The BLAS's own product of vectors, which NumPy calls for those whose elements lie upwards; null where that is not to
 // be seen. Integers of 32 bits, which some have, are the lower halves.
 using BlasDot = double (*)(int64_t n, const char* a, int64_t a_next, const char* b, int64_t b_next);
@@ -140,7 +118,7 @@ void FindBlasDot(UfuncLoop loop) {
   static bool looked = false;
   if (std::exchange(looked, true)) return;
   const std::vector<void*> found =
-      OfBlas({"scipy_cblas_ddot64_", "cblas_ddot64_", "scipy_cblas_ddot", "cblas_ddot"}, "numpy");
+      tensor::OfBlas({"scipy_cblas_ddot64_", "cblas_ddot64_", "scipy_cblas_ddot", "cblas_ddot"}, "numpy");
   if (found.size() != 1) return;
   const auto dot = reinterpret_cast<BlasDot>(found[0]);
   constexpr int kItem = sizeof(double), kMost = 3000, kStep = 5;
@@ -204,21 +182,8 @@ int64_t DotAhead(UfuncLoop loop, char* a, int64_t a_next, char* b, int64_t b_nex
   return (dot ? Dot<double> : Inner<double>)(loop, a, a_next, b, b_next, out, n);
 }
 
-// Whoever shares such a product between threads adds the last columns of each share otherwise. OpenBLAS has shares from
-// this many terms on, older ones from fewer.
-constexpr int64_t kTermsOfOneThread = 400'000;
-
-bool BlasHasOneThread() {
-  static const std::vector<void*> counts =
-      OfBlas({"scipy_openblas_get_num_threads64_", "scipy_openblas_get_num_threads", "openblas_get_num_threads64_",
-              "openblas_get_num_threads"},
-             "");
-  const auto one = [](void* count) { return reinterpret_cast<int (*)()>(count)() == 1; };
-  return !counts.empty() && std::ranges::all_of(counts, one);
-}
-
 // Are the sums of RowsAhead, of so many terms, to the last bit those of the BLAS?
-bool AddsLikeBlas(UfuncLoop loop, int64_t n, int64_t columns, int64_t next, int lost) {
+bool AddsLikeBlas(UfuncLoop loop, int64_t n, int64_t columns, int64_t next, int lost, int shares) {
   constexpr int64_t kItem = sizeof(double), kLanes = RowsAhead::kRows;
   const int64_t width = columns + kLanes;
   std::vector<double> x(n * next + kLanes), y(n * width), out(kLanes * columns), wanted(columns);
@@ -226,7 +191,7 @@ bool AddsLikeBlas(UfuncLoop loop, int64_t n, int64_t columns, int64_t next, int 
   for (size_t i = 0; i < y.size(); ++i) y[i] = static_cast<double>(i * i % 10007) / 3 - 1000;
   const auto* a = reinterpret_cast<char*>(x.data());
   auto* b = reinterpret_cast<char*>(y.data());
-  RowsAhead::Several({a, b, next * kItem, width * kItem, n, columns}, kItem, lost, kLanes, out.data());
+  RowsAhead::Several({a, b, next * kItem, width * kItem, n, columns}, kItem, lost, kLanes, shares, out.data());
   for (int r = 0; r < kLanes; ++r) {
     const int64_t left = columns - r * lost;
     Multiply(loop, reinterpret_cast<char*>(x.data() + r), 0, next * kItem, b + r * lost * kItem, width * kItem, kItem,
@@ -237,22 +202,32 @@ bool AddsLikeBlas(UfuncLoop loop, int64_t n, int64_t columns, int64_t next, int 
   return true;
 }
 
-// Likewise, of as many as a BLAS might share between its threads or take in blocks.
-bool LargeRowsLikeBlas(UfuncLoop loop) {
-  constexpr std::pair<int, int> kShapes[] = {{2000, 46}, {3000, 117}, {600, 563}, {9, 9001}};
-  return std::ranges::all_of(kShapes, [&](auto& s) { return AddsLikeBlas(loop, s.first, s.second, 1, 1); });
+// Likewise, of as many as a BLAS might share between its threads or take in blocks, and does with `shares`.
+bool LargeRowsLikeBlas(UfuncLoop loop, int shares) {
+  constexpr std::pair<int, int> kOfOne[] = {{2000, 46}, {3000, 117}, {600, 563}, {9, 9001}},
+                                kOfMore[] = {{1031, 537}, {40, 13001}, {5003, 119}, {7999, 85}};
+  return std::ranges::all_of(shares == 1 ? kOfOne : kOfMore,
+                             [&](auto& s) { return AddsLikeBlas(loop, s.first, s.second, 1, 1, shares); });
+}
+
+// What RowsAhead wants to know.
+int SharesOfRows(UfuncLoop loop, int64_t n, int64_t fewest, int64_t most) {
+  static std::map<int, bool> known;  // by shares; the program may change the number of threads
+  const int shares = tensor::SharesOfBlas(n * fewest, n * most);
+  if (!shares) return 0;
+  const auto [at, is_new] = known.emplace(shares, false);
+  if (is_new) at->second = LargeRowsLikeBlas(loop, shares);
+  return at->second ? shares : 0;
 }
 
 // Likewise of a vector and a matrix of float64.
 int64_t RowAhead(UfuncLoop loop, char* a, int64_t a_next, char* b, int64_t b_next, int64_t b_column, char* out,
                  int64_t n, int64_t columns, ProductsAhead* ahead, char* a_end) {
-  const auto like_blas = [&] {  // Its threads may have been fewer at the first look.
-    if (BlasHasOneThread()) return true;
-    static const bool shared = LargeRowsLikeBlas(loop);
-    return shared && n * columns < kTermsOfOneThread;
+  const auto shares = [loop](int64_t terms, int64_t fewest, int64_t most) {
+    return SharesOfRows(loop, terms, fewest, most);
   };
-  if (b_column == sizeof(double) && a_next > 0 && like_blas() &&
-      ahead->rows.Find({a, b, a_next, b_next, n, columns}, a_end, reinterpret_cast<double*>(out)))
+  if (b_column == sizeof(double) && a_next > 0 &&
+      ahead->rows.Find({a, b, a_next, b_next, n, columns}, a_end, shares, reinterpret_cast<double*>(out)))
     return 1;
   return Multiply(loop, a, 0, a_next, b, b_next, b_column, out, 1, n, columns, sizeof(double));
 }
@@ -303,8 +278,8 @@ bool RowsLikeBlas(UfuncLoop loop) {
     for (int n = 1; n <= 40; n += 1 + n / 12)
       for (int columns = RowsAhead::kFewestColumns + RowsAhead::kRows - 1; columns < 48; columns += 3)
         for (const auto& [next, lost] : {std::pair(1, 0), {1, 1}, {3, 0}, {3, 1}})
-          if (!AddsLikeBlas(loop, n, columns, next, lost)) return false;
-    return LargeRowsLikeBlas(loop);
+          if (!AddsLikeBlas(loop, n, columns, next, lost, 1)) return false;
+    return SharesOfRows(loop, 1, 1, 1) == 1;
   }();
   return known;
 }

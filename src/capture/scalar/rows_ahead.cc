@@ -8,6 +8,8 @@
 #include <xmmintrin.h>
 #endif
 
+#include "tensor/openblas.h"
+
 namespace framejit::capture::scalar {
 namespace {
 
@@ -86,7 +88,7 @@ bool RowsAhead::Runs() {
 #endif
 }
 
-bool RowsAhead::Several(const Call& call, int64_t step, int lost, int rows, double* out) {
+bool RowsAhead::Several(const Call& call, int64_t step, int lost, int rows, int shares, double* out) {
 #if defined(__x86_64__)
   constexpr unsigned kTold = _MM_EXCEPT_INVALID | _MM_EXCEPT_DIV_ZERO | _MM_EXCEPT_OVERFLOW;
   thread_local std::vector<double> packed, tiles;
@@ -123,12 +125,28 @@ bool RowsAhead::Several(const Call& call, int64_t step, int lost, int rows, doub
       for (int r = 0; to == last && r < rows; ++r) memcpy(out + r * call.columns + j, last + r * kTile, count * kItem);
     }
   }
-  double tails[kRows * kTail];
-  pack(call.columns - kTail, kTail, kTail);
-  for (int r = 0; r < rows; r += kVectors) SumTail(vectors + r, matrix, call.n, tails + r * kTail);
+  struct Spot {  // the last columns of a share that one vector's product has
+    int64_t first;
+    int count, row;
+  };
+  thread_local std::vector<Spot> spots;
+  spots.clear();
   for (int r = 0; r < rows; ++r)
-    for (int64_t j = kTail - (call.columns - r * lost) % kTail; j < kTail; ++j)
-      out[(r + 1) * call.columns - kTail + j] = tails[r * kTail + j];
+    tensor::EachShare(call.columns - r * lost, shares, [&](int64_t end, int64_t width) {
+      if (const int count = width % kTail) spots.push_back({r * lost + end - count, count, r});
+    });
+  std::ranges::sort(spots, {}, &Spot::first);
+  double tails[kRows * kTail];
+  int64_t from = -kTail;
+  for (const Spot& spot : spots) {
+    if (spot.first + spot.count > from + kTail) {
+      from = spot.first;
+      pack(from, std::min<int64_t>(kTail, call.columns - from), kTail);
+      for (int r = 0; r < rows; r += kVectors) SumTail(vectors + r, matrix, call.n, tails + r * kTail);
+    }
+    memcpy(out + spot.row * call.columns + spot.first, tails + spot.row * kTail + (spot.first - from),
+           spot.count * kItem);
+  }
   const bool told = _mm_getcsr() & kTold;
   _mm_setcsr(before);
   return !told;
@@ -138,15 +156,18 @@ bool RowsAhead::Several(const Call& call, int64_t step, int lost, int rows, doub
 }
 
 // As many as lie in memory before its end are computed.
-bool RowsAhead::Begin(const Call& call, const char* end) {
+bool RowsAhead::Begin(const Call& call, const char* end, SharesOf shares_of) {
   if (vain_ >= kMostVain || step_ <= 0 || call.vector_next <= 0) return false;
   const char* last = call.vector + (call.n - 1) * call.vector_next;
   const int64_t room = (end - kItem - last) / step_ + 1;
   const int rows = room < kRows ? kVectors : kRows;
-  if (room < rows || call.columns - (rows - 1) * lost_ < kFewestColumns) return false;
+  const int64_t fewest = call.columns - (rows - 1) * lost_;
+  if (room < rows || fewest < kFewestColumns) return false;
+  const int shares = shares_of(call.n, fewest, call.columns);
+  if (!shares) return false;
   width_ = call.columns;
   values_.resize(rows * width_);
-  if (!Several(call, step_, lost_, rows, values_.data())) return vain_ = kMostVain, false;
+  if (!Several(call, step_, lost_, rows, shares, values_.data())) return vain_ = kMostVain, false;
   reads_[0] = {call.vector, last + (rows - 1) * step_ + kItem};
   reads_[1] = {call.matrix, call.matrix + (call.n - 1) * call.matrix_row + call.columns * kItem};
   known_ = rows;
@@ -164,12 +185,12 @@ void RowsAhead::Take(double* out) {
   next_.columns -= lost_;
 }
 
-bool RowsAhead::Find(const Call& call, const char* end, double* out) {
+bool RowsAhead::Find(const Call& call, const char* end, SharesOf shares, double* out) {
   if (call.n < kFewestTerms || call.n > kMostTerms || call.columns < kFewestColumns || call.columns > kMostColumns)
     return false;
   // Else no BLAS is asked.
   if (call.vector_next % kItem || call.matrix_row % kItem || call.matrix_row < call.columns * kItem) return false;
-  if (lost_ >= 0 && call == next_ && (at_ < known_ || Begin(call, end))) return Take(out), true;
+  if (lost_ >= 0 && call == next_ && (at_ < known_ || Begin(call, end, shares))) return Take(out), true;
   // Whoever comes otherwise begins anew.
   at_ = known_ = 0;
   Call next = call;

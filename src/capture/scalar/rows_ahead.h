@@ -5,6 +5,8 @@
 // who asks must have found that out (RowsLikeBlas).
 #pragma once
 
+#include <absl/functional/function_ref.h>
+
 #include <cstdint>
 #include <vector>
 
@@ -20,9 +22,12 @@ class RowsAhead {
     int64_t n = 0, columns = 0;
     friend bool operator==(const Call&, const Call&) = default;
   };
+  // Among how many threads the BLAS shares the columns of products of so many terms with so many columns, from the
+  // fewest to the most: those at the end of a share are added in another way. 0: not known.
+  using SharesOf = absl::FunctionRef<int(int64_t n, int64_t fewest, int64_t most)>;
   // True with the product if that is known, or is now, since further ones are likely to follow. `end`: of the memory
   // that the vector lies in.
-  bool Find(const Call& call, const char* end, double* out);
+  bool Find(const Call& call, const char* end, SharesOf shares, double* out);
   // Something has been written in [low, high).
   void Wrote(const char* low, const char* high) {
     if (at_ < known_ &&
@@ -35,14 +40,14 @@ class RowsAhead {
   // The products of `rows` vectors, 8 or 16, each `step` bytes behind the one before, with the matrix, which
   // loses `lost` (0 or 1) columns from row to row. A row of `out` has call.columns places, the first of which stay
   // undefined then. False: NumPy may have something to tell of.
-  static bool Several(const Call& call, int64_t step, int lost, int rows, double* out);
+  static bool Several(const Call& call, int64_t step, int lost, int rows, int shares, double* out);
   static bool Runs();  // Has this processor what Several needs?
 
  private:
   struct Extent {
     const char *low = nullptr, *high = nullptr;
   };
-  bool Begin(const Call& call, const char* end);
+  bool Begin(const Call& call, const char* end, SharesOf shares);
   void Take(double* out);
   void Drop();
 
