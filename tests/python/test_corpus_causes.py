@@ -190,3 +190,31 @@ def test_numbers_of_numpy_that_are_stored_in_tensors():
         return y * x, z
 
     whole(f, [lambda v=v: (torch.ones(3) * v, np.array([v, v / 3]), np.array([int(v) + 1])) for v in (1.5, 2.5, 7.0, 2.0**40 + 0.3)])
+
+
+class Span(torch.nn.Module):
+    """Its number is another one in each call, since it writes to what the number is read from."""
+
+    def __init__(self):
+        super().__init__()
+        self.value = torch.nn.Parameter(torch.tensor([0.3, 4.0]))
+
+    def largest(self):
+        return math.ceil(self.value.max().item() * 3)
+
+    def forward(self, x):
+        n = self.largest()
+        self.value.data.mul_(0.75)
+        return x * n, int((x[0] * 2).item())
+
+
+def test_numbers_that_change_beside_what_is_checked_of_them():
+    mine, theirs = Span(), Span()
+    compiled = framejit.compile(mine)
+    with torch.no_grad():
+        for k in range(8):
+            x = torch.arange(1.0, 40.0) + k
+            got, want = compiled(x), theirs(x)
+            assert torch.equal(got[0], want[0]) and got[1] == want[1] and torch.equal(mine.value, theirs.value)
+    told = framejit.cache_info(compiled)
+    assert not told["breaks"] and told["outcomes"]["run"].get("graph", 0) > 3, told
