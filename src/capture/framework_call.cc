@@ -131,6 +131,51 @@ PyObject* ByShapeTensor(Session& s, Callee callee, PyObject* const* args, Py_ssi
   return sizes ? s.CallFramework(reshape, with, 2, nullptr) : nullptr;
 }
 
+// The type of what torch.tensor makes of nested lists of numbers of which one is NumPy's, whose types count, unlike those
+// of Python's integers. False: they hold something else, or torch and NumPy make different tensors of them.
+bool NumbersOfNumpy(Session& s, PyObject* list, std::optional<DType>* type, bool* floats) {
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(list); ++i) {
+    PyObject* o = s.Resolve(PySequence_Fast_GET_ITEM(list, i));
+    int overflow = 0;
+    if (o && IsTensor(o) && s.meta(AsTensor(o)->id).is_scalar) {
+      const DType t = s.meta(AsTensor(o)->id).dtype;
+      if (t != DType::kFloat64 && t != DType::kInt64) return false;
+      if (!*type || t == DType::kFloat64) *type = t;
+    } else if (o && (PyList_CheckExact(o) || PyTuple_CheckExact(o)) && !s.IsOutside(o)) {
+      if (!NumbersOfNumpy(s, o, type, floats)) return false;
+    } else if (o && PyFloat_CheckExact(o)) {
+      *floats = true;
+    } else if (!o || !PyLong_CheckExact(o) || (PyLong_AsLongLongAndOverflow(o, &overflow), overflow)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// torch.tensor of such lists copies what NumPy makes of them. Null without an error: the call is another one.
+PyObject* OfNumpyNumbers(Session& s, Callee callee, PyObject* const* args, Py_ssize_t total) {
+  static const Callee tensor_of("torch.tensor"), array_of("numpy.array");
+  if (callee != tensor_of || total != 1 || !s.libraries.numpy) return nullptr;
+  PyObject* list = s.Resolve(args[0]);
+  if (!list || !PyList_CheckExact(list) || s.IsOutside(list)) return nullptr;
+  std::optional<DType> type;
+  bool floats = false;
+  if (!NumbersOfNumpy(s, list, &type, &floats) || !type || (floats && type == DType::kInt64)) return nullptr;
+  Ref array(s.CallFramework(array_of, &list, 1, nullptr));
+  PyObject* one = array.get();
+  return one ? s.CallFramework(tensor_of, &one, 1, nullptr) : nullptr;
+}
+
+// A float of NumPy's beside an array, whose type counts, as an operand of the graph. Null: it is none, or an error.
+Ref AsScalar(Session& s, Callee callee, PyObject* const* args, Py_ssize_t total, Py_ssize_t at) {
+  static const Callee array_of("numpy.array");
+  PyObject* o = total == 2 && callee.space() == "numpy.ndarray" && IsTensor(args[1 - at]) ? s.Resolve(args[at]) : nullptr;
+  if (!o || IsTensor(o) || !s.IsNumpyNumber(o) || !PyFloat_Check(o)) return {};
+  Ref number(PyFloat_FromDouble(PyFloat_AS_DOUBLE(o)));
+  PyObject* one = number.get();
+  return one ? Ref(s.CallFramework(array_of, &one, 1, nullptr)) : Ref();
+}
+
 // x[key] = x[of]: torch's kernel writes what it reads where the two meet, in its order, so it is called on a copy of x that
 // lies like x. Null without an error: the call is another one.
 PyObject* StoredWithin(Session& s, PyObject* const* args, Py_ssize_t total) {
@@ -347,6 +392,13 @@ bool FrameworkCall::AnsweredByMode(PyObject** out) {
     return *out = s_.Break(BreakId::kSubclass, callee_ + " beside wrappers with gradients"), true;
   if (torch_ && !on_tape)
     if ((*out = SetByCall(s_, callee_, args_, nargs_, kwnames_)) || s_.broken() || PyErr_Occurred()) return true;
+  if (torch_ && !on_tape && !kwnames_)
+    if ((*out = OfNumpyNumbers(s_, callee_, args_, total())) || s_.broken() || PyErr_Occurred()) return true;
+  for (Py_ssize_t i = 0; i < 2 && !torch_ && !kwnames_ && s_.libraries.torch && callee_.last().starts_with("__"); ++i)
+    if (Ref number = AsScalar(s_, callee_, args_, total(), i); number || s_.broken() || PyErr_Occurred()) {
+      PyObject* with[] = {i ? args_[0] : number.get(), i ? number.get() : args_[1]};
+      return *out = number ? s_.CallFramework(callee_, with, 2, nullptr, declined_) : nullptr, true;
+    }
   if (torch_ && !on_tape && !kwnames_)
     if ((*out = ByShapeTensor(s_, callee_, args_, total())) || s_.broken() || PyErr_Occurred()) return true;
   bool each = false;

@@ -218,3 +218,35 @@ def test_numbers_that_change_beside_what_is_checked_of_them():
             assert torch.equal(got[0], want[0]) and got[1] == want[1] and torch.equal(mine.value, theirs.value)
     told = framejit.cache_info(compiled)
     assert not told["breaks"] and told["outcomes"]["run"].get("graph", 0) > 3, told
+
+
+def weights(at, n, length):
+    at, rows = at.cpu().numpy(), [[] for _ in range(n)]
+    for i in range(n):
+        for j in range(at[i][1]):
+            rows[i].append(1 - (at[i][1] - j) / 40 if j else 0)
+        for j in range(at[i][1], length):
+            rows[i].append(1 - (j - at[i][0]) / 40)
+    return torch.tensor(rows), torch.tensor([[at[0][0], 7], [at[1][1], 2]]), torch.tensor([at[0][1] / 2, 0.5, 3])
+
+
+def test_counts_that_an_array_holds_in_a_function_that_is_called():
+    def f(x, at):
+        rows, *others = weights(at, x.size(0), x.size(1))
+        return rows.unsqueeze(2) * x, others
+
+    whole(f, [lambda: (torch.ones(2, 4, 3).double(), torch.tensor([[0, 1], [2, 3]]))])
+    compiled = framejit.compile(f)
+    for k in (1, 3, 0, 2):  # what is taken for granted is another one
+        args = torch.ones(2, 4, 3), torch.tensor([[k, 1], [2, k]])
+        assert repr(seen(compiled, args)) == repr(seen(f, args))
+
+
+def test_floats_of_numpy_beside_arrays_and_tensors():
+    half, wide = np.float64(0.5), np.float64(3.0)
+
+    def f(x, a):
+        w = [np.array([i]) / np.sum(i) for i in ([1.0, 2.0], [3.0, 5.0])]
+        return x * torch.as_tensor(w[0] + w[1]), a * half, wide - a, a / wide, a**wide
+
+    whole(f, [lambda n=n, t=t: (torch.ones(n, 2), np.arange(1, n + 1, dtype=t)) for n, t in ((3, "f4"), (4, "f8"), (1, "i8"), (2, "f4"))])
