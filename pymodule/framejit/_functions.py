@@ -185,6 +185,13 @@ def fill_diagonal(x, value, wrap=False):
     return x.clone().fill_diagonal_(value, wrap)
 
 
+def stored_within(x, key, of):
+    """x of which one part is stored in another one, which may share memory with it, in the order of the framework's kernel."""
+    y = x.clone()
+    y[key] = y[of]
+    return y
+
+
 def index_put_copy(x, indices, values):
     """x with values stored at indices (None: all of a dimension), row by row in memory of its own."""
     import torch

@@ -209,6 +209,13 @@ PyObject* Session::FromArg(const Arg& a) {
       }
       return MarkFresh(seq.release());
     }
+    case Arg::Kind::kSlice: {
+      Ref bounds[3];
+      for (int i = 0; i < 3; ++i)
+        if (!(bounds[i] = Ref(FromArg(a.items[i])))) return nullptr;
+      return MarkFresh(PySlice_New(bounds[0].get(), bounds[1].get(), bounds[2].get()));
+    }
+    case Arg::Kind::kEllipsis: return Py_NewRef(Py_Ellipsis);
     default: Py_RETURN_NONE;
   }
 }

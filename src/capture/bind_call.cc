@@ -67,7 +67,9 @@ bool FrameworkCall::BindOne(PyObject* o, Arg* a, size_t position, std::string_vi
     made = Ref(NewItemFloat(s_, o));
     if (!made && (s_.broken() || PyErr_Occurred())) return false;
     item = made.get();
-  } else if (torch_ && position > 0 && callee_.Has(kTakesHeldNumber) && (made = NumberOfNumpy(s_, o))) {
+  } else if (torch_ && position > 0 &&
+             (callee_.Has(kTakesHeldNumber) || (position == 2 && callee_ == callees::kTensorSetItem)) &&
+             (made = NumberOfNumpy(s_, o))) {
     Ref tensor = HeldNumber(made.get(), position, false);
     if (tensor) return *a = Arg::Tensor(AsTensor(tensor.get())->id), true;
   }

@@ -332,10 +332,10 @@ PyObject* CCall::OfNumber() {
     }
   if (owner_ || total_ != 1 || nargs_ != 1 || !PyCFunction_Check(callable_)) return nullptr;
   PyObject *number = s_.Resolve(args_[0]), *module = reinterpret_cast<PyCFunctionObject*>(callable_)->m_module;
-  if (!number || !(IsSymFloat(number) || IsSymInt(number)) || !module || !PyUnicode_Check(module) ||
-      PyUnicode_CompareWithASCIIString(module, "math"))
+  if (!number || !module || !PyUnicode_Check(module) || PyUnicode_CompareWithASCIIString(module, "math"))
     return nullptr;
-  return FloatFunction(name_, number);
+  if (IsItemFloat(number)) return ItemFunction(name_, number);
+  return IsSymFloat(number) || IsSymInt(number) ? FloatFunction(name_, number) : nullptr;
 }
 
 // Is what pickle makes of the arguments decided by their values? It writes an object that it meets again as a

@@ -106,6 +106,98 @@ PyObject* ListOf(Session& s, PyObject* proxy) {
   return s.MarkFresh(list.release());
 }
 
+// Shapes as tensors, as exporters write them: a tensor of sizes, and a reshape to what such a tensor holds. Null without
+// an error: the call is neither, or no graph holds it.
+PyObject* ByShapeTensor(Session& s, Callee callee, PyObject* const* args, Py_ssize_t total) {
+  static const Callee shape_of("torch._shape_as_tensor"), by_shape("torch._reshape_from_tensor"),
+      tensor("torch.tensor"), reshape("torch.reshape");
+  if (callee == shape_of && total == 1 && IsTensor(args[0])) {
+    static PyObject *const names = Py_BuildValue("(ss)", "dtype", "device"), *const cpu = PyUnicode_FromString("cpu"),
+                           *const dtype = tensor::ResolveCallee("torch.int64");
+    Ref sizes(s.MarkFresh(PyList_New(0)));
+    for (const shape::Int& n : shape::Ints(s.meta(AsTensor(args[0])->id).sizes)) {
+      Ref size(s.SymIntObject(n));
+      if (!size || PyList_Append(sizes.get(), size.get()) < 0) return nullptr;
+    }
+    PyObject* with[] = {sizes.get(), dtype, cpu};
+    return names && cpu && dtype ? s.CallFramework(tensor, with, 1, names) : nullptr;
+  }
+  if (callee != by_shape || total != 2 || !IsTensor(args[0]) || !IsTensor(args[1])) return nullptr;
+  const TensorMeta& m = s.meta(AsTensor(args[1])->id);
+  if (m.dtype != DType::kInt64 || m.device.kind != DeviceKind::kCpu) return nullptr;
+  Ref known(s.guessing().Constant(AsTensor(args[1])->id, "tolist"));
+  Ref sizes(known ? s.Adopt(known.release()) : ListOf(s, args[1]));
+  PyObject* with[] = {args[0], sizes.get()};
+  return sizes ? s.CallFramework(reshape, with, 2, nullptr) : nullptr;
+}
+
+// The type of what torch.tensor makes of nested lists of numbers of which one is NumPy's, whose types count, unlike those
+// of Python's integers. False: they hold something else, or torch and NumPy make different tensors of them.
+bool NumbersOfNumpy(Session& s, PyObject* list, std::optional<DType>* type, bool* floats) {
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(list); ++i) {
+    PyObject* o = s.Resolve(PySequence_Fast_GET_ITEM(list, i));
+    int overflow = 0;
+    if (o && IsTensor(o) && s.meta(AsTensor(o)->id).is_scalar) {
+      const DType t = s.meta(AsTensor(o)->id).dtype;
+      if (t != DType::kFloat64 && t != DType::kInt64) return false;
+      if (!*type || t == DType::kFloat64) *type = t;
+    } else if (o && (PyList_CheckExact(o) || PyTuple_CheckExact(o)) && !s.IsOutside(o)) {
+      if (!NumbersOfNumpy(s, o, type, floats)) return false;
+    } else if (o && PyFloat_CheckExact(o)) {
+      *floats = true;
+    } else if (!o || !PyLong_CheckExact(o) || (PyLong_AsLongLongAndOverflow(o, &overflow), overflow)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// torch.tensor of such lists copies what NumPy makes of them. Null without an error: the call is another one.
+PyObject* OfNumpyNumbers(Session& s, Callee callee, PyObject* const* args, Py_ssize_t total) {
+  static const Callee tensor_of("torch.tensor"), array_of("numpy.array");
+  if (callee != tensor_of || total != 1 || !s.libraries.numpy) return nullptr;
+  PyObject* list = s.Resolve(args[0]);
+  if (!list || !PyList_CheckExact(list) || s.IsOutside(list)) return nullptr;
+  std::optional<DType> type;
+  bool floats = false;
+  if (!NumbersOfNumpy(s, list, &type, &floats) || !type || (floats && type == DType::kInt64)) return nullptr;
+  Ref array(s.CallFramework(array_of, &list, 1, nullptr));
+  PyObject* one = array.get();
+  return one ? s.CallFramework(tensor_of, &one, 1, nullptr) : nullptr;
+}
+
+// A float of NumPy's beside an array, whose type counts, as an operand of the graph. Null: it is none, or an error.
+Ref AsScalar(Session& s, Callee callee, PyObject* const* args, Py_ssize_t total, Py_ssize_t at) {
+  static const Callee array_of("numpy.array");
+  PyObject* o = total == 2 && callee.space() == "numpy.ndarray" && IsTensor(args[1 - at]) ? s.Resolve(args[at]) : nullptr;
+  if (!o || IsTensor(o) || !s.IsNumpyNumber(o) || !PyFloat_Check(o)) return {};
+  Ref number(PyFloat_FromDouble(PyFloat_AS_DOUBLE(o)));
+  PyObject* one = number.get();
+  return one ? Ref(s.CallFramework(array_of, &one, 1, nullptr)) : Ref();
+}
+
+// x[key] = x[of]: torch's kernel writes what it reads where the two meet, in its order, so it is called on a copy of x that
+// lies like x. Null without an error: the call is another one.
+PyObject* StoredWithin(Session& s, PyObject* const* args, Py_ssize_t total) {
+  static const Callee stored("framejit._functions.stored_within"), copy("torch.Tensor.copy_");
+  if (total != 3 || !IsTensor(args[0]) || !IsTensor(args[2])) return nullptr;
+  const TraceId target = AsTensor(args[0])->id;
+  const TraceTensor& part = s.trace().tensors[AsTensor(args[2])->id];
+  const Call* made = part.view_call < 0 ? nullptr : &s.trace().calls[part.view_call];
+  if (!made || made->callee != callees::kTensorGetItem || made->args.size() != 2 || !(made->args[0].t == target))
+    return nullptr;
+  bool declined = false;
+  const shape::Ints strides = s.meta(target).strides;
+  Ref of(s.FromArg(made->args[1]));
+  PyObject* with[] = {args[0], args[1], of.get()};
+  Ref whole(of ? s.CallFramework(stored, with, 3, nullptr, &declined) : nullptr);
+  if (!whole || !IsTensor(whole.get())) return nullptr;
+  const auto equal = [&](shape::Int a, shape::Int b) { return s.env().Eq(a, b); };
+  if (!std::ranges::equal(shape::Ints(s.meta(AsTensor(whole.get())->id).strides), strides, equal)) return nullptr;
+  PyObject* write[] = {args[0], whole.get()};
+  return Ref(s.CallFramework(copy, write, 2, nullptr)) ? Py_NewRef(Py_None) : nullptr;
+}
+
 // NumPy's arrays among the indices of torch's tensors become tensors of their numbers. It is a new reference: `key`
 // itself if it holds no arrays, and null without an exception if it is of another kind.
 PyObject* TorchIndex(Session& s, PyObject* key, bool alone = true) {
@@ -300,6 +392,15 @@ bool FrameworkCall::AnsweredByMode(PyObject** out) {
     return *out = s_.Break(BreakId::kSubclass, callee_ + " beside wrappers with gradients"), true;
   if (torch_ && !on_tape)
     if ((*out = SetByCall(s_, callee_, args_, nargs_, kwnames_)) || s_.broken() || PyErr_Occurred()) return true;
+  if (torch_ && !on_tape && !kwnames_)
+    if ((*out = OfNumpyNumbers(s_, callee_, args_, total())) || s_.broken() || PyErr_Occurred()) return true;
+  for (Py_ssize_t i = 0; i < 2 && !torch_ && !kwnames_ && s_.libraries.torch && callee_.last().starts_with("__"); ++i)
+    if (Ref number = AsScalar(s_, callee_, args_, total(), i); number || s_.broken() || PyErr_Occurred()) {
+      PyObject* with[] = {i ? args_[0] : number.get(), i ? number.get() : args_[1]};
+      return *out = number ? s_.CallFramework(callee_, with, 2, nullptr, declined_) : nullptr, true;
+    }
+  if (torch_ && !on_tape && !kwnames_)
+    if ((*out = ByShapeTensor(s_, callee_, args_, total())) || s_.broken() || PyErr_Occurred()) return true;
   bool each = false;
   *out = ForEach(s_, callee_, args_, nargs_, kwnames_, &each);
   if (each || s_.broken() || PyErr_Occurred()) return true;
@@ -374,12 +475,24 @@ bool FrameworkCall::AnsweredByValue(PyObject** out) {
 }
 
 bool FrameworkCall::ReplacedByTensors(PyObject** out) {
+  const bool within = callee_ == callees::kTensorSetItem && nargs_ == 3 && IsTensorAt(2) && !declined_ && torch_;
+  if (within && s_.trace().tensors[AsTensor(args_[2])->id].view_call >= 0) {
+    bool declined = false;
+    *out = s_.CallFramework(callee_, args_, nargs_, kwnames_, &declined);
+    if (!declined || (*out = StoredWithin(s_, args_, nargs_))) return true;
+    if (s_.broken() || PyErr_Occurred()) return true;
+  }
   if (nargs_ < 2 || !s_.libraries.numpy || !(callee_ == callees::kTensorGetItem || callee_ == callees::kTensorSetItem))
     return false;
-  Ref key(TorchIndex(s_, args_[1]));
+  Ref key(TorchIndex(s_, args_[1])), number;
+  if (!s_.broken() && !PyErr_Occurred() && callee_ == callees::kTensorSetItem && IsTensorAt(2)) {
+    const TensorMeta& m = s_.meta(AsTensor(args_[2])->id);  // torch assigns no other integers of NumPy's
+    if (m.framework == Framework::kNumpy && m.is_scalar && m.dtype == DType::kInt64) number = Ref(IntOf(args_[2]));
+  }
   if (s_.broken() || PyErr_Occurred()) return *out = nullptr, true;
-  if (!key || key.get() == args_[1]) return false;
-  PyObject* with[] = {args_[0], key.get(), nargs_ > 2 ? args_[2] : nullptr};
+  if (!number && (!key || key.get() == args_[1])) return false;
+  if (!key) key = Borrow(args_[1]);
+  PyObject* with[] = {args_[0], key.get(), number ? number.get() : nargs_ > 2 ? args_[2] : nullptr};
   return *out = s_.CallFramework(callee_, with, nargs_, kwnames_, declined_), true;
 }
 

@@ -69,6 +69,8 @@ PyObject* TNumber(PyObject* a) {
   Session* s = Live(AsTensor(a)->session);
   if (!s || !AsEver(*s, a, *kName)) return nullptr;
   PyObject* known = s->guessing().Constant(AsTensor(a)->id, *kName);
+  if (!known && kName == &kIndex) known = s->guessing().Value(AsTensor(a)->id, false);  // it counts, or is a place
+  if (known && PyBool_Check(known)) known = (Py_DECREF(known), nullptr);
   return known ? known : s->Break(BreakId::kTensorItem);
 }
 PyObject* TRepr(PyObject* a) {

@@ -82,6 +82,24 @@ Outs AsTensor(Scope& s) {  // (data, dtype, device)
   out.items[0].strides = PreserveFormat(s.env, *x.meta);
   return out;
 }
+// torch.FloatTensor(array), as torch.as_tensor with that type.
+Outs Typed(Scope& s, DType t) {
+  Operand x = Array(s);
+  if (x.rank() == 0) Scope::Skip();
+  if (t == x.meta->dtype) return FromNumpy(s);
+  Out out;
+  out.value = s.b.Cast(x.value, t);
+  out.strides = PreserveFormat(s.env, *x.meta);
+  out.differentiable = false;
+  return out;
+}
+template <DType T>
+Outs OfType(Scope& s) {
+  return Typed(s, T);
+}
+Outs OfDefaultType(Scope& s) {
+  return Typed(s, s.mode.default_float);
+}
 Outs TensorOfArray(Scope& s) {  // (data, dtype, device, requires_grad)
   Operand x = Array(s);
   OnCpu(s, 2);
@@ -99,6 +117,12 @@ constexpr Row kRows[] = {
     {"t:as_tensor", "(Tensor data, ScalarType? dtype=None, Device? device=None)", &AsTensor, Op::kInput, kFlags},
     {"t:tensor", "(Tensor data, *, ScalarType? dtype=None, Device? device=None, bool requires_grad=False)", &TensorOfArray,
      Op::kInput, kFlags},
+    {"t:Tensor", "(Tensor data)", &OfDefaultType, Op::kInput, kFlags},
+    {"t:FloatTensor", "(Tensor data)", &OfType<DType::kFloat32>, Op::kInput, kFlags},
+    {"t:DoubleTensor", "(Tensor data)", &OfType<DType::kFloat64>, Op::kInput, kFlags},
+    {"t:LongTensor", "(Tensor data)", &OfType<DType::kInt64>, Op::kInput, kFlags},
+    {"t:IntTensor", "(Tensor data)", &OfType<DType::kInt32>, Op::kInput, kFlags},
+    {"t:BoolTensor", "(Tensor data)", &OfType<DType::kBool>, Op::kInput, kFlags},
 };
 // clang-format on
 

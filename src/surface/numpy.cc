@@ -216,8 +216,11 @@ Outs ScalarOf(Scope& s) {
     if (x.meta->framework != Framework::kNumpy) Scope::Skip();
     return Same(x);
   }
-  if (!IsRowMajor(*x.meta) || (IsFloat(x.meta->dtype) && !IsFloat(T))) Scope::Skip();
-  return s.b.Cast(x.value, T);
+  if (IsFloat(x.meta->dtype) && !IsFloat(T)) Scope::Skip();
+  Out out;
+  out.value = s.b.Cast(x.value, T);
+  if (!IsRowMajor(*x.meta)) out.strides = KeepOrder(s, *x.meta);
+  return out;
 }
 
 Outs ZerosLike(Scope& s) {

@@ -544,7 +544,12 @@ Outs BroadcastTensors(Scope& s) {
 Outs MeshGrid(Scope& s) {
   std::vector<Operand> all = s.tensors(0);
   std::string indexing = s.has(1) ? s.arg(1).s : "ij";
-  if (all.empty() || indexing != "ij") Scope::Skip();
+  if (all.empty() || (indexing != "ij" && indexing != "xy")) Scope::Skip();
+  const bool turned = indexing == "xy" && all.size() > 1;
+  if (turned) std::swap(all[0], all[1]);
+  std::vector<int64_t> order(all.size());
+  std::iota(order.begin(), order.end(), 0);
+  if (turned) std::swap(order[0], order[1]);
   Ints sizes;
   for (const Operand& x : all) {
     if (x.rank() > 1) Scope::Fail("meshgrid of tensors that are not 1-dimensional");
@@ -559,8 +564,10 @@ Outs MeshGrid(Scope& s) {
     if (!view) Scope::Skip();
     v.Reshape(column, *view);
     v.Expand(sizes);
+    if (turned) v.Permute(order);
     items.push_back(v.Done());
   }
+  if (turned) std::swap(items[0], items[1]);
   return Tuple(std::move(items));
 }
 

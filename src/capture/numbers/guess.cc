@@ -144,7 +144,8 @@ PyObject* Guessing::Value(TraceId t, bool truth, bool raises) {
   for (const Call& c : s_.trace().calls)  // to find out would run the program's own code twice
     if (c.callee == kCustomCall) return nullptr;
   Ref code(reinterpret_cast<PyObject*>(PyFrame_GetCode(f)));
-  const Guesses::Where where{code.get(), PyFrame_GetLasti(f)};
+  // What an instruction is kept from raising by is another place than the number that it gives.
+  const Guesses::Where where{code.get(), raises ? ~PyFrame_GetLasti(f) : PyFrame_GetLasti(f)};
   if (s_.options().guesses->wrong.contains(where) || s_.options().guesses->changing.contains(where)) return nullptr;
   const auto here = [&](const Guess& g) { return g.code.get() == where.first && g.at == where.second; };
   const int before = static_cast<int>(std::count_if(made_.begin(), made_.end(), here));

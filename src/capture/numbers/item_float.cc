@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "capture/callees.h"
+#include "capture/numbers/number_slots.h"
 #include "capture/proxy.h"
 #include "capture/session.h"
 #include "surface/promote.h"
@@ -198,12 +199,25 @@ PyObject* GetAttr(PyObject* a, PyObject* name) {
   return Ask(a);
 }
 
+constexpr const char *kCeil = "torch.Tensor.ceil", *kFloor = "torch.Tensor.floor", *kRound = "torch.Tensor.round";
+
+// math.ceil(x), math.floor(x), round(x): the integer that int() makes of what is rounded.
+template <const char* const* kName>
+PyObject* Rounded(PyObject* a, PyObject* digits) {
+  if (PyTuple_GET_SIZE(digits) && PyTuple_GET_ITEM(digits, 0) != Py_None) return Ask(a);
+  Ref whole(Unary<kName>(a));
+  return whole ? IntOfItem(whole.get()) : nullptr;
+}
+PyObject* Truncated(PyObject* a, PyObject*) {
+  return IntOfItem(a);
+}
+
 using Needed = Asks<Ask>;
 PyMethodDef methods[] = {{"__format__", Needed::Binary, METH_VARARGS, nullptr},
-                         {"__round__", Needed::Binary, METH_VARARGS, nullptr},
-                         {"__trunc__", Needed::Binary, METH_VARARGS, nullptr},
-                         {"__floor__", Needed::Binary, METH_VARARGS, nullptr},
-                         {"__ceil__", Needed::Binary, METH_VARARGS, nullptr},
+                         {"__round__", Rounded<&kRound>, METH_VARARGS, nullptr},
+                         {"__trunc__", Truncated, METH_NOARGS, nullptr},
+                         {"__floor__", Rounded<&kFloor>, METH_VARARGS, nullptr},
+                         {"__ceil__", Rounded<&kCeil>, METH_VARARGS, nullptr},
                          {"__reduce_ex__", Needed::Binary, METH_VARARGS, nullptr},
                          {nullptr, nullptr, 0, nullptr}};
 
@@ -258,6 +272,17 @@ PyObject* NewItemFloat(Session& s, PyObject* proxy) {
   if (!at) return nullptr;
   return Of(s, Made(s, m.dtype == DType::kFloat64 ? callees::kTensorClone : callees::kTensorDouble,
                     {at.get()}));  // it may be written to
+}
+
+PyObject* ItemFunction(std::string_view name, PyObject* item) {
+  if (name == "fabs") return Unary<&kAbs>(item);
+  if (name != "sqrt") return nullptr;
+  // Rounded once, as C's. Python raises where it is below zero.
+  static constexpr const char* kSqrt = "torch.Tensor.sqrt";
+  Session* s = Live(item);
+  Ref zero(PyFloat_FromDouble(0));
+  const int fits = s && zero ? Compared(*s, item, zero.get(), Py_GE, true) : -1;
+  return fits > 0 ? Unary<&kSqrt>(item) : fits ? nullptr : Ask(item);
 }
 
 PyObject* FloatOfCount(PyObject* number) {
