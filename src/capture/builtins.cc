@@ -58,6 +58,7 @@ constexpr Row kFunctions[] = {
     {"sys", "getrecursionlimit getswitchinterval get_int_max_str_digits is_finalizing", Effect::kAsks},
     {"posix", "getpid getcwd cpu_count", Effect::kAsks},
     {"_thread", "get_ident get_native_id", Effect::kAsks},
+    {"_thread", "allocate_lock", Effect::kPure},
     {"gc", "isenabled get_debug", Effect::kAsks},
     {"posix", "fspath", Effect::kPure},
     {"time", "time perf_counter monotonic time_ns perf_counter_ns monotonic_ns sleep process_time", Effect::kOutput},
@@ -192,7 +193,12 @@ struct Tables {
     for (auto [m, n] : {std::pair{"collections", "OrderedDict"},
                         {"collections", "deque"},
                         {"collections", "defaultdict"},
-                        {"_hashlib", "HASH"}})
+                        {"_hashlib", "HASH"},
+                        {"_io", "_IOBase"},
+                        {"_io", "BytesIO"},
+                        {"_io", "StringIO"},
+                        {"_thread", "LockType"},
+                        {"_thread", "RLock"}})
       if (PyTypeObject* t = TypeIn(m, n)) containers.insert(t);
     for (PyTypeObject* t :
          {&PyEnum_Type, &PyZip_Type, &PyMap_Type, &PyFilter_Type, &PyReversed_Type, &PyGen_Type, &PyListIter_Type,

@@ -23,8 +23,8 @@
 namespace framejit::capture {
 namespace {
 
-bool HoldsTensor(PyObject* o) {
-  if (!PyTuple_Check(o)) return IsTensor(o);
+bool HoldsTensor(PyObject* o) {  // or what only a run knows otherwise
+  if (!PyTuple_Check(o)) return IsTensor(o) || IsUnseen(o);
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i)
     if (HoldsTensor(PyTuple_GET_ITEM(o, i))) return true;
   return false;

@@ -223,6 +223,8 @@ PyObject* CaptureSemantics::Call(PyObject* callable, PyObject* const* args_in, s
     if (PyObject* r = CallLinearize(args, nargs, kwnames); r || s_.broken() || PyErr_Occurred()) return r;
   if (PyFunction_Check(callable) && IsHigherOrder(callable))
     if (PyObject* r = CallHigherOrder(args, nargs, kwnames); r || s_.broken() || PyErr_Occurred()) return r;
+  if (PyFunction_Check(callable) && !kwnames && IsBackwardHook(callable))
+    if (PyObject* r = CallBackwardHook(callable, args, nargs); r || s_.broken() || PyErr_Occurred()) return r;
   if (PyFunction_Check(callable) && (IsPull(callable) || IsMethodOfC(callable))) {
     const bool symbolic = IsPull(callable) && nargs && HasSymbols(args[0]);
     if (Tape* tape = TapeOf(s_)) {

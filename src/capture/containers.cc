@@ -400,6 +400,7 @@ PyObject* Session::ItemsOf(PyObject* o, bool by_c) {
 }
 
 Ref Session::AsKey(PyObject* key) {
+  if (IsUnseen(key)) return AskUnseen(key), Ref();
   if (PyTuple_CheckExact(key) && ComparesAsItIs(key)) return TupleAsKey(*this, key);
   PinNan(*this, key);
   if (const int input = IsTensor(key) ? trace_.tensors[pending_.Original(AsTensor(key)->id)].input : -1; input >= 0) {

@@ -314,7 +314,8 @@ bool CustomCall::StateOf(Ref* names, Ref* values, Ref* held) {
     PyObject* value = held_.back() ? s_.Resolve(held_.back().get()) : nullptr;
     if (!value) return false;
     const Origin* origin = IsTensor(value) ? nullptr : s_.Find(value);
-    if (origin && origin->kind == Origin::kOutside) {
+    const bool function = origin && origin->kind == Origin::kConst && PyFunction_Check(value);
+    if (function || (origin && origin->kind == Origin::kOutside)) {
       if (origin->real || origin->written || origin->changes || origin->proxy)
         return Refuse("its backward reads what was written here"), false;
       s_.guards().Is(origin->source, value);

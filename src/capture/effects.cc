@@ -388,7 +388,7 @@ PyObject* Session::WriteList(PyObject* list) {
   return Find(list)->written = now.get();
 }
 
-PyObject* CaptureSemantics::Print(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+PyObject* CaptureSemantics::Print(PyObject* function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   static PyObject *const plain = Function(&stream_def), *const print = Function(&print_def);
   PyObject* how[4] = {};  // sep, end, file, flush
   if (!Parameters({"sep", "end", "file", "flush"}, args + nargs, 0, kwnames, how)) return nullptr;
@@ -397,7 +397,8 @@ PyObject* CaptureSemantics::Print(PyObject*, PyObject* const* args, Py_ssize_t n
     if (text != Py_None && !PyUnicode_CheckExact(text)) return nullptr;
   if (how[3] != Py_None && !PyBool_Check(how[3])) return nullptr;
   const char* stream = "stdout";
-  if (how[2] != Py_None) {  // as sys has it
+  const bool own = OfType(how[2], CType::kStringIO) && s_.IsPrivate(how[2]);
+  if (how[2] != Py_None && !own) {  // as sys has it
     stream = how[2] == PySys_GetObject("stdout") ? "stdout" : how[2] == PySys_GetObject("stderr") ? "stderr" : nullptr;
     const Source* s = stream && s_.IsOutside(how[2]) ? s_.SourceOf(how[2]) : nullptr;
     if (!s || s->kind != SourceKind::kDictItem || s->base->kind != SourceKind::kConst) return nullptr;
@@ -408,6 +409,7 @@ PyObject* CaptureSemantics::Print(PyObject*, PyObject* const* args, Py_ssize_t n
   bool ascii = true;
   for (Py_ssize_t i = 0; i < nargs; ++i) {
     PyObject* o = args[i];
+    if (own && (IsTensor(o) || IsUnreadText(o))) return nullptr;
     if (IsTensor(o)) {  // its text is that of a copy
       values.emplace_back(CopyForText(s_, o));
     } else if (IsUnreadText(o)) {
@@ -420,6 +422,13 @@ PyObject* CaptureSemantics::Print(PyObject*, PyObject* const* args, Py_ssize_t n
               PyUnicode_IS_ASCII(values.back().get());
     }
     if (!values.back()) return nullptr;
+  }
+  if (own) {  // what was made here is written at once
+    static PyObject* const names = Py_BuildValue("(ssss)", "sep", "end", "file", "flush");
+    std::vector<PyObject*> all;
+    for (const Ref& v : values) all.push_back(v.get());
+    all.insert(all.end(), {how[0], how[1], how[2], how[3] == Py_None ? Py_False : how[3]});
+    return names ? PyObject_Vectorcall(function, all.data(), nargs, names) : nullptr;
   }
   for (PyObject* text : {how[0], how[1]}) ascii = ascii && (text == Py_None || PyUnicode_IS_ASCII(text));
   if (!SaysYes(s_, plain, Py_BuildValue("(sO)", stream, ascii ? Py_True : Py_False))) return PyErr_Clear(), nullptr;

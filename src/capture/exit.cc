@@ -10,6 +10,7 @@
 #include "capture/called.h"
 #include "capture/identity.h"
 #include "capture/no_warnings.h"
+#include "capture/numbers/unseen.h"
 #include "capture/override.h"
 #include "capture/own_attributes.h"
 #include "capture/proxy.h"
@@ -21,8 +22,12 @@
 #include "tensor/import.h"
 
 namespace framejit::capture {
-
 namespace {
+
+struct OrderedIterator {  // CPython's own type (Objects/odictobject.c), which no header has.
+  PyObject_HEAD int kind;
+  PyObject* dict;  // Null at its end.
+};
 
 // All of whose fields are items.
 bool IsStructSequence(PyTypeObject* t) {
@@ -336,6 +341,10 @@ std::optional<int> Recipe::AddValue(PyObject* o) {
     Ref parts(PartsOf(o));
     return parts ? AddCall(TextMaker(), parts.release()) : Fail("a text of a tensor");
   }
+  if (IsUnseen(o) && IdentifiedBy(o)) {
+    static PyObject* const id = FromModule("builtins", "id");
+    return AddCall(id, PyTuple_Pack(1, IdentifiedBy(o)));
+  }
   auto call_with_items = [&] {
     Ref items(PyTuple_New(PyTuple_GET_SIZE(o)));
     for (Py_ssize_t i = 0; items && i < PyTuple_GET_SIZE(o); ++i)
@@ -374,15 +383,6 @@ std::optional<int> Recipe::AddValue(PyObject* o) {
   }
   return {};
 }
-
-namespace {
-
-struct OrderedIterator {  // CPython's own type (Objects/odictobject.c), which no header has.
-  PyObject_HEAD int kind;
-  PyObject* dict;  // Null at its end.
-};
-
-}  // namespace
 
 // Iterators and other builtin objects that know how to rebuild themselves.
 int Recipe::AddBuiltin(PyObject* o) {

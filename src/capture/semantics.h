@@ -127,6 +127,7 @@ class CaptureSemantics : public frame::Semantics {
   // Null without an error: to be called as any other.
   PyObject* CallHigherOrder(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   PyObject* CallLinearize(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
+  PyObject* CallBackwardHook(PyObject* function, PyObject* const* args, Py_ssize_t nargs);
   // plain: by type.__call__ itself, whatever the metaclass has.
   PyObject* CallType(PyTypeObject* type, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
                      bool plain = false);
@@ -169,5 +170,6 @@ bool IsFunctionApply(PyObject* function);  // Is it torch.autograd.Function.appl
 bool IsCheckpoint(PyObject* function);     // Is it torch.utils.checkpoint.checkpoint?
 bool IsLinearize(PyObject* function);      // Is it torch.func.linearize?
 bool IsHigherOrder(PyObject* function);    // Is it torch._ops.HigherOrderOperator.__call__?
+bool IsBackwardHook(PyObject* function);  // Is it what torch does before or behind a module with hooks of its backward?
 
 }  // namespace framejit::capture

@@ -8,6 +8,7 @@
 #include "capture/containers.h"
 #include "capture/drops.h"
 #include "capture/modes.h"
+#include "capture/numbers/unseen.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
 #include "capture/unread_text.h"
@@ -107,6 +108,7 @@ int OfTensorType(Session& s, PyObject* o, PyObject* info) {
 // isinstance(o, info), where abstract classes and those of typing are asked about the class that o stands for: they go
 // by the methods that a class has, and a proxy's has more of them.
 int InstanceOf(Session& s, PyObject* o, PyObject* info) {
+  if (IsUnseen(o)) return AskUnseen(o), -1;
   static PyObject *const abstract = tensor::ResolveCallee("abc.ABCMeta"), *const asked = Interned("__instancecheck__");
   Ref parts = PyTuple_Check(info)               ? Borrow(info)
               : OfType(info, CType::kUnionType) ? Ref(PyObject_GetAttrString(info, "__args__"))
@@ -420,6 +422,7 @@ PyObject* Special(CaptureSemantics& c, Session& s, const char* n, PyObject* cons
   if (!strcmp(n, "id") && nargs == 1) {
     if (AsksIdentityOnly() && !s.SourceOf(a[0])) return PyLong_FromVoidPtr(a[0]);
     const auto [object, src] = IdentityOf(s, a[0]);
+    if (PyObject* identity = src ? nullptr : NewIdentity(s, a[0])) return identity;
     if (!src || s.draws.IsDrawn(src)) return s.Break(BreakId::kUnknownOrigin, "id() of an object made here");
     s.guards().Is(src, object);
     return PyLong_FromVoidPtr(object);

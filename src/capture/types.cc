@@ -54,7 +54,6 @@ constexpr Row kRows[] = {
     {"member_descriptor", {F::kConstant | F::kPlain}},
     {"classmethod_descriptor", {F::kConstant}},
     {"builtin_function_or_method", {F::kConstant | F::kPlain}},
-    {"_thread.RLock", {F::kConstant}},
     {"types.SimpleNamespace", {F::kMadeFreely}},
     {"types.UnionType", {F::kConstant | F::kPlain, CType::kUnionType}},
     {"types.GenericAlias", {F::kConstant | F::kPlain, CType::kGenericAlias}},

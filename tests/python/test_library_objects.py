@@ -5,11 +5,13 @@ import collections
 import dataclasses
 import enum
 import inspect
+import io
 import os
 import pickle
 import subprocess
 import sys
 import textwrap
+import threading
 
 import pytest
 
@@ -840,3 +842,196 @@ def test_a_tensor_is_a_new_key(fresh):
         same(found[0], found[1])
     known.clear()
     assert fresh.explain(f)(torch.ones(2)).graph_break_count == 0
+
+
+# --- objects that are made in the function --------------------------------------------------------------------------------------------------
+class Node:
+    def __init__(self, value, *children):
+        self.value, self.children = value, children
+
+
+def visited_once(x, n):
+    a = Node(1)
+    b = Node(2, a)
+    root = Node(3, a, b, b)
+    seen, order = set(), []
+
+    def walk(node):
+        if id(node) in seen:
+            return
+        seen.add(id(node))
+        for child in node.children:
+            walk(child)
+        order.append(node.value)
+
+    walk(root)
+    return x * len(seen) + n, order
+
+
+def copied_with_cycles(x, n):
+    inner = {"scale": n}
+    outer = {"a": inner, "b": inner, "rows": [inner, [1, 2]]}
+    outer["self"] = outer
+    memo = {}
+
+    def copy(o):
+        if id(o) in memo:
+            return memo[id(o)]
+        if isinstance(o, dict):
+            made = memo[id(o)] = {}
+            made.update((k, copy(v)) for k, v in o.items())
+            return made
+        return [copy(v) for v in o] if isinstance(o, list) else o
+
+    made = copy(outer)
+    made["a"]["scale"] += 1
+    return x * made["b"]["scale"], made["self"] is made, outer["a"]["scale"], made["rows"][0] is made["a"]
+
+
+def positions(x, n):
+    layers = [Node(i * n) for i in range(4)]
+    place = {id(layer): i for i, layer in enumerate(layers)}
+    return x + place[id(layers[2])], id(layers[0]) == id(layers[0]), id(layers[0]) != id(layers[1]), id("a") in place, id(layers) in place, len(place)
+
+
+def with_their_leaves(x, n):  # as munch.munchify, which notes numbers and texts, too
+    seen = {}
+
+    def copy(o):
+        if id(o) in seen:
+            return seen[id(o)]
+        seen[id(o)] = made = {} if isinstance(o, dict) else o
+        if isinstance(o, dict):
+            for k, v in o.items():
+                made[k] = copy(v)
+        return made
+
+    inner = {"size": 4, "name": "a", "none": None, "rate": 0.5}
+    made = copy({"model": inner, "again": inner, "size": 4, "flag": True, "name": "b"})
+    return x * made["model"]["size"], made["again"] is made["model"], len(seen)
+
+
+@pytest.mark.parametrize("f", [visited_once, copied_with_cycles, positions, with_their_leaves])
+def test_objects_made_inside_are_found_by_their_id(fresh, f):
+    alike(fresh, f, [lambda n=n, k=k: (torch.arange(float(n)), k) for n, k in ((3, 2), (3, 2), (5, 3), (1, 4))])
+
+
+def test_what_else_is_asked_of_such_an_id_ends_the_graph(fresh):
+    def gone(x):  # one object after another may lie in one place: Python says so
+        return x + 1, [id([i]) for i in range(3)][0] > 0
+
+    def read(x):
+        a = Node(1)
+        return x + 1, id(a) % 8, hash(id(a)) == id(a), isinstance(id(a), int), f"{id(a):x}" == hex(id(a))[2:]
+
+    def kept(x):
+        a = Node(1)
+        memo = {id(a): 2}
+        return x + 1, a, list(memo)[0] == id(a)
+
+    for f in (gone, read, kept):
+        told = fresh.explain(f)(torch.ones(2))
+        compiled = fresh.compile(f)
+        for _ in range(3):
+            got, expected = compiled(torch.ones(2)), f(torch.ones(2))
+            same([v for v in got if not isinstance(v, Node)], [v for v in expected if not isinstance(v, Node)])
+        if f is not kept:
+            assert told.graph_break_count >= 1
+
+
+def test_ids_that_leave_are_those_of_the_objects(fresh):
+    def f(x):
+        a = Node(1)
+        return x + 1, a, id(a)
+
+    compiled = fresh.compile(f)
+    for _ in range(4):
+        y, a, number = compiled(torch.ones(2))
+        assert number == id(a)
+
+
+def locked(x, n):
+    lock, other = threading.RLock(), threading.Lock()
+    with lock, lock:
+        y = x * n
+    with other:
+        inside = other.locked()
+    return y, inside, other.locked(), other.acquire(blocking=False)
+
+
+class Recent(dict):  # as boltons.cacheutils.LRI
+    def __init__(self, most):
+        self.most, self._lock = most, threading.RLock()
+
+    def put(self, key, value):
+        with self._lock:
+            self[key] = value
+            while len(self) > self.most:
+                del self[next(iter(self))]
+
+
+def remembered(x, n):
+    cache = Recent(2)
+    for i in range(4):
+        cache.put(i, i * n)
+    return x + cache[3], sorted(cache)
+
+
+def written(x, n):
+    out = io.StringIO()
+    out.write("a\n")
+    print("scale", n, sep="=", file=out)
+    with io.StringIO("1,2\n3,4\n") as rows:
+        first = rows.readline()
+    raw = io.BytesIO()
+    raw.write(b"ab")
+    raw.seek(0)
+    return x * n, out.getvalue(), first, raw.read(1), raw.tell()
+
+
+@pytest.mark.parametrize("f", [locked, remembered, written])
+def test_locks_and_files_in_memory_that_are_made_inside(fresh, f):
+    alike(fresh, f, [lambda n=n, k=k: (torch.arange(float(n)), k) for n, k in ((3, 2), (3, 2), (5, 3), (1, 4))])
+
+
+def test_what_is_made_and_left_is_new_in_each_call(fresh):
+    def f(x):
+        out, lock = io.StringIO(), threading.RLock()
+        out.write("abc")
+        return x + 1, out, lock
+
+    compiled = fresh.compile(f)
+    made = [compiled(torch.ones(2)) for _ in range(4)]
+    assert len({id(out) for _, out, _ in made}) == len({id(lock) for _, _, lock in made}) == 4
+    for _, out, lock in made:
+        out.write("d")
+        assert out.getvalue() == "abcd" and lock.acquire(blocking=False)
+
+
+def test_texts_of_tensors_in_such_a_file(fresh):
+    def f(x):
+        out = io.StringIO()
+        print("mean", x.mean(), file=out)
+        out.write(f"{x.sum()}")
+        return x + 1, out.getvalue()
+
+    compiled = fresh.compile(f)
+    for n in (2, 2, 3):
+        same(compiled(torch.arange(float(n))), f(torch.arange(float(n))))
+
+
+def test_a_lock_from_outside_is_taken_as_often_as_the_function_is_called(fresh):
+    class Counted:
+        def __init__(self):
+            self.lock, self.n = threading.RLock(), 0
+
+        def f(self, x):
+            with self.lock:
+                self.n += 1
+            return x + self.n
+
+    c = Counted()
+    compiled = fresh.compile(c.f)
+    for i in range(4):
+        assert torch.equal(compiled(torch.zeros(2)), torch.full((2,), float(i + 1)))
+    assert c.n == 4 and c.lock.acquire(blocking=False)

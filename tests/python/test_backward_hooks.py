@@ -1,0 +1,194 @@
+"""Modules with hooks of their backward pass (register_full_backward_hook, register_full_backward_pre_hook): one graph, and the hooks are told, and
+change, what they are told and change in eager."""
+
+import warnings
+
+import pytest
+
+torch = pytest.importorskip("torch")
+nn = torch.nn
+
+
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
+
+
+class Reader:
+    def __init__(self, log):
+        self.log, self.calls = log, 0
+
+    def hook(self, module, grad_input, grad_output):
+        self.calls += 1
+        self.log.append((type(module).__name__, self.calls, grad_input, grad_output))
+
+
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.loss = nn.CrossEntropyLoss()
+        self.body = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.loss(self.body(x), torch.arange(x.shape[0], device=x.device) % 3)
+
+
+def noted(m, log):
+    m[0].register_full_backward_hook(lambda mod, gi, go: log.append((gi, go[0].sum())))
+
+
+def changed(m, log):
+    m[2].register_full_backward_hook(lambda mod, gi, go: (gi[0] * go[0].sum(),))
+
+
+def before(m, log):
+    m[2].register_full_backward_pre_hook(lambda mod, go: (go[0] * 3,))
+
+
+def both(m, log):
+    m[2].register_full_backward_pre_hook(lambda mod, go: (go[0].clamp(max=1),))
+    m[2].register_full_backward_hook(lambda mod, gi, go: log.append((gi, go)))
+    m[2].register_full_backward_hook(lambda mod, gi, go: (gi[0] * 2,))
+
+
+def guided(m, log):
+    m[1].register_full_backward_hook(lambda mod, gi, go: (gi[0].clamp(min=0),))
+
+
+def everywhere(m, log):
+    for k in m:
+        k.register_full_backward_hook(Reader(log).hook)
+
+
+def whole(m, log):
+    m.register_full_backward_hook(Reader(log).hook)
+
+
+def beside(m, log):  # arguments without gradients, one of them of integers
+    m.loss.register_full_backward_hook(Reader(log).hook)
+
+
+def close(a, b):
+    assert type(a) is type(b)
+    if isinstance(a, torch.Tensor):
+        assert a.dtype == b.dtype
+        torch.testing.assert_close(a, b)
+    elif isinstance(a, (tuple, list)):
+        assert len(a) == len(b)
+        for x, y in zip(a, b):
+            close(x, y)
+    else:
+        assert a == b
+
+
+def trained(run, m, log, grad):
+    seen = []
+    for n in (2, 2, 5, 1):
+        x = torch.arange(4.0 * n).reshape(n, 4).sin().requires_grad_(grad)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            y = run(x)
+            y.pow(2).sum().backward()
+        seen.append((y.detach(), x.grad, [(str(w.message), w.filename, w.lineno) for w in told]))
+    return seen, [p.grad for p in m.parameters()], log
+
+
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("register", [noted, changed, before, both, guided, everywhere, whole, beside])
+def test_hooks_are_told_what_they_are_in_eager(fresh, register, grad):
+    if not grad and register is everywhere:
+        grad = True  # the first layer's hooks say no word then: their own test
+    results = []
+    for compiles in (False, True):
+        m, log = Two() if register is beside else net(), []
+        if register is beside:
+            torch.manual_seed(0)
+            m.body.reset_parameters()
+        register(m, log)
+        f = fresh.compile(lambda x: m(x)) if compiles else lambda x: m(x)
+        results.append(trained(f, m, log, grad))
+    close(results[1], results[0])
+    assert f.cache_info()["breaks"] == 0, f.cache_info()
+    assert len(f.graphs) >= 1
+
+
+def test_a_hook_may_be_removed_and_another_one_come(fresh):
+    logs = []
+    for compiles in (False, True):
+        m, log = net(), []
+        f = fresh.compile(lambda x: m(x)) if compiles else lambda x: m(x)
+        x = torch.ones(2, 4, requires_grad=True)
+        handle = m[1].register_full_backward_hook(lambda mod, gi, go: log.append(("a", gi, go)))
+        y = f(x)
+        handle.remove()  # those of a call are those that it began with
+        y.sum().backward()
+        f(x).sum().backward()
+        m[1].register_full_backward_hook(lambda mod, gi, go: log.append(("b", gi, go)))
+        f(x).sum().backward()
+        logs.append(log)
+    close(logs[1], logs[0])
+
+
+def test_passes_to_some_inputs_and_two_calls_at_once(fresh):
+    logs = []
+    for compiles in (False, True):
+        m, log = net(), []
+        for k in m:
+            k.register_full_backward_hook(Reader(log).hook)
+        f = fresh.compile(lambda x: m(x)) if compiles else lambda x: m(x)
+        x, u = torch.ones(2, 4, requires_grad=True), torch.full((2, 4), 0.5, requires_grad=True)
+        y, z = f(x), f(u)  # the backward pass of the first comes last
+        log.append(torch.autograd.grad(z.sum(), u, retain_graph=True))
+        y.sum().backward()
+        z.pow(2).sum().backward()
+        logs.append(log)
+    close(logs[1], logs[0])
+
+
+@pytest.mark.parametrize("wrong", ["too many", "raises"])
+def test_what_eager_refuses(fresh, wrong):
+    def hook(mod, gi, go):
+        if wrong == "raises":
+            raise ValueError("no")
+        return gi + gi
+
+    told = []
+    for compiles in (False, True):
+        m = net()
+        m[1].register_full_backward_hook(hook)
+        f = fresh.compile(lambda x: m(x)) if compiles else lambda x: m(x)
+        for _ in range(3):
+            with pytest.raises((RuntimeError, ValueError)) as e:
+                f(torch.ones(2, 4, requires_grad=True)).sum().backward()
+            told.append(str(e.value))
+    assert told[:3] == told[3:]
+
+
+def test_hooks_that_look_at_gradients_of_leaves_see_them(fresh):
+    logs = []
+    for compiles in (False, True):
+        m, log = net(), []
+        m[0].register_full_backward_hook(lambda mod, gi, go: log.append(mod.weight.grad.clone()))
+        f = fresh.compile(lambda x: m(x)) if compiles else lambda x: m(x)
+        for _ in range(3):
+            f(torch.ones(2, 4, requires_grad=True)).sum().backward()
+        logs.append(log)
+    close(logs[1], logs[0])
+
+
+def test_gradients_of_gradients(fresh):
+    results = []
+    for compiles in (False, True):
+        m, log = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)), []
+        torch.manual_seed(0)
+        for p in m.parameters():
+            nn.init.normal_(p)
+        m[1].register_full_backward_hook(lambda mod, gi, go: (gi[0] * 2,))
+        f = fresh.compile(lambda x: m(x)) if compiles else lambda x: m(x)
+        for _ in range(3):
+            x = torch.ones(2, 4, requires_grad=True)
+            (g,) = torch.autograd.grad(f(x).sum(), x, create_graph=True)
+            g.pow(2).sum().backward()
+            log.append((g.detach(), x.grad))
+        results.append((log, [p.grad for p in m.parameters()]))
+    close(results[1], results[0])
