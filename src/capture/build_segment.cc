@@ -417,6 +417,8 @@ class SegmentBuilder {
     if (!writes || *problem_) return;
     std::vector<guard::Extent> extents;
     for (size_t i = 0; i < written.size(); ++i) {
+      const TensorMeta& m = s_.trace().tensors[s_.trace().inputs[i]].meta;
+      if (m.framework == Framework::kTorch && m.read_only) continue;  // autocast's: nobody else has its memory
       guard::Row row{guard::Kind::kApart, s_.input_sources()[i]};
       row.number = written[i];
       s_.guards().Add(std::move(row));

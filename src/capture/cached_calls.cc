@@ -4,6 +4,7 @@
 
 #include "capture/builtins.h"
 #include "capture/cached_inputs.h"
+#include "capture/leaf_casts.h"
 #include "capture/made_ahead.h"
 #include "capture/numbers/number_slots.h"
 #include "capture/only_computes.h"
@@ -15,6 +16,7 @@
 #include "graph/effects.h"
 #include "guard/source.h"
 #include "guard/versions.h"
+#include "tensor/autocast.h"
 #include "tensor/import.h"
 #include "tensor/overrides.h"
 
@@ -481,6 +483,25 @@ bool CachedInputs::TakeWaiting(Session& s, const Call& next) {
 // captured, once, for nothing but that.
 PyObject* CachedInputs::Capture(CaptureSemantics& sem, Session& s, PyObject* cached, PyObject* const* args,
                                 Py_ssize_t nargs, PyObject* kwnames) {
+  if (!cached) {  // autocast's: of a leaf, in a type
+    const std::optional<LeafCast> cast = looks_ ? std::nullopt : LeafCast::Of(s, args[0], args[1]);
+    if (!cast) return nullptr;
+    Call call{{}, {}, {}, {{.kind = Form::kNumber, .number = shape::Int(cast->input)}}, false};
+    const auto known = std::find_if(calls_.begin(), calls_.end(), [&](const Call& c) { return c.Same(call); });
+    if (known != calls_.end()) {
+      if (!cast->Fits(s, known->meta)) return nullptr;
+      return Py_NewRef(proxies_[known - calls_.begin()].get());
+    }
+    const Ref real(cast->Now(s, &call.meta, &call.key_set));
+    const guard::Source* place = real ? Place(s) : nullptr;
+    if (!place) return nullptr;
+    call.input = static_cast<int>(s.input_sources().size());
+    Ref proxy(s.AskedInput(real.get(), place, call.meta, "cast " + std::to_string(calls_.size())));
+    if (!proxy) return nullptr;
+    calls_.push_back(std::move(call));
+    proxies_.push_back(Borrow(proxy.get()));
+    return proxy.release();
+  }
   const bool known = s.SourceOf(cached) || !s.Find(cached);
   if (!known || s.later || s.in_custom || s.InLookup() || s.vmap.open() || TapeOf(s)) return nullptr;
   const bool quiet = !s.pending().count() && WithoutEffects(s.trace().calls);
@@ -562,8 +583,8 @@ static bool Fits(PyObject* result, const TensorMeta& meta, uint64_t key_set, std
   PyObject** const own = result ? _PyObject_GetDictPtr(result) : nullptr;
   if (own && *own && PyDict_GET_SIZE(*own)) return false;
   bool fits = result && tensor::Classify(result) == tensor::Class::kTorch && tensor::ReadForGuard(result, &m) &&
-              m.dtype == meta.dtype && m.device == meta.device && m.key_set == key_set && !m.requires_grad &&
-              m.rank == static_cast<int>(meta.sizes.size());
+              m.dtype == meta.dtype && m.device == meta.device && m.key_set == key_set &&
+              m.requires_grad == meta.requires_grad && m.rank == static_cast<int>(meta.sizes.size());
   for (int d = 0; fits && d < m.rank; ++d)
     fits =
         m.sizes[d] == meta.sizes[d].Eval(symbols) && (m.sizes[d] == 1 || m.strides[d] == meta.strides[d].Eval(symbols));
@@ -583,6 +604,10 @@ bool CachedInputs::Ask(PyObject** inputs, std::span<const int64_t> symbols, std:
   };
   std::vector<Question> all;
   for (const Call& c : calls_) {  // All are looked at before one is asked for: caches count.
+    if (!c.cache) {
+      all.emplace_back();
+      continue;
+    }
     Question q{c.Arguments(symbols), {}};
     for (const Ref& a : q.args) {
       if (!a) return PyErr_Clear(), false;
@@ -600,7 +625,8 @@ bool CachedInputs::Ask(PyObject** inputs, std::span<const int64_t> symbols, std:
   }
   for (size_t i = 0; i < calls_.size(); ++i) {
     const Call& c = calls_[i];
-    Ref result(PyObject_Vectorcall(c.cache.get(), all[i].raw.data(), all[i].nargs, c.kwnames.get()));
+    Ref result(c.cache ? PyObject_Vectorcall(c.cache.get(), all[i].raw.data(), all[i].nargs, c.kwnames.get())
+                       : tensor::CastOfRegion(inputs[*c.args[0].number.as_const()], c.meta.dtype));
     if (!c.Fits(result.get(), symbols)) return PyErr_Clear(), false;
     if (c.input >= 0) inputs[c.input] = result.get();
     held->push_back(std::move(result));

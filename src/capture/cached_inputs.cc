@@ -168,7 +168,7 @@ std::vector<Ref> CachedInputs::Call::Arguments(std::span<const int64_t> symbols)
 }
 
 bool CachedInputs::GivesTensors() const {
-  return std::any_of(calls_.begin(), calls_.end(), [](const Call& c) { return c.input >= 0; });
+  return std::any_of(calls_.begin(), calls_.end(), [](const Call& c) { return c.cache && c.input >= 0; });
 }
 
 bool CachedInputs::Exposes(const Recipe& recipe) const {

@@ -1,6 +1,8 @@
 // torch.utils.checkpoint.checkpoint: the function is captured like any other, and what the graph
 // makes of it is marked, to be made again in the backward pass instead of being kept (src/autodiff/partition.cc). What
 // would be seen to happen twice in eager, then and in the backward pass, is not modelled.
+#include "capture/checkpoint.h"
+
 #include <algorithm>
 
 #include "absl/cleanup/cleanup.h"
@@ -89,6 +91,12 @@ bool AllTracked(Session& s, PyObject* o, const std::vector<PyObject*>& given) {
 
 }  // namespace
 
+static thread_local int open_checkpoints = 0;
+
+bool InCheckpoint() {
+  return open_checkpoints > 0;
+}
+
 bool IsCheckpoint(PyObject* function) {
   static PyObject* const name = PyUnicode_InternFromString("checkpoint");
   PyObject* parts = tensor::TorchLoaded() ? Parts() : nullptr;
@@ -152,7 +160,9 @@ PyObject* CaptureSemantics::CallCheckpoint(PyObject* const* args, Py_ssize_t nar
     if (reentrant && wants(o)) wanting.push_back(AsTensor(o)->id);
   surface::Lowering::Reentrant region = s_.lowering().BeginReentrant(wanting);
   s_.lowering().BeginCheckpoint();
+  ++open_checkpoints;
   Ref result(Call(args[0], given.data(), positional, keywords));
+  --open_checkpoints;
   std::string why;
   try {
     s_.lowering().EndCheckpoint();

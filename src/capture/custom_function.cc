@@ -247,10 +247,15 @@ bool CustomCall::Backward(PyObject* backward) {
   given.insert(given.begin(), context_.get());
   s_.modes.now.autocast = {};
   const size_t pending = s_.pending().stores().size() + s_.pending().calls().size();
+  const Reach left = ReachFrom(s_, {context_.get()});
   s_.later = true;
   result_ = Ref(sem_.Call(backward, given.data(), given.size(), nullptr));
   s_.later = false;
   if (!result_) return false;
+  if (!(ReachFrom(s_, {context_.get()}) == left)) {
+    s_.not_captured = nullptr;  // called as it is, it would find for a second pass what forward left
+    return Refuse("its backward changes its context"), false;
+  }
   return s_.pending().stores().size() + s_.pending().calls().size() == pending ||
          (Refuse("its backward writes to an object"), false);
 }

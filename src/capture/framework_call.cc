@@ -8,6 +8,7 @@
 #include "capture/callees.h"
 #include "capture/foreach.h"
 #include "capture/gradients.h"
+#include "capture/leaf_casts.h"
 #include "capture/numbers/unseen.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
@@ -611,6 +612,7 @@ static bool Raises(Session& s, Call made) {
 }
 
 PyObject* FrameworkCall::Apply() {
+  if (torch_ && !TakeCasts(s_, call_)) return nullptr;
   // A program that was told that it is compiled may be refused for that alone.
   std::optional<Call> as_made;
   if (torch_ && !declined_ && s_.asked_compiling()) as_made = call_;

@@ -10,6 +10,7 @@
 #include "capture/proxy.h"
 #include "capture/session.h"
 #include "runtime/cuda/driver.h"
+#include "tensor/autocast.h"
 
 namespace framejit::capture {
 namespace {
@@ -86,7 +87,12 @@ Answered SetAutocastCached(Session& s, Callee, PyObject* const* args, Py_ssize_t
   s.modes.now.autocast.cache = args[0] == Py_True;
   return Nothing();
 }
-Answered ClearAutocastCache(Session& s, Callee, PyObject* const*, Py_ssize_t) {
+// A capture enters none: torch's count is that of the regions that were entered outside. Those are left in Python.
+int RegionsOutside() {
+  return tensor::InAutocastRegion();
+}
+Answered ClearAutocastCache(Session& s, Callee callee, PyObject* const*, Py_ssize_t) {
+  if (RegionsOutside()) return s.Break(BreakId::kThreadState, callee);
   s.lowering().EndAutocast();
   return Nothing();
 }
@@ -94,8 +100,7 @@ Answered EnterAutocast(Session& s, Callee, PyObject* const*, Py_ssize_t) {
   return PyLong_FromLong(++s.modes.autocast_depth);
 }
 Answered LeaveAutocast(Session& s, Callee callee, PyObject* const*, Py_ssize_t) {
-  // A region that torch itself counts is left in Python.
-  if (s.modes.autocast_depth == s.modes.entry.autocast.any()) return s.Break(BreakId::kThreadState, callee);
+  if (s.modes.autocast_depth == RegionsOutside()) return s.Break(BreakId::kThreadState, callee);
   return PyLong_FromLong(--s.modes.autocast_depth);
 }
 
@@ -143,12 +148,11 @@ const StateFunction* FindState(std::string_view name) {
 Modes::Modes()
     : now(tensor::ReadModeForCapture()),
       entry(now),
-      autocast_depth(now.autocast.any()),
+      autocast_depth(RegionsOutside()),
       default_devices{tensor::DefaultDevice()} {}
 
 std::string Modes::StillOpen() const {
-  if (!(now.autocast == entry.autocast) || autocast_depth != entry.autocast.any())
-    return "autocast was entered or left";
+  if (!(now.autocast == entry.autocast) || autocast_depth != RegionsOutside()) return "autocast was entered or left";
   if (default_devices.size() != 1) return "a default device was set";
   if (now.inference != entry.inference) return "inference mode was entered or left";
   if (warning_scopes) return "warnings.catch_warnings was entered";

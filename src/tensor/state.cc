@@ -6,11 +6,13 @@
 //   declines while there are any, but for the default device alone: it counts as no mode, word 6 says which device.
 // Not seen: float32 matmul precision, TF32 and cuDNN switches: they change digits, not meaning, and the library calls
 // of a compiled graph read them when they run (asking torch for the precision alone costs 46 ns).
+#include <absl/cleanup/cleanup.h>
 #include <dlfcn.h>
 
 #include <bit>
 #include <cstdio>
 
+#include "tensor/autocast.h"
 #include "tensor/import.h"
 #include "tensor/numpy_api.h"
 #include "tensor/tensor.h"
@@ -28,6 +30,7 @@ enum Flag : uint64_t {
   kAutocastCacheOff = 16,
   kUnreadable = 32,
   kAnomaly = 64,
+  kAutocastEntered = 128,
 };
 
 // Calls into torch._C for what has no symbol.
@@ -54,6 +57,32 @@ bool AnomalyMode() {
     return library ? static_cast<const bool*>(dlsym(library, "_ZN5torch8autograd11AnomalyMode8_enabledE")) : nullptr;
   }();
   return on && *on;
+}
+
+// What only regions of autocast want of torch.
+struct AutocastCalls {
+  int32_t (*enter)() = nullptr;
+  int32_t (*leave)() = nullptr;
+  void (*set_dtype)(int8_t device, int8_t type) = nullptr;
+  void (*set_cache)(bool) = nullptr;
+  TensorValue (*cast)(int8_t type, Handle tensor, int8_t device) = nullptr;
+  bool all() const { return enter && leave && set_dtype && set_cache && cast; }
+};
+const AutocastCalls& Autocasts() {
+  static const AutocastCalls calls = [] {
+    AutocastCalls c;
+    void* library = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
+    const auto find = [&]<class F>(F& f, const char* name) {
+      f = library ? reinterpret_cast<F>(dlsym(library, name)) : nullptr;
+    };
+    find(c.enter, "_ZN2at8autocast17increment_nestingEv");
+    find(c.leave, "_ZN2at8autocast17decrement_nestingEv");
+    find(c.set_dtype, "_ZN2at8autocast18set_autocast_dtypeEN3c1010DeviceTypeENS1_10ScalarTypeE");
+    find(c.set_cache, "_ZN2at8autocast26set_autocast_cache_enabledEb");
+    find(c.cast, "_ZN2at8autocast11cached_castEN3c1010ScalarTypeERKNS_6TensorENS1_10DeviceTypeE");
+    return c;
+  }();
+  return calls;
 }
 
 constexpr int8_t kCpu = 0, kCuda = 1;
@@ -220,6 +249,37 @@ ModeState ReadModeForCapture() {
   if (was_) Words(*bound_torch).keys[1] |= was_;
 }
 
+bool InAutocastRegion() {
+  const AutocastCalls& calls = Autocasts();
+  if (!calls.enter || !calls.leave) return false;
+  calls.enter();
+  return calls.leave() > 0;
+}
+
+PyObject* CastOfRegion(PyObject* leaf, DType to) {
+  const TorchApi& t = *Torch();
+  const AutocastCalls& calls = Autocasts();
+  if (!calls.all() || !t.autocast_dtype || !t.autocast_cache || !t.at.all())
+    return PyErr_SetString(PyExc_RuntimeError, "framejit: torch's casts are not known"), nullptr;
+  Impl impl = ImplOf(leaf);
+  const int8_t device = Field<const int8_t>(impl, t.at.device), type = t.dtypes[static_cast<int>(to)].number;
+  // The program may have set these for a region inside of this one.
+  const int8_t was = t.autocast_dtype(device);
+  const bool cached = t.autocast_cache();
+  calls.set_dtype(device, type);
+  calls.set_cache(true);
+  const absl::Cleanup back = [&] {
+    calls.set_dtype(device, was);
+    calls.set_cache(cached);
+  };
+  try {
+    return WrapTorch(t, calls.cast(type, &impl, device).impl);
+  } catch (const std::exception& e) {
+    PyErr_SetString(PyExc_RuntimeError, e.what());
+    return nullptr;
+  }
+}
+
 void SetGradMode(bool on) {
   const TorchApi* t = Torch();
   if (!t) return;
@@ -263,6 +323,7 @@ void SetGradMode(bool on) {
     s.words[4] |= static_cast<uint64_t>(static_cast<uint8_t>(t->autocast_dtype(kCpu))) << 8 |
                   static_cast<uint64_t>(static_cast<uint8_t>(t->autocast_dtype(kCuda))) << 16;
     if (t->autocast_cache && !t->autocast_cache()) flags |= kAutocastCacheOff;
+    if (InAutocastRegion()) flags |= kAutocastEntered;
   }
   if (t->context) {
     if (t->deterministic) s.words[5] |= t->deterministic(t->context) ? 1 : 0;
@@ -331,6 +392,7 @@ std::string DescribeTorchState(const TorchState& s) {
   if (f & kFunctionsDisabled) add("__torch_function__ disabled");
   if (f & kAnomaly) add("anomaly detection");
   if (f & kAutocastCacheOff) add("autocast cache off");
+  if (f & kAutocastEntered) add("in a region of autocast");
   if (s.words[0] || s.words[1]) {
     std::snprintf(buffer, sizeof buffer, "dispatch keys +%llx -%llx", static_cast<unsigned long long>(s.words[0]),
                   static_cast<unsigned long long>(s.words[1]));

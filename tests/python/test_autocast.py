@@ -425,3 +425,131 @@ def test_what_reads_a_kept_cast_first_does_not_decide_about_gradients(fresh):
         for got, expected in zip(other, seen[0]):
             torch.testing.assert_close(got, expected)
     assert compiled.cache_info()["breaks"] == 0
+
+
+# Functions of (wrap): what a program shows that calls wrap(f) in regions that it enters itself. w: what is written there.
+def written_between(wrap, w, x):
+    f = wrap(lambda x: x @ w)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        yield f(x)
+        with torch.no_grad():
+            w.mul_(2)
+        yield f(x)
+        yield x @ w  # as written: what it has cast is what f has
+        w.data = torch.full_like(w, 0.1)
+        yield f(x)
+    yield f(x)
+
+
+def first_cast_as_written(wrap, w, x):
+    f = wrap(lambda x: x @ w + 1)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        yield x @ w
+        with torch.no_grad():
+            w.mul_(2)
+        y = f(x)
+    yield y
+    yield torch.autograd.grad(y.float().sum(), w)[0]
+
+
+def written_inside(wrap, w, x):
+    def g(x):
+        a = x @ w
+        with torch.no_grad():
+            w.mul_(0.9)
+        return a, x @ w
+
+    f = wrap(g)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        yield from f(x)
+        yield from f(x)
+
+
+def written_first(wrap, w, x):
+    def g(x):
+        with torch.no_grad():
+            w.mul_(0.9)
+        return x @ w
+
+    f = wrap(g)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        yield f(x)
+        yield f(x)
+
+
+def a_region_inside(wrap, w, x):
+    def g(x):
+        with torch.autocast("cpu", dtype=torch.float16):
+            return x @ w
+
+    f = wrap(g)
+    yield f(x)
+    for around in (dict(dtype=torch.bfloat16), dict(enabled=False)):
+        with torch.autocast("cpu", **around):
+            yield f(x)
+            with torch.no_grad():
+                w.mul_(2)
+            yield f(x)
+    yield f(x)
+
+
+def another_type_inside(wrap, w, x):
+    f = wrap(lambda x: x @ w)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        yield f(x)
+        with torch.autocast("cpu", dtype=torch.float16):
+            try:
+                yield f(x)
+            except RuntimeError as error:
+                yield torch.tensor(len(str(error)))
+        yield f(x)
+
+
+def without_gradients(wrap, w, x):
+    f = wrap(lambda x: F.linear(x, w))
+    for mode in (torch.no_grad, torch.inference_mode, torch.enable_grad):
+        with mode(), torch.autocast("cpu", dtype=torch.bfloat16):
+            yield f(x)
+            with torch.no_grad():
+                w.add_(0.1)
+            yield f(x)
+
+
+def a_loop_inside_of_one(wrap, w, x):
+    f, optimizer = wrap(lambda x: F.linear(x, w).tanh()), torch.optim.SGD([w], lr=0.1)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss = f(x).float().square().mean()
+            loss.backward()
+            optimizer.step()
+            yield loss
+            yield w.grad.clone()
+    yield f(x)
+
+
+REGIONS = [written_between, first_cast_as_written, written_inside, written_first, a_region_inside, another_type_inside, without_gradients, a_loop_inside_of_one]
+
+
+@pytest.mark.parametrize("leaf", [torch.nn.Parameter, torch.Tensor.requires_grad_], ids=["parameter", "tensor"])
+@pytest.mark.parametrize("program", REGIONS)
+def test_casts_of_a_region_entered_outside_are_torchs(fresh, program, leaf):
+    """A leaf is read as it was when the region cast it first, whoever did: torch's cache of casts is asked before each run."""
+    made = []
+
+    def compiled(f):
+        made.append(fresh.compile(f))
+        return made[-1]
+
+    def shown(wrap):
+        w = leaf(torch.randn(8, 8, generator=torch.Generator().manual_seed(1)))
+        x = torch.randn(4, 8, generator=torch.Generator().manual_seed(2))
+        return [(t.detach().clone(), t.requires_grad) for _ in range(3) for t in program(wrap, w, x)]
+
+    expected, got = shown(lambda f: f), shown(compiled)
+    assert [(t.dtype, grad) for t, grad in got] == [(t.dtype, grad) for t, grad in expected]
+    for (mine, _), (theirs, _) in zip(got, expected):
+        torch.testing.assert_close(mine, theirs, rtol=2e-2, atol=2e-2)
+    for f in made:
+        info = f.cache_info()
+        assert info["segments"] and info["breaks"] == (program in (written_first, another_type_inside))

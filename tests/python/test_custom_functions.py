@@ -1246,3 +1246,32 @@ def test_memory_from_outside_that_a_function_sizes(fresh):
         x = torch.randn(4, 5, requires_grad=True)
         for got, expected in zip(compiled(x), f(x)):
             assert got.equal(expected)
+
+
+@pytest.mark.parametrize("write", ["ctx.n += 1", "ctx.seen = getattr(ctx, 'seen', 0) + 1; ctx.n = ctx.seen", "ctx.l.append(1); ctx.n = len(ctx.l)", "ctx.d['n'] += 1; ctx.n = ctx.d['n']"])
+def test_a_backward_that_changes_its_context(fresh, write):
+    """What a pass leaves in the context the next pass through the same graph finds there."""
+    space = {"torch": torch}
+    exec(f'''
+class Counts(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, a):
+        ctx.n, ctx.l, ctx.d = 0, [], dict(n=0)
+        return a * 2
+
+    @staticmethod
+    def backward(ctx, g):
+        {write}
+        return g * ctx.n
+''', space)  # fmt: skip
+
+    def f(x):
+        return space["Counts"].apply(x).exp()
+
+    compiled = fresh.compile(f)
+    for g in (f, compiled, compiled):
+        x = torch.arange(3.0, requires_grad=True)
+        y = g(x).sum()
+        first, second = (torch.autograd.grad(y, x, retain_graph=True)[0] for _ in range(2))
+        torch.testing.assert_close(second, first * 2)
+    assert compiled.cache_info()["segments"] and compiled.cache_info()["breaks"] == 1
