@@ -101,7 +101,7 @@ def _up_to_the_pass():
     return depth if frame is not None else 2
 
 
-class Hooked(torch.autograd.Function):
+class BackwardHookFunction(torch.autograd.Function):  # torch's name, of which its messages tell
     @staticmethod
     def forward(ctx, hooks, at, count, arguments, others, *tensors):
         ctx.hooks, ctx.at, ctx.count, ctx.arguments, ctx.others = hooks, at, count, arguments, others
@@ -125,18 +125,19 @@ def _hooked(hooks, args, arguments):
     for i in tensors:
         if i not in at:
             made[i] = args[i].view_as(args[i])
-    for i, tensor in zip(at, Hooked.apply(hooks, at, len(args), arguments, others, *(args[i] for i in at))):
+    for i, tensor in zip(at, BackwardHookFunction.apply(hooks, at, len(args), arguments, others, *(args[i] for i in at))):
         made[i] = tensor
     return (tuple(made) if type(args) is tuple else type(args)(*made)), True
 
 
-def setup_input_hook(self, hooks, args):
-    self.hooks, self.n_inputs = hooks, len(args)
+def setup_input_hook(self, hooks, between, args):
+    self.hooks, self.between, self.n_inputs = hooks, between, len(args)
     args, self.input_tensors_index = _hooked(hooks, args, None)
     return args
 
 
 def setup_output_hook(self, args):
+    self.between = None
     results = args if isinstance(args, tuple) else (args,)
     results = _hooked(self.hooks, results, -1 if self.input_tensors_index else self.n_inputs)[0]
     return results if isinstance(args, tuple) else results[0]

@@ -71,8 +71,10 @@ PyObject* CaptureSemantics::CallBackwardHook(PyObject* function, PyObject* const
   }
   if (!hooks || hooks.get() == Py_None || !s_.SourceOf(input)) return nullptr;
   Ref found(s_.FromOutside(hooks.get(), s_.guards().Const(hooks.get())));
-  PyObject* three[] = {args[0], found.get(), args[1]};
-  return found ? CallPython(input, three, 3, nullptr) : nullptr;
+  // Both ways are the graph's, or torch's: where the graph ends between them, it ends before the first.
+  Ref between(found ? NewUnseen(s_, "a module between the hooks of its backward pass") : nullptr);
+  PyObject* four[] = {args[0], found.get(), between.get(), args[1]};
+  return between ? CallPython(input, four, 4, nullptr) : nullptr;
 }
 
 }  // namespace framejit::capture

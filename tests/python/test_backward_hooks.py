@@ -192,3 +192,26 @@ def test_gradients_of_gradients(fresh):
             log.append((g.detach(), x.grad))
         results.append((log, [p.grad for p in m.parameters()]))
     close(results[1], results[0])
+
+
+class Last(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rows, self.out = nn.LSTM(4, 5, batch_first=True), nn.Linear(5, 2)
+
+    def forward(self, x):
+        return self.out(self.rows(x)[0][:, -1])
+
+
+def test_a_module_with_several_results_is_torchs_as_a_whole(fresh):
+    logs = []
+    for compiles in (False, True):
+        torch.manual_seed(0)
+        m, log = Last(), []
+        m.rows.register_full_backward_hook(Reader(log).hook)
+        f = fresh.compile(lambda x: m(x)) if compiles else lambda x: m(x)
+        for n in (2, 2, 3):
+            f(torch.ones(n, 6, 4, requires_grad=True)).sum().backward()
+        logs.append(log)
+    assert len(logs[0]) == 3
+    close(logs[1], logs[0])
