@@ -207,18 +207,25 @@ void NoteBreak(const Compiled& compiled, Session& s, const CaptureSemantics& sem
   out->instructions = std::max(0L, sem.root_instructions() - 1);
 }
 
-// Nothing is computed but arrays of one number, in front of a loop that is cut: NumPy makes them sooner than a graph.
+// Nothing is computed but a few single numbers, elements and parts of arrays among them, and arrays of one number, in
+// front of a loop that is cut: NumPy makes them sooner than a graph.
 bool OnlyMakes(Session& s, const Compiled& compiled, FjFrame* frame, int index) {
+  constexpr int64_t kFew = 64;
   const auto known = compiled.codes.find(CodeOf(frame));
   if (s.libraries.torch || compiled.fullgraph || known == compiled.codes.end()) return false;
   const CodeState& state = *known->second;
   if (!state.loops || !std::count(state.cut.begin(), state.cut.end(), index)) return false;
   const auto& nodes = s.graph().nodes;
-  return std::all_of(nodes.begin(), nodes.end(), [&](const Node& n) {
+  const auto cheap = [&](const Node& n) {
     const auto read = [&](ValueId v) { return nodes[v].op == Op::kInput; };
-    return Info(n.op).kind == 'C' ||
-           (Info(n.op).kind == 'V' && std::none_of(n.operands.begin(), n.operands.end(), read));
-  });
+    const char kind = Info(n.op).kind;
+    const bool part = n.op == Op::kSlice || n.op == Op::kPermute || n.op == Op::kFlip,
+               one = std::ranges::all_of(n.type.shape, [](shape::Int e) { return e.is_const() && e.value() == 1; });
+    return kind == 'C' || (kind == 'P' && one) ||
+           (kind == 'V' && (part || one || std::ranges::none_of(n.operands, read)));
+  };
+  const auto made = [](const Node& n) { return Info(n.op).kind == 'C'; };
+  return std::ranges::all_of(nodes, cheap) && std::ranges::ssize(nodes) - std::ranges::count_if(nodes, made) <= kFew;
 }
 
 // Runs the frame's code under capture until it returns, breaks, or `stop_after` outermost instructions. broke_at, left:

@@ -1,11 +1,9 @@
 #include "codegen/late_checks.h"
 
-#include <llvm/ADT/SetVector.h>
 #include <llvm/ADT/SmallSet.h>
 #include <llvm/Analysis/AssumptionCache.h>
 #include <llvm/Analysis/DemandedBits.h>
 #include <llvm/Analysis/LoopAccessAnalysis.h>
-#include <llvm/Analysis/LoopInfo.h>
 #include <llvm/Analysis/OptimizationRemarkEmitter.h>
 #include <llvm/Analysis/ScalarEvolution.h>
 #include <llvm/Analysis/ScalarEvolutionExpressions.h>
@@ -44,6 +42,7 @@ constexpr size_t kMostPlaces = 4, kMostParts = 2;
 constexpr int64_t kMostKept = 8192;  // bytes of a part
 // Of a loop, and a function that is asked with its number before the loop: is it one that can be vectorised?
 constexpr const char *kNumber = "framejit.vectorised", *kVectorised = "fj_vectorised";
+constexpr const char* kSlow = "framejit.unvectorised";  // of the loop that runs where that one does not
 
 // What is special in an operand of these is special in the result.
 void Stays(Value* v, const llvm::Loop& loop, llvm::SmallPtrSetImpl<Value*>& all) {
@@ -61,7 +60,8 @@ void Stays(Value* v, const llvm::Loop& loop, llvm::SmallPtrSetImpl<Value*>& all)
   }
 }
 
-// Gives the value at the end of a round that is special from the round on in which x was, or nothing if there is none.
+}  // namespace
+
 Value* CarriedOn(Value* x, const llvm::Loop& loop) {
   for (llvm::PHINode& phi : loop.getHeader()->phis()) {
     if (!phi.getType()->isFloatingPointTy()) continue;
@@ -72,6 +72,8 @@ Value* CarriedOn(Value* x, const llvm::Loop& loop) {
   }
   return nullptr;
 }
+
+namespace {
 
 // Gives the numbers of which `v` is not-a-number if one is special, as sums of their differences to themselves. It is
 // false if `v` is something else.
@@ -102,6 +104,34 @@ bool AsksForNumbersOnly(Value* condition, bool usual) {
   const auto* compare = llvm::dyn_cast<llvm::FCmpInst>(condition);
   return compare && compare->getPredicate() == (usual ? llvm::FCmpInst::FCMP_ORD : llvm::FCmpInst::FCMP_UNO);
 }
+
+}  // namespace
+
+llvm::SmallVector<Value*, 4> Last(const llvm::SmallSetVector<Value*, 4>& numbers, const llvm::Loop& loop) {
+  llvm::SmallPtrSet<Value*, 16> told;
+  for (Value* x : numbers) {
+    llvm::SmallPtrSet<Value*, 16> all;
+    Stays(x, loop, all);
+    all.erase(x);
+    told.insert(all.begin(), all.end());
+  }
+  llvm::SmallVector<Value*, 4> last;
+  for (Value* x : numbers)
+    if (!told.contains(x)) last.push_back(x);
+  return last;
+}
+
+bool NumbersAsked(Value* condition, bool usual, llvm::SmallSetVector<Value*, 4>& numbers) {
+  Value *a, *b;
+  if (usual ? match(condition, m_LogicalAnd(m_Value(a), m_Value(b)))
+            : match(condition, m_LogicalOr(m_Value(a), m_Value(b))))
+    return NumbersAsked(a, usual, numbers) && NumbersAsked(b, usual, numbers);
+  const auto* compare = llvm::dyn_cast<llvm::FCmpInst>(condition);
+  return compare && compare->getPredicate() == (usual ? llvm::FCmpInst::FCMP_ORD : llvm::FCmpInst::FCMP_UNO) &&
+         Numbers(compare->getOperand(0), numbers) && Numbers(compare->getOperand(1), numbers);
+}
+
+namespace {
 
 // Gives the values that tell of all numbers behind the loop, or nothing if some are not carried on.
 std::optional<llvm::SmallSetVector<Value*, 4>> Tell(const llvm::SmallSetVector<Value*, 4>& numbers,
@@ -265,6 +295,7 @@ class LateChecks {
     }
     b.CreateBr(slow->getLoopPreheader());
     if (number_) llvm::addStringMetadataToLoop(&loop_, kNumber, number_);
+    if (number_) llvm::addStringMetadataToLoop(slow, kSlow, number_);
     dt_.recalculate(f);
     llvm::PromoteMemToReg({failed}, dt_);
     se_.forgetAllLoops();
@@ -419,21 +450,6 @@ bool CarryOn(llvm::PHINode& flag, llvm::Loop& loop) {
   return true;
 }
 
-// Of numbers of which one is special if another one is, that one alone.
-llvm::SmallVector<Value*, 4> Last(const llvm::SmallSetVector<Value*, 4>& numbers, const llvm::Loop& loop) {
-  llvm::SmallPtrSet<Value*, 16> told;
-  for (Value* x : numbers) {
-    llvm::SmallPtrSet<Value*, 16> all;
-    Stays(x, loop, all);
-    all.erase(x);
-    told.insert(all.begin(), all.end());
-  }
-  llvm::SmallVector<Value*, 4> last;
-  for (Value* x : numbers)
-    if (!told.contains(x)) last.push_back(x);
-  return last;
-}
-
 // The flag as sums that are not-a-number if a check has failed. All that stands behind the loop comes from its latch.
 bool AddUp(llvm::PHINode& flag, llvm::Loop& loop) {
   constexpr size_t kMostSums = 3;
@@ -519,6 +535,10 @@ llvm::PreservedAnalyses VectorisedChecksPass::run(llvm::Function& f, llvm::Funct
   for (llvm::Loop* loop : fam.getResult<llvm::LoopAnalysis>(f).getLoopsInPreorder())
     if (const auto number = llvm::getOptionalIntLoopAttribute(loop, kNumber); number && CanBeVectorised(*loop, f, fam))
       good.insert(*number);
+  for (llvm::Loop* loop : fam.getResult<llvm::LoopAnalysis>(f).getLoopsInPreorder())  // those that run always now
+    if (const auto number = llvm::getOptionalIntLoopAttribute(loop, kSlow); number && !good.contains(*number))
+      loop->setLoopID(llvm::makePostTransformationMetadata(f.getContext(), loop->getLoopID(),
+                                                           {"llvm.loop.isvectorized", "llvm.loop.unroll.disable"}, {}));
   for (llvm::User* user : llvm::make_early_inc_range(ask->users())) {
     auto* call = llvm::cast<llvm::CallInst>(user);
     const uint64_t number = llvm::cast<llvm::ConstantInt>(call->getArgOperand(0))->getZExtValue();

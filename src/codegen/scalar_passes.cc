@@ -39,6 +39,7 @@
 #include <llvm/Transforms/Vectorize/LoopVectorize.h>
 
 #include "codegen/carried_elements.h"
+#include "codegen/grouped_rounds.h"
 #include "codegen/late_checks.h"
 #include "codegen/modulo.h"
 #include "codegen/selects.h"
@@ -194,6 +195,7 @@ void OptimizeScalar(llvm::Module& m, llvm::TargetMachine& machine) {
   fpm.addPass(DropAssumesPass());
   fpm.addPass(AddedChecksPass());
   fpm.addPass(SunkCountersPass());
+  fpm.addPass(GroupedRoundsPass());
   fpm.addPass(SeveralRoundsPass());
   llvm::LoopPassManager reduced;
   reduced.addPass(StrengthReducePass());

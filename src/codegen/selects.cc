@@ -123,6 +123,19 @@ std::optional<CheckedWay> OnlyChecks(BasicBlock* first, BasicBlock* from, const 
   return way;
 }
 
+// Of what fails if a number is huge: it hardly ever is, whichever way the branch takes.
+bool AsksForHuge(Value* fails) {
+  const llvm::APInt* most;
+  constexpr uint64_t kHuge = uint64_t{1} << 48;
+  llvm::CmpInst::Predicate than;
+  return match(fails, m_ICmp(than, m_Value(), m_APInt(most))) && than == llvm::CmpInst::ICMP_UGT && most->uge(kHuge);
+}
+
+// Is nothing written there, as where a transaction is undone?
+bool LeavesAtOnce(const BasicBlock& exit) {
+  return exit.size() == 1 && llvm::isa<llvm::ReturnInst>(exit.front());
+}
+
 // Where both ways of a branch only compute and check, what they check is asked before the branch, together with which
 // way it takes: nothing is left on the ways then but numbers, one of which is chosen. (Neither way is known to be the
 // usual one, so the branch may depend on data that nobody foresees.)
@@ -155,7 +168,8 @@ bool HoistChecks(llvm::BranchInst& branch, const llvm::Loop& loop, llvm::Dominat
       b.SetInsertPoint(end);
       Value* taken = k == 0 ? branch.getCondition() : b.CreateNot(branch.getCondition());
       Value* fails = usual ? b.CreateNot(check->getCondition()) : check->getCondition();
-      Value* leaves = b.CreateLogicalAnd(taken, fails, "checked.first");
+      Value* leaves =
+          AsksForHuge(fails) && LeavesAtOnce(*exit) ? fails : b.CreateLogicalAnd(taken, fails, "checked.first");
       BasicBlock* next = llvm::SplitBlock(here, end, &dt, &li);
       llvm::Instruction* jump = here->getTerminator();
       b.SetInsertPoint(jump);

@@ -382,7 +382,7 @@ void Translator::GoTo(State s, bool round) {
   Emit({.op = ScalarOp::kJump, .imm = it->second});
   leads_to_[current_].push_back(it->second);
   if (!made) return;
-  if (static_cast<int>(code.blocks.size()) - extra_blocks_ > kMostBlocks) throw TooMuch{};
+  if (static_cast<int>(code.blocks.size()) - extra_blocks_ > (unrolled_ ? kMostOfRounds : kMostBlocks)) throw TooMuch{};
   code.blocks.emplace_back();
   extra_blocks_ += round;
   work_.push_back({it->second, std::move(s), round});

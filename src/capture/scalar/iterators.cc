@@ -160,6 +160,7 @@ void Translator::GetIter(State& s, const Instr& i) {
   if (s.top().stack.back().is == Is::kDeferred) ComputeAll(s);
   const Val v = Pop(s);
   const std::optional<Val> unrolled = hopes_.unrolls ? Unrolled(*this, s, v) : std::nullopt;
+  unrolled_ |= unrolled.has_value();
   Push(s, unrolled ? *unrolled : IteratorOf(v, true));
   Next(s, i);
 }

@@ -17,8 +17,8 @@ namespace framejit::capture::scalar {
 using bytecode::Instr;
 using bytecode::Op;
 
-inline constexpr int kMostBlocks = 260;
-inline constexpr int kMostWeight = 6;  // of what is computed again wherever it is used
+inline constexpr int kMostBlocks = 260, kMostOfRounds = 420;  // the latter where rounds are code each
+inline constexpr int kMostWeight = 6;                         // of what is computed again wherever it is used
 
 bool IsJump(Op op);
 // Locals that are read before they are written from `start` on; whatever may raise may go to its handler.
@@ -694,7 +694,7 @@ class Translator final : public Builder {
   int bad_ = -1;                                    // A variable: has a number come out that NumPy may tell of?
   int exit_ = -1, undo_exit_ = -1;                  // The exit to where this instruction began, and that which undoes.
   bool ended_ = false, wrote_ = false;              // Has this instruction ended the block? Has it written anything?
-  bool innermost_ = false;                          // a loop without others in it goes round
+  bool innermost_ = false, unrolled_ = false;  // A loop without others in it goes round; some rounds are code each.
 };
 
 }  // namespace framejit::capture::scalar
