@@ -188,7 +188,8 @@ def fill_diagonal(x, value, wrap=False):
 def stored_within(x, key, of):
     """x of which one part is stored in another one, which may share memory with it, in the order of the framework's kernel."""
     y = x.clone()
-    y[key] = y[of]
+    to = _uncounted(y)
+    to[key] = to[of]
     return y
 
 
@@ -197,8 +198,13 @@ def index_put_copy(x, indices, values):
     import torch
 
     y = x.clone(memory_format=torch.contiguous_format)
-    y[tuple(slice(None) if i is None else i for i in indices)] = values
+    (_uncounted(y) if not torch.is_grad_enabled() or not values.requires_grad else y)[tuple(slice(None) if i is None else i for i in indices)] = values
     return y
+
+
+def _uncounted(y):
+    """What writes to a new tensor go through that its version does not count, where gradients need not know of them."""
+    return y if y.requires_grad else y.data
 
 
 def efficient_attention(query, key, value, attn_mask=None, is_causal=False, scale=None):

@@ -324,16 +324,19 @@ PyObject* Session::Appended(PyObject* list, PyObject* index) {
 }
 
 PyObject* Session::Settled(PyObject* list) {
+  constexpr Py_ssize_t kFewInList = 4;
   const bool deque = guard::IsDeque(list);
   Origin* g = deque || PyList_CheckExact(list) ? Find(list) : nullptr;
   if (!g || g->kind != Origin::kOutside || g->real || !(deque || g->changes || g->written)) return list;
   const bool cleared = std::any_of(pending_.calls().begin(), pending_.calls().end(), [&](const PendingCall& c) {
     return !c.args.empty() && c.args[0].get() == list && Clears(c);
   });
-  // Each number of items is a version of its own. That of a full deque, or of a short one, does not grow for ever.
+  // Each number of items is a version of its own. That of a full deque, or of a short one, does not grow for ever, and
+  // a short list may be a queue, of which what is too much is taken again.
   const Ref most(deque ? PyObject_GetAttrString(list, "maxlen") : nullptr);
   const Py_ssize_t bound = most && PyLong_CheckExact(most.get()) ? PyLong_AsSsize_t(most.get()) : PY_SSIZE_T_MAX;
-  const bool bounded = deque && (bound <= kFewItems || PySequence_Size(list) >= bound);
+  const bool bounded =
+      deque ? bound <= kFewItems || PySequence_Size(list) >= bound : PyList_GET_SIZE(list) <= kFewInList;
   return g->written || options_.settles || cleared || bounded ? WriteList(list) : list;
 }
 

@@ -547,9 +547,6 @@ Outs MeshGrid(Scope& s) {
   if (all.empty() || (indexing != "ij" && indexing != "xy")) Scope::Skip();
   const bool turned = indexing == "xy" && all.size() > 1;
   if (turned) std::swap(all[0], all[1]);
-  std::vector<int64_t> order(all.size());
-  std::iota(order.begin(), order.end(), 0);
-  if (turned) std::swap(order[0], order[1]);
   Ints sizes;
   for (const Operand& x : all) {
     if (x.rank() > 1) Scope::Fail("meshgrid of tensors that are not 1-dimensional");
@@ -563,8 +560,12 @@ Outs MeshGrid(Scope& s) {
     auto view = ViewStrides(s.env, *all[i].meta, column);
     if (!view) Scope::Skip();
     v.Reshape(column, *view);
-    v.Expand(sizes);
-    if (turned) v.Permute(order);
+    Ints stretched = sizes;
+    for (size_t k = 0; k < stretched.size(); ++k) {
+      const shape::Env::Typical typical(s.env);  // to which size a 1 is stretched shows in the stride alone
+      if (k != i && s.env.Eq(stretched[k], 1)) stretched[k] = 1;
+    }
+    v.Expand(stretched);
     items.push_back(v.Done());
   }
   if (turned) std::swap(items[0], items[1]);

@@ -112,10 +112,22 @@ def test_grids(indexing):
     whole(f, [make(5, 3, 2), make(4, 3, 2), make(1, 3, 2), make(2, 1, 4), make(3, 2, None), make(0, 2, 1)], runs="framework")  # for its views
 
 
+def test_what_is_computed_of_grids_alone():
+    def f(x, y, z):
+        a, b = torch.meshgrid(x, y, indexing="xy")
+        c, d, e = torch.meshgrid([y, z, x], indexing="xy")
+        return a.contiguous().mul_(2) + b, c + d * e, b.stride(), e.stride()
+
+    whole(f, [lambda n=n, m=m, k=k: (torch.arange(1.0 * n), torch.arange(2.0, m + 2), torch.arange(1.0 * k)) for n, m, k in ((5, 3, 2), (4, 3, 2), (1, 3, 2), (2, 1, 4), (1, 1, 1))])
+    for n, m in ((1, 5), (5, 1), (1, 1), (3, 4)):
+        for indexing in ("ij", "xy"):
+            whole(lambda x, y: (torch.meshgrid(x, y, indexing=indexing)[1].stride(), x + 1), [lambda: (torch.ones(n), torch.ones(m))])
+
+
 def test_gradients_of_grids():
     def f(x, y):
         a, b = torch.meshgrid(x, y, indexing="xy")
-        return (a.exp() * b).sum()
+        return (a.exp() * b.cumsum(0)).sum()
 
     compiled = framejit.compile(f)
     for n, m in ((3, 4), (5, 4), (2, 1)):
@@ -143,6 +155,16 @@ def test_parts_that_are_stored_where_they_are_read():
 
     whole(lambda x: shifted(x * 1) + 1, [make(1, 4, 4, 8), make(2, 3, 5, 8), make(1, 2, 2, 4), make(2, 1, 3, 8)])
     whole(lambda x: (shifted(x), x.sum())[1], [make(1, 4, 4, 8), make(2, 6, 4, 16)])
+
+
+def test_versions_of_what_is_stored_by_a_call():
+    def f(x):
+        y, z = x * 1, x + 1
+        y[:, 1:] = y[:, :-1]
+        z[:, torch.tensor([0, 1])] = x[:, :2]
+        return y, z
+
+    whole(f, [lambda n=n: (torch.arange(4.0 * n).reshape(n, 4),) for n in (3, 5, 1)])
 
 
 def test_gradients_of_parts_that_are_stored_where_they_are_read():
@@ -250,3 +272,45 @@ def test_floats_of_numpy_beside_arrays_and_tensors():
         return x * torch.as_tensor(w[0] + w[1]), a * half, wide - a, a / wide, a**wide
 
     whole(f, [lambda n=n, t=t: (torch.ones(n, 2), np.arange(1, n + 1, dtype=t)) for n, t in ((3, "f4"), (4, "f8"), (1, "i8"), (2, "f4"))])
+
+
+class Delay(torch.nn.Module):
+    def __init__(self, steps):
+        super().__init__()
+        self.queue, self.steps = [], steps
+
+    def forward(self, x):
+        self.queue.append(x)
+        if self.queue.__len__() > self.steps:
+            return self.queue.pop(0)
+        return torch.zeros_like(x)
+
+
+@pytest.mark.parametrize("steps", [0, 2, 3])
+def test_a_list_that_is_a_queue(steps):
+    mine, theirs = Delay(steps), Delay(steps)
+    compiled = framejit.compile(mine)
+    for k in range(9):
+        x = torch.ones(3) * k
+        got, want = compiled(x), theirs(x)
+        assert torch.equal(got, want) and len(mine.queue) == len(theirs.queue) and all(map(torch.equal, mine.queue, theirs.queue))
+        assert steps == 0 or mine.queue[-1] is x
+    told = framejit.cache_info(compiled)
+    assert not told["breaks"] and told["segments"] <= steps + 1, told
+
+
+def test_a_list_that_grows_for_ever_breaks_at_last():
+    class Log(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.seen = []
+
+        def forward(self, x):
+            self.seen.append(x + 1)
+            return x * len(self.seen)
+
+    module = Log()
+    compiled = framejit.compile(module)
+    for k in range(20):
+        assert torch.equal(compiled(torch.ones(2)), torch.ones(2) * (k + 1)) and len(module.seen) == k + 1
+    assert framejit.cache_info(compiled)["breaks"] == 1
