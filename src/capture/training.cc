@@ -70,6 +70,16 @@ std::vector<int> RegionsOf(const Graph& g, const std::vector<surface::Lowering::
   return region;
 }
 
+// By input: are all that read it in regions?
+std::vector<bool> ReadAgain(const Graph& g, const std::vector<int>& region) {
+  std::vector<bool> other(g.nodes.size());
+  for (size_t v = 0; v < g.nodes.size(); ++v)
+    for (ValueId o : g.nodes[v].operands) other[o] = other[o] || v >= region.size() || !region[v];
+  std::vector<bool> again;
+  for (ValueId input : g.inputs) again.push_back(!other[input]);
+  return again;
+}
+
 // Does the call write in place to memory of `base`?
 bool WritesTo(const Trace& t, const Call& c, TraceId base) {
   bool writes = false;
@@ -610,6 +620,7 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const tensor::TraceRun
   for (const auto& [input, output] : t.overwritten) lost.erase(input);
   for (size_t i = 0; i < graph.inputs.size(); ++i)
     if (!lost.contains(static_cast<int>(i))) held.push_back(graph.inputs[i]);
+  t.read_again = ReadAgain(graph, plan.region);
   plan.moves = autodiff::Moving(graph, plan.region, held);
   autodiff::Joint joint = autodiff::Differentiate(graph, t.wanted, t.differentiable, {}, plan.views, {}, plan.moves);
   joint.region = plan.region;
