@@ -518,6 +518,7 @@ std::vector<ValueId> NodesOf(const Graph& g, const surface::Lowering::Range& ran
 
 // regions: of each its nodes, then what was given to it.
 void NoteReentrant(const Graph& g, const std::vector<std::vector<ValueId>>& regions, Plan* plan, tensor::Training* t) {
+  t->read_again = ReadAgain(g, plan->region);
   for (size_t r = 0; r < regions.size(); r += 2) {
     const std::vector<ValueId>&nodes = regions[r], &given = regions[r + 1];
     plan->reentrant.insert(plan->reentrant.end(), nodes.begin(), nodes.end());
@@ -620,7 +621,6 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const tensor::TraceRun
   for (const auto& [input, output] : t.overwritten) lost.erase(input);
   for (size_t i = 0; i < graph.inputs.size(); ++i)
     if (!lost.contains(static_cast<int>(i))) held.push_back(graph.inputs[i]);
-  t.read_again = ReadAgain(graph, plan.region);
   plan.moves = autodiff::Moving(graph, plan.region, held);
   autodiff::Joint joint = autodiff::Differentiate(graph, t.wanted, t.differentiable, {}, plan.views, {}, plan.moves);
   joint.region = plan.region;
