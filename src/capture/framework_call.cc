@@ -533,12 +533,25 @@ static bool TakesNumpyNumbers(const Callee& callee, const Call& call, const ArgR
   return !data || !told || given->second.s.find("float") != std::string::npos;
 }
 
+// Is there an int of Python's that an array of float16 makes infinite?
+static bool Overflows(Session& s, const Call& call) {
+  bool half = false, large = false;
+  EachTensor(call, [&](TraceId t) { half |= s.meta(t).dtype == DType::kFloat16; });
+  EachArg(call, [&](const Arg& a) {
+    const auto i = a.is(Arg::Kind::kInt) ? a.i.as_const() : std::nullopt;
+    large |= i && (*i >= 65520 || *i <= -65520);
+  });
+  return half && large;
+}
+
 bool FrameworkCall::Allowed() {
   if (!torch_ && !cupy_)  // NumPy's functions hand CuPy's arrays to CuPy
     EachTensor(call_, [&](TraceId t) { cupy_ |= s_.meta(t).device.kind == DeviceKind::kCuda; });
   // A value and not a tensor here, but one whose type counts for NumPy.
   if (!torch_ && (reader_.numpy_number() || reader_.numpy_integer()))
     return s_.Break(BreakId::kUnsupportedTensor, "a number of NumPy's and arrays beside torch's tensors"), false;
+  if (!torch_ && Overflows(s_, call_))
+    return s_.Break(BreakId::kUnsupportedTensor, "an int beyond float16, of which NumPy warns"), false;
   if (!torch_ && reader_.int_of_class())
     return s_.Break(BreakId::kUnknownCall, "an int of a class of its own beside arrays"), false;
   if (torch_ && !TakesNumpyNumbers(callee_, call_, reader_))

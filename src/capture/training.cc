@@ -70,6 +70,16 @@ std::vector<int> RegionsOf(const Graph& g, const std::vector<surface::Lowering::
   return region;
 }
 
+// By input: are all that read it in regions?
+std::vector<bool> ReadAgain(const Graph& g, const std::vector<int>& region) {
+  std::vector<bool> other(g.nodes.size());
+  for (size_t v = 0; v < g.nodes.size(); ++v)
+    for (ValueId o : g.nodes[v].operands) other[o] = other[o] || v >= region.size() || !region[v];
+  std::vector<bool> again;
+  for (ValueId input : g.inputs) again.push_back(!other[input]);
+  return again;
+}
+
 // Does the call write in place to memory of `base`?
 bool WritesTo(const Trace& t, const Call& c, TraceId base) {
   bool writes = false;
@@ -508,6 +518,7 @@ std::vector<ValueId> NodesOf(const Graph& g, const surface::Lowering::Range& ran
 
 // regions: of each its nodes, then what was given to it.
 void NoteReentrant(const Graph& g, const std::vector<std::vector<ValueId>>& regions, Plan* plan, tensor::Training* t) {
+  t->read_again = ReadAgain(g, plan->region);
   for (size_t r = 0; r < regions.size(); r += 2) {
     const std::vector<ValueId>&nodes = regions[r], &given = regions[r + 1];
     plan->reentrant.insert(plan->reentrant.end(), nodes.begin(), nodes.end());

@@ -68,6 +68,8 @@ struct Training {
     std::vector<bool> results;  // by result: likewise
   };
   std::vector<Reentrant> reentrant;
+  // By input: only functions of checkpoints read it, which run again in the pass: on the memory that it has then.
+  std::vector<bool> read_again;
   // By output and input: a gradient that arrives at the output leads to a function of the user's that answers with None
   // for what is made of the input. The framework goes on from there, and calls hooks with None.
   std::vector<std::vector<bool>> unanswered;

@@ -236,8 +236,11 @@ bool SegmentHook::MustReplay(CallState* s) {
     if (IsDetached(s, result)) return true;
   if (s->rebound && std::any_of(s->rebound->begin(), s->rebound->end(), [](auto& r) { return r.second.times < 0; }))
     return true;
-  return s->former &&
-         std::any_of(t_.saved.begin(), t_.saved.end(), [&](const auto& v) { return s->former->contains(v.input); });
+  return s->former && std::any_of(t_.saved.begin(), t_.saved.end(), [&](const auto& v) {
+           // What is saved of a leaf is the leaf itself, with the memory of now.
+           const bool now = v.input >= 0 && t_.read_again[v.input] && !HasHistory(PyTuple_GET_ITEM(s->inputs, v.input));
+           return s->former->contains(v.input) && !now;
+         });
 }
 
 // Reads this pass nothing of what was saved?

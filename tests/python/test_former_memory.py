@@ -7,6 +7,7 @@ import weakref
 import pytest
 
 torch = pytest.importorskip("torch")
+from test_training import compiled_backward  # noqa: E402
 F = torch.nn.functional
 
 
@@ -346,3 +347,28 @@ def test_a_result_that_nobody_has_is_not_what_an_input_got(fresh):
         return seen
 
     torch.testing.assert_close(outcome(fresh.compile), outcome(lambda f: f))
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("where", ["inside", "between"])
+def test_a_checkpoint_reads_the_memory_of_now(fresh, where, reentrant):
+    """Its function runs again in the pass, on what the leaf has then. What reads the leaf elsewhere has what it had."""
+    from torch.utils.checkpoint import checkpoint
+
+    def f(x, w, b):
+        y = checkpoint(lambda x: torch.tanh(x * w) @ b, x, use_reentrant=reentrant)
+        return y.exp() if where == "inside" else (y * w).exp()
+
+    compiled, seen = fresh.compile(f), []
+    for g in (f, compiled, compiled, compiled):
+        x, w, b = torch.linspace(-1, 1, 3).requires_grad_(), torch.nn.Parameter(torch.ones(3)), torch.eye(3)
+        y = g(x, w, b).sum()
+        b.data = torch.eye(3) * 2
+        if where == "inside":
+            w.data = torch.full((3,), 2.0)
+        y.backward()
+        seen.append((x.grad, w.grad))
+    for got in seen[1:]:
+        torch.testing.assert_close(got, seen[0])
+    assert compiled.cache_info()["segments"] and compiled.cache_info()["breaks"] == 0
+    assert compiled_backward(compiled)

@@ -653,3 +653,18 @@ def test_what_a_choice_leaves_out_is_told(fresh, np, shape):
         for _ in range(3):
             expected = told(program, x, y)[0]
             assert expected and told(compiled, x, y)[0] == expected
+
+
+@pytest.mark.parametrize("text", ["a < 70000", "70000 > a", "a == -65520", "a + 70000", "np.maximum(a, 10**6)", "np.where(a > 1, a, 70000)", "a < 65504", "np.where(a > 1, 65519, a)"])
+def test_an_int_beyond_half_precision(fresh, np, text):
+    """NumPy makes an int of Python's a float16 beside such an array, and warns where that overflows."""
+    space = {"np": np}
+    exec(f"def f(a): return {text}", space)
+    compiled, a = fresh.compile(space["f"]), np.array([1, np.inf, 60000, -60000], np.float16)
+    seen = []
+    for g in (space["f"], compiled, compiled):
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            seen.append((g(a).tolist(), [str(w.message) for w in told]))
+    assert seen[1] == seen[0] and seen[2] == seen[0]
+    assert bool(seen[0][1]) == (compiled.cache_info()["breaks"] == 1)
