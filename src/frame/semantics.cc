@@ -335,6 +335,7 @@ PyObject* Semantics::MakeFunction(PyObject* code, PyObject* globals) {
 }
 
 int Semantics::SetFunctionField(PyObject* function, int which, PyObject* value) {
+  if (which == 16) return PyObject_SetAttrString(function, "__annotate__", value);
   auto* f = reinterpret_cast<PyFunctionObject*>(function);
   PyObject** field = which == 1   ? &f->func_defaults
                      : which == 2 ? &f->func_kwdefaults
