@@ -7,6 +7,7 @@
 
 #include "bytecode/code.h"
 #include "bytecode/lines.h"
+#include "bytecode/messages.h"
 
 namespace framejit::bytecode {
 namespace {
@@ -182,6 +183,7 @@ const bool kNullAfterCallable = kHasCallKw;
 const int kEndForPops = kHasCallKw ? 1 : 2;
 const bool kPollsBeforeJump = kHasCallKw;
 const bool kExitHasSelf = Number(FJ_TEXT(LOAD_SPECIAL)) >= 0;
+const bool kTellsHowMany = kSubscript >= 0;
 const bool kSendKeepsIterator = Number(FJ_TEXT(END_SEND)) >= 0;
 
 const char* Name(Op op) {

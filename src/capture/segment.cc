@@ -122,7 +122,7 @@ bool HideSlots(Session& s, FjFrame* frame, int count) {
     constexpr int kCellVariable = 0x40;  // This is CPython's CO_FAST_CELL. A local variable may hold some other cell.
     const bool own_cell = PyCell_Check(p[i]) && i < fj_nlocalsplus(frame) - fj_code(frame)->co_nfreevars &&
                           PyBytes_AS_STRING(fj_code(frame)->co_localspluskinds)[i] & kCellVariable;
-    PyObject* content = own_cell ? PyCell_GET(p[i]) : p[i].get();
+    PyObject* content = own_cell ? PyCell_GET(p[i].get()) : p[i].get();
     const Source* source = s.guards().Slot(i);
     if (own_cell) source = s.guards().Child(SourceKind::kCell, source);
     Ref stand_in(content ? NewLazy(&s, content, source) : nullptr);
