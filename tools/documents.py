@@ -74,7 +74,8 @@ def tested_page():
            "the quick Python suite was run, and how it ended. Tests that need torch are skipped without it.", "",
            "This page is written by `tools/dev test --record` into `tests/tested.jsonl`, and from there by `tools/dev docs`.", "",
            "| CPython | torch | NumPy | passed | failed | skipped | commit | day |", "| --- | --- | --- | --- | --- | --- | --- | --- |"]  # fmt: skip
-    for line in (ROOT / "tests" / "tested.jsonl").read_text().splitlines():
+    tested = ROOT / "tests" / "tested.jsonl"
+    for line in tested.read_text().splitlines() if tested.exists() else []:
         row = json.loads(line)
         out.append("| " + " | ".join(str(row[key]) or "none" for key in ("python", "torch", "numpy", "passed", "failed", "skipped", "commit", "date")) + " |")
     return "\n".join(out) + "\n"

@@ -385,7 +385,9 @@ static bool Accepted(Compiled& compiled, CodeState& code, Place& place, FjFrame*
   TakeSeenDrop();
   if (!Holds(segment, frame)) {
     const int at = fj_next(frame);
-    const auto why = [&] { return segment.guards->Explain(frame::PointersOf(frame), fj_code(frame)->co_localsplusnames); };
+    const auto why = [&] {
+      return segment.guards->Explain(frame::PointersOf(frame), fj_code(frame)->co_localsplusnames);
+    };
     const diag::Break b =
         TakeSeenDrop() ? BreakAt(frame, at, BreakId::kSideEffect, kSeenToDie)
                        : BreakAt(frame, at, BreakId::kInternal, "guards do not hold on their own frame: " + why());

@@ -21,12 +21,12 @@ typedef struct FjSlot FjSlot;
 
 typedef struct FjFrame FjFrame;  // It is CPython's _PyInterpreterFrame, of which nothing is known here.
 
-PyCodeObject* fj_code(FjFrame*);     // borrowed
-PyObject* fj_function(FjFrame*);     // Borrowed; may be NULL.
-PyObject* fj_globals(FjFrame*);      // borrowed
-PyObject* fj_builtins(FjFrame*);     // borrowed
-PyObject* fj_locals(FjFrame*);       // borrowed; the mapping of a class body or exec, else NULL
-FjSlot* fj_localsplus(FjFrame*);     // The locals, cells and free variables, then the value stack.
+PyCodeObject* fj_code(FjFrame*);  // borrowed
+PyObject* fj_function(FjFrame*);  // Borrowed; may be NULL.
+PyObject* fj_globals(FjFrame*);   // borrowed
+PyObject* fj_builtins(FjFrame*);  // borrowed
+PyObject* fj_locals(FjFrame*);    // borrowed; the mapping of a class body or exec, else NULL
+FjSlot* fj_localsplus(FjFrame*);  // The locals, cells and free variables, then the value stack.
 int fj_nlocalsplus(FjFrame*);
 int fj_stack_depth(FjFrame*);                  // valid while the frame is not running in CPython's loop
 void fj_set_stack_depth(FjFrame*, int depth);  // Store it before anything that can run other code.

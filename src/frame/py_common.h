@@ -1,5 +1,5 @@
-// The part of the shims that reads the same in every version, given CODE, STACK_END and SET_STACK_END of a frame. Included
-// by one C file per version after CPython's internal headers; nothing else includes it.
+// The part of the shims that reads the same in every version, given CODE, STACK_END and SET_STACK_END of a frame.
+// Included by one C file per version after CPython's internal headers; nothing else includes it.
 #include <string.h>
 
 #include "frame/hook.h"

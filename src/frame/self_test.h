@@ -2,7 +2,8 @@
 // own.
 #pragma once
 
-extern "C" int fj_same_structs(void);  // Are they as large as those that this was compiled with, as far as CPython tells (from 3.13)?
+extern "C" int fj_same_structs(
+    void);  // Are they as large as those that this was compiled with, as far as CPython tells (from 3.13)?
 
 namespace framejit::frame {
 

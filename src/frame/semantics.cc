@@ -216,8 +216,8 @@ int Semantics::Unpack(PyObject* sequence, int before, int after, PyObject** item
   if (!status && after < 0) {
     if (PyObject* extra = PyIter_Next(iterator)) {
       Py_DECREF(extra);
-      const Py_ssize_t there = bytecode::kTellsHowMany && (PyList_CheckExact(sequence) || PyTuple_CheckExact(sequence) ||
-                                                           PyDict_CheckExact(sequence))
+      const Py_ssize_t there = bytecode::kTellsHowMany && (PyList_CheckExact(sequence) ||
+                                                           PyTuple_CheckExact(sequence) || PyDict_CheckExact(sequence))
                                    ? PyObject_Size(sequence)
                                    : 0;
       if (there > before)

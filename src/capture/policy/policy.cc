@@ -247,7 +247,8 @@ class Policy : public frame::FramePolicy {
   // Was it found that nothing is to be compiled in the place?
   static std::optional<frame::Action> Skipped(Compiled& compiled, CodeState& state, Place& place, FjFrame* frame,
                                               PyObject** result) {
-    if (place.skip && place.cause.Outdated(frame::PointersOf(frame))) Revise(compiled, state, place, frame, place.cause);
+    if (place.skip && place.cause.Outdated(frame::PointersOf(frame)))
+      Revise(compiled, state, place, frame, place.cause);
     if (!place.skip) return {};
     if (&place == state.entry && ++state.trivial >= 3 && !compiled.fullgraph && AllTrivial(state)) return ToIdle(state);
     Skip(frame, place.skip);
