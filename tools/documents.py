@@ -1,7 +1,8 @@
-"""Pages that are generated: docs/breaks.md from the break table and examples/breaks, docs/options.md from the options table.
+"""Pages that are generated: docs/breaks.md from the break table and examples/breaks, docs/options.md from the options table, docs/tested.md from tests/tested.jsonl.
 `tools/dev docs` writes them, `tools/dev lint` says where they differ. And the folder of pages of which `tools/dev docs --site` makes a site (mkdocs.yml)."""
 
 import ast
+import json
 import os
 import re
 import shutil
@@ -67,7 +68,20 @@ def options_page():
     return "\n".join(out) + "\n"
 
 
-PAGES = {"docs/breaks.md": breaks_page, "docs/options.md": options_page}
+def tested_page():
+    out = ["# What was tested", "",
+           "framejit knows CPython 3.11 to 3.14 (not its free-threaded builds), torch and NumPy, with either of them missing. These are the versions with which",
+           "the quick Python suite was run, and how it ended. Tests that need torch are skipped without it.", "",
+           "This page is written by `tools/dev test --record` into `tests/tested.jsonl`, and from there by `tools/dev docs`.", "",
+           "| CPython | torch | NumPy | passed | failed | skipped | commit | day |", "| --- | --- | --- | --- | --- | --- | --- | --- |"]  # fmt: skip
+    tested = ROOT / "tests" / "tested.jsonl"
+    for line in tested.read_text().splitlines() if tested.exists() else []:
+        row = json.loads(line)
+        out.append("| " + " | ".join(str(row[key]) or "none" for key in ("python", "torch", "numpy", "passed", "failed", "skipped", "commit", "date")) + " |")
+    return "\n".join(out) + "\n"
+
+
+PAGES = {"docs/breaks.md": breaks_page, "docs/options.md": options_page, "docs/tested.md": tested_page}
 
 
 def stale():

@@ -19,7 +19,7 @@ PUBLIC = {"dtype": "shape", "shape": "shape", "call": "graph", "ops.def": "graph
 # framejit/compile.h is an interface that runtime and codegen implement: the header itself stands below them.
 PUBLIC_RANK = {**PUBLIC, "compile": "loop"}
 # What differs between CPython versions: the structs of frames; the counters and watchers of types and dictionaries.
-VERSION_FILES = re.compile(r"src/frame/py31\d\.c|src/guard/(versions\.(h|cc)|own_values\.c)")
+VERSION_FILES = re.compile(r"src/frame/(py31\d\.c|slot\.h)|src/guard/(versions\.(h|cc)|own_values\.c)")
 FORBIDDEN_SYMBOLS = re.compile(r"\b(llvm|spdlog|fmt|absl)::|\bLLVM[A-Z]\w+$")
 
 findings = []
@@ -62,7 +62,7 @@ def check_sources(paths):
         for number, line in enumerate(lines, 1):
             check_includes(path, number, line, order)
             if "PY_VERSION_HEX" in line and not VERSION_FILES.fullmatch(path):
-                report(path, number, "PY_VERSION_HEX belongs to src/frame/py31*.c, src/guard/versions.* and src/guard/own_values.c")
+                report(path, number, "PY_VERSION_HEX belongs to src/frame/py31*.c, src/frame/slot.h, src/guard/versions.* and src/guard/own_values.c")
 
 
 LONGEST_FUNCTION = 100

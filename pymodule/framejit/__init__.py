@@ -20,8 +20,8 @@ except ImportError as error:
         raise ImportError(
             "framejit's libframejit.so and its extension are of different builds: build again (tools/dev build), or install again"
         ) from error
-    if not (3, 11) <= _sys.version_info[:2] <= (3, 13) or _sys.implementation.name != "cpython":
-        raise ImportError(f"framejit runs on CPython 3.11 to 3.13, and this is {_sys.implementation.name} {_sys.version.split()[0]}") from error
+    if not (3, 11) <= _sys.version_info[:2] <= (3, 14) or _sys.implementation.name != "cpython":
+        raise ImportError(f"framejit runs on CPython 3.11 to 3.14, and this is {_sys.implementation.name} {_sys.version.split()[0]}") from error
     if "free-threading build" in _sys.version:
         raise ImportError("framejit does not run on free-threaded builds of Python") from error
     _built = sorted(map(_os.path.basename, _glob.glob(_os.path.join(_os.path.dirname(__file__), "_framejit.*.so"))))

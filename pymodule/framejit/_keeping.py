@@ -2,12 +2,11 @@
 such keeps none: kernels that count their calls or note shapes are no reason to end a graph. Nor does one keep what it is given that stores what was made there."""
 
 import builtins
-import dis
 import types
 
 import torch
 
-from ._reads import CHANGING, SCALARS
+from ._reads import CHANGING, SCALARS, instructions
 
 LEFT_OUT = {"CACHE", "NOP", "PRECALL", "PUSH_NULL", "RESUME", "EXTENDED_ARG", "KW_NAMES"}  # what moves no value that counts here
 PLAIN = {"shape", "dtype", "device", "layout", "ndim", "is_cuda", "nbytes", "itemsize"}  # attributes
@@ -33,7 +32,7 @@ class _Unclear(Exception):
 def _steps(code):
     """(operation, argument, its meaning, may another step than the one before lead here?)"""
     target = named = False
-    for step in dis.get_instructions(code):
+    for step in instructions(code):
         target |= step.is_jump_target
         named |= step.opname == "KW_NAMES"
         if step.opname in LEFT_OUT:

@@ -2,7 +2,6 @@
 then: writes of the captured function that they could read must not wait behind them, and what they could change is not read behind them in one graph."""
 
 import collections
-import dis
 import gc
 import re
 import sys
@@ -14,7 +13,7 @@ import torch
 
 from . import _operators
 from ._keeping import KEEPING, METHODS, Keeping
-from ._reads import CHANGING, PURE, SCALARS, TRUSTED, UNREAD, Reads, Unfollowed, _top
+from ._reads import CHANGING, PURE, SCALARS, TRUSTED, UNREAD, Reads, Unfollowed, _top, instructions
 
 ESCAPES = {"exec", "eval", "globals", "locals", "breakpoint", "__import__", "compile"}  # what these reach is not known
 ESCAPING = {"sys", "gc", "inspect", "importlib", "ctypes", "pickle", "builtins", "__main__"}
@@ -47,7 +46,7 @@ def _all_operators():
 
 def _own_stores(code):
     """The attributes that a function sets of its first argument and of nothing else."""
-    steps = list(dis.get_instructions(code))
+    steps = list(instructions(code))
     own, others = set(), set()
     for before, step in zip(steps, steps[1:]):
         if step.opname in ("STORE_ATTR", "DELETE_ATTR"):
@@ -88,7 +87,7 @@ class KernelReads(Reads):
         """A number in a global variable has another one then."""
         if not super()._in_place(step, code, scope):
             return False
-        store = next(s for s in dis.get_instructions(code) if s.offset > step.offset and s.opname != "CACHE")
+        store = next(s for s in instructions(code) if s.offset > step.offset and s.opname != "CACHE")
         return store.opname != "STORE_GLOBAL" or not isinstance(scope.get(store.argval), SCALARS)
 
     def _import(self, name):
@@ -110,7 +109,7 @@ class KernelReads(Reads):
         names = {*code.co_names}
         self.keeping.add(code, scope)
         self.keeps |= bool(SETTING & names)
-        self.changes |= any(step.opname in METHODS and step.argval in KEEPING for step in dis.get_instructions(code))
+        self.changes |= any(step.opname in METHODS and step.argval in KEEPING for step in instructions(code))
         self.sets_by_name |= bool(SETTING & names)
         self.makes |= bool(MAKING & names)
         if SWITCHING & names:

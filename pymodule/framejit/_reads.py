@@ -164,6 +164,24 @@ KINDS = {
 NAMES = {"forward", "backward", "setup_context", "vjp", "jvp"}  # that are read in any case
 
 
+# Since 3.14, in the words of the versions before.
+_FORMER = {
+    "LOAD_FAST_BORROW": "LOAD_FAST",
+    "LOAD_FAST_BORROW_LOAD_FAST_BORROW": "LOAD_FAST_LOAD_FAST",
+    "LOAD_SMALL_INT": "LOAD_CONST",
+    "NOT_TAKEN": "NOP",
+    "POP_ITER": "POP_TOP",
+}
+
+
+def instructions(code):
+    """Those of dis."""
+    for step in dis.get_instructions(code):
+        subscript = step.opname == "BINARY_OP" and step.argrepr == "[]"
+        former = "BINARY_SUBSCR" if subscript else _FORMER.get(step.opname)
+        yield step._replace(opname=former) if former else step
+
+
 class Unfollowed(Exception):
     """It reaches what cannot be compared."""
 
@@ -351,7 +369,7 @@ class Reads:
                 self._value(value)
 
     def _code(self, code, scope, built_in):
-        for step in dis.get_instructions(code):
+        for step in instructions(code):
             name, op = step.argval, step.opname
             if op in ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"):
                 self._global(name, scope, built_in)

@@ -66,7 +66,8 @@ extern const bool
     kNullAfterCallable;        // 3.13: callable, NULL or self, arguments; before: NULL or method, callable or self
 extern const int kEndForPops;  // How many values END_FOR removes.
 extern const bool
-    kPollsBeforeJump;  // 3.13: JUMP_BACKWARD serves signals before it jumps, earlier versions at the target
+    kPollsBeforeJump;            // 3.13: JUMP_BACKWARD serves signals before it jumps, earlier versions at the target
+extern const bool kExitHasSelf;  // from 3.14 two slots of the stack are for __exit__
 extern const bool kSendKeepsIterator;  // from 3.12 END_SEND removes it
 
 }  // namespace framejit::bytecode

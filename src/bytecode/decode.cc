@@ -7,6 +7,7 @@
 
 #include "bytecode/code.h"
 #include "bytecode/lines.h"
+#include "bytecode/messages.h"
 
 namespace framejit::bytecode {
 namespace {
@@ -17,12 +18,14 @@ enum class Form : uint8_t {
   Attribute,
   Super,
   Pair,
+  Operator,
   Compare,
   Forward,
   ForwardEnd,
   Backward,
   BackwardQuiet,
-  Calls
+  Calls,
+  CallsEx
 };
 
 struct Encoding {
@@ -57,6 +60,7 @@ constexpr int kKwNames = Number(FJ_TEXT(KW_NAMES));                             
 constexpr int kEndFor = Number(FJ_TEXT(END_FOR));                                                        // from 3.12
 constexpr bool kHasCallKw = Number(FJ_TEXT(CALL_KW)) >= 0;                                               // from 3.13
 constexpr bool kAttributeFlag = Number(FJ_TEXT(LOAD_METHOD)) < 0 || Number(FJ_TEXT(LOAD_METHOD)) > 255;  // from 3.12
+constexpr int kSubscript = Number(FJ_TEXT(NB_SUBSCR));                                                   // from 3.14
 constexpr int kCompareShift = kHasCallKw ? 5 : kEndFor >= 0 ? 4 : 0;
 
 struct Raw {
@@ -117,6 +121,9 @@ Instr Decode(const Reader& code, int start) {
   i.length = static_cast<uint8_t>(r.end - start);
   switch (e.form) {
     case Form::Plain: i.polls = i.op == Op::kResume && r.arg < 2; break;
+    case Form::CallsEx:
+      if (kSubscript >= 0) i.arg = 1;  // or NULL in their place
+      [[fallthrough]];
     case Form::Calls: i.polls = true; break;
     case Form::Attribute:
       if (!kAttributeFlag) break;
@@ -126,6 +133,9 @@ Instr Decode(const Reader& code, int start) {
     case Form::Flagged: i.flag = r.arg & 1, i.arg >>= 1; break;
     case Form::Super: i.flag = r.arg & 3, i.arg >>= 2; break;
     case Form::Pair: i.arg = r.arg >> 4, i.target = r.arg & 15; break;
+    case Form::Operator:
+      if (kSubscript >= 0 && r.arg == kSubscript) i.op = Op::kGetItem;
+      break;
     case Form::Compare: i.flag = kHasCallKw && (r.arg & 16) != 0, i.arg >>= kCompareShift; break;
     case Form::Forward: i.target = r.end + r.arg; break;
     case Form::ForwardEnd:
@@ -172,6 +182,8 @@ void FreeCode(void* code) {
 const bool kNullAfterCallable = kHasCallKw;
 const int kEndForPops = kHasCallKw ? 1 : 2;
 const bool kPollsBeforeJump = kHasCallKw;
+const bool kExitHasSelf = Number(FJ_TEXT(LOAD_SPECIAL)) >= 0;
+const bool kTellsHowMany = kSubscript >= 0;
 const bool kSendKeepsIterator = Number(FJ_TEXT(END_SEND)) >= 0;
 
 const char* Name(Op op) {

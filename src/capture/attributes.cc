@@ -19,6 +19,7 @@
 #include "capture/tensor_state.h"
 #include "capture/wrappers/tape.h"
 #include "capture/wrappers/wrappers.h"
+#include "guard/annotate.h"
 #include "guard/own_values.h"
 #include "guard/versions.h"
 
@@ -355,6 +356,9 @@ PyObject* CaptureSemantics::FunctionAttr(PyObject* f, PyObject* name) {
   for (const char* k : {"__code__", "__name__", "__qualname__", "__module__", "__globals__", "__doc__",
                         "__annotations__", "__closure__"}) {
     if (strcmp(text, k)) continue;
+    PyObject** annotate = strcmp(k, "__annotations__") ? nullptr : guard::AnnotateOf(fn);
+    if (annotate && *annotate && *annotate != Py_None && !fn->func_annotations)
+      return s_.Break(BreakId::kSideEffect, "the annotations of a function, which are made when they are first read");
     Ref value(PyObject_GenericGetAttr(f, name));
     if (!value || !s) return s_.Adopt(value.release());
     const Source* member = s_.guards().Child(SourceKind::kMember, s, 0, name);

@@ -169,12 +169,12 @@ class SegmentBuilder {
 
   // A segment drops what it drops at its end, but what is seen to die must do so in its place.
   void KeepsWhatDies(const FrameImage& before) {
-    PyObject** now = fj_localsplus(frame_);
+    frame::Slot* now = fj_localsplus(frame_);
     const int slots = fj_nlocalsplus(frame_) + fj_stack_depth(frame_);
     for (int i = 0; i < before.size(); ++i) {
       bool kept = !before.SeenToDie(i);
       for (int j = 0; !kept && j < slots; ++j)
-        kept = now[j] && IsLazy(now[j]) && reinterpret_cast<Lazy*>(now[j])->value == before[i];
+        kept = now[j] && IsLazy(now[j]) && reinterpret_cast<Lazy*>(now[j].get())->value == before[i];
       if (!kept) problem_->state = "an object that is seen to die is dropped";
     }
   }
@@ -186,18 +186,20 @@ class SegmentBuilder {
       return;
     }
     const int nlocals = fj_nlocalsplus(frame_);
-    PyObject** p = fj_localsplus(frame_);
+    frame::Slot* p = fj_localsplus(frame_);
     for (int i = 0; i < nlocals; ++i) {
       if (p[i] && s_.root_cells.contains(p[i])) continue;
-      if (p[i] && IsLazy(p[i]) && reinterpret_cast<Lazy*>(p[i])->value == before[i] &&
-          reinterpret_cast<Lazy*>(p[i])->source == s_.guards().Slot(i))
+      if (p[i] && IsLazy(p[i]) && reinterpret_cast<Lazy*>(p[i].get())->value == before[i] &&
+          reinterpret_cast<Lazy*>(p[i].get())->source == s_.guards().Slot(i))
         continue;  // as it was
       if (!p[i] && !before[i]) continue;
       seg_->exit.slots.emplace_back(i, p[i] ? recipe().Add(p[i]) : -1);
       if (p[i] && seg_->exit.slots.back().second < 0) break;
     }
     for (int i = 0; i < seg_->exit.depth && recipe().why().empty(); ++i)
-      seg_->exit.stack.push_back(p[nlocals + i] ? recipe().Add(p[nlocals + i]) : -1);
+      seg_->exit.stack.push_back(p[nlocals + i].is_integer() ? Exit::kNothing - 1 - p[nlocals + i].position()
+                                 : p[nlocals + i]            ? recipe().Add(p[nlocals + i])
+                                                             : Exit::kNothing);
   }
 
   // Results that torch leads gradients to: all have to be known before one is made.
@@ -676,8 +678,8 @@ void NoteCompiled(Compiled& compiled, const std::string& place, const CompileSta
 
 FrameImage::FrameImage(FjFrame* f) : f_(f), next_(fj_next(f)), depth_(fj_stack_depth(f)) {
   const int n = fj_nlocalsplus(f) + depth_;
-  PyObject** p = fj_localsplus(f);
-  seen_to_die_ = capture::SeenToDie(p, n);
+  frame::Slot* p = fj_localsplus(f);
+  seen_to_die_ = capture::SeenToDie(frame::PointersOf(f), n);
   for (int i = 0; i < n; ++i) saved_.push_back(Borrow(p[i]));
 }
 

@@ -20,11 +20,11 @@ class FrameImage {
     if (std::exchange(restored_, true)) return;
     PyObject *type, *value, *tb;
     PyErr_Fetch(&type, &value, &tb);
-    PyObject** p = fj_localsplus(f_);
+    frame::Slot* p = fj_localsplus(f_);
     int now = fj_nlocalsplus(f_) + fj_stack_depth(f_);
     for (int i = 0; i < std::max(now, static_cast<int>(saved_.size())); ++i) {
-      PyObject* old = i < now ? p[i] : nullptr;
-      p[i] = i < static_cast<int>(saved_.size()) ? saved_[i].release() : nullptr;
+      PyObject* old = i < now ? p[i].Take() : nullptr;
+      p[i] = frame::Slot::Of(i < static_cast<int>(saved_.size()) ? saved_[i].release() : nullptr);
       Py_XDECREF(old);
     }
     fj_set_stack_depth(f_, depth_);

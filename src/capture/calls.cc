@@ -444,7 +444,7 @@ PyObject* CaptureSemantics::CallPython(PyObject* f, PyObject* const* args, size_
 // Answers super() without arguments: it takes the class from the __class__ cell, the object from the first local.
 PyObject* CaptureSemantics::ImplicitSuper() {
   PyCodeObject* co = fj_code(current_);
-  PyObject** slots = fj_localsplus(current_);
+  frame::Slot* slots = fj_localsplus(current_);
   for (int i = co->co_nlocalsplus - co->co_nfreevars; i < co->co_nlocalsplus; ++i) {
     if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(co->co_localsplusnames, i), "__class__") != 0) continue;
     Ref cls(LoadCell(slots[i]));

@@ -17,6 +17,7 @@
 #include "capture/unread_text.h"
 #include "capture/wrappers/tape.h"
 #include "capture/wrappers/wrappers.h"
+#include "guard/annotate.h"
 #include "guard/own_values.h"
 #include "guard/versions.h"
 #include "tensor/import.h"
@@ -307,10 +308,11 @@ std::optional<int> Recipe::AddCode(PyObject* o) {
   }
   if (!PyFunction_Check(o)) return {};
   auto* f = reinterpret_cast<PyFunctionObject*>(o);
-  PyObject* none = Py_None;
+  PyObject *none = Py_None, **annotate = guard::AnnotateOf(f);
   PyObject* parts[] = {f->func_defaults ? f->func_defaults : none,       f->func_kwdefaults ? f->func_kwdefaults : none,
                        f->func_closure ? f->func_closure : none,         f->func_dict ? f->func_dict : none,
-                       f->func_annotations ? f->func_annotations : none, f->func_doc ? f->func_doc : none};
+                       f->func_annotations ? f->func_annotations : none, f->func_doc ? f->func_doc : none,
+                       annotate && *annotate ? *annotate : none};
   RecipeNode n{RecipeNode::kFunction};
   n.object = Borrow(o);
   for (PyObject* p : parts)
@@ -572,6 +574,8 @@ PyObject* MakeFunction(const RecipeNode& n, const At& at) {
     return Py_DECREF(r), nullptr;
   auto* made = reinterpret_cast<PyFunctionObject*>(r);
   if (!none(3)) made->func_dict = Borrow(at(n.children[3])).release();
+  if (PyObject** annotate = guard::AnnotateOf(made); annotate && !none(6))
+    Py_XSETREF(*annotate, Py_NewRef(at(n.children[6])));
   if (!none(4)) made->func_annotations = Borrow(at(n.children[4])).release();
   Py_XSETREF(made->func_doc, Py_NewRef(at(n.children[5])));
   Py_XSETREF(made->func_module, Py_XNewRef(f->func_module));

@@ -111,7 +111,8 @@ struct Exit {
   int return_node = -1;
   int next = 0, depth = 0;                 // Where the frame goes on: instruction and depth of its stack.
   std::vector<std::pair<int, int>> slots;  // (slot, node), node -1: empty
-  std::vector<int> stack;
+  static constexpr int kNothing = -1;
+  std::vector<int> stack;  // nodes, kNothing, or a position that a handler notes: kNothing - 1 - position
   struct Store {
     int dict, key, value;  // The value is -1 where the key is deleted.
   };

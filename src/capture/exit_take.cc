@@ -98,15 +98,17 @@ bool Exit::Effects(const std::vector<Ref>& values, bool late) {
 }
 
 void Exit::Land(const std::vector<Ref>& values, FjFrame* frame) const {
-  PyObject** p = fj_localsplus(frame);
+  frame::Slot* p = fj_localsplus(frame);
   int nlocals = fj_nlocalsplus(frame), old_depth = fj_stack_depth(frame);
   std::vector<Ref> dropped;  // destructors run when the frame is whole again
   for (auto [slot, node] : slots) {
-    dropped.emplace_back(p[slot]);
-    p[slot] = node < 0 ? nullptr : Borrow(values[node].get()).release();
+    dropped.emplace_back(p[slot].Take());
+    p[slot] = frame::Slot::New(node < 0 ? nullptr : values[node].get());
   }
-  for (int i = 0; i < old_depth; ++i) dropped.emplace_back(p[nlocals + i]);
-  for (int i = 0; i < depth; ++i) p[nlocals + i] = stack[i] < 0 ? nullptr : Borrow(values[stack[i]].get()).release();
+  for (int i = 0; i < old_depth; ++i) dropped.emplace_back(p[nlocals + i].Take());
+  for (int i = 0; i < depth; ++i)
+    p[nlocals + i] = stack[i] < kNothing ? frame::Slot::Position(kNothing - 1 - stack[i])
+                                         : frame::Slot::New(stack[i] < 0 ? nullptr : values[stack[i]].get());
   fj_set_stack_depth(frame, depth);
   fj_set_next(frame, next);
 }

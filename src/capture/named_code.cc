@@ -42,7 +42,7 @@ PyCodeObject* NamedCode(PyCodeObject* code, PyObject* self) {
 }
 
 static PyObject* SelfOf(FjFrame* frame) {
-  return fj_code(frame)->co_argcount ? fj_localsplus(frame)[0] : nullptr;
+  return fj_code(frame)->co_argcount ? fj_localsplus(frame)[0].get() : nullptr;
 }
 
 PyCodeObject* NamedCode(FjFrame* frame) {

@@ -103,9 +103,9 @@ CaptureOptions OptionsFor(const Compiled& compiled, const Place& place, long sto
 
 // Stand-ins for what the frame's slots hold: nothing is guarded before it is used. It is false after a Break.
 bool HideSlots(Session& s, FjFrame* frame, int count) {
-  PyObject** p = fj_localsplus(frame);
+  frame::Slot* p = fj_localsplus(frame);
   Counting& counting = *Counting::now;
-  PyObject* const iterator = counting.step ? p[count - 2] : nullptr;
+  PyObject* const iterator = counting.step ? p[count - 2].get() : nullptr;
   for (int i = 0; i < count; ++i) {
     if (!p[i]) {  // On the stack a method and its object lie where otherwise nothing and a bound method do.
       if (i >= fj_nlocalsplus(frame)) s.guards().Absent(s.guards().Slot(i));
@@ -122,7 +122,7 @@ bool HideSlots(Session& s, FjFrame* frame, int count) {
     constexpr int kCellVariable = 0x40;  // This is CPython's CO_FAST_CELL. A local variable may hold some other cell.
     const bool own_cell = PyCell_Check(p[i]) && i < fj_nlocalsplus(frame) - fj_code(frame)->co_nfreevars &&
                           PyBytes_AS_STRING(fj_code(frame)->co_localspluskinds)[i] & kCellVariable;
-    PyObject* content = own_cell ? PyCell_GET(p[i]) : p[i];
+    PyObject* content = own_cell ? PyCell_GET(p[i].get()) : p[i].get();
     const Source* source = s.guards().Slot(i);
     if (own_cell) source = s.guards().Child(SourceKind::kCell, source);
     Ref stand_in(content ? NewLazy(&s, content, source) : nullptr);
@@ -138,7 +138,7 @@ bool HideSlots(Session& s, FjFrame* frame, int count) {
       stand_in = Ref(s.MarkFresh(PyCell_New(lazy)));
       s.root_cells[stand_in.get()] = {i, lazy, p[i]};
     }
-    Py_SETREF(p[i], stand_in.release());
+    Ref(std::exchange(p[i], frame::Slot::Of(stand_in.release())).Take());
   }
   return true;
 }
@@ -376,7 +376,7 @@ static void LogCapture(FjFrame* frame, const Captured& c) {
 static bool Holds(const Segment& segment, FjFrame* frame) {
   std::vector<PyObject*> inputs(segment.num_inputs + 1);
   std::vector<int64_t> symbols(segment.num_symbols + 1);
-  return segment.guards->Check(fj_localsplus(frame), inputs.data(), symbols.data());
+  return segment.guards->Check(frame::PointersOf(frame), inputs.data(), symbols.data());
 }
 
 // Was a class registered with an abstract one since the program asked for such a class? What the framework imports when
@@ -392,7 +392,9 @@ static bool Accepted(Compiled& compiled, CodeState& code, Place& place, FjFrame*
   TakeSeenDrop();
   if (!Holds(segment, frame)) {
     const int at = fj_next(frame);
-    const auto why = [&] { return segment.guards->Explain(fj_localsplus(frame), fj_code(frame)->co_localsplusnames); };
+    const auto why = [&] {
+      return segment.guards->Explain(frame::PointersOf(frame), fj_code(frame)->co_localsplusnames);
+    };
     const diag::Break b =
         TakeSeenDrop() ? BreakAt(frame, at, BreakId::kSideEffect, kSeenToDie)
                        : BreakAt(frame, at, BreakId::kInternal, "guards do not hold on their own frame: " + why());
@@ -401,7 +403,7 @@ static bool Accepted(Compiled& compiled, CodeState& code, Place& place, FjFrame*
     place.skip = 1;
     return false;
   }
-  segment.guards->Cover(fj_localsplus(frame));
+  segment.guards->Cover(frame::PointersOf(frame));
   if (diag::Enabled(diag::Channel::guards_))
     for (auto& line : segment.guards->Describe(fj_code(frame)->co_localsplusnames))
       diag::Log(diag::Channel::guards_, line);

@@ -186,7 +186,7 @@ RunEnd Segment::RunChecked(PyObject* const* inputs, int64_t* symbols, PyObject**
 
 std::string Segment::WhyMissed(FjFrame* frame) const {
   return floats.missed() ? floats.WhyMissed()
-                         : guards->Explain(fj_localsplus(frame), fj_code(frame)->co_localsplusnames);
+                         : guards->Explain(frame::PointersOf(frame), fj_code(frame)->co_localsplusnames);
 }
 
 [[gnu::hot]] RunEnd Segment::Try(PyObject** slots_in, FjFrame* frame, PyObject** result) {

@@ -7,6 +7,7 @@
 
 #include "bytecode/code.h"
 #include "frame/semantics.h"
+#include "frame/slot.h"
 
 namespace framejit::frame {
 
@@ -31,11 +32,15 @@ struct Activation {
   PyObject* Top(int n = 1) const { return sp[-n]; }
   PyObject* Const(int i) const { return PyTuple_GET_ITEM(co->co_consts, i); }
   PyObject* Name(int i) const { return PyTuple_GET_ITEM(co->co_names, i); }
-  void Push(PyObject* owned) { *sp++ = owned; }
-  void PushNew(PyObject* borrowed) { *sp++ = Py_NewRef(borrowed); }
+  void Push(PyObject* owned) { *sp++ = Slot::Of(owned); }
+  void PushNew(PyObject* borrowed) { Push(Py_NewRef(borrowed)); }
+  PyObject* Pop() { return (--sp)->Take(); }
   // Pops and releases; the stack pointer is stored before a destructor can look at the frame.
   void Drop(int n = 1) {
     while (n-- > 0) Release(*--sp);
+  }
+  void Release(Slot slot) {
+    if (slot.counted()) Release(slot.get());
   }
   void Release(PyObject* o) {
     if (!o) return;
@@ -59,9 +64,8 @@ struct Activation {
     return truth < 0 ? Flow::kError : Replace(n, Py_NewRef(truth ? Py_True : Py_False));
   }
   int Truth(PyObject* o) { return o == Py_True ? 1 : o == Py_False ? 0 : sem.Truth(o); }
-  void SetLocal(int i, PyObject* owned) {
-    PyObject* old = locals[i];
-    locals[i] = owned;
+  void SetLocal(int i, Slot slot) {
+    Slot old = std::exchange(locals[i], slot);
     Release(old);
   }
 
@@ -70,9 +74,9 @@ struct Activation {
   PyThreadState* ts;
   PyCodeObject* co;
   const bytecode::Code* code;
-  PyObject** locals;
-  PyObject** base;
-  PyObject** sp;
+  Slot* locals;
+  Slot* base;
+  Slot* sp;
   int pc;
   // A suspended generator's frame is visited by the garbage collector, so its stack must hold only what it owns:
   // callees may not borrow the slot in front of the arguments.

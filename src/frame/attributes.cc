@@ -25,9 +25,8 @@ Flow LoadMethod(Activation& m, const Instr& i) {
   int unbound = m.sem.LoadMethod(m.Top(), m.Name(i.arg), &method);
   if (unbound < 0) return Flow::kError;
   if (!unbound) return ReplaceByCallable(m, 1, method);
-  PyObject* self = m.Top();
-  m.sp[-1] = method;
-  m.Push(self);
+  Slot self = std::exchange(m.sp[-1], Slot::Of(method));
+  *m.sp++ = self;
   return Flow::kNext;
 }
 

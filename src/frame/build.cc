@@ -6,20 +6,21 @@
 namespace framejit::frame::ops {
 
 Flow BuildTuple(Activation& m, const Instr& i) {
-  return m.Replace(i.arg, m.sem.BuildTuple(m.sp - i.arg, i.arg));
+  return m.Replace(i.arg, m.sem.BuildTuple(Pointers(m.sp - i.arg, i.arg), i.arg));
 }
 Flow BuildList(Activation& m, const Instr& i) {
-  return m.Replace(i.arg, m.sem.BuildList(m.sp - i.arg, i.arg));
+  return m.Replace(i.arg, m.sem.BuildList(Pointers(m.sp - i.arg, i.arg), i.arg));
 }
 Flow BuildSet(Activation& m, const Instr& i) {
-  return m.Replace(i.arg, m.sem.BuildSet(m.sp - i.arg, i.arg));
+  return m.Replace(i.arg, m.sem.BuildSet(Pointers(m.sp - i.arg, i.arg), i.arg));
 }
 Flow BuildMap(Activation& m, const Instr& i) {
-  return m.Replace(2 * i.arg, m.sem.BuildMap(m.sp - 2 * i.arg, i.arg, 2));
+  return m.Replace(2 * i.arg, m.sem.BuildMap(Pointers(m.sp - 2 * i.arg, 2 * i.arg), i.arg, 2));
 }
 
 Flow BuildConstKeyMap(Activation& m, const Instr& i) {
-  PyObject *keys = m.Top(), **values = m.sp - 1 - i.arg;
+  PyObject* keys = m.Top();
+  Slot* values = m.sp - 1 - i.arg;
   std::vector<PyObject*> pairs(2 * i.arg);
   for (int k = 0; k < i.arg; ++k) pairs[2 * k] = PyTuple_GET_ITEM(keys, k), pairs[2 * k + 1] = values[k];
   return m.Replace(i.arg + 1, m.sem.BuildMap(pairs.data(), i.arg, 2));
@@ -31,7 +32,7 @@ Flow BuildSlice(Activation& m, const Instr& i) {
 }
 
 Flow BuildString(Activation& m, const Instr& i) {
-  return m.Replace(i.arg, m.sem.BuildString(m.sp - i.arg, i.arg));
+  return m.Replace(i.arg, m.sem.BuildString(Pointers(m.sp - i.arg, i.arg), i.arg));
 }
 
 Flow ListAppend(Activation& m, const Instr& i) {

@@ -5,7 +5,7 @@
 namespace framejit::frame::ops {
 namespace {
 
-PyObject* CallSlots(Activation& m, PyObject** args, int n, PyObject* names) {
+PyObject* CallSlots(Activation& m, Slot* args, int n, PyObject* names) {
   PyObject* callable;
   bool has_self;
   if (bytecode::kNullAfterCallable) {
@@ -15,7 +15,7 @@ PyObject* CallSlots(Activation& m, PyObject** args, int n, PyObject* names) {
   }
   if (has_self) --args, ++n;
   size_t positional = n - (names ? PyTuple_GET_SIZE(names) : 0);
-  return m.sem.Call(callable, args, positional | m.arguments_offset, names);
+  return m.sem.Call(callable, Pointers(args, n), positional | m.arguments_offset, names);
 }
 
 }  // namespace
@@ -34,7 +34,7 @@ Flow CallStackNames(Activation& m, const Instr& i) {
 
 Flow CallEx(Activation& m, const Instr& i) {
   bool has_kwargs = i.arg & 1;
-  PyObject** args = m.sp - 1 - has_kwargs;
+  Slot* args = m.sp - 1 - has_kwargs;
   PyObject* callable = args[bytecode::kNullAfterCallable ? -2 : -1];
   PyObject* kwargs = has_kwargs ? m.Top() : nullptr;
   if (kwargs && !PyDict_CheckExact(kwargs)) return Flow::kHandOver;

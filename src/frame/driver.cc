@@ -16,6 +16,7 @@
 #include "frame/hook.h"
 #include "frame/room.h"
 #include "frame/self_test.h"
+#include "frame/slot.h"
 #include "tensor/peer.h"
 
 namespace framejit::frame {
@@ -81,9 +82,9 @@ class Link {
 };
 
 void ClearStack(FjFrame* frame) {
-  PyObject** base = fj_localsplus(frame) + fj_nlocalsplus(frame);
+  Slot* base = fj_localsplus(frame) + fj_nlocalsplus(frame);
   for (int depth = fj_stack_depth(frame); depth > 0;) {
-    PyObject* v = base[--depth];
+    PyObject* v = base[--depth].Take();
     fj_set_stack_depth(frame, depth);
     Py_XDECREF(v);
   }
@@ -131,7 +132,7 @@ class Drive {
     ++stats.returned;
     ClearStack(frame_);
     if (code.At(at).op == bytecode::Op::kReturnValue) {
-      fj_localsplus(frame_)[fj_nlocalsplus(frame_)] = Py_NewRef(Py_None);
+      fj_localsplus(frame_)[fj_nlocalsplus(frame_)] = Slot::New(Py_None);
       fj_set_stack_depth(frame_, 1);
     }
     fj_set_next(frame_, at);
@@ -191,7 +192,7 @@ class Drive {
       if (fj_interrupts(ts_, frame_) & FJ_TRACING) return HandOver();
       Outcome outcome = Outcome::kStopped;
       result = nullptr;
-      switch (policy ? policy->At(frame_, &result) : Action::kHandOver) {
+      switch (HoldsPosition() ? Action::kStep : policy ? policy->At(frame_, &result) : Action::kHandOver) {
         case Action::kStep: outcome = Interpret(frame_, concrete, 1, &index, &result); break;
         case Action::kAgain: break;
         case Action::kReturn: return Return(result);
@@ -204,6 +205,12 @@ class Drive {
   }
 
  private:
+  // In front of the clean-up behind an exception: what lies on the stack there is not for a segment.
+  bool HoldsPosition() const {
+    const Slot* base = fj_localsplus(frame_) + fj_nlocalsplus(frame_);
+    return kTaggedSlots && std::any_of(base, base + fj_stack_depth(frame_), [](Slot s) { return s.is_integer(); });
+  }
+
   PyObject* Continue() {
     link_.Unlink();
     return fj_continue(ts_, frame_, 0);

@@ -74,14 +74,14 @@ Flow Raise(Activation& m, const Instr& i) {
 }
 
 Flow Reraise(Activation& m, const Instr& i) {
-  PyObject* exception = *--m.sp;
-  if (i.arg && PyLong_Check(m.Top(i.arg))) fj_set_current(m.frame, static_cast<int>(PyLong_AsLong(m.Top(i.arg))));
+  PyObject* exception = m.Pop();
+  if (const int at = i.arg ? m.sp[-i.arg].position() : -1; at >= 0) fj_set_current(m.frame, at);
   fj_set_raised(exception);
   return Flow::kReraise;
 }
 
 Flow PushExcInfo(Activation& m, const Instr&) {
-  PyObject* exception = *--m.sp;
+  PyObject* exception = m.Pop();
   PyObject* outer = fj_exchange_handled(m.ts, Py_NewRef(exception));
   m.Push(outer ? outer : Py_NewRef(Py_None));
   m.Push(exception);
@@ -89,7 +89,7 @@ Flow PushExcInfo(Activation& m, const Instr&) {
 }
 
 Flow PopExcept(Activation& m, const Instr&) {
-  PyObject* outer = *--m.sp;
+  PyObject* outer = m.Pop();
   if (outer == Py_None) {  // none was being handled in this frame: in a generator, its caller's shows through
     Py_DECREF(outer);
     outer = nullptr;
@@ -121,22 +121,33 @@ Flow BeforeWith(Activation& m, const Instr&) {
     Py_DECREF(exit);
     return Flow::kError;
   }
-  m.sp[-1] = exit;
-  m.Release(manager);
+  m.Release(std::exchange(m.sp[-1], Slot::Of(exit)));
   m.Push(value);
   return Flow::kNext;
 }
 
-// On the stack lie the exit function, lasti, the previous exception, and the exception.
+// On the stack lie the exit function (from 3.14 on with its self, or NULL), lasti, the previous exception, and the
+// exception.
 Flow WithExceptStart(Activation& m, const Instr&) {
   PyObject* exception = m.Top();
+  PyObject* self = bytecode::kExitHasSelf ? m.Top(4) : nullptr;
   PyObject* traceback = PyException_GetTraceback(exception);
-  PyObject* args[4] = {nullptr, reinterpret_cast<PyObject*>(Py_TYPE(exception)), exception,
+  PyObject* args[5] = {nullptr, self, reinterpret_cast<PyObject*>(Py_TYPE(exception)), exception,
                        traceback ? traceback : Py_None};
-  PyObject* r = m.sem.Call(m.Top(4), args + 1, 3 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
+  PyObject* r = m.sem.Call(m.Top(bytecode::kExitHasSelf ? 5 : 4), args + (self ? 1 : 2),
+                           (self ? 4 : 3) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
   Py_XDECREF(traceback);
   if (!r) return Flow::kError;
   m.Push(r);
+  return Flow::kNext;
+}
+
+// The manager becomes a callable without self. What the type lacks CPython complains of.
+Flow LoadSpecial(Activation& m, const Instr& i) {
+  PyObject* method = m.sem.LoadSpecial(m.Top(), fj_special_name(i.arg));
+  if (!method) return Flow::kError;
+  m.Release(std::exchange(m.sp[-1], Slot::Of(method)));
+  m.Push(nullptr);
   return Flow::kNext;
 }
 

@@ -1,5 +1,5 @@
 // Everything that knows a CPython struct, behind a plain C interface: one implementation per minor version
-// (py311.c, py312.c, py313.c). A `Frame` is the _PyInterpreterFrame the hook was handed. Offsets are instruction
+// (py311.c to py314.c). A `Frame` is the _PyInterpreterFrame the hook was handed. Offsets are instruction
 // indices in code units.
 //
 // Life of an intercepted frame: the hook gets it unlinked; fj_link makes it the thread's current frame while we run it;
@@ -10,17 +10,23 @@
 #include <stdint.h>
 
 #ifdef __cplusplus
+namespace framejit::frame {
+class Slot;  // slot.h
+}
+typedef framejit::frame::Slot FjSlot;
 extern "C" {
+#else
+typedef struct FjSlot FjSlot;
 #endif
 
 typedef struct FjFrame FjFrame;  // It is CPython's _PyInterpreterFrame, of which nothing is known here.
 
-PyCodeObject* fj_code(FjFrame*);     // borrowed
-PyObject* fj_function(FjFrame*);     // Borrowed; may be NULL.
-PyObject* fj_globals(FjFrame*);      // borrowed
-PyObject* fj_builtins(FjFrame*);     // borrowed
-PyObject* fj_locals(FjFrame*);       // borrowed; the mapping of a class body or exec, else NULL
-PyObject** fj_localsplus(FjFrame*);  // The locals, cells and free variables, then the value stack.
+PyCodeObject* fj_code(FjFrame*);  // borrowed
+PyObject* fj_function(FjFrame*);  // Borrowed; may be NULL.
+PyObject* fj_globals(FjFrame*);   // borrowed
+PyObject* fj_builtins(FjFrame*);  // borrowed
+PyObject* fj_locals(FjFrame*);    // borrowed; the mapping of a class body or exec, else NULL
+FjSlot* fj_localsplus(FjFrame*);  // The locals, cells and free variables, then the value stack.
 int fj_nlocalsplus(FjFrame*);
 int fj_stack_depth(FjFrame*);                  // valid while the frame is not running in CPython's loop
 void fj_set_stack_depth(FjFrame*, int depth);  // Store it before anything that can run other code.
@@ -34,7 +40,7 @@ FjFrame* fj_frame_of(PyObject* generator);  // or of a coroutine or an async gen
 int fj_is_complete(FjFrame*);               // visible to tracebacks: its current instruction is past the prologue
 
 // Stores the current instruction and the stack pointer in one call.
-void fj_sync(FjFrame*, int current, PyObject** stack_pointer);
+void fj_sync(FjFrame*, int current, FjSlot* stack_pointer);
 
 typedef struct FjLink {
   void* opaque[4];
@@ -80,6 +86,9 @@ int fj_get_method(PyObject* object, PyObject* name, PyObject** method);  // 1: u
 
 enum { FJ_INTRINSIC_OTHER, FJ_INTRINSIC_STOP_ITERATION, FJ_INTRINSIC_POSITIVE, FJ_INTRINSIC_LIST_TO_TUPLE };
 int fj_intrinsic(int number);  // What the argument of CALL_INTRINSIC_1 means.
+// What those of LOAD_SPECIAL and LOAD_COMMON_CONSTANT (from 3.14 on) mean; borrowed.
+PyObject* fj_special_name(int number);
+PyObject* fj_common_constant(int number);
 
 // 3.12 bounds the C stack by a count (1,500) that a Python-to-Python call takes two of when a hook is installed.
 void fj_widen_recursion(PyThreadState*, int by);

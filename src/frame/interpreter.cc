@@ -39,7 +39,7 @@ bool Activation::Recover(int unit, bool add_traceback) {
   const bytecode::Handler* h = code->FindHandler(unit);
   if (!h) return false;
   while (sp > base + h->depth) Drop();
-  if (h->push_lasti) Push(PyLong_FromLong(fj_current(frame)));  // differs from `unit` after a RERAISE that restored it
+  if (h->push_lasti) *sp++ = Slot::Position(fj_current(frame));  // differs from `unit` after a RERAISE that restored it
   Push(fj_take_raised());
   pc = h->target;
   return true;

@@ -24,7 +24,8 @@ Flow PopTop(Activation& m, const Instr&) {
 }
 
 Flow Copy(Activation& m, const Instr& i) {
-  m.PushNew(m.Top(i.arg));
+  *m.sp = m.sp[-i.arg].Copy();
+  ++m.sp;
   return Flow::kNext;
 }
 
@@ -34,9 +35,8 @@ Flow Swap(Activation& m, const Instr& i) {
 }
 
 Flow EndSend(Activation& m, const Instr&) {
-  PyObject* value = *--m.sp;
-  PyObject* iterator = m.Top();
-  m.sp[-1] = value;
+  Slot value = *--m.sp;
+  Slot iterator = std::exchange(m.sp[-1], value);
   m.Release(iterator);
   return Flow::kNext;
 }
@@ -46,12 +46,22 @@ Flow LoadConst(Activation& m, const Instr& i) {
   return Flow::kNext;
 }
 
+Flow LoadSmallInt(Activation& m, const Instr& i) {
+  m.Push(PyLong_FromLong(i.arg));  // one that there is already
+  return Flow::kNext;
+}
+
+Flow LoadCommon(Activation& m, const Instr& i) {
+  m.PushNew(fj_common_constant(i.arg));
+  return Flow::kNext;
+}
+
 Flow LoadFast(Activation& m, const Instr& i) {
   return PushLocal(m, i.arg) ? Flow::kNext : Flow::kHandOver;
 }
 
 Flow LoadFastAndClear(Activation& m, const Instr& i) {
-  m.Push(std::exchange(m.locals[i.arg], nullptr));
+  *m.sp++ = std::exchange(m.locals[i.arg], Slot::Of(nullptr));
   return Flow::kNext;
 }
 
@@ -63,44 +73,40 @@ Flow LoadFastPair(Activation& m, const Instr& i) {
 }
 
 Flow StoreFast(Activation& m, const Instr& i) {
-  PyObject* v = *--m.sp;  // null when an inlined comprehension restores an unbound name
-  m.SetLocal(i.arg, v);
+  m.SetLocal(i.arg, *--m.sp);  // nothing when an inlined comprehension restores an unbound name
   return Flow::kNext;
 }
 
 Flow StoreFastLoadFast(Activation& m, const Instr& i) {
   if (i.arg != i.target && !m.locals[i.target]) return Flow::kHandOver;
-  PyObject* v = *--m.sp;
-  m.SetLocal(i.arg, v);
+  m.SetLocal(i.arg, *--m.sp);
   PushLocal(m, i.target);
   return Flow::kNext;
 }
 
 Flow StoreFastPair(Activation& m, const Instr& i) {
-  PyObject* v = *--m.sp;
-  m.SetLocal(i.arg, v);
-  v = *--m.sp;
-  m.SetLocal(i.target, v);
+  m.SetLocal(i.arg, *--m.sp);
+  m.SetLocal(i.target, *--m.sp);
   return Flow::kNext;
 }
 
 Flow DeleteFast(Activation& m, const Instr& i) {
   if (!m.locals[i.arg]) return Flow::kHandOver;
-  m.SetLocal(i.arg, nullptr);
+  m.SetLocal(i.arg, Slot::Of(nullptr));
   return Flow::kNext;
 }
 
 Flow MakeCell(Activation& m, const Instr& i) {
   PyObject* cell = m.sem.MakeCell(m.locals[i.arg]);
   if (!cell) return Flow::kError;
-  m.SetLocal(i.arg, cell);
+  m.SetLocal(i.arg, Slot::Of(cell));
   return Flow::kNext;
 }
 
 Flow CopyFreeVars(Activation& m, const Instr& i) {
   PyObject* closure = reinterpret_cast<PyFunctionObject*>(fj_function(m.frame))->func_closure;
-  PyObject** to = m.base - i.arg;
-  for (int k = 0; k < i.arg; ++k) to[k] = Py_NewRef(PyTuple_GET_ITEM(closure, k));
+  Slot* to = m.base - i.arg;
+  for (int k = 0; k < i.arg; ++k) to[k] = Slot::New(PyTuple_GET_ITEM(closure, k));
   return Flow::kNext;
 }
 

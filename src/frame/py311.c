@@ -12,6 +12,8 @@
 #include <internal/pycore_pystate.h>
 #undef Py_BUILD_CORE
 #define CODE(f) (((_PyInterpreterFrame*)(f))->f_code)
+#define STACK_END(f) (FR(f)->localsplus + FR(f)->stacktop)
+#define SET_STACK_END(f, end) (FR(f)->stacktop = (int)((PyObject**)(end) - FR(f)->localsplus))
 #define SIGNALS_PENDING _PyRuntime.ceval.signals_pending
 #include "frame/py_common.h"
 #include "frame/room.h"
@@ -128,4 +130,15 @@ void fj_set_raised(PyObject* exception) {
 void fj_widen_recursion(PyThreadState* ts, int by) {}
 int fj_intrinsic(int number) {
   return FJ_INTRINSIC_OTHER;
+}
+
+PyObject* fj_special_name(int number) {
+  return NULL;
+}
+PyObject* fj_common_constant(int number) {
+  return NULL;
+}
+
+int fj_same_structs(void) {
+  return 1;
 }

@@ -14,6 +14,8 @@
 #include <internal/pycore_range.h>
 #undef Py_BUILD_CORE
 #define CODE(f) (((_PyInterpreterFrame*)(f))->f_code)
+#define STACK_END(f) (FR(f)->localsplus + FR(f)->stacktop)
+#define SET_STACK_END(f, end) (FR(f)->stacktop = (int)((PyObject**)(end) - FR(f)->localsplus))
 #define HAS_MONITORING
 #define SIGNALS_PENDING _PyRuntime.ceval.signals_pending
 #include "frame/py_common.h"
@@ -133,4 +135,15 @@ int fj_intrinsic(int number) {
     case INTRINSIC_LIST_TO_TUPLE: return FJ_INTRINSIC_LIST_TO_TUPLE;
     default: return FJ_INTRINSIC_OTHER;
   }
+}
+
+PyObject* fj_special_name(int number) {
+  return NULL;
+}
+PyObject* fj_common_constant(int number) {
+  return NULL;
+}
+
+int fj_same_structs(void) {
+  return 1;
 }

@@ -15,6 +15,8 @@
 #include <internal/pycore_range.h>
 #undef Py_BUILD_CORE
 #define CODE(f) ((PyCodeObject*)((_PyInterpreterFrame*)(f))->f_executable)
+#define STACK_END(f) (FR(f)->localsplus + FR(f)->stacktop)
+#define SET_STACK_END(f, end) (FR(f)->stacktop = (int)((PyObject**)(end) - FR(f)->localsplus))
 #define HAS_MONITORING
 #include "frame/py_common.h"
 #include "frame/room.h"
@@ -111,4 +113,17 @@ int fj_intrinsic(int number) {
     case INTRINSIC_LIST_TO_TUPLE: return FJ_INTRINSIC_LIST_TO_TUPLE;
     default: return FJ_INTRINSIC_OTHER;
   }
+}
+
+PyObject* fj_special_name(int number) {
+  return NULL;
+}
+PyObject* fj_common_constant(int number) {
+  return NULL;
+}
+
+int fj_same_structs(void) {
+  const _Py_DebugOffsets* is = &_PyRuntime.debug_offsets;
+  return is->interpreter_state.size == sizeof(PyInterpreterState) && is->thread_state.size == sizeof(PyThreadState) &&
+         is->interpreter_frame.size == sizeof(_PyInterpreterFrame);
 }

@@ -1,5 +1,5 @@
-// The part of the shims that reads the same in every version, given FR (a cast) and CODE of a frame. Included by one C
-// file per version after CPython's internal headers; nothing else includes it.
+// The part of the shims that reads the same in every version, given CODE, STACK_END and SET_STACK_END of a frame.
+// Included by one C file per version after CPython's internal headers; nothing else includes it.
 #include <string.h>
 
 #include "frame/hook.h"
@@ -18,17 +18,17 @@ PyObject* fj_builtins(FjFrame* f) {
 PyObject* fj_locals(FjFrame* f) {
   return FR(f)->f_locals;
 }
-PyObject** fj_localsplus(FjFrame* f) {
-  return FR(f)->localsplus;
+FjSlot* fj_localsplus(FjFrame* f) {
+  return (FjSlot*)FR(f)->localsplus;
 }
 int fj_nlocalsplus(FjFrame* f) {
   return CODE(f)->co_nlocalsplus;
 }
 int fj_stack_depth(FjFrame* f) {
-  return FR(f)->stacktop - CODE(f)->co_nlocalsplus;
+  return (int)(STACK_END(f) - FR(f)->localsplus) - CODE(f)->co_nlocalsplus;
 }
 void fj_set_stack_depth(FjFrame* f, int depth) {
-  FR(f)->stacktop = CODE(f)->co_nlocalsplus + depth;
+  SET_STACK_END(f, FR(f)->localsplus + CODE(f)->co_nlocalsplus + depth);
 }
 int fj_is_generator(FjFrame* f) {
   return (CODE(f)->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR)) != 0;
@@ -37,14 +37,14 @@ int fj_is_suspended_generator(FjFrame* f) {
   return FR(f)->owner == FRAME_OWNED_BY_GENERATOR;
 }
 FjFrame* fj_frame_of(PyObject* generator) {  // coroutines and async generators begin with the same fields
-  return (FjFrame*)((PyGenObject*)generator)->gi_iframe;
+  return (FjFrame*)&((PyGenObject*)generator)->gi_iframe;
 }
 int fj_is_complete(FjFrame* f) {
   return FR(f)->owner == FRAME_OWNED_BY_GENERATOR || fj_current(f) >= CODE(f)->_co_firsttraceable;
 }
-void fj_sync(FjFrame* f, int current, PyObject** stack_pointer) {
+void fj_sync(FjFrame* f, int current, FjSlot* stack_pointer) {
   fj_set_current(f, current);
-  FR(f)->stacktop = (int)(stack_pointer - FR(f)->localsplus);
+  SET_STACK_END(f, (void*)stack_pointer);
 }
 
 // Signals are the main thread's to serve, so none are while there is none.

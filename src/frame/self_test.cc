@@ -5,7 +5,7 @@
 #include <string>
 
 #include "bytecode/code.h"
-#include "frame/frame.h"
+#include "frame/slot.h"
 
 namespace framejit::frame {
 namespace {
@@ -15,6 +15,7 @@ PyObject* argument = nullptr;  // its argument
 std::string difference = "calling the frame hook";
 
 const char* Compare(PyThreadState* ts, FjFrame* frame) {
+  if (!fj_same_structs()) return "the size of its structs (framejit was compiled for another release of this version)";
   auto* function = reinterpret_cast<PyFunctionObject*>(probe);
   auto* code = reinterpret_cast<PyCodeObject*>(function->func_code);
   if (fj_function(frame) != probe) return "function of a frame";

@@ -2,6 +2,9 @@
 // own.
 #pragma once
 
+extern "C" int fj_same_structs(
+    void);  // Are they as large as those that this was compiled with, as far as CPython tells (from 3.13)?
+
 namespace framejit::frame {
 
 // It is null, or what differs. No hook is left installed.

@@ -7,6 +7,8 @@
 
 #include <vector>
 
+#include "bytecode/messages.h"
+
 namespace framejit::frame {
 namespace {
 
@@ -214,7 +216,14 @@ int Semantics::Unpack(PyObject* sequence, int before, int after, PyObject** item
   if (!status && after < 0) {
     if (PyObject* extra = PyIter_Next(iterator)) {
       Py_DECREF(extra);
-      PyErr_Format(PyExc_ValueError, "too many values to unpack (expected %d)", before);
+      const Py_ssize_t there = bytecode::kTellsHowMany && (PyList_CheckExact(sequence) ||
+                                                           PyTuple_CheckExact(sequence) || PyDict_CheckExact(sequence))
+                                   ? PyObject_Size(sequence)
+                                   : 0;
+      if (there > before)
+        PyErr_Format(PyExc_ValueError, "too many values to unpack (expected %d, got %zd)", before, there);
+      else
+        PyErr_Format(PyExc_ValueError, "too many values to unpack (expected %d)", before);
     }
     if (PyErr_Occurred()) status = fail();
   } else if (!status) {
@@ -335,6 +344,7 @@ PyObject* Semantics::MakeFunction(PyObject* code, PyObject* globals) {
 }
 
 int Semantics::SetFunctionField(PyObject* function, int which, PyObject* value) {
+  if (which == 16) return PyObject_SetAttrString(function, "__annotate__", value);
   auto* f = reinterpret_cast<PyFunctionObject*>(function);
   PyObject** field = which == 1   ? &f->func_defaults
                      : which == 2 ? &f->func_kwdefaults

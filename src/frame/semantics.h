@@ -10,6 +10,7 @@
 #pragma once
 
 #include "frame/frame.h"
+#include "frame/slot.h"
 
 namespace framejit::frame {
 

@@ -59,8 +59,10 @@ void fj_give_back(PyObject* o) {
   if (!dict || !PyDict_CheckExact((PyObject*)dict) || Py_REFCNT(dict) != 1 || !dict->ma_values ||
       dict->ma_keys != Keys(o))
     return;
-#if PY_VERSION_HEX >= 0x030C0000
-  if (dict->ma_version_tag & 0xff) return;  // somebody watches it
+#if PY_VERSION_HEX >= 0x030E0000
+  if (dict->_ma_watcher_tag & 0xff) return;  // somebody watches it
+#elif PY_VERSION_HEX >= 0x030C0000
+  if (dict->ma_version_tag & 0xff) return;
 #endif
 #if PY_VERSION_HEX < 0x030C0000
   *slot = NULL;

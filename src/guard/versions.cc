@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <unordered_map>
 
+#include "guard/annotate.h"
 #include "guard/dict_entries.h"
 #include "guard/int_layout.h"
 #include "guard/own_values.h"
@@ -286,6 +287,14 @@ uint32_t TypeTag(PyTypeObject* t) {
 #endif
   }
   return t->tp_version_tag;
+}
+
+PyObject** AnnotateOf(PyFunctionObject* function) {
+#if PY_VERSION_HEX >= 0x030E0000
+  return &function->func_annotate;
+#else
+  return nullptr;
+#endif
 }
 
 bool SetNext(PyObject* set, Py_ssize_t* position, PyObject** key, Py_hash_t* hash) {

@@ -433,15 +433,21 @@ PyObject* WrapTorch(const TorchApi& t, Impl impl) {
   return *own;
 }
 
-// Every change of a dict gives it a number that no dict had before. While the module's dict has the number that it had
-// when no level was open, none is.
-[[gnu::hot]] bool ForwardLevelOpen(const TorchApi& t) {
-  static uint64_t closed = 0;
+// Every change of a dict gives it a number that no dict had before. 0: this version of CPython (from 3.14 on) has none.
+template <typename Dict>
+static uint64_t NumberOf(const Dict* dict) {
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"  // CPython 3.12 and 3.13 still number them
-  const uint64_t now = reinterpret_cast<PyDictObject*>(t.forward_ad)->ma_version_tag;
+  if constexpr (requires { dict->ma_version_tag; }) return dict->ma_version_tag;
 #pragma GCC diagnostic pop
-  if (now == closed) [[likely]]
+  return 0;
+}
+
+// While the module's dict has the number that it had when no level was open, none is.
+[[gnu::hot]] bool ForwardLevelOpen(const TorchApi& t) {
+  static uint64_t closed = 0;
+  const uint64_t now = NumberOf(reinterpret_cast<PyDictObject*>(t.forward_ad));
+  if (now && now == closed) [[likely]]
     return false;
   static PyObject* const name = PyUnicode_InternFromString("_current_level");
   PyObject* level = PyDict_GetItemWithError(t.forward_ad, name);

@@ -448,6 +448,11 @@ def matches(t, n):
             return None
 
 
+def over_generators(t, n):  # 3.14 inlines them
+    whole = all(i < n for i in range(n)), any(i > n for i in range(n)), tuple(t.add(i) for i in range(n))
+    return whole, any(boom(i) if i > 1 else False for i in range(n)) if n < 2 else None
+
+
 def walrus_and_lambda(t, n):
     f = lambda a, b=n: (a, b, (c := a + b), c)
     if (m := f(1)) and len(m) > 2:

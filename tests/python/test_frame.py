@@ -114,7 +114,7 @@ def test_decoding_agrees_with_dis(module):
                 assert target * 2 == instruction.argval, instruction
                 jumps += 1
             elif name == "ForIter":  # past the instructions that only CPython's own loop needs
-                assert target * 2 - instruction.argval == {11: 0, 12: 2, 13: 4}[sys.version_info[1]]
+                assert target * 2 - instruction.argval == {11: 0, 12: 2, 13: 4, 14: 4}[sys.version_info[1]]
             expected = [h for start, end, h in table if start <= unit < end]
             assert ([handler] if handler >= 0 else []) == expected
             handled += handler >= 0
@@ -192,6 +192,7 @@ def test_signals_are_served_in_a_loop(mode):
             while True:
                 if time.monotonic() > limit:
                     return "late"
+                turned = True  # noqa: F841 (3.14 has the jump back outside of the handler's range where nothing comes before it)
         except KeyboardInterrupt:
             return "interrupted"
 

@@ -35,7 +35,7 @@ def test_a_library_of_another_build_is_refused(tmp_path):
 @pytest.mark.parametrize(
     "version, numbers, said",
     [
-        ("3.14.0 (main)", (3, 14, 0), "framejit runs on CPython 3.11 to 3.13, and this is cpython 3.14.0"),
+        ("3.15.0 (main)", (3, 15, 0), "framejit runs on CPython 3.11 to 3.14, and this is cpython 3.15.0"),
         ("3.13.1 experimental free-threading build (main)", (3, 13, 1), "framejit does not run on free-threaded builds of Python"),
     ],
 )

@@ -91,6 +91,8 @@ bool KeepsFromRaising(PyFrameObject* f, bool* expected) {
         case Op::kNop:
         case Op::kPushNull:
         case Op::kLoadConst:
+        case Op::kLoadSmallInt:
+        case Op::kLoadCommon:
         case Op::kLoadFast:
         case Op::kLoadFastPair:
         case Op::kLoadDeref:

@@ -140,7 +140,7 @@ class Policy : public frame::FramePolicy {
       if (auto action = RunRounds(*compiled, state, place, *rounds, frame, result)) return *action;
     for (size_t i = 0; i < place.segments.size(); ++i) {  // by index: a run may re-enter and add versions
       Segment* seg = place.segments[i].get();
-      if (seg->cause.guards && seg->cause.Outdated(fj_localsplus(frame)) && !compiled->fullgraph) [[unlikely]] {
+      if (seg->cause.guards && seg->cause.Outdated(frame::PointersOf(frame)) && !compiled->fullgraph) [[unlikely]] {
         seg = Revised(*compiled, state, place, i, frame);
         if (PyErr_Occurred()) return frame::Action::kRaise;
       }
@@ -173,7 +173,7 @@ class Policy : public frame::FramePolicy {
     if (const Segment* last = LastOf(place)) {
       if (may_leave() && Scattered(*compiled, state, place))
         return &place == state.entry ? InPython(*compiled) : StepOver(frame, place);
-      const Sizes differ = last->guards->DynamicCandidates(fj_localsplus(frame));
+      const Sizes differ = last->guards->DynamicCandidates(frame::PointersOf(frame));
       if (!compiled->fullgraph && Emptied(differ)) return AsWritten(*compiled, frame, kEmpty, result);
       if (Refuses(place, frame)) return AsWritten(*compiled, frame, kRefused, result);
       if (!Missed(*compiled, place, frame, differ))
@@ -247,7 +247,8 @@ class Policy : public frame::FramePolicy {
   // Was it found that nothing is to be compiled in the place?
   static std::optional<frame::Action> Skipped(Compiled& compiled, CodeState& state, Place& place, FjFrame* frame,
                                               PyObject** result) {
-    if (place.skip && place.cause.Outdated(fj_localsplus(frame))) Revise(compiled, state, place, frame, place.cause);
+    if (place.skip && place.cause.Outdated(frame::PointersOf(frame)))
+      Revise(compiled, state, place, frame, place.cause);
     if (!place.skip) return {};
     if (&place == state.entry && ++state.trivial >= 3 && !compiled.fullgraph && AllTrivial(state)) return ToIdle(state);
     Skip(frame, place.skip);
@@ -283,7 +284,7 @@ class Policy : public frame::FramePolicy {
   static bool Refuses(const Place& place, FjFrame* frame) {
     PyObject* no_input;
     return std::any_of(place.raising.begin(), place.raising.end(), [&](const auto& guards) {
-      return guards->Check(fj_localsplus(frame), &no_input, std::vector<int64_t>(guards->num_symbols() + 1).data());
+      return guards->Check(frame::PointersOf(frame), &no_input, std::vector<int64_t>(guards->num_symbols() + 1).data());
     });
   }
 
@@ -423,7 +424,7 @@ class Policy : public frame::FramePolicy {
 
   // Nothing: the guards do not hold, or a condition.
   static std::optional<frame::Action> Ran(FjFrame* frame, Segment& seg, PyObject** result) {
-    switch (const diag::RunEnd end = seg.Try(fj_localsplus(frame), frame, result)) {
+    switch (const diag::RunEnd end = seg.Try(frame::PointersOf(frame), frame, result)) {
       case diag::RunEnd::kMiss:
       case diag::RunEnd::kCondition: return {};
       case diag::RunEnd::kLeft: return frame::Action::kHandOver;
@@ -456,7 +457,7 @@ class Policy : public frame::FramePolicy {
     if (LeftToSkip(frame) > 1) return {};
     if (stance != Stance::kDefault || !tensor::CaptureObstacle().empty() || !Due(rounds, once)) return {};
     const Segment* last = LastOf(rounds);
-    if (last && !Missed(compiled, rounds, frame, last->guards->DynamicCandidates(fj_localsplus(frame)))) {
+    if (last && !Missed(compiled, rounds, frame, last->guards->DynamicCandidates(frame::PointersOf(frame)))) {
       rounds.one_by_one = true;
       return PyErr_Occurred() ? std::optional(frame::Action::kRaise) : std::nullopt;
     }
@@ -471,7 +472,7 @@ class Policy : public frame::FramePolicy {
 
   // What was read up to the break behind this place is other than it was: the next capture may get further.
   static void Revise(Compiled& compiled, CodeState& state, Place& place, FjFrame* frame, Cause& cause) {
-    const std::string why = cause.guards->Explain(fj_localsplus(frame), fj_code(frame)->co_localsplusnames);
+    const std::string why = cause.guards->Explain(frame::PointersOf(frame), fj_code(frame)->co_localsplusnames);
     diag::Log(diag::Channel::recompiles_,
               "capturing " + Where(NamedCode(frame)) + " again, it may not break now: " + why);
     std::erase_if(state.stopped, [&](const auto& at) {
@@ -488,7 +489,7 @@ class Policy : public frame::FramePolicy {
     std::vector<PyObject*> inputs(old.num_inputs + 1);
     std::vector<int64_t> symbols(old.num_symbols + 1);
     if (stance != Stance::kDefault || diag::OptionOn("error_on_recompile") || !tensor::CaptureObstacle().empty() ||
-        !old.guards->Check(fj_localsplus(frame), inputs.data(), symbols.data()))
+        !old.guards->Check(frame::PointersOf(frame), inputs.data(), symbols.data()))
       return &old;
     InUse now;
     Revise(compiled, state, place, frame, old.cause);
@@ -595,7 +596,7 @@ class Policy : public frame::FramePolicy {
     if (diag::Enabled(diag::Channel::recompiles_))
       diag::Log(diag::Channel::recompiles_, "recompiling " + Where(NamedCode(frame)) + ": " + why);
     RecompileEvent(frame, place.segments.size(), why);
-    std::vector<std::string> ints = last.guards->DynamicInts(fj_localsplus(frame));
+    std::vector<std::string> ints = last.guards->DynamicInts(frame::PointersOf(frame));
     std::vector<std::pair<std::string, int>> found;
     for (auto [input, dim] : differ)
       if (input >= 0 && input < last.num_tensor_inputs)

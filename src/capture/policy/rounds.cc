@@ -26,7 +26,7 @@ struct Counter {
 // number that it gave last. Nobody else has the iterator.
 Counter CounterOf(FjFrame* frame) {
   const int depth = fj_stack_depth(frame);
-  PyObject** top = fj_localsplus(frame) + fj_nlocalsplus(frame) + depth;
+  frame::Slot* top = fj_localsplus(frame) + fj_nlocalsplus(frame) + depth;
   Counter c;
   long next;
   if (depth < 2 || !top[-1] || !top[-2] || !PyLong_CheckExact(top[-1]) || Py_REFCNT(top[-2]) != 1 ||

@@ -171,7 +171,7 @@ frame::Action RunInstead(FjFrame* frame, PyObject* instead, PyObject** result) {
   SuspendScope off;
   PyCodeObject* code = fj_code(frame);
   const int positional = code->co_argcount, keywords = code->co_kwonlyargcount;
-  PyObject** slots = fj_localsplus(frame);
+  frame::Slot* slots = fj_localsplus(frame);
   Ref names(PyTuple_New(keywords));
   std::vector<PyObject*> args(slots, slots + positional + keywords);
   for (PyObject*& a : args) {

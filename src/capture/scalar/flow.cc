@@ -21,7 +21,7 @@ State Translator::Entry() {
   stored_.resize(n), changed_.resize(n, -1), touched_.resize(n), given_.resize(n), origins_.resize(n, -1);
   Scan(*f.code);
   const std::vector<bool> live = LiveAt(*f.code, loop_.start, n);
-  PyObject** slots = fj_localsplus(frame_);
+  frame::Slot* slots = fj_localsplus(frame_);
   for (int i = 0; i < n; ++i) {
     if (!touched_[i]) continue;
     PyObject* o = slots[i];

@@ -204,7 +204,7 @@ bool CodeLoops::Try(Head& head, FjFrame* frame, int from) {
 // Gives how often it will still go round, or -1 where that is not known.
 int64_t CodeLoops::RoundsLeft(const Head& head, FjFrame* frame) {
   const int depth = fj_stack_depth(frame);
-  PyObject* it = head.loop.iterates && depth ? fj_localsplus(frame)[fj_nlocalsplus(frame) + depth - 1] : nullptr;
+  PyObject* it = head.loop.iterates && depth ? fj_localsplus(frame)[fj_nlocalsplus(frame) + depth - 1].get() : nullptr;
   const tensor::NumpyApi* api = tensor::Numpy();
   long next, step, left;
   if (it && Py_TYPE(it) == &PyEnum_Type) it = reinterpret_cast<scalar::EnumerateIter*>(it)->iterator;
@@ -429,7 +429,7 @@ std::optional<frame::Action> CodeLoops::Run(Compiled& compiled, Head& head, size
   Version& v = *head.versions[*version];
   if (head.function && fj_profiled(PyThreadState_Get())) return {};  // it is shown all locals at the end
   if (v.t.undoes && !v.t.transaction && RoundsLeft(head, frame) < std::max(kWorthUndo, v.t.undo_rounds)) return {};
-  PyObject** locals = fj_localsplus(frame);
+  frame::Pointers locals = frame::PointersOf(frame);
   PyObject** stack = locals + fj_nlocalsplus(frame);
   Running run(v.t);
   const std::optional<int64_t> exit = Enter(head, v, locals, stack, fj_stack_depth(frame), &run);

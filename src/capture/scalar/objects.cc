@@ -583,8 +583,8 @@ PyObject* MakeResult(PyObject* const* locals, const ExitState& e, const int64_t*
 }
 
 void Left::Into(FjFrame* frame) {
-  PyObject** slots = fj_localsplus(frame);
-  PyObject** base = slots + fj_nlocalsplus(frame);
+  frame::Slot* slots = fj_localsplus(frame);
+  frame::Slot* base = slots + fj_nlocalsplus(frame);
   absl::InlinedVector<Ref, 12> old;  // dies when all is in its place
   for (const GoesOn& g : iterators) {
     if (Py_TYPE(g.iterator) == &PyRangeIter_Type)
@@ -593,11 +593,11 @@ void Left::Into(FjFrame* frame) {
       reinterpret_cast<SeqIter*>(g.iterator)->index = g.next;
   }
   for (auto& [slot, value] : locals) {
-    old.emplace_back(slots[slot]);
-    slots[slot] = value.release();
+    old.emplace_back(slots[slot].Take());
+    slots[slot] = frame::Slot::Of(value.release());
   }
-  for (int i = fj_stack_depth(frame); i-- > 0;) old.emplace_back(base[i]);
-  for (size_t i = 0; i < stack.size(); ++i) base[i] = stack[i].release();
+  for (int i = fj_stack_depth(frame); i-- > 0;) old.emplace_back(base[i].Take());
+  for (size_t i = 0; i < stack.size(); ++i) base[i] = frame::Slot::Of(stack[i].release());
   fj_set_stack_depth(frame, static_cast<int>(stack.size()));
   fj_set_next(frame, next);
 }

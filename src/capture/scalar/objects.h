@@ -32,7 +32,7 @@ class Names {
 bool ReadSlots(const Translation& t, PyObject* const* locals, PyObject* const* stack, int depth, int64_t* cells,
                PyObject** objects);
 inline bool ReadFrame(const Translation& t, FjFrame* frame, int64_t* cells, PyObject** objects) {
-  PyObject** locals = fj_localsplus(frame);
+  frame::Pointers locals = frame::PointersOf(frame);
   return ReadSlots(t, locals, locals + fj_nlocalsplus(frame), fj_stack_depth(frame), cells, objects);
 }
 // Takes for granted that sizes of arrays, and the ints that bound loops, are equal if they are now, and that small

@@ -37,6 +37,8 @@ void Translator::Step(State& s, const Instr& i) {
       Push(s, Fixed(c));
       return Next(s, i);
     }
+    case Op::kLoadCommon: Push(s, Fixed(fj_common_constant(i.arg))); return Next(s, i);
+    case Op::kLoadSmallInt: Push(s, Fixed(Ref(PyLong_FromLong(i.arg)).get())); return Next(s, i);
     case Op::kLoadFast:
     case Op::kLoadDeref: Push(s, Twice(Local(s, i.arg))); return Next(s, i);
     case Op::kLoadFastPair:
