@@ -95,6 +95,24 @@ enum class Framework : uint8_t { kTorch, kNumpy };
 
 struct Effects;  // graph/effects.h
 
+// The name of a file of the program. Names are interned: all nodes of a graph hold that of the line which made them.
+class FileName {
+ public:
+  FileName() = default;             // No file.
+  FileName(std::string_view name);  // NOLINT(google-explicit-constructor): names are given as text
+  FileName(const std::string& name) : FileName(std::string_view(name)) {}  // NOLINT
+  FileName(const char* name) : FileName(std::string_view(name)) {}         // NOLINT
+  const std::string& str() const;
+  std::string_view last() const;  // What stands behind its last slash.
+  bool empty() const { return !entry_; }
+  friend bool operator==(FileName, FileName) = default;
+
+  struct Entry;
+
+ private:
+  const Entry* entry_ = nullptr;
+};
+
 // A function of a framework, by its name: "torch.nn.functional.linear", "torch.Tensor.add_", "numpy.exp",
 // "torch.Tensor.__getitem__". Names are interned: a callee is copied and compared like a number, and what is known of
 // the function is looked up when its name is first seen.
@@ -134,8 +152,8 @@ struct TensorMeta {  // what the program can ask of a tensor object
   Framework framework = Framework::kTorch;
   DType dtype = DType::kFloat32;
   Device device;
-  shape::Ints sizes;
-  shape::Ints
+  shape::IntList sizes;
+  shape::IntList
       strides;  // in elements, exactly the framework's; NumPy's byte strides are divided (others are not captured)
   bool is_scalar = false;  // NumPy: np.float64 and friends, not an array
   bool requires_grad = false;
@@ -186,7 +204,7 @@ struct Call {
   std::vector<TraceId> results;  // tensors made (or returned: an in-place op returns its first operand's id), flattened
   Arg result;                    // structure of the Python result: kTensor, or kTuple/kList of them, or None
   ModeState mode;
-  std::string file;  // user's line that made the call
+  FileName file;  // user's line that made the call
   int line = 0;
   std::string str() const;  // "%3 = torch.Tensor.transpose(%2, 1, 2)"
 };

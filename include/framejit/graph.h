@@ -65,7 +65,7 @@ struct Scalar {  // a compile-time number, exact for every dtype
 
 struct TensorType {
   DType dtype = DType::kFloat32;
-  shape::Ints shape;
+  shape::IntList shape;
   Device device;
   int rank() const { return static_cast<int>(shape.size()); }
   shape::Int numel() const { return shape::Product(shape); }
@@ -75,7 +75,7 @@ struct TensorType {
 
 struct Attrs {
   std::vector<int64_t> axes;
-  shape::Ints syms;
+  shape::IntList syms;
   Scalar scalar;
   std::optional<shape::Int> sym_scalar;  // a constant whose value is a size expression (overrides scalar)
   DType dtype = DType::kFloat32;
@@ -102,8 +102,8 @@ struct Node {
   Attrs attrs;
   TensorType type;  // extern with several results: the first one's
   // Layout the value must have when it is materialised, in elements; empty: the compiler may choose (row-major).
-  shape::Ints strides;
-  std::string file;  // user's line, for symbols, reports
+  shape::IntList strides;
+  FileName file;  // user's line, for symbols, reports
   int line = 0;
   std::shared_ptr<const Derivative> derivative;
 };
@@ -188,15 +188,15 @@ class Builder {
   }
   // v as a value of its own through which no gradient passes.
   ValueId Barrier(ValueId v, const char* rule = "stop");
-  void set_location(std::string file, int line) {
-    file_ = std::move(file);
+  void set_location(FileName file, int line) {
+    file_ = file;
     line_ = line;
   }
 
  private:
   Graph& g_;
   shape::Env& env_;
-  std::string file_;
+  FileName file_;
   int line_ = 0;
 };
 

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <span>
@@ -73,6 +74,52 @@ struct std::hash<framejit::shape::Int> {
 namespace framejit::shape {
 
 using Ints = std::vector<Int>;
+
+// Ints that do not change, interned for the process as Int is: sizes and strides, which thousands of nodes share.
+class IntList {
+ public:
+  IntList();
+  IntList(const Ints& v) : IntList(std::span<const Int>(v)) {}                                   // NOLINT
+  IntList(std::initializer_list<Int> v) : IntList(std::span<const Int>(v.begin(), v.size())) {}  // NOLINT
+  explicit IntList(std::span<const Int> v);
+
+  operator const Ints&() const { return *list_; }  // NOLINT(google-explicit-constructor): it is such a list
+  const Ints& list() const { return *list_; }
+  bool empty() const { return list_->empty(); }
+  size_t size() const { return list_->size(); }
+  const Int* data() const { return list_->data(); }
+  Int operator[](size_t i) const { return (*list_)[i]; }
+  Int at(size_t i) const { return list_->at(i); }
+  Int front() const { return list_->front(); }
+  Int back() const { return list_->back(); }
+  auto begin() const { return list_->begin(); }
+  auto end() const { return list_->end(); }
+  auto rbegin() const { return list_->rbegin(); }
+  auto rend() const { return list_->rend(); }
+
+  // What follows makes it another list.
+  void clear() { *this = IntList(); }
+  void Set(size_t i, Int value);
+  void Insert(size_t i, Int value);
+  void Erase(size_t i);
+  template <class Map>  // Int(Int)
+  void Each(Map map) {
+    Ints made;
+    for (size_t i = 0; i < size(); ++i) {
+      const Int value = map((*this)[i]);
+      if (made.empty() && value == (*this)[i]) continue;
+      if (made.empty()) made = *list_;
+      made[i] = value;
+    }
+    if (!made.empty()) *this = made;
+  }
+
+  friend bool operator==(IntList a, IntList b) { return a.list_ == b.list_; }
+  friend bool operator==(IntList a, const Ints& b) { return *a.list_ == b; }
+
+ private:
+  const Ints* list_;
+};
 Int Product(std::span<const Int> v);
 Ints RowMajor(std::span<const Int> sizes);     // strides of what lies row by row; an empty dimension counts as one
 std::string ToString(std::span<const Int> v);  // "[4, s0, 12]"

@@ -61,7 +61,7 @@ namespace {
 
 // Where the program did this, for the user.
 std::string LineOf(const Node& n) {
-  return n.line > 0 ? " (" + n.file + ":" + std::to_string(n.line) + ")" : "";
+  return n.line > 0 ? " (" + n.file.str() + ":" + std::to_string(n.line) + ")" : "";
 }
 
 Rule RuleOf(const Node& n) {

@@ -196,7 +196,7 @@ std::vector<ValueId> Memories(const Graph& g) {
   for (ValueId v = 0; v < g.nodes.size(); ++v) {
     const Node& n = g.node(v);
     memory[v] = v;
-    layout[v].strides = n.strides.empty() ? RowMajor(n.type.shape) : n.strides;
+    layout[v].strides = n.strides.empty() ? RowMajor(n.type.shape) : n.strides.list();
     if (n.operands.empty()) continue;
     const ValueId of = n.operands[0];
     std::optional<Layout> view;

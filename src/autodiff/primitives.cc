@@ -97,9 +97,10 @@ void Permute(At& t) {
 ValueId PadAxis(Builder& b, ValueId v, int axis, Int lo, Int hi) {
   Attrs attrs;
   attrs.scalar = 0;
-  attrs.syms.assign(2 * b.type(v).rank(), Int(0));
-  attrs.syms[2 * axis] = lo;
-  attrs.syms[2 * axis + 1] = hi;
+  Ints padding(2 * b.type(v).rank());
+  padding[2 * axis] = lo;
+  padding[2 * axis + 1] = hi;
+  attrs.syms = padding;
   return b.Add(Op::kPad, {v}, attrs);
 }
 
@@ -119,7 +120,9 @@ void Slice(At& t) {
 void Pad(At& t) {
   Attrs attrs = t.n.attrs;
   attrs.scalar = 0;
-  for (Int& s : attrs.syms) s = -s;
+  Ints padding = attrs.syms;
+  for (Int& s : padding) s = -s;
+  attrs.syms = padding;
   t.Give(0, t.b.Add(Op::kPad, {t.g}, attrs));
 }
 

@@ -611,13 +611,13 @@ void FrameworkCall::ApplyOrFix() {
 
 // Does torch raise for the call, as it was made, at the sizes that its tensors have in this run?
 static bool Raises(Session& s, Call made) {
-  const auto now = [&](shape::Int& i) { i = i.Eval(s.env().hints()); };
+  const auto now = [&](shape::Int i) { return shape::Int(i.Eval(s.env().hints())); };
   std::vector<TensorMeta> metas;
   EachTensor(made, [&](TraceId t) { metas.push_back(s.meta(t)); });
   for (TensorMeta& m : metas)
-    for (shape::Ints* all : {&m.sizes, &m.strides}) std::for_each(all->begin(), all->end(), now);
+    for (shape::IntList* all : {&m.sizes, &m.strides}) all->Each(now);
   EachArg(made, [&](Arg& a) {
-    if (a.is(Arg::Kind::kInt)) now(a.i);
+    if (a.is(Arg::Kind::kInt)) a.i = now(a.i);
   });
   made.callee = FunctionalForm(made.callee);
   SuspendScope off;

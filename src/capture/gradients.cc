@@ -53,8 +53,8 @@ PyObject* Made(Session& s, Callee callee, const Objects& args) {
 // A tensor that stands for another one, seen without its dimension `dim`.
 PyObject* Stand(Session& s, PyObject* inner, int dim, int level, bool tracks) {
   TensorMeta m = s.meta(AsTensor(inner)->id);
-  m.sizes.erase(m.sizes.begin() + dim);
-  m.strides.erase(m.strides.begin() + dim);
+  m.sizes.Erase(dim);
+  m.strides.Erase(dim);
   m.is_parameter = m.requires_grad = false;
   const TraceId id = s.lowering().AddHidden(std::move(m));
   s.vmap.tensors[id] = {inner, dim, level, tracks};

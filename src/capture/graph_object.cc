@@ -115,7 +115,7 @@ PyObject* CallParts(const Contents& g, const Call& c, PyObject* value) {
   return Py_BuildValue("{s:s,s:O,s:O,s:O,s:O,s:O,s:O,s:s,s:i}", "callee", c.callee.name().c_str(), "args", args.get(),
                        "kwargs", kwargs.get(), "result", structure.get(), "results", ids.get(), "grad",
                        c.mode.grad ? Py_True : Py_False, "inference", c.mode.inference ? Py_True : Py_False, "file",
-                       c.file.c_str(), "line", c.line);
+                       c.file.str().c_str(), "line", c.line);
 }
 
 PyObject* Parts(PyObject* o, PyObject* value) {

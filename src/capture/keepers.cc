@@ -1,6 +1,7 @@
 #include "capture/keepers.h"
 
 #include <algorithm>
+#include <bit>
 #include <iterator>
 #include <map>
 #include <set>
@@ -87,10 +88,17 @@ std::vector<tensor::Training::Keeper> KeepersOf(const Trace& t, const std::vecto
     one.resize(t.outputs.size());
     one[k] = true;
   }
-  std::set<tensor::Training::Keeper> keepers;
+  struct Found {
+    std::vector<bool> outputs;
+    bool whole = false;
+    Bits inputs;
+    bool sure = false;
+    auto operator<=>(const Found&) const = default;
+  };
+  std::set<Found> found;
   for (size_t i = t.calls.size(); i-- > 0;) {
     const Call& c = t.calls[i];
-    tensor::Training::Keeper keeper{std::vector<bool>(t.outputs.size())};
+    Found keeper{std::vector<bool>(t.outputs.size())};
     made(c, [&](TraceId base) { add(keeper.outputs, outputs[base]); });
     leading(c, [&](TraceId base) { add(outputs[base], keeper.outputs); });
     const Keeps keeps = WhatItKeeps(t, c, static_cast<int>(i));
@@ -98,9 +106,28 @@ std::vector<tensor::Training::Keeper> KeepersOf(const Trace& t, const std::vecto
     keeper.whole = through[i] == used;
     if (!keeper.whole) keeper.inputs = through[i];
     keeper.sure = keeps == Keeps::kSurely;
-    keepers.insert(std::move(keeper));
+    found.insert(std::move(keeper));
   }
-  return {keepers.begin(), keepers.end()};
+  // What is made of more inputs stands behind what is made of some of these, along a way through a model the next one.
+  std::vector<tensor::Training::Keeper> keepers;
+  keepers.reserve(found.size());
+  const Bits* last = nullptr;
+  int before = -1;
+  for (const Found& f : found) {
+    tensor::Training::Keeper& keeper = keepers.emplace_back(f.outputs, f.whole);
+    keeper.sure = f.sure;
+    if (f.whole) continue;
+    bool more = last;
+    for (size_t k = 0; k < words && more; ++k) more = !((*last)[k] & ~f.inputs[k]);
+    if (more) keeper.before = before;
+    for (size_t k = 0; k < words; ++k)
+      for (uint64_t bits = f.inputs[k] & ~(more ? (*last)[k] : 0); bits; bits &= bits - 1)
+        keeper.inputs.push_back(static_cast<int>(k * 64 + std::countr_zero(bits)));
+    keeper.inputs.shrink_to_fit();
+    last = &f.inputs;
+    before = static_cast<int>(keepers.size()) - 1;
+  }
+  return keepers;
 }
 
 }  // namespace framejit::capture

@@ -163,8 +163,8 @@ Session::Session(FjFrame* root, CaptureOptions options) : root_(root), options_(
           if (a.is(Arg::Kind::kInt)) a.i = a.i.Eval(env_.hints());
         });
         for (TensorMeta& m : metas)
-          for (shape::Ints* all : {&m.sizes, &m.strides})
-            for (shape::Int& i : *all) i = i.Eval(env_.hints());
+          for (shape::IntList* all : {&m.sizes, &m.strides})
+            all->Each([&](shape::Int i) { return shape::Int(i.Eval(env_.hints())); });
         return tensor::WithoutGradient(now, metas, constants_);
       });
   current = this;

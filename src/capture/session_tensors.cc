@@ -176,6 +176,7 @@ PyObject* Session::TensorInput(PyObject* o, const Source* s, tensor::Class c) {
   meta.read_only = !torch && m.key_set != 0;
   std::string name = s->str(fj_code(root_)->co_localsplusnames, &texts_);
   std::vector<Mark> marks = MarksOf(o, m.rank);
+  shape::Ints sizes;
   for (int i = 0; i < m.rank; ++i) {
     bool symbolic = (options_.dynamic == 1 && !meta.is_parameter && m.sizes[i] > 1) ||
                     (!options_.dynamic_dims.empty() && options_.dynamic_dims.contains({name, i}));
@@ -190,12 +191,13 @@ PyObject* Session::TensorInput(PyObject* o, const Source* s, tensor::Class c) {
       info.hint = m.sizes[i];
       info.min = std::max<int64_t>(1, marks[i].min);  // strides of what is empty follow other rules
       info.max = marks[i].max;
-      meta.sizes.push_back(env_.NewSymbol(info));
+      sizes.push_back(env_.NewSymbol(info));
     } else {
-      meta.sizes.push_back(m.sizes[i]);
+      sizes.push_back(m.sizes[i]);
     }
   }
-  meta.strides = StridesBySizes(env_, meta.sizes, std::span(m.strides, m.rank));
+  meta.sizes = sizes;
+  meta.strides = StridesBySizes(env_, sizes, std::span(m.strides, m.rank));
   const bool writable = IsOpaque(m.device) ? false
                         : torch            ? !m.requires_grad || (options_.derivatives && MayOverwrite(o))
                                            : !(m.key_set & tensor::kReadOnly);

@@ -197,7 +197,7 @@ PyObject* QueryMethod(Session& s, PyObject* proxy, std::string_view n, PyObject*
   };
   int d;
   if (n == "size" || n == "stride") {
-    const shape::Ints& v = n == "size" ? m.sizes : m.strides;
+    const shape::IntList v = n == "size" ? m.sizes : m.strides;
     if (n == "stride") ShowStrides(s, AsTensor(proxy)->id);
     Py_ssize_t total = nargs + (kw ? PyTuple_GET_SIZE(kw) : 0);
     if (total == 0) return SizeTuple(s, v, n == "size");

@@ -309,12 +309,13 @@ std::optional<autodiff::AttentionForm> FormOf(const Session& s, const std::vecto
   if (s.options().dynamic_dims.empty()) return form;  // no size is a symbol, or the user wants them to be
   autodiff::AttentionRequest now = request;
   bool fixed = true;
-  for (size_t i = 0; i < now.types.size(); ++i)
-    for (shape::Ints* all : {&now.types[i].shape, &now.strides[i]})
-      for (shape::Int& size : *all) {
-        fixed &= size.is_const();
-        size = size.Eval(hints);
-      }
+  const auto here = [&](shape::Int size) {
+    fixed &= size.is_const();
+    return shape::Int(size.Eval(hints));
+  };
+  for (TensorType& t : now.types) t.shape.Each(here);
+  for (shape::Ints& strides : now.strides)
+    for (shape::Int& stride : strides) stride = here(stride);
   if (fixed) return form;
   auto best = tensor::FindAttention(now, hints);
   if (best && (!form || form->kernel != best->kernel))

@@ -101,7 +101,7 @@ bool Rehearsable(const loop::Kernel& k, int written) {
 shape::Ints DirectStrides(const Graph& g, const Write& w) {
   const Node& input = g.nodes[g.inputs[w.input]];
   const bool fits = !input.strides.empty() && Injective(input.type.shape, input.strides);
-  return fits ? input.strides : shape::RowMajor(g.nodes[w.value].type.shape);
+  return fits ? input.strides.list() : shape::RowMajor(g.nodes[w.value].type.shape);
 }
 
 std::vector<int> Uses(const Graph& g, const pass::Grouping& grouping) {

@@ -29,7 +29,7 @@ using shape::Int;
 
 std::string At(const Node& n) {
   if (n.file.empty()) return "";
-  return "@" + n.file.substr(n.file.rfind('/') + 1) + ":" + std::to_string(n.line);
+  return "@" + std::string(n.file.last()) + ":" + std::to_string(n.line);
 }
 
 // "sub_exp_sum_div@model.py:31": the operations that say most about a kernel, in order, and the line of its result.

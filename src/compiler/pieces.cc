@@ -208,7 +208,7 @@ class Cutter {
     auto [at, fresh] = value_of_.emplace(v, static_cast<int>(plan_.values.size()));
     if (fresh) {
       const Node& n = g_.nodes[v];
-      const Ints& strides = n.strides.empty() ? RowMajor(n.type.shape) : n.strides;
+      const Ints& strides = n.strides.empty() ? RowMajor(n.type.shape) : n.strides.list();
       plan_.values.push_back({n.type.dtype, n.type.device, n.type.shape, strides});
     }
     return at->second;
@@ -312,7 +312,7 @@ class Cutter {
     copy.operands = {node};
     copy.type = d.graph.nodes[node].type;
     copy.attrs.dtype = copy.type.dtype;
-    copy.strides = g_.nodes[v].strides.empty() ? RowMajor(copy.type.shape) : g_.nodes[v].strides;
+    copy.strides = g_.nodes[v].strides.empty() ? RowMajor(copy.type.shape) : g_.nodes[v].strides.list();
     d.graph.nodes.push_back(std::move(copy));
     d.graph.outputs.push_back(static_cast<ValueId>(d.graph.nodes.size() - 1));
     plan_.parts[part].outputs.push_back(value);

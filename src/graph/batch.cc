@@ -25,7 +25,7 @@ std::vector<int64_t> Counted(int64_t from, int64_t n) {
 }  // namespace
 
 std::string LineOf(const Node& n) {
-  return n.line > 0 ? " (" + n.file + ":" + std::to_string(n.line) + ")" : "";
+  return n.line > 0 ? " (" + n.file.str() + ":" + std::to_string(n.line) + ")" : "";
 }
 
 void Batching::Refuse(const framejit::Node& n) {
@@ -85,20 +85,25 @@ ValueId Batching::Node(ValueId v) {
 }
 
 ValueId Batching::Computed(const framejit::Node& n, Attrs attrs) {
+  const auto before = [&attrs](size_t count, Int e) {
+    Ints syms = attrs.syms;
+    syms.insert(syms.begin(), count, e);
+    attrs.syms = syms;
+  };
   switch (n.op) {
     case Op::kTake: return Take(n);
     case Op::kMatMul: return MatMul(n);
     case Op::kBroadcast:
       attrs.axes = Behind(attrs.axes);
       attrs.axes.insert(attrs.axes.begin(), 0);
-      attrs.syms.insert(attrs.syms.begin(), size_);
+      before(1, size_);
       break;
     case Op::kPermute:
       attrs.axes = Behind(attrs.axes);
       attrs.axes.insert(attrs.axes.begin(), 0);
       break;
-    case Op::kReshape: attrs.syms.insert(attrs.syms.begin(), size_); break;
-    case Op::kPad: attrs.syms.insert(attrs.syms.begin(), 2, Int(0)); break;
+    case Op::kReshape: before(1, size_); break;
+    case Op::kPad: before(2, 0); break;
     case Op::kSlice:
     case Op::kFlip:
     case Op::kCat:

@@ -5,9 +5,31 @@
 #include <algorithm>
 #include <charconv>
 
+#include "graph/name_table.h"
 #include "graph/text.h"
 
 namespace framejit {
+
+struct FileName::Entry {
+  std::string name;
+  const Entry* next;
+};
+
+FileName::FileName(std::string_view name) {
+  static NameTable<Entry, 256> names;
+  if (!name.empty()) entry_ = names.Find(name, [name] { return new Entry{std::string(name), nullptr}; });
+}
+
+const std::string& FileName::str() const {
+  static const auto* none = new std::string;
+  return entry_ ? entry_->name : *none;
+}
+
+std::string_view FileName::last() const {
+  const std::string_view name = str();
+  return name.substr(name.rfind('/') + 1);
+}
+
 namespace {
 
 void Append(const Arg& a, std::string* s);
@@ -143,7 +165,7 @@ std::string Trace::str() const {
     Append(c, &s);
     if (!c.file.empty()) {
       s += "  # ";
-      s += c.file;
+      s += c.file.str();
       s += ':';
       s += std::to_string(c.line);
     }

@@ -1,13 +1,14 @@
 #include "graph/effects.h"
 
 #include <algorithm>
-#include <atomic>
 #include <span>
 #include <stdexcept>
 #include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
+
+#include "graph/name_table.h"
 
 namespace framejit {
 namespace {
@@ -551,31 +552,16 @@ struct Callee::Entry {
   const Entry* next;
 };
 
-// A table that only grows and takes no lock, so that a fork in the middle of another thread's capture does no harm.
 Callee::Callee(std::string_view name) {
-  static std::atomic<const Entry*> heads[4096];
+  static NameTable<Entry, 4096> names;
   if (name.empty()) return;
-  std::atomic<const Entry*>& head = heads[std::hash<std::string_view>()(name) % std::size(heads)];
-  const Entry* first = head.load(std::memory_order_acquire);
-  const Entry* end = nullptr;  // The entries from here on were compared before.
-  Entry* made = nullptr;
-  while (true) {
-    for (const Entry* e = first; e != end; e = e->next) {
-      if (e->name != name) continue;
-      delete made;
-      entry_ = e;
-      return;
-    }
-    if (!made) {
-      const size_t dot = name.rfind('.');
-      const bool cupy = name.starts_with("cupy."), numpy = IsNumpys(name);
-      made = new Entry{std::string(name), dot, numpy ? Framework::kNumpy : Framework::kTorch, cupy, {}, nullptr};
-      made->effects = EffectsOf(made->name, name.substr(dot + 1), numpy, cupy);
-    }
-    made->next = end = first;
-    if (head.compare_exchange_weak(first, made, std::memory_order_acq_rel)) break;
-  }
-  entry_ = made;
+  entry_ = names.Find(name, [name] {
+    const size_t dot = name.rfind('.');
+    const bool cupy = name.starts_with("cupy."), numpy = IsNumpys(name);
+    auto* made = new Entry{std::string(name), dot, numpy ? Framework::kNumpy : Framework::kTorch, cupy, {}, nullptr};
+    made->effects = EffectsOf(made->name, name.substr(dot + 1), numpy, cupy);
+    return made;
+  });
 }
 
 const std::string& Callee::name() const {

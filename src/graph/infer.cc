@@ -98,13 +98,15 @@ TensorType Reduction(Op op, const Types& in, const Attrs& attrs, shape::Env& env
   bool extremum = arg || op == Op::kMax || op == Op::kMin;
   if (extremum) Require(!IsComplex(in[0].dtype), op, "not defined for complex numbers");
   TensorType out{in[0].dtype, {}, in[0].device};
+  Ints shape;
   for (int i = 0; i < in[0].rank(); ++i) {
     bool reduced = std::find(attrs.axes.begin(), attrs.axes.end(), i) != attrs.axes.end();
     Int size = in[0].shape[i];
     if (reduced && extremum && env.Prove(shape::Cmp::kEq, size, 0) == true) Fail(op, "an empty axis has no extremum");
-    if (!reduced) out.shape.push_back(size);
-    if (reduced && attrs.flag) out.shape.push_back(1);
+    if (!reduced) shape.push_back(size);
+    if (reduced && attrs.flag) shape.push_back(1);
   }
+  out.shape = shape;
   std::string_view type = Info(op).type;
   if (type == "attr") out.dtype = attrs.dtype;
   if (type == "bool") out.dtype = DType::kBool;
@@ -132,11 +134,14 @@ TensorType View(Op op, const Types& in, const Attrs& attrs, shape::Env& env) {
         Fail(op, in[0].str() + " has another number of elements than " + shape::ToString(attrs.syms));
       out.shape = attrs.syms;
       return out;
-    case Op::kPermute:
+    case Op::kPermute: {
       Require(attrs.axes.size() == rank, op, "needs every axis once");
       RequireAxes(op, attrs.axes, rank);
-      for (int i = 0; i < rank; ++i) out.shape[i] = in[0].shape[attrs.axes[i]];
+      Ints shape(rank);
+      for (int i = 0; i < rank; ++i) shape[i] = in[0].shape[attrs.axes[i]];
+      out.shape = shape;
       return out;
+    }
     case Op::kSlice: {
       int64_t axis = TheAxis(op, attrs, rank);
       Require(attrs.syms.size() == 3, op, "needs start, length and step");
@@ -148,17 +153,20 @@ TensorType View(Op op, const Types& in, const Attrs& attrs, shape::Env& env) {
         if (outside && !empty && env.Prove(shape::Cmp::kLt, 0, length) == true)
           Fail(op, "index " + index.str() + " is outside of " + in[0].str());
       }
-      out.shape[axis] = length;
+      out.shape.Set(axis, length);
       return out;
     }
     case Op::kFlip: RequireAxes(op, attrs.axes, rank); return out;
-    case Op::kPad:
+    case Op::kPad: {
       Require(attrs.syms.size() == 2 * rank, op, "needs a low and a high amount per dim");
+      Ints shape = out.shape;
       for (int i = 0; i < rank; ++i) {
-        out.shape[i] = out.shape[i] + attrs.syms[2 * i] + attrs.syms[2 * i + 1];
-        if (env.Prove(shape::Cmp::kLt, out.shape[i], 0) == true) Fail(op, "crops more than there is");
+        shape[i] = shape[i] + attrs.syms[2 * i] + attrs.syms[2 * i + 1];
+        if (env.Prove(shape::Cmp::kLt, shape[i], 0) == true) Fail(op, "crops more than there is");
       }
+      out.shape = shape;
       return out;
+    }
     case Op::kCat: {
       Require(!in.empty(), op, "needs an operand");
       int64_t axis = TheAxis(op, attrs, rank);
@@ -170,7 +178,7 @@ TensorType View(Op op, const Types& in, const Attrs& attrs, shape::Env& env) {
           if (i != axis) RequireEqual(op, out.shape[i], t.shape[i], "sizes", env);
         total = total + t.shape[axis];
       }
-      out.shape[axis] = total;
+      out.shape.Set(axis, total);
       return out;
     }
     default: Fail(op, "is no view");
@@ -186,8 +194,10 @@ TensorType Indexing(Op op, const Types& in, const Attrs& attrs, shape::Env& env)
   }
   Require(in[1].dtype == DType::kInt64, op, "indices must be i64");
   if (op == Op::kTake) {
-    out.shape.erase(out.shape.begin() + axis);
-    out.shape.insert(out.shape.begin() + axis, in[1].shape.begin(), in[1].shape.end());
+    Ints shape = in[0].shape;
+    shape.erase(shape.begin() + axis);
+    shape.insert(shape.begin() + axis, in[1].shape.begin(), in[1].shape.end());
+    out.shape = shape;
     return out;
   }
   Require(in[1].rank() == in[0].rank(), op, "data and indices need the same rank");
@@ -220,16 +230,16 @@ TensorType Conv(const Types& in, const Attrs& attrs, shape::Env& env) {
   Int features = attrs.flag ? w[1] * Int(groups) : w[0];
   if (in.size() == 3) RequireSame(op, in[2].shape, {features}, env);
   for (const TensorType& t : in) Require(t.dtype == in[0].dtype, op, "dtypes differ");
-  TensorType out{in[0].dtype, {x[0], features}, in[0].device};
+  Ints shape = {x[0], features};
   for (int i = 0; i < n; ++i) {
     Require(stride[i] >= 1 && dilation[i] >= 1, op, "stride and dilation must be positive");
     Int reach = Int(dilation[i]) * (w[i + 2] - Int(1)), pad = Int(2) * Int(padding[i]);
     Int size = attrs.flag ? (x[i + 2] - Int(1)) * Int(stride[i]) - pad + reach + Int(extra[i]) + Int(1)
                           : FloorDiv(x[i + 2] + pad - reach - Int(1), stride[i]) + Int(1);
     if (env.Prove(shape::Cmp::kLt, size, 0) == true) Fail(op, "the kernel is larger than the padded input");
-    out.shape.push_back(size);
+    shape.push_back(size);
   }
-  return out;
+  return {in[0].dtype, shape, in[0].device};
 }
 
 TensorType Contraction(Op op, const Types& in, const Attrs& attrs, shape::Env& env) {
@@ -244,7 +254,7 @@ TensorType Contraction(Op op, const Types& in, const Attrs& attrs, shape::Env& e
       Require(rank >= 2 && in[1].rank() == rank, op, "operands need the same rank, two at least");
       for (int i = 0; i < rank - 2; ++i) RequireEqual(op, in[0].shape[i], in[1].shape[i], "batch sizes", env);
       RequireEqual(op, in[0].shape[rank - 1], in[1].shape[rank - 2], "contracted sizes", env);
-      out.shape[rank - 1] = in[1].shape[rank - 1];
+      out.shape.Set(rank - 1, in[1].shape[rank - 1]);
       return out;
     case Op::kLinear:
       Require(in.size() <= (attrs.name == "packed" ? 4 : 3) && rank >= 1 && in[1].rank() == 2, op,
@@ -252,7 +262,7 @@ TensorType Contraction(Op op, const Types& in, const Attrs& attrs, shape::Env& e
       RequireEqual(op, in[0].shape[rank - 1], in[1].shape[1], "contracted sizes", env);
       if (attrs.name == "packed") RequireSame(op, in.back().shape, in[1].shape, env);
       if (in.size() == (attrs.name == "packed" ? 4 : 3)) RequireSame(op, in[2].shape, {in[1].shape[0]}, env);
-      out.shape[rank - 1] = in[1].shape[0];
+      out.shape.Set(rank - 1, in[1].shape[0]);
       return out;
     default: break;
   }

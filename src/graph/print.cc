@@ -61,7 +61,7 @@ std::string AttributeText(const Node& n, bool locations) {
         if (a.call) {
           std::string call = a.call->str();
           if (locations && (a.call->file != n.file || a.call->line != n.line))
-            call += Location(a.call->file, a.call->line);
+            call += Location(a.call->file.str(), a.call->line);
           add("call={" + call + "}");
         }
         if (a.result_types.size() == 1 && a.result_types[0] == n.type) break;
@@ -106,7 +106,7 @@ std::string NodeText(const Node& n, bool locations) {
   if (!n.operands.empty()) s += " " + Values(n.operands);
   s += AttributeText(n, locations) + " : " + n.type.str();
   if (!n.strides.empty()) s += " strides " + shape::ToString(n.strides);
-  if (locations && (!n.file.empty() || n.line != 0)) s += Location(n.file, n.line);
+  if (locations && (!n.file.empty() || n.line != 0)) s += Location(n.file.str(), n.line);
   return s;
 }
 

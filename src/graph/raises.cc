@@ -197,7 +197,7 @@ void ShowPiece(Graph& g, const Piece& piece) {
     slice.op = Op::kSlice;
     slice.operands = {v};
     slice.type = from.type;
-    slice.type.shape[axis] = shape::Int(last - first);
+    slice.type.shape.Set(axis, shape::Int(last - first));
     slice.attrs.axes = {static_cast<int64_t>(axis)};
     slice.attrs.syms = {shape::Int(first), shape::Int(last - first), shape::Int(1)};
     slice.file = from.file;

@@ -11,16 +11,13 @@ void SimplifySizes(Graph& g, const shape::Env& env) {
     const shape::Env::Range r = env.Bounds(i);
     return r.lo == r.hi ? shape::Int(r.lo) : i;
   };
-  auto each = [&](shape::Ints& list) {
-    for (shape::Int& i : list) i = simple(i);
-  };
+  // What data decides is bound at the node of the call in each run, so it stays there.
+  auto unbound = [&](shape::Int i) { return env.AtRun(i) ? i : simple(i); };
   for (Node& n : g.nodes) {
-    each(n.type.shape);
-    each(n.strides);
-    each(n.attrs.syms);
-    for (TensorType& t : n.attrs.result_types)
-      for (shape::Int& i : t.shape)
-        if (!env.AtRun(i)) i = simple(i);  // What data decides is bound at this node in each run, so it stays.
+    n.type.shape.Each(simple);
+    n.strides.Each(simple);
+    n.attrs.syms.Each(simple);
+    for (TensorType& t : n.attrs.result_types) t.shape.Each(unbound);
     if (!n.attrs.sym_scalar) continue;
     n.attrs.sym_scalar = simple(*n.attrs.sym_scalar);
     if (auto v = n.attrs.sym_scalar->as_const()) {  // The symbol turned out to be a number.

@@ -33,7 +33,7 @@ std::string CheckNode(const Graph& g, ValueId v, shape::Env& env) {
       if (id >= limit) bad = "symbol s" + std::to_string(id) + " is not declared";
     });
   };
-  for (const Ints* list : {&n.type.shape, &n.strides, &n.attrs.syms})
+  for (const shape::IntList* list : {&n.type.shape, &n.strides, &n.attrs.syms})
     for (Int e : *list) known(e);
   if (n.attrs.sym_scalar) known(*n.attrs.sym_scalar);
   for (const TensorType& t : n.attrs.result_types)

@@ -100,7 +100,7 @@ Layout LaidBy(const Graph& g, ValueId v) {
     if (auto layout = ViewLayout(n, g.node(n.operands[0]).type, LaidBy(g, n.operands[0]))) return *std::move(layout);
     return {RowMajor(n.type.shape), 0};
   }
-  return {n.strides.empty() ? RowMajor(n.type.shape) : n.strides, 0};
+  return {n.strides.empty() ? RowMajor(n.type.shape) : n.strides.list(), 0};
 }
 
 }  // namespace framejit

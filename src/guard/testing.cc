@@ -105,12 +105,13 @@ void FillTensor(TensorExpect& expect, PyObject* spec, Py_ssize_t size) {
   meta.device = m.device;
   meta.requires_grad = m.requires_grad;
   expect.key_set = m.key_set;
-  for (int i = 0; i < m.rank; ++i) meta.sizes.push_back(m.sizes[i]), meta.strides.push_back(m.strides[i]);
+  meta.sizes = shape::Ints(m.sizes, m.sizes + m.rank);
+  meta.strides = shape::Ints(m.strides, m.strides + m.rank);
   for (Py_ssize_t part = 3; part < size && part < 5; ++part) {
     PyObject *key, *value;
     Py_ssize_t at = 0;
     while (PyDict_Next(At(spec, part), &at, &key, &value))
-      (part == 3 ? meta.sizes : meta.strides).at(Index(key)) = ParseInt(value);
+      (part == 3 ? meta.sizes : meta.strides).Set(Index(key), ParseInt(value));
   }
 }
 

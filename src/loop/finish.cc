@@ -50,7 +50,7 @@ class Symbols {  // of the kernel, by the expression of the graph's symbols that
 std::string Name(const Node& last) {  // a first name, which a pass that knows a better one replaces
   std::string name = Info(last.op).name;
   if (last.file.empty()) return name;
-  return name + "@" + last.file.substr(last.file.find_last_of('/') + 1) + ":" + std::to_string(last.line);
+  return name + "@" + std::string(last.file.last()) + ":" + std::to_string(last.line);
 }
 
 // Complex elements are only moved: as bits, which are one integer where there is one of their size.

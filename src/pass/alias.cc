@@ -79,7 +79,7 @@ Ints OutputStrides(const Graph& g, ValueId v) {
   const Node& n = g.nodes[v];
   // An input that came to be an output took the place of a copy of its own layout.
   const bool promised = !n.strides.empty() && (n.op != Op::kInput || Injective(n.strides, n.type.shape));
-  return promised ? n.strides : RowMajor(n.type.shape);
+  return promised ? n.strides.list() : RowMajor(n.type.shape);
 }
 
 bool CoversAsOutput(const Graph& g, ValueId base, ValueId output, const Layout& layout) {

@@ -81,7 +81,7 @@ class Pass {
       Mark(now);
       return now;
     }
-    const Ints have = n.strides.empty() ? RowMajor(sizes) : n.strides;
+    const Ints have = n.strides.empty() ? RowMajor(sizes) : n.strides.list();
     if ((n.op != Op::kInput && kind != 'X') || SameStrides(sizes, have, Nhwc(sizes))) return now;
     return Copied(now, Nhwc(sizes));
   }

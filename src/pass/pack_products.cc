@@ -60,7 +60,7 @@ int PackProducts(Graph& g, const std::vector<bool>& weights) {
         turned.operands = {n.operands[1]};
         turned.attrs.axes = {1, 0};
         turned.type = w.type;
-        std::swap(turned.type.shape[0], turned.type.shape[1]);
+        turned.type.shape = {w.type.shape[1], w.type.shape[0]};
         n.operands[1] = r.Append(std::move(turned));
       }
     }

@@ -23,10 +23,10 @@ ValueId Pad(Rewriter& r, ValueId v, int axis, int64_t by) {
   n.op = Op::kPad;
   n.operands = {v};
   n.type = r.node(v).type;
-  n.type.shape[axis] = n.type.shape[axis] + Int(by);
+  n.type.shape.Set(axis, n.type.shape[axis] + Int(by));
   n.attrs.scalar = 0;
-  n.attrs.syms.assign(2 * n.type.rank(), Int(0));
-  n.attrs.syms[2 * axis + 1] = by;
+  n.attrs.syms = shape::Ints(2 * n.type.rank());
+  n.attrs.syms.Set(2 * axis + 1, by);
   return r.Append(std::move(n));
 }
 
@@ -66,14 +66,14 @@ int PadProducts(Graph& g, Device device, double min_flops) {
     }
     Node turn = r.Remapped(left);
     turn.operands = {rows(g.nodes[left].operands[0], by)};
-    turn.type.shape[0] = turn.type.shape[0] + Int(by);
+    turn.type.shape.Set(0, turn.type.shape[0] + Int(by));
     Node cut;
     cut.op = Op::kSlice;
     cut.type = made.type;
     cut.strides = std::exchange(made.strides, {});
     cut.attrs.axes = {0};
     cut.attrs.syms = {Int(0), made.type.shape[0], Int(1)};
-    made.type.shape[0] = turn.type.shape[0];
+    made.type.shape.Set(0, turn.type.shape[0]);
     made.operands[0] = r.Append(std::move(turn));
     cut.operands = {r.Append(std::move(made))};
     r.Set(v, r.Append(std::move(cut)));

@@ -145,7 +145,7 @@ class Forwarder {
       slice.attrs.syms = {p.start, p.length, 1};
       slice.type = r_.node(p.of).type;
       const bool all = p.start == Int(0) && p.length == slice.type.shape[axis];
-      slice.type.shape[axis] = p.length;
+      slice.type.shape.Set(axis, p.length);
       slice.derivative.reset();
       parts.push_back(all ? p.of : r_.Append(std::move(slice)));
     }

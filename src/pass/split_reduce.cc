@@ -120,13 +120,13 @@ int SplitReduce(Graph& g, const Parallel& wanted) {
     first.attrs.axes = cut->first;
     first.attrs.flag = true;
     first.type.shape = r.node(first.operands[0]).type.shape;
-    for (int64_t a : cut->first) first.type.shape[a] = 1;
+    for (int64_t a : cut->first) first.type.shape.Set(a, 1);
     Node second = n;
     second.operands = {r.Append(first)};
     second.attrs.axes = second_axes;
     if (!cut->rows_shape.empty() && n.attrs.flag) {  // [1, 1] -> the rank that was asked for
       second.attrs.flag = false;
-      second.type.shape.assign(cut->rows_shape.begin() + 2, cut->rows_shape.end());
+      second.type.shape = shape::IntList(std::span(cut->rows_shape).subspan(2));
       second.strides.clear();
       Node back = n;
       back.op = Op::kReshape;

@@ -160,7 +160,7 @@ class Forwarder {
     n.type = r_.node(of).type;
     const int64_t axis = slice.attrs.axes[0];
     if (start == Int(0) && length == n.type.shape[axis]) return of;
-    n.type.shape[axis] = length;
+    n.type.shape.Set(axis, length);
     n.attrs.syms = {start, length, 1};
     return r_.Append(std::move(n));
   }

@@ -30,7 +30,7 @@ bool Plain(const Graph& g, const Node& conv) {
 
 bool IsDepthwise(const Graph& g, const Node& conv) {
   if (conv.op != Op::kConv || conv.type.rank() != 4) return false;
-  const Ints &x = g.nodes[conv.operands[0]].type.shape, &w = g.nodes[conv.operands[1]].type.shape;
+  const shape::IntList x = g.nodes[conv.operands[0]].type.shape, w = g.nodes[conv.operands[1]].type.shape;
   const Int channels(conv.attrs.axes[8]);
   return channels.value() > 1 && x[1] == channels && w[0] == channels && w[1] == Int(1) && w[2].is_const() &&
          w[3].is_const();
@@ -43,9 +43,9 @@ bool IsHostDepthwise(const Graph& g, const Node& conv) {
 bool IsProduct(const Graph& g, const Node& conv) {
   const int64_t* p = conv.attrs.axes.data();
   if (!Plain(g, conv) || conv.attrs.flag || p[8] != 1 || p[2] != 0 || p[3] != 0) return false;
-  const Ints &x = g.nodes[conv.operands[0]].type.shape, &w = g.nodes[conv.operands[1]].type.shape;
-  for (const Ints* sizes : {&x, &w, &conv.type.shape}) {
-    if (std::any_of(sizes->begin(), sizes->end(), [](Int d) { return !d.is_const(); })) return false;
+  const shape::IntList x = g.nodes[conv.operands[0]].type.shape, w = g.nodes[conv.operands[1]].type.shape;
+  for (const shape::IntList sizes : {x, w, conv.type.shape}) {
+    if (std::any_of(sizes.begin(), sizes.end(), [](Int d) { return !d.is_const(); })) return false;
   }
   return x[0] == Int(1) && w[2] == Int(1) && w[3] == Int(1);
 }

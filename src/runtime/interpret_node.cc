@@ -42,7 +42,7 @@ void InterpretNode(Host& host, const Step& step, std::span<const int64_t> symbol
     input.type = {from.dtype, Ints(from.sizes, from.sizes + from.rank), from.device};
     HostTensor t = HostTensor::Empty(from.dtype, std::vector<int64_t>(from.sizes, from.sizes + from.rank));
     StridedCopy(host, from, AsBuffer(t));
-    input.strides.assign(t.strides.begin(), t.strides.end());
+    input.strides = Ints(t.strides.begin(), t.strides.end());
     inputs.push_back(std::move(t));
     node.operands.push_back(g.nodes.size());
     g.inputs.push_back(g.nodes.size());

@@ -33,7 +33,7 @@ struct Value {
   int storage = -1;
   DType dtype = DType::kFloat32;
   Device device;
-  Ints sizes, strides;  // strides and offset are in elements
+  shape::IntList sizes, strides;  // strides and offset are in elements
   Int offset;
   ValueId node = kNoValue;  // The node of the graph, for messages.
   bool whole = false;       // it is what the storage was made for, so the framework's handle of the storage fits
@@ -72,7 +72,7 @@ struct Step {
   // --- kernels
   KernelFn fn = nullptr;
   std::shared_ptr<const KernelCode> code;  // The code that `fn` is in.
-  std::vector<Int> symbols;                // the values of the kernel's symbols
+  shape::IntList symbols;                  // the values of the kernel's symbols
   // It writes nothing but zeros, and many: fresh memory of the system is that already.
   bool zeros = false;
   // A kernel that may raise a status and writes inputs is rehearsed first: it runs into memory of its own, which tells

@@ -74,7 +74,59 @@ const Node* ConstantNode(int64_t value) {
   return node;
 }
 
+size_t HashOf(std::span<const Int> v) {
+  size_t h = v.size();
+  for (Int e : v) h = Mix(h, reinterpret_cast<uintptr_t>(e.node()));
+  return h;
+}
+
+struct ByItems {
+  size_t operator()(const Ints& v) const { return HashOf(v); }
+};
+std::unordered_set<Ints, ByItems>& Lists() {  // Asked under the table's mutex.
+  static auto* lists = new std::unordered_set<Ints, ByItems>;
+  return *lists;
+}
+std::atomic<const Ints*> recent[1024];  // of the lists with a hash, the one that was asked for last: needs no lock
+
 }  // namespace
+
+IntList::IntList() {
+  static const Ints* none = new Ints;
+  list_ = none;
+}
+
+IntList::IntList(std::span<const Int> v) : IntList() {
+  if (v.empty()) return;
+  const size_t hash = HashOf(v);
+  std::atomic<const Ints*>& known = recent[(hash ^ hash >> 32) % std::size(recent)];
+  list_ = known.load(std::memory_order_acquire);
+  if (list_ && std::ranges::equal(*list_, v)) return;
+  Ints made(v.begin(), v.end());
+  {
+    std::lock_guard lock(TheTable().mutex);
+    list_ = &*Lists().insert(std::move(made)).first;
+  }
+  known.store(list_, std::memory_order_release);
+}
+
+void IntList::Set(size_t i, Int value) {
+  Ints made = *list_;
+  made.at(i) = value;
+  *this = made;
+}
+
+void IntList::Insert(size_t i, Int value) {
+  Ints made = *list_;
+  made.insert(made.begin() + static_cast<ptrdiff_t>(i), value);
+  *this = made;
+}
+
+void IntList::Erase(size_t i) {
+  Ints made = *list_;
+  made.erase(made.begin() + static_cast<ptrdiff_t>(i));
+  *this = made;
+}
 
 Int Interner::Constant(int64_t value) {
   return Int(ConstantNode(value));

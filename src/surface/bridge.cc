@@ -165,7 +165,7 @@ void MoveTo(Graph& g, Device device) {
   asked.erase(std::unique(asked.begin(), asked.end()), asked.end());
   for (ValueId v : asked) {
     const Node& n = r.node(r[v]);
-    const shape::Ints strides = n.strides.empty() ? RowMajor(n.type.shape) : n.strides;
+    const shape::Ints strides = n.strides.empty() ? RowMajor(n.type.shape) : n.strides.list();
     r.Set(v, r.Append(CopyTo(r[v], n.type, Device{}, "preserve_format", strides)));
   }
   r.Finish();

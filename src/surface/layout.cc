@@ -278,8 +278,8 @@ Ints TorchPointwise(Env& env, const Ints& shape, std::span<const TensorMeta* con
 }
 
 TensorMeta Reversed(TensorMeta m) {
-  std::reverse(m.sizes.begin(), m.sizes.end());
-  std::reverse(m.strides.begin(), m.strides.end());
+  m.sizes = Ints(m.sizes.rbegin(), m.sizes.rend());
+  m.strides = Ints(m.strides.rbegin(), m.strides.rend());
   return m;
 }
 
@@ -335,15 +335,15 @@ Ints PreserveFormat(Env& env, const TensorMeta& m) {
     TensorMeta at = m;
     at.sizes = p[0];
     at.strides = p[1];
-    return IsDense(env, at) ? at.strides : Iterated(env, at.sizes, std::span(p).subspan(1));
+    return IsDense(env, at) ? at.strides.list() : Iterated(env, at.sizes, std::span(p).subspan(1));
   });
 }
 
 static TensorMeta WithoutOnes(Env& env, TensorMeta m) {
   for (size_t d = m.sizes.size(); d-- > 0;) {
     if (!env.Eq(m.sizes[d], 1)) continue;
-    m.sizes.erase(m.sizes.begin() + d);
-    m.strides.erase(m.strides.begin() + d);
+    m.sizes.Erase(d);
+    m.strides.Erase(d);
   }
   return m;
 }
@@ -354,7 +354,7 @@ static std::optional<Ints> Walked(Env& env, const TensorMeta& m, const Ints& siz
   // NumPy keeps odd strides of size-1 dimensions where the sizes stay; torch gives such dimensions new ones.
   const bool same = m.sizes == sizes;
   if (same && m.framework == Framework::kNumpy) return m.strides;
-  if (IsEmpty(env, m.sizes)) return same ? m.strides : RowMajor(sizes);
+  if (IsEmpty(env, m.sizes)) return same ? m.strides.list() : RowMajor(sizes);
   if (m.framework == Framework::kNumpy &&
       std::any_of(m.sizes.begin(), m.sizes.end(), [&](Int e) { return env.Eq(e, 1); }))
     return Walked(env, WithoutOnes(env, m), sizes);  // which NumPy does not look at

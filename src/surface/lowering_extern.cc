@@ -60,7 +60,7 @@ std::optional<Inferred> KnownResult(shape::Env& env, const Call& call, const std
     return std::nullopt;
   const Arg& ceil = (*args)[pooling->averages ? 4 : 5];
   if (ceil.b || (pooling->averages && !(*args)[6].is_none())) return std::nullopt;
-  for (const shape::Ints* v : {&m.sizes, &m.strides})
+  for (const shape::IntList* v : {&m.sizes, &m.strides})
     for (shape::Int i : *v)
       if (!i.is_const() || i.value() < 1) return std::nullopt;
   const bool channels_last = LikesChannelsLast(env, m);
@@ -70,7 +70,7 @@ std::optional<Inferred> KnownResult(shape::Env& env, const Call& call, const std
     if (!w) return std::nullopt;
     const int64_t room = m.sizes[2 + d].value() + 2 * w->padding - w->dilation * (w->kernel - 1) - 1;
     if (room < 0) return std::nullopt;
-    m.sizes[2 + d] = room / w->stride + 1;
+    m.sizes.Set(2 + d, room / w->stride + 1);
   }
   m.strides = channels_last ? ChannelsLast(m.sizes) : RowMajor(m.sizes);
   Inferred known;

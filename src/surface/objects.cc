@@ -122,7 +122,7 @@ std::optional<Layout> ViewedInMemory(const Graph& g, ValueId v) {
 std::optional<shape::Ints> FixedStrides(const Graph& g, ValueId v) {
   const Node& n = g.nodes[v];
   if (n.op == Op::kMatMul || n.op == Op::kLinear) return RowMajor(n.type.shape);
-  return n.strides.empty() ? std::nullopt : std::optional(n.strides);
+  return n.strides.empty() ? std::nullopt : std::optional(n.strides.list());
 }
 
 // Does a view lie row by row in every run? What no strides express is made so. But strides may express it once a size
@@ -178,7 +178,7 @@ ValueId Objects::AsItLies(ValueId v, const TensorMeta& m) {
   } else if (lies && SameStrides(m.sizes, *lies, m.strides)) {
     return v;
   }
-  return Copied(g, v, storable ? m.strides : PreserveFormat(builder_.env(), m));
+  return Copied(g, v, storable ? m.strides.list() : PreserveFormat(builder_.env(), m));
 }
 
 ValueId Objects::Materialised(TraceId t) {

@@ -227,8 +227,8 @@ Outs Einsum(Scope& s) {
 // first.
 TensorMeta AsPicture(TensorMeta m, shape::Env* dense = nullptr) {
   if (dense && !IsContiguous(*dense, m)) m.strides = RowMajor(m.sizes);
-  m.strides.insert(m.strides.begin() + 2, m.sizes[2] * m.strides[2]);
-  m.sizes.insert(m.sizes.begin() + 2, Int(1));
+  m.strides.Insert(2, m.sizes[2] * m.strides[2]);
+  m.sizes.Insert(2, Int(1));
   return m;
 }
 
@@ -356,7 +356,7 @@ ValueId Dropping(Scope& s, const std::vector<ValueId>& operands, const Ints& str
   for (TraceId i = 0; i < 4; ++i) call->args.push_back(i < operands.size() ? Arg::Tensor(i) : Arg::None());
   for (const Arg& a : {Arg::Float(dropout), Arg::Bool(causal), Arg::Float(scale)}) call->args.push_back(a);
   TensorType type = s.b.type(operands[0]);
-  type.shape[3] = s.b.type(operands[2]).shape[3];
+  type.shape.Set(3, s.b.type(operands[2]).shape[3]);
   return s.b.Extern(call, operands, {type}, {strides});
 }
 

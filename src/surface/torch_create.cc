@@ -305,7 +305,7 @@ TensorMeta Strided(const TensorMeta& m) {
   TensorMeta out = m;
   Int next = 1;
   for (size_t d = m.sizes.size(); d-- > 0;) {
-    if (m.sizes[d] == Int(1) && m.strides[d] == Int(0)) out.strides[d] = next;
+    if (m.sizes[d] == Int(1) && m.strides[d] == Int(0)) out.strides.Set(d, next);
     next = next * m.sizes[d];
   }
   return out;

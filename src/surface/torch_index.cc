@@ -201,13 +201,14 @@ Outs Advanced(Scope& s, const Indexing& idx) {
     TensorMeta m = *t.meta;
     Ints around(shape.size(), Int(1));
     std::copy_n(shape.begin() + first, index_rank, around.begin() + first);
-    m.sizes.assign(shape.begin() + first, shape.begin() + first + index_rank);
-    m.strides.assign(index_rank, Int(0));
+    m.sizes = shape::IntList(std::span(shape).subspan(first, index_rank));
+    Ints apart(index_rank);
     int shift = index_rank - t.rank();
     for (int d = 0; d < t.rank(); ++d) {
       bool stretched = !(t.meta->sizes[d] == m.sizes[d + shift]) && s.env.Eq(t.meta->sizes[d], 1);
-      if (!stretched) m.strides[d + shift] = t.meta->strides[d];
+      if (!stretched) apart[d + shift] = t.meta->strides[d];
     }
+    m.strides = apart;
     Ints mine = ViewStrides(s.env, m, around).value_or(RowMajor(around));
     for (size_t d = 0; d < mine.size(); ++d) {
       bool still = around[d] == Int(1) && !s.env.Eq(shape[d], 1);

@@ -70,34 +70,36 @@ void ViewChain::Reshape(const Ints& sizes, Ints strides) {
 
 void ViewChain::Permute(const std::vector<int64_t>& perm) {
   std::vector<int64_t> back(perm.size());
-  TensorMeta m = meta_;
+  Ints sizes(perm.size()), strides(perm.size());
   for (size_t i = 0; i < perm.size(); ++i) {
     back[perm[i]] = static_cast<int64_t>(i);
-    meta_.sizes[i] = m.sizes[perm[i]];
-    meta_.strides[i] = m.strides[perm[i]];
+    sizes[i] = meta_.sizes[perm[i]];
+    strides[i] = meta_.strides[perm[i]];
   }
+  meta_.sizes = sizes;
+  meta_.strides = strides;
   Push([perm](Builder& b, ValueId v) { return b.Permute(v, perm); },
        [back](Builder& b, ValueId, ValueId fresh) { return b.Permute(fresh, back); });
 }
 
 void ViewChain::Slice(int axis, Int start, Int length, Int step) {
   offset_ = offset_ + start * meta_.strides[axis];
-  meta_.sizes[axis] = length;
-  meta_.strides[axis] = meta_.strides[axis] * step;
+  meta_.sizes.Set(axis, length);
+  meta_.strides.Set(axis, meta_.strides[axis] * step);
   Push([=](Builder& b, ValueId v) { return b.Slice(v, axis, start, length, step); },
        [=](Builder& b, ValueId base, ValueId fresh) { return PutSlice(b, base, fresh, axis, start, length, step); });
 }
 
 void ViewChain::Flip(int axis) {
   offset_ = offset_ + (meta_.sizes[axis] - Int(1)) * meta_.strides[axis];
-  meta_.strides[axis] = -meta_.strides[axis];
+  meta_.strides.Set(axis, -meta_.strides[axis]);
   Push([axis](Builder& b, ValueId v) { return FlipAxis(b, v, axis); },
        [axis](Builder& b, ValueId, ValueId fresh) { return FlipAxis(b, fresh, axis); });
 }
 
 void ViewChain::Select(int axis, Int index) {
   Slice(axis, index, 1, 1);
-  meta_.strides[axis] = 0;  // of no consequence: the axis goes away
+  meta_.strides.Set(axis, 0);  // of no consequence: the axis goes away
   Squeeze(axis);
 }
 

@@ -99,11 +99,11 @@ struct Training {
   // The operations that keep something for their derivatives in the framework. A backward pass frees it, and the
   // framework refuses another pass that comes through the same operation. All others can be passed again.
   struct Keeper {
-    std::vector<bool> outputs;     // the results that depend on it
-    bool whole = false;            // all inputs that want gradients get some through it
-    std::vector<uint64_t> inputs;  // else: those that do, a bit for each
-    bool sure = false;             // it is known to keep something; false: it may
-    auto operator<=>(const Keeper&) const = default;
+    std::vector<bool> outputs;  // the results that depend on it
+    bool whole = false;         // all inputs that want gradients get some through it
+    int before = -1;            // else: those do that get some through this earlier keeper,
+    std::vector<int> inputs;    // and these
+    bool sure = false;          // it is known to keep something; false: it may
   };
   std::vector<Keeper> keepers;
   std::vector<std::vector<bool>>

@@ -193,16 +193,17 @@ int SegmentHook::Spend(CallState* s, const std::vector<bool>& tangents) {
   const bool everywhere =
       std::all_of(t_.keepers.begin(), t_.keepers.end(), [](auto& keeper) { return keeper.whole; }) ||
       GoesEverywhere(s, tangents);
-  std::vector<uint64_t> looked_for;  // as the inputs of a keeper; asked for where it matters
-  const auto comes_by = [&](const Training::Keeper& keeper) {
-    if (looked_for.empty()) {
-      looked_for.resize(keeper.inputs.size());
-      for (size_t i = 0; s->inputs && i < t_.wanted.size(); ++i)
-        if (t_.wanted[i] && ComesTo(PyTuple_GET_ITEM(s->inputs, i))) looked_for[i / 64] |= uint64_t{1} << i % 64;
+  std::vector<bool> comes;  // by keeper: does the pass come through it? Asked for where it matters.
+  const auto comes_by = [&](size_t i) {
+    if (comes.empty()) {
+      std::vector<bool> looked_for(t_.wanted.size());
+      for (size_t k = 0; s->inputs && k < looked_for.size(); ++k)
+        looked_for[k] = t_.wanted[k] && ComesTo(PyTuple_GET_ITEM(s->inputs, k));
+      for (const Training::Keeper& keeper : t_.keepers)
+        comes.push_back((keeper.before >= 0 && comes[keeper.before]) ||
+                        std::any_of(keeper.inputs.begin(), keeper.inputs.end(), [&](int k) { return looked_for[k]; }));
     }
-    for (size_t k = 0; k < looked_for.size(); ++k)
-      if (looked_for[k] & keeper.inputs[k]) return true;
-    return false;
+    return comes[i];
   };
   std::vector<bool> all = *s->spent;
   const int64_t number = t_.reached_by.empty() ? -1 : NumberOfPass();  // of the pass, which several nodes may begin
@@ -210,7 +211,7 @@ int SegmentHook::Spend(CallState* s, const std::vector<bool>& tangents) {
     const Training::Keeper& keeper = t_.keepers[i];
     bool here = false;
     for (size_t k = 0; !here && k < tangents.size(); ++k) here = tangents[k] && keeper.outputs[k];
-    if (!here || !(keeper.whole || everywhere || comes_by(keeper))) continue;
+    if (!here || !(keeper.whole || everywhere || comes_by(i))) continue;
     const bool earlier = all[i] && (number < 0 || s->freeing != number);
     if (earlier && (keeper.sure || !t_.saved.empty())) return PyErr_SetString(PyExc_RuntimeError, kFreed), -1;
     all[i] = true;

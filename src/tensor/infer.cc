@@ -67,10 +67,8 @@ TensorMeta FromMeta(const Meta& m, Framework f) {
   out.dtype = m.dtype;
   out.device = m.device;
   out.conj = m.conj, out.neg = m.neg;
-  for (int i = 0; i < m.rank; ++i) {
-    out.sizes.push_back(m.sizes[i]);
-    out.strides.push_back(m.strides[i]);
-  }
+  out.sizes = shape::Ints(m.sizes, m.sizes + m.rank);
+  out.strides = shape::Ints(m.strides, m.strides + m.rank);
   return out;
 }
 

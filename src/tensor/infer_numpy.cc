@@ -153,7 +153,7 @@ bool InferNumpy(const NumpyApi& n, Call& call, const std::vector<PyObject*>& con
   const bool computes = call.callee.framework() == Framework::kNumpy && call.callee.name().starts_with("scipy.") &&
                         !call.callee.name().starts_with("scipy.special.");
   for (TensorMeta m : in->metas) {
-    if (any_number) std::fill(m.sizes.begin(), m.sizes.end(), shape::Int(1));
+    if (any_number) m.sizes = shape::Ints(m.sizes.size(), shape::Int(1));
     in->operands.emplace_back(StandIn(n, m, computes));
     if (!in->operands.back()) return in->FailWithError(call.callee);
   }

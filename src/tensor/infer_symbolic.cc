@@ -112,10 +112,10 @@ bool FitStrides(const std::vector<Inferred>& answers, size_t r, const std::vecto
   for (size_t k = rank; k-- > 0;) {
     const int d = order[k];
     const auto back = [&](const Inferred& a) { return a.metas[r].strides[d].value() < 0; };  // NumPy's x[::-1]
-    m->strides[d] = std::all_of(answers.begin(), answers.end(), back) ? Int(0) - next : next;
+    m->strides.Set(d, std::all_of(answers.begin(), answers.end(), back) ? Int(0) - next : next);
     next = next * m->sizes[d];
     if (m->sizes[d] != Int(1)) continue;  // any stride is right there, and results have strides by it
-    if (auto stride = fitter.Fit(all(d))) m->strides[d] = *stride;
+    if (auto stride = fitter.Fit(all(d))) m->strides.Set(d, *stride);
   }
   bool dense = true;
   for (size_t q = 0; q < answers.size(); ++q)
@@ -129,7 +129,7 @@ bool FitStrides(const std::vector<Inferred>& answers, size_t r, const std::vecto
   for (size_t d = 0; d < rank; ++d) {
     const auto stride = by.Fit(all(d));
     if (!stride) return false;
-    m->strides[d] = *stride;
+    m->strides.Set(d, *stride);
   }
   return true;
 }
@@ -141,8 +141,9 @@ std::optional<Inferred> Infer(const Asking& asking, Call& call, const std::vecto
   std::vector<TensorMeta> metas = operands;
   Ints sizes;
   for (TensorMeta& m : metas) {
-    for (Int& s : m.sizes) sizes.push_back(s = simple(s));
-    for (Int& s : m.strides) s = simple(s);
+    m.sizes.Each(simple);
+    m.strides.Each(simple);
+    sizes.insert(sizes.end(), m.sizes.begin(), m.sizes.end());
   }
   std::vector<char> of_size(env.num_symbols());
   for (Int s : sizes) s.ForEachSymbol([&](uint32_t id) { of_size[id] = true; });
@@ -182,8 +183,7 @@ std::optional<Inferred> Infer(const Asking& asking, Call& call, const std::vecto
   for (const auto& v : values) {
     std::vector<TensorMeta> concrete = metas;
     for (TensorMeta& m : concrete) {
-      for (Int& s : m.sizes) s = Int(s.Eval(v));
-      for (Int& s : m.strides) s = Int(s.Eval(v));
+      for (shape::IntList* all : {&m.sizes, &m.strides}) all->Each([&](Int i) { return Int(i.Eval(v)); });
     }
     answered = simplified;
     EachInt(answered, [&](Int& i) { i = Int(i.Eval(v)); });
@@ -210,7 +210,7 @@ std::optional<Inferred> Infer(const Asking& asking, Call& call, const std::vecto
       for (const Inferred& a : answers) got.push_back(a.metas[r].sizes[d].value());
       auto size = fitter.Fit(got);
       if (!size) return std::nullopt;
-      m.sizes[d] = *size;
+      m.sizes.Set(d, *size);
     }
     if (!FitStrides(answers, r, values, fitter, apart, &m)) return std::nullopt;
   }
@@ -230,8 +230,7 @@ AtOne Holds(const Inferred& found, const std::vector<uint32_t>& ones, const Call
   auto number = [&](Int e) { return Int(env.Simplify(e).Eval(v)); };
   std::vector<TensorMeta> concrete = operands;
   for (TensorMeta& m : concrete)
-    for (Ints* all : {&m.sizes, &m.strides})
-      for (Int& e : *all) e = number(e);
+    for (shape::IntList* all : {&m.sizes, &m.strides}) all->Each(number);
   Call asked = call;
   EachInt(asked, [&](Int& i) { i = number(i); });
   Refusal why;
@@ -271,12 +270,12 @@ std::optional<Inferred> InferLikeFirst(Call& call, const std::vector<TensorMeta>
                                        const std::vector<PyObject*>& constants, Refusal* why) {
   if (!call.callee.Has(kLikeFirst) || call.args.empty() || !call.args[0].is(Arg::Kind::kTensor)) return std::nullopt;
   const std::vector<int64_t> now(env.hints().begin(), env.hints().end());
-  const auto number = [&](Int& e) { e = Int(env.Simplify(e).Eval(now)); };
+  const auto number = [&](Int e) { return Int(env.Simplify(e).Eval(now)); };
   std::vector<TensorMeta> concrete = operands;
   for (TensorMeta& m : concrete)
-    for (Ints* all : {&m.sizes, &m.strides}) std::for_each(all->begin(), all->end(), number);
+    for (shape::IntList* all : {&m.sizes, &m.strides}) all->Each(number);
   Call asked = call;
-  EachInt(asked, number);
+  EachInt(asked, [&](Int& i) { i = number(i); });
   auto found = InferByFramework(asked, concrete, constants, why, true);
   const size_t first = call.args[0].t;
   if (!found || found->metas.size() != 1 || found->aliases[0].operand >= 0 || first >= operands.size())
@@ -284,7 +283,7 @@ std::optional<Inferred> InferLikeFirst(Call& call, const std::vector<TensorMeta>
   TensorMeta& m = found->metas[0];
   if (m.sizes != concrete[first].sizes || m.strides != shape::RowMajor(m.sizes)) return std::nullopt;
   m.sizes = operands[first].sizes;
-  for (Int& s : m.sizes) s = env.Simplify(s);
+  m.sizes.Each([&](Int s) { return env.Simplify(s); });
   m.strides = shape::RowMajor(m.sizes);
   call.result = asked.result;
   return found;

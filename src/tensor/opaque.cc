@@ -275,7 +275,7 @@ bool ShareMemory(PyObject* a, PyObject* b) {
 PyObject* OpaqueFact(const TensorMeta& m, std::string_view name, bool method) {
   SavedError saved;
   const OverridesOff off;
-  for (const shape::Ints* v : {&m.sizes, &m.strides})
+  for (const shape::IntList* v : {&m.sizes, &m.strides})
     for (shape::Int i : *v)
       if (!i.is_const()) return nullptr;
   Ref module(Import("framejit._opaque")), one(OpaqueStandIn(m, 0));

@@ -304,8 +304,8 @@ PyObject* Infer(PyObject*,
     t.is_scalar = c == Class::kNumpyScalar;
     t.dtype = m.dtype;
     t.device = m.device;
-    t.sizes.assign(m.sizes, m.sizes + m.rank);
-    t.strides.assign(m.strides, m.strides + m.rank);
+    t.sizes = shape::Ints(m.sizes, m.sizes + m.rank);
+    t.strides = shape::Ints(m.strides, m.strides + m.rank);
     t.requires_grad = m.requires_grad;
     metas.push_back(t);
   }

@@ -42,7 +42,7 @@ Made Whole(std::string name, const std::function<std::vector<ValueId>(Builder&)>
   std::vector<loop::Layout> layouts(m.g.nodes.size());
   for (ValueId v = 0; v < m.g.nodes.size(); ++v) {
     const Node& n = m.g.nodes[v];
-    layouts[v].strides = n.strides.empty() ? shape::RowMajor(n.type.shape) : n.strides;
+    layouts[v].strides = n.strides.empty() ? shape::RowMajor(n.type.shape) : n.strides.list();
     if (n.op != Op::kInput) group.push_back(v);
   }
   m.built = loop::BuildKernel(m.g, group, stored, layouts, {.keeps_rows = false});

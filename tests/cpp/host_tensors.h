@@ -44,9 +44,7 @@ inline std::vector<double> Values(const HostTensor& t) {
   return v;
 }
 inline TensorType TypeOf(const HostTensor& t) {
-  TensorType type{t.dtype, {}, {}};
-  for (int64_t s : t.sizes) type.shape.push_back(s);
-  return type;
+  return {t.dtype, shape::Ints(t.sizes.begin(), t.sizes.end()), {}};
 }
 
 // Empty if both are the same: dtype, sizes, every element up to `tolerance` relative to max(1, |expected|); zeros with

@@ -40,7 +40,7 @@ inline GroupRun BuildWhole(const Graph& g) {
   std::vector<loop::Layout> layouts(g.nodes.size());
   for (ValueId v = 0; v < g.nodes.size(); ++v) {
     const Node& n = g.nodes[v];
-    layouts[v].strides = n.strides.empty() ? RowMajor(n.type.shape) : n.strides;
+    layouts[v].strides = n.strides.empty() ? RowMajor(n.type.shape) : n.strides.list();
     if (n.op != Op::kInput) run.group.push_back(v);
   }
   for (ValueId v : g.outputs) {

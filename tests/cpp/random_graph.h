@@ -150,10 +150,12 @@ struct RandomGraph : CompileFixture {
         if (rank == 0 || IsBool(t.dtype)) return;
         Attrs a;
         a.scalar = is_float ? Scalar(0.5) : Scalar(3);
+        shape::Ints padding;
         for (int d = 0; d < rank; ++d) {
-          a.syms.push_back(Pick(3));
-          a.syms.push_back(Pick(2));
+          padding.push_back(Pick(3));
+          padding.push_back(Pick(2));
         }
+        a.syms = padding;
         if (env.Hint(t.numel()) > 2000) return;
         return values.push_back(b.Add(Op::kPad, {x}, a));
       }

@@ -62,7 +62,7 @@ struct Program {
     TensorMeta m;
     m.framework = fw;
     m.dtype = t;
-    for (int64_t s : sizes) m.sizes.push_back(s);
+    m.sizes = Ints(sizes.begin(), sizes.end());
     m.strides = strides.empty() ? RowMajor(m.sizes) : strides;
     int64_t n = 1;
     for (int64_t s : sizes) n *= s;
@@ -73,12 +73,14 @@ struct Program {
   }
   TraceId Symbolic(std::vector<int64_t> sizes) {  // every size a symbol
     TensorMeta m;
+    Ints symbols;
     for (int64_t s : sizes) {
       shape::SymbolInfo info;
       info.hint = s;
       info.min = 2;
-      m.sizes.push_back(env.NewSymbol(info));
+      symbols.push_back(env.NewSymbol(info));
     }
+    m.sizes = symbols;
     m.strides = RowMajor(m.sizes);
     int64_t n = 1;
     for (int64_t s : sizes) n *= s;

@@ -356,7 +356,7 @@ bool NumpyUnique(Sized& c) {
   if (c.IsGiven(4, "axis")) {
     const auto axis = c.Axis(GivenArg(c.call, 4, {"axis"}));
     if (!axis || (inverse && c.rank() > 1)) return false;  // how the inverse lies is not the same in all versions
-    n = c.Size(*axis, &c.x->sizes[*axis], true);
+    n = c.Size(*axis, c.x->sizes.data() + *axis, true);
     if (!n) return false;
     shape::Ints first = c.x->sizes;  // NumPy finds them as rows of a matrix, and moves the axis back.
     first.erase(first.begin() + *axis);
@@ -434,7 +434,7 @@ bool RepeatInterleave(Sized& c) {
 
 bool UniqueDim(Sized& c) {
   if (c.Axis(GivenArg(c.call, 1, {"dim"})) != 0 || c.rank() > 2) return false;  // elsewhere it is not row by row
-  auto n = c.Size(0, &c.x->sizes[0]);
+  auto n = c.Size(0, c.x->sizes.data());
   if (!n) return false;
   shape::Ints sizes = c.x->sizes;
   sizes[0] = *n;
@@ -453,7 +453,7 @@ bool Unique(Sized& c) {
   const shape::Int most = shape::Product(c.x->sizes);
   auto n = c.Size(0, &most);
   if (!c.One(n, c.x->dtype)) return false;
-  c.Add(DType::kInt64, inverse ? c.x->sizes : shape::Ints{shape::Int(0)});
+  c.Add(DType::kInt64, inverse ? c.x->sizes : shape::IntList{shape::Int(0)});
   if (c.call.callee.last() != "_unique") c.Add(DType::kInt64, counts ? shape::Ints{*n} : shape::Ints{shape::Int(0)});
   c.AsTuple();
   return true;

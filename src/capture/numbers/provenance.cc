@@ -82,7 +82,7 @@ void Provenance::Tell(const std::string& place, const shape::Env& env, const Num
                        {"symbols", Symbols({m.value})},
                        {"value", Json(env.Hint(m.value))},
                        {"by", Quote(m.by)},
-                       {"file", Quote(m.file)},
+                       {"file", Quote(m.file.str())},
                        {"line", Json(m.line)}});
   for (size_t i = 0; i < env.guards().size() && i < kMost; ++i) {
     const shape::Guard& g = env.guards()[i];

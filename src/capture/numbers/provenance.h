@@ -20,7 +20,8 @@ class Provenance {
  private:
   struct Made {
     shape::Int value;
-    std::string by, file;  // the first operation whose result has it as a size, or that reads it
+    std::string by;  // the first operation whose result has it as a size, or that reads it
+    FileName file;
     int line;
   };
   std::vector<Made> made_;

@@ -85,8 +85,8 @@ Answered AddDimension(Session& s, Callee callee, PyObject* const* args, Py_ssize
   if (dim < 0 || dim >= rank || level != static_cast<long>(s.vmap.levels.size()) || m.framework != Framework::kTorch ||
       m.lazy())
     return s.Break(BreakId::kThreadState, callee);
-  m.sizes.erase(m.sizes.begin() + dim);
-  m.strides.erase(m.strides.begin() + dim);
+  m.sizes.Erase(dim);
+  m.strides.Erase(dim);
   m.is_parameter = m.requires_grad = false;
   const TraceId id = s.lowering().AddHidden(std::move(m));
   s.Keep(Py_NewRef(args[0]));

@@ -115,8 +115,8 @@ PyObject* BatchedCall::Wrap(PyObject* result, int dim) {
   if (IsTensor(result)) {
     TensorMeta m = Meta(result);
     if (m.lazy()) return Break();
-    m.sizes.erase(m.sizes.begin() + dim);
-    m.strides.erase(m.strides.begin() + dim);
+    m.sizes.Erase(dim);
+    m.strides.Erase(dim);
     m.is_parameter = m.requires_grad = false;
     const TraceId id = s_.lowering().AddHidden(std::move(m));
     s_.Keep(Py_NewRef(result));

@@ -137,10 +137,8 @@ bool NoteWrapper(Session& s, PyObject* o, const Source* source) {
   meta.device = m.device;
   meta.requires_grad = m.requires_grad;
   meta.is_inference = m.is_inference;
-  for (int i = 0; i < m.rank; ++i) {
-    meta.sizes.push_back(m.sizes[i]);
-    meta.strides.push_back(m.strides[i]);
-  }
+  meta.sizes = shape::Ints(m.sizes, m.sizes + m.rank);
+  meta.strides = shape::Ints(m.strides, m.strides + m.rank);
   guard::Row row{guard::Kind::kTensor, source};
   row.tensor = std::make_shared<guard::TensorExpect>(meta, m.key_set, false, true);
   row.here = true;
