@@ -46,7 +46,7 @@ PyObject* LeafCast::Now(Session& s, TensorMeta* meta, uint64_t* key_set) const {
   meta->is_parameter = false;
   meta->is_inference = m.is_inference;
   meta->requires_grad = m.requires_grad;
-  meta->strides.assign(m.strides, m.strides + m.rank);
+  meta->strides = shape::Ints(m.strides, m.strides + m.rank);
   *key_set = m.key_set;
   return Fits(s, *meta) ? real.release() : nullptr;
 }

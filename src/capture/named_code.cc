@@ -2,6 +2,7 @@
 
 #include "bytecode/code.h"
 #include "capture/callees.h"
+#include "frame/slot.h"
 #include "tensor/import.h"
 
 namespace framejit::capture {

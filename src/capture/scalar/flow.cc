@@ -7,6 +7,7 @@
 #include "capture/scalar/made.h"
 #include "capture/scalar/translator.h"
 #include "capture/scalar/undo.h"
+#include "frame/slot.h"
 
 namespace framejit::capture::scalar {
 

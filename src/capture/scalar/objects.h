@@ -9,6 +9,7 @@
 
 #include "capture/scalar/made.h"
 #include "capture/scalar/translate.h"
+#include "frame/slot.h"
 #include "guard/versions.h"
 
 namespace framejit::capture::scalar {
