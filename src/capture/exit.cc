@@ -25,11 +25,6 @@
 namespace framejit::capture {
 namespace {
 
-struct OrderedIterator {  // CPython's own type (Objects/odictobject.c), which no header has.
-  PyObject_HEAD int kind;
-  PyObject* dict;  // Null at its end.
-};
-
 // All of whose fields are items.
 bool IsStructSequence(PyTypeObject* t) {
   PyObject* dict = t->tp_base == &PyTuple_Type ? guard::TypeDict(t) : nullptr;
@@ -63,11 +58,6 @@ int Recipe::AddInput(const Source* source) {
 }
 
 namespace {
-
-int Push(Recipe& r, RecipeNode n) {
-  r.nodes.push_back(std::move(n));
-  return static_cast<int>(r.nodes.size()) - 1;
-}
 
 // Of an instance that is made again by its type's base in C, without its __init__, which has a __dict__ at most.
 bool HoldsNothing(PyTypeObject* base) {
@@ -118,14 +108,14 @@ bool LooksInto(const std::vector<RecipeNode>& nodes, const RecipeNode& n) {
 int AddConst(Recipe& r, PyObject* o) {
   RecipeNode n{RecipeNode::kConst};
   n.object = Borrow(o);
-  return Push(r, std::move(n));
+  return r.Push(std::move(n));
 }
 
 int AddCallNode(Recipe& r, PyObject* callable, RecipeNode args) {
   RecipeNode n{RecipeNode::kReduce};
-  const int with = Push(r, std::move(args));
+  const int with = r.Push(std::move(args));
   n.children = {AddConst(r, callable), with, AddConst(r, Py_None)};
-  return Push(r, std::move(n));
+  return r.Push(std::move(n));
 }
 
 // A tensor or a wrapper as what the run computed, which torch knows nothing of yet. -1: it cannot be made again.
@@ -134,7 +124,7 @@ int AddUntracked(Recipe& r, Session& s, PyObject* o) {
     RecipeNode n{RecipeNode::kOutput};
     n.index = static_cast<int>(r.outputs.size());
     r.outputs.push_back(s.pending().Original(AsTensor(o)->id));
-    return Push(r, std::move(n));
+    return r.Push(std::move(n));
   }
   auto [make, inner] = TapeOf(s)->FormOf(o);
   if (!inner) return PyErr_Clear(), -1;
@@ -183,7 +173,7 @@ void AddLeaving(Recipe& r, Session& s) {
       tuple.children.push_back(made ? AddUntracked(r, s, o) : r.Add(o));
       if (tuple.children.back() < 0) return;  // results say so
     }
-    all.children.push_back(Push(r, std::move(tuple)));
+    all.children.push_back(r.Push(std::move(tuple)));
   }
   tape.leaving_node = AddCallNode(r, Tape::Leave(), std::move(all));
 }
@@ -386,38 +376,6 @@ std::optional<int> Recipe::AddValue(PyObject* o) {
   return {};
 }
 
-// Iterators and other builtin objects that know how to rebuild themselves.
-int Recipe::AddBuiltin(PyObject* o) {
-  PyTypeObject* t = Py_TYPE(o);
-  PyObject* container = nullptr;  // of an iterator that notices when what it iterates over changes
-  if (t == &PyDictIterKey_Type || t == &PyDictIterValue_Type || t == &PyDictIterItem_Type || t == &PySetIter_Type)
-    t->tp_traverse(
-        o,
-        [](PyObject* x, void* out) {
-          if (PyDict_Check(x) || PyAnySet_Check(x)) *static_cast<PyObject**>(out) = x;
-          return 0;
-        },
-        &container);
-  if (container) return AddIterator(o, container);
-  if (t == &PyODictIter_Type && reinterpret_cast<OrderedIterator*>(o)->dict) return AddOrderedIterator(o);
-  if (FactsOf(t).Has(TypeFacts::kReduced) || (PyIter_Check(o) && !PyGen_Check(o))) {
-    NoWarnings quiet;
-    Ref reduced = ReducedAsGiven(o);
-    if (reduced && PyTuple_Check(reduced.get()) && PyTuple_GET_SIZE(reduced.get()) >= 2) {
-      RecipeNode n{RecipeNode::kReduce};
-      n.iterates = PyIter_Check(o);
-      n.notices = FactsOf(t).Has(TypeFacts::kNotices);
-      PyObject* state = PyTuple_GET_SIZE(reduced.get()) > 2 ? PyTuple_GET_ITEM(reduced.get(), 2) : Py_None;
-      PyObject* parts[] = {PyTuple_GET_ITEM(reduced.get(), 0), PyTuple_GET_ITEM(reduced.get(), 1), state};
-      bool ok = AddAll(parts, 3, &n.children);
-      s_->Keep(reduced.release());  // its parts' addresses are in the memo
-      return ok ? Push(std::move(n)) : -1;
-    }
-    PyErr_Clear();
-  }
-  return Fail(std::string("a ") + t->tp_name);
-}
-
 // Gives the items of an instance of a subclass of dict, list or tuple, as one of these. It is null after a call of
 // Fail.
 Ref Recipe::ContentsOf(PyObject* o, PyTypeObject* base) {
@@ -514,49 +472,6 @@ int Recipe::AddFresh(PyObject* o) {
   if (auto node = AddValue(o)) return *node;
   PyTypeObject* t = Py_TYPE(o);
   return LayoutOf(t) == t && !OfType(t, CType::kOrderedDict) && !HoldsNothing(t) ? AddBuiltin(o) : AddInstance(o);
-}
-
-int Recipe::AddIterator(PyObject* iterator, PyObject* container) {
-  struct Iterator {  // Objects/dictobject.c and Objects/setobject.c begin so.
-    PyObject_HEAD PyObject* container;
-    Py_ssize_t used;
-  };
-  Py_ssize_t left = PyObject_LengthHint(iterator, -1);
-  Py_ssize_t all = PyDict_Check(container) ? PyDict_GET_SIZE(container) : PySet_GET_SIZE(container);
-  if (left < 0 || left > all || reinterpret_cast<Iterator*>(iterator)->used != all)  // It changed behind the iterator.
-    return PyErr_Clear(), Fail(std::string("a ") + Py_TYPE(iterator)->tp_name);
-  const char* method = Py_TYPE(iterator) == &PyDictIterValue_Type  ? "values"
-                       : Py_TYPE(iterator) == &PyDictIterItem_Type ? "items"
-                                                                   : nullptr;
-  return PushIterator(container, all - left, method);
-}
-
-int Recipe::PushIterator(PyObject* container, Py_ssize_t taken, const char* method) {
-  RecipeNode n{RecipeNode::kIterator};
-  n.iterates = true;
-  n.index = static_cast<int>(taken);
-  n.object = method ? Ref(PyUnicode_InternFromString(method)) : Borrow(Py_None);
-  return AddAll(&container, 1, &n.children) ? Push(std::move(n)) : -1;
-}
-
-// It notices when its OrderedDict changes, and tells only by __reduce__ how much it has left: as a list.
-int Recipe::AddOrderedIterator(PyObject* iterator) {
-  constexpr int kReversed = 1, kKeys = 2, kValues = 4;
-  const auto* it = reinterpret_cast<OrderedIterator*>(iterator);
-  const char* method = nullptr;
-  switch (it->kind) {
-    case kKeys: break;
-    case kKeys | kReversed: method = "__reversed__"; break;
-    case kValues: method = "values"; break;
-    case kKeys | kValues: method = "items"; break;
-    default: return Fail("an iterator over an OrderedDict");
-  }
-  Ref reduced(PyObject_CallMethod(iterator, "__reduce__", nullptr));
-  PyObject* args = reduced ? PyTuple_GetItem(reduced.get(), 1) : nullptr;
-  PyObject* rest = args ? PyTuple_GetItem(args, 0) : nullptr;
-  const Py_ssize_t left = rest ? PyObject_Size(rest) : -1, all = PyODict_Size(it->dict);
-  if (left < 0 || left > all) return PyErr_Clear(), Fail("an iterator over an OrderedDict");
-  return PushIterator(it->dict, all - left, method);
 }
 
 namespace {

@@ -63,6 +63,10 @@ class Recipe {
   std::vector<RecipeNode> nodes;
   std::vector<bool> late;  // Which nodes are made behind the writes of the exit (PutInOrder); empty: none.
   bool IsLate(size_t node) const { return node < late.size() && late[node]; }
+  int Push(RecipeNode n) {
+    nodes.push_back(std::move(n));
+    return static_cast<int>(nodes.size()) - 1;
+  }
   // Builds every node, those that are late or the others, into values[i], a new reference each. It returns 0, or -1
   // with an exception set.
   int Build(PyObject* const* inputs, PyObject* const* outputs_in, const int64_t* symbols, size_t num_symbols, bool late,
@@ -76,10 +80,6 @@ class Recipe {
   int Fail(const std::string& why) {
     if (why_.empty()) why_ = why;
     return -1;
-  }
-  int Push(RecipeNode n) {
-    nodes.push_back(std::move(n));
-    return static_cast<int>(nodes.size()) - 1;
   }
   bool AddAll(PyObject* const* items, Py_ssize_t n, std::vector<int>* out);
   // The parts of AddFresh. Each answers nothing for an object of another kind, and -1 where it cannot be rebuilt.

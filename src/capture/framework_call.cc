@@ -107,8 +107,8 @@ PyObject* ListOf(Session& s, PyObject* proxy) {
   return s.MarkFresh(list.release());
 }
 
-// Shapes as tensors, as exporters write them: a tensor of sizes, and a reshape to what such a tensor holds. Null without
-// an error: the call is neither, or no graph holds it.
+// Shapes as tensors, as exporters write them: a tensor of sizes, and a reshape to what such a tensor holds. Null
+// without an error: the call is neither, or no graph holds it.
 PyObject* ByShapeTensor(Session& s, Callee callee, PyObject* const* args, Py_ssize_t total) {
   static const Callee shape_of("torch._shape_as_tensor"), by_shape("torch._reshape_from_tensor"),
       tensor("torch.tensor"), reshape("torch.reshape");
@@ -132,8 +132,8 @@ PyObject* ByShapeTensor(Session& s, Callee callee, PyObject* const* args, Py_ssi
   return sizes ? s.CallFramework(reshape, with, 2, nullptr) : nullptr;
 }
 
-// The type of what torch.tensor makes of nested lists of numbers of which one is NumPy's, whose types count, unlike those
-// of Python's integers. False: they hold something else, or torch and NumPy make different tensors of them.
+// The type of what torch.tensor makes of nested lists of numbers of which one is NumPy's, whose types count, unlike
+// those of Python's integers. False: they hold something else, or torch and NumPy make different tensors of them.
 bool NumbersOfNumpy(Session& s, PyObject* list, std::optional<DType>* type, bool* floats) {
   for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(list); ++i) {
     PyObject* o = s.Resolve(PySequence_Fast_GET_ITEM(list, i));
@@ -170,15 +170,16 @@ PyObject* OfNumpyNumbers(Session& s, Callee callee, PyObject* const* args, Py_ss
 // A float of NumPy's beside an array, whose type counts, as an operand of the graph. Null: it is none, or an error.
 Ref AsScalar(Session& s, Callee callee, PyObject* const* args, Py_ssize_t total, Py_ssize_t at) {
   static const Callee array_of("numpy.array");
-  PyObject* o = total == 2 && callee.space() == "numpy.ndarray" && IsTensor(args[1 - at]) ? s.Resolve(args[at]) : nullptr;
+  PyObject* o =
+      total == 2 && callee.space() == "numpy.ndarray" && IsTensor(args[1 - at]) ? s.Resolve(args[at]) : nullptr;
   if (!o || IsTensor(o) || !s.IsNumpyNumber(o) || !PyFloat_Check(o)) return {};
   Ref number(PyFloat_FromDouble(PyFloat_AS_DOUBLE(o)));
   PyObject* one = number.get();
   return one ? Ref(s.CallFramework(array_of, &one, 1, nullptr)) : Ref();
 }
 
-// x[key] = x[of]: torch's kernel writes what it reads where the two meet, in its order, so it is called on a copy of x that
-// lies like x. Null without an error: the call is another one.
+// x[key] = x[of]: torch's kernel writes what it reads where the two meet, in its order, so it is called on a copy of x
+// that lies like x. Null without an error: the call is another one.
 PyObject* StoredWithin(Session& s, PyObject* const* args, Py_ssize_t total) {
   static const Callee stored("framejit._functions.stored_within"), copy("torch.Tensor.copy_");
   if (total != 3 || !IsTensor(args[0]) || !IsTensor(args[2])) return nullptr;

@@ -169,6 +169,12 @@ class UndoneChecks {
     return found;
   }
 
+  // How a place moves from round to round. Null: it stays, though it may move in a loop around this one.
+  const llvm::SCEVAddRecExpr* Moves(const llvm::SCEV* at) const {
+    const auto* moves = llvm::dyn_cast<llvm::SCEVAddRecExpr>(at);
+    return moves && moves->getLoop() == &loop_ ? moves : nullptr;
+  }
+
   // A single write, of one element in all rounds, stands behind the loop where no round reads that element.
   void FindStore() {
     BasicBlock* latch = loop_.getLoopLatch();
@@ -186,7 +192,7 @@ class UndoneChecks {
           only = store;
         } else if (auto* load = llvm::dyn_cast<llvm::LoadInst>(&i)) {
           const llvm::SCEV* at = se_.getSCEV(load->getPointerOperand());
-          const auto* moves = llvm::dyn_cast<llvm::SCEVAddRecExpr>(at);
+          const auto* moves = Moves(at);
           if (!safe(moves ? moves->getStart() : at) || (moves && !safe(moves->getStepRecurrence(se_)))) return;
           loads_.push_back(load);
         }
@@ -213,7 +219,7 @@ class UndoneChecks {
     const llvm::SCEV* rounds = se_.getExitCount(&loop_, loop_.getLoopLatch());
     for (llvm::LoadInst* load : loads_) {
       const llvm::SCEV* place = se_.getSCEV(load->getPointerOperand());
-      const auto* moves = llvm::dyn_cast<llvm::SCEVAddRecExpr>(place);
+      const auto* moves = Moves(place);
       Value* first = number(moves ? moves->getStart() : place);
       Value* last = moves ? number(moves->evaluateAtIteration(rounds, se_)) : first;
       Value* low = b.CreateBinaryIntrinsic(llvm::Intrinsic::umin, first, last);
@@ -263,7 +269,8 @@ class UndoneChecks {
         Value* x;
         bool natural = false;
         auto* compare = llvm::dyn_cast<llvm::ICmpInst>(one);
-        if (llvm::Type* type = compare ? Narrow(*compare, x, natural) : nullptr) Replace(b, *compare, x, type, natural);
+        if (!compare || !dt_.dominates(check.branch->getParent(), loop_.getLoopLatch())) continue;  // not always asked
+        if (llvm::Type* type = Narrow(*compare, x, natural)) Replace(b, *compare, x, type, natural);
       }
     BasicBlock* latch = loop_.getLoopLatch();
     auto* end = llvm::cast<llvm::BranchInst>(latch->getTerminator());
@@ -372,9 +379,8 @@ class UndoneChecks {
     for (BasicBlock* block : loop_.blocks())
       for (llvm::Instruction& i : *block) {
         auto* load = llvm::dyn_cast<llvm::LoadInst>(&i);
-        const auto* moves =
-            load ? llvm::dyn_cast<llvm::SCEVAddRecExpr>(se_.getSCEV(load->getPointerOperand())) : nullptr;
-        if (!moves || moves->getLoop() != &loop_ || !moves->isAffine()) continue;
+        const auto* moves = load ? Moves(se_.getSCEV(load->getPointerOperand())) : nullptr;
+        if (!moves || !moves->isAffine()) continue;
         const llvm::SCEV* step = moves->getStepRecurrence(se_);
         if (llvm::isa<llvm::SCEVConstant>(step) || !expander.isSafeToExpandAt(moves->getStart(), end) ||
             !expander.isSafeToExpandAt(step, end))

@@ -362,7 +362,7 @@ class Folder {
                          n.operands.begin() + static_cast<ptrdiff_t>(std::min(i + kPart, n.operands.size()))};
         shape::Int size = 0;
         for (ValueId o : part.operands) size = size + r_.node(o).type.shape[n.attrs.axes[0]];
-        part.type.shape[n.attrs.axes[0]] = size;
+        part.type.shape.Set(n.attrs.axes[0], size);
         parts.push_back(part.operands.size() == 1 ? part.operands[0] : r_.Append(std::move(part)));
       }
       n.operands = std::move(parts);

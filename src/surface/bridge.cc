@@ -85,7 +85,7 @@ Outs AsTensor(Scope& s) {  // (data, dtype, device)
 // torch.FloatTensor(array), as torch.as_tensor with that type.
 Outs Typed(Scope& s, DType t) {
   Operand x = Array(s);
-  if (x.rank() == 0) Scope::Skip();
+  if (x.rank() == 0 || IsComplex(x.meta->dtype)) Scope::Skip();
   if (t == x.meta->dtype) return FromNumpy(s);
   Out out;
   out.value = s.b.Cast(x.value, t);

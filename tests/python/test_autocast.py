@@ -528,7 +528,18 @@ def a_loop_inside_of_one(wrap, w, x):
     yield f(x)
 
 
-REGIONS = [written_between, first_cast_as_written, written_inside, written_first, a_region_inside, another_type_inside, without_gradients, a_loop_inside_of_one]
+def written_through_another(wrap, w, x):
+    def run(w, v, x):
+        v.add_(1)
+        return F.linear(x, w)
+
+    f = wrap(run)
+    for _ in range(2):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            yield f(w, w.detach(), x)
+
+
+REGIONS = [written_through_another, written_between, first_cast_as_written, written_inside, written_first, a_region_inside, another_type_inside, without_gradients, a_loop_inside_of_one]
 
 
 @pytest.mark.parametrize("leaf", [torch.nn.Parameter, torch.Tensor.requires_grad_], ids=["parameter", "tensor"])
@@ -552,4 +563,4 @@ def test_casts_of_a_region_entered_outside_are_torchs(fresh, program, leaf):
         torch.testing.assert_close(mine, theirs, rtol=2e-2, atol=2e-2)
     for f in made:
         info = f.cache_info()
-        assert info["segments"] and info["breaks"] == (program in (written_first, another_type_inside))
+        assert info["segments"] and bool(info["breaks"]) == (program in (written_first, written_through_another, another_type_inside))

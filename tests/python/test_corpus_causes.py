@@ -201,6 +201,17 @@ def test_a_tensor_of_its_own_type_shares_the_memory_of_an_array():
     whole(f, [lambda n=n: (np.arange(n, dtype=np.float32), torch.ones(n)) for n in (3, 4, 1)])
 
 
+@pytest.mark.filterwarnings("ignore::numpy.exceptions.ComplexWarning")
+def test_a_tensor_of_a_type_of_complex_numbers_is_torchs():
+    def f(a, x):
+        return torch.FloatTensor(a) + x, torch.LongTensor(a)
+
+    compiled = framejit.compile(f)
+    for n in (2, 2, 3):
+        for got, expected in zip(compiled(np.arange(n) + 1j, torch.ones(n)), f(np.arange(n) + 1j, torch.ones(n))):
+            assert got.dtype == expected.dtype and got.equal(expected)
+
+
 def test_numbers_of_numpy_that_are_stored_in_tensors():
     size = np.array([3.0, 5.0])
 

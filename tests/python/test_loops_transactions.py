@@ -319,6 +319,41 @@ def test_sums_that_do_not_fit_in_loops_of_vectors(dtype):
         assert compiled.cache_info()["scalar_runs"] >= 4
 
 
+def greatest_sum_in_one(t, a):
+    for i in range(len(t)):
+        for k in range(len(a)):
+            t[40] = max(t[40], t[i] + a[k])
+
+
+def stored_where_flagged(a, b, c, flags):
+    s = 0
+    for i in range(len(a)):
+        for k in range(len(b)):
+            v = int(a[i]) - int(b[k])
+            if flags[k] > 0:
+                c[k] = v
+            s += v
+    return s
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int16, np.int32])
+def test_what_the_loop_around_reads_is_written_in_the_inner_one(dtype):
+    """Round 40 of the outer loop reads, in each round of the inner one, the element that these write."""
+    compiled = framejit.compile(greatest_sum_in_one)
+    for _ in range(3):
+        compare(compiled, greatest_sum_in_one, np.zeros(50, dtype), np.ones(5, dtype))
+    assert compiled.cache_info()["scalar_runs"] >= 2
+
+
+def test_a_number_is_narrow_where_it_was_asked_for_alone():
+    compiled = framejit.compile(stored_where_flagged)
+    for at in (0, 0, 1000, 1000):
+        b = np.zeros(50, np.int16)
+        b[7] = at
+        compare(compiled, stored_where_flagged, np.zeros(40, np.int16), b, np.zeros(50, np.int8), np.zeros(50, np.int8))
+    assert compiled.cache_info()["scalar_runs"] >= 2
+
+
 def test_what_was_hoped_of_a_transaction():
     """A nest whose first rounds are short is made one; where the runs stay short beside the array, once more without."""
 

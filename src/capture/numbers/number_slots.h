@@ -27,8 +27,8 @@ PyObject* Converted(PyObject* a) {
 }
 // max or min of integers, some of which are symbols. Null without an error: they are compared one by one.
 PyObject* Extreme(PyObject* const* args, Py_ssize_t n, bool least);
-// A function of the module `math` of the number that a tensor holds, which the framework computes to the same bits. Null
-// without an error: another one.
+// A function of the module `math` of the number that a tensor holds, which the framework computes to the same bits.
+// Null without an error: another one.
 PyObject* ItemFunction(std::string_view name, PyObject* item);
 // Does sum(..., start) of this Python add floats in a way that a stand-in does not take part in? Then SumOfFloats is
 // it.
