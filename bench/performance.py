@@ -135,7 +135,7 @@ def width():
     for line in (RESULTS / "width.jsonl").read_text().splitlines():
         row = json.loads(line)
         suites.setdefault(row["suite"], {})[row["model"]] = row
-    lines = ["## width.jsonl\n", "Models built from small configurations with random weights, each compared with eager (`python -m bench.width`). A module that computes nothing has no graph, which counts as one. Those of GitHub projects (paritybench) are every other one of its corpus. The rows of paritybench and those in training are of PyTorch 2.11 and transformers 5.17; what was begun when the time was over is left out.\n"]
+    lines = ["## width.jsonl\n", "Models built from small configurations with random weights, each compared with eager (`python -m bench.width`). A module that computes nothing has no graph, which counts as one. Those of GitHub projects (paritybench) are the whole of its corpus, one half of commit d34e462a, one of f89bc33b; those that broke or were wrong were run again on e680708a. The rows of paritybench and those in training are of PyTorch 2.11 and transformers 5.17; what was begun when the time was over is left out.\n"]
     lines += ["| suite | tried | not built | right | in one graph | other |", "| --- | --- | --- | --- | --- | --- |"]
     for suite, models in suites.items():
         of = {status: [m for m in models.values() if m["status"] == status] for status in {m["status"] for m in models.values()}}
