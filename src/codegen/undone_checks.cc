@@ -333,8 +333,10 @@ class UndoneChecks {
   // computed of the sum is then computed of one of this type.
   static Value* Sum(llvm::IRBuilder<>& b, Value* failed) {
     Value *x, *y, *over;
+    const auto is_part = [](llvm::User* user) { return llvm::isa<llvm::ExtractValueInst>(user); };
     if (match(failed, m_ExtractValue<1>(m_CombineAnd(
                           m_Value(over), m_Intrinsic<llvm::Intrinsic::sadd_with_overflow>(m_Value(x), m_Value(y)))))) {
+      if (!llvm::all_of(over->users(), is_part)) return nullptr;
       b.SetInsertPoint(llvm::cast<llvm::Instruction>(over));
       Value* sum = b.CreateAdd(x, y);
       for (llvm::User* user : llvm::make_early_inc_range(over->users())) {
