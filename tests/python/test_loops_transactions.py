@@ -345,6 +345,25 @@ def test_what_the_loop_around_reads_is_written_in_the_inner_one(dtype):
     assert compiled.cache_info()["scalar_runs"] >= 2
 
 
+def last_sums(y, n):
+    s, t = 0, 1
+    for i in range(n):
+        s = 0
+        for j in range(i):
+            s = (2 + y[-j]) + j
+        t = s
+    return s, t
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int32, np.int64])
+def test_a_sum_of_the_last_round_alone(dtype):
+    """LLVM keeps that sum and whether it fitted in one value."""
+    compiled = framejit.compile(last_sums)
+    for n in (50, 50, 20, 55, 0, 1):
+        compare(compiled, last_sums, np.arange(59).astype(dtype), n)
+    assert compiled.cache_info()["scalar_runs"] >= 4
+
+
 def test_a_number_is_narrow_where_it_was_asked_for_alone():
     compiled = framejit.compile(stored_where_flagged)
     for at in (0, 0, 1000, 1000):
