@@ -49,16 +49,7 @@ UfuncLoop ProductOf(DType t) {
   return loop.load(std::memory_order_relaxed);
 }
 
-// False: NumPy may have something to tell of.
-bool RunsSilently(UfuncLoop loop, char** args, const intptr_t* sizes, const intptr_t* strides) {
-  constexpr unsigned kTold = _MM_EXCEPT_INVALID | _MM_EXCEPT_DIV_ZERO | _MM_EXCEPT_OVERFLOW | _MM_EXCEPT_UNDERFLOW;
-  const unsigned before = _mm_getcsr();
-  _mm_setcsr(before & ~_MM_EXCEPT_MASK);
-  loop(args, sizes, strides, nullptr);
-  const bool told = _mm_getcsr() & kTold;
-  _mm_setcsr(before);
-  return !told;
-}
+constexpr unsigned kTold = _MM_EXCEPT_INVALID | _MM_EXCEPT_DIV_ZERO | _MM_EXCEPT_OVERFLOW | _MM_EXCEPT_UNDERFLOW;
 
 struct Bytes {
   uintptr_t low, high;
@@ -129,7 +120,7 @@ class Blocks {
                     out_ + begin * out_next_ * kItem};
     const intptr_t sizes[] = {1, end - begin, inner_, 1};
     const intptr_t strides[] = {0, 0, 0, inner_ * kItem, kItem, next_ * kItem, 0, out_next_ * kItem, 0};
-    return RunsSilently(loop_, args, sizes, strides);
+    return RunsSilently(loop_, nullptr, args, sizes, strides, kTold);
   }
 
   const UfuncLoop loop_;
@@ -220,7 +211,7 @@ bool MultiplySmall(const Buffer& a, const Buffer& b, const Buffer& out) {
   if (!loop) return false;
   char* args[] = {static_cast<char*>(a.data), static_cast<char*>(b.data), static_cast<char*>(out.data)};
   const intptr_t sizes[] = {count, rows, inner, columns};
-  return RunsSilently(loop, args, sizes, strides);
+  return RunsSilently(loop, nullptr, args, sizes, strides, kTold);
 }
 
 bool MultiplyRows(framejit::Host& host, const Buffer& a, const Buffer& b, const Buffer& out, MakeRows rows, void* ctx) {

@@ -2,6 +2,8 @@
 // the checks of a call of the ufunc. They need no GIL.
 #pragma once
 
+#include <xmmintrin.h>
+
 #include <optional>
 
 #include "runtime/row_products.h"
@@ -18,6 +20,18 @@ struct LoopOf {
 // Gives the loop of the ufunc numpy.`name` for operands that all are `t`, and a result of that type or `to`. With the
 // GIL.
 LoopOf FindLoop(const char* name, int operands, DType t, std::optional<DType> to = {});
+
+// Runs the loop. False: it raised one of the exceptions in `told` (_MM_EXCEPT_...), and NumPy may have something to
+// tell of.
+inline bool RunsSilently(UfuncLoop loop, void* data, char** args, const intptr_t* sizes, const intptr_t* strides,
+                         unsigned told) {
+  const unsigned before = _mm_getcsr();
+  _mm_setcsr(before & ~_MM_EXCEPT_MASK);
+  loop(args, sizes, strides, data);
+  const bool raised = _mm_getcsr() & told;
+  _mm_setcsr(before);
+  return !raised;
+}
 
 // Multiplies small matrices, or as many pairs of them as `out` has, as np.matmul does. False: that is for np.matmul to
 // do, which may also tell of something.

@@ -26,12 +26,7 @@ int64_t OfAll(UfuncLoop loop, void* data, char* from, int64_t from_next, char* t
   constexpr unsigned kTold = _MM_EXCEPT_INVALID | _MM_EXCEPT_DIV_ZERO | _MM_EXCEPT_OVERFLOW;
   char* args[] = {from, to};
   const intptr_t count = n, strides[] = {from_next, to_next};
-  const unsigned before = _mm_getcsr();
-  _mm_setcsr(before & ~_MM_EXCEPT_MASK);
-  loop(args, &count, strides, data);
-  const bool told = _mm_getcsr() & kTold;
-  _mm_setcsr(before);
-  return !told;
+  return tensor::RunsSilently(loop, data, args, &count, strides, kTold);
 }
 
 namespace {
@@ -98,12 +93,7 @@ int64_t Multiply(UfuncLoop loop, char* a, int64_t a_row, int64_t a_next, char* b
   char* args[] = {a, b, out};
   const intptr_t sizes[] = {1, rows, n, columns};
   const intptr_t strides[] = {0, 0, 0, a_row, a_next, b_next, b_column, size * columns, size};
-  const unsigned before = _mm_getcsr();
-  _mm_setcsr(before & ~_MM_EXCEPT_MASK);
-  loop(args, sizes, strides, nullptr);
-  const bool told = _mm_getcsr() & kTold;
-  _mm_setcsr(before);
-  return !told;
+  return tensor::RunsSilently(loop, nullptr, args, sizes, strides, kTold);
 }
 
 // The BLAS's own product of vectors, which NumPy calls for those whose elements lie upwards; null where that is not to
