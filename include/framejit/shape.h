@@ -88,10 +88,10 @@ class IntList {
   bool empty() const { return list_->empty(); }
   size_t size() const { return list_->size(); }
   const Int* data() const { return list_->data(); }
-  Int operator[](size_t i) const { return (*list_)[i]; }
-  Int at(size_t i) const { return list_->at(i); }
-  Int front() const { return list_->front(); }
-  Int back() const { return list_->back(); }
+  const Int& operator[](size_t i) const { return (*list_)[i]; }
+  const Int& at(size_t i) const { return list_->at(i); }
+  const Int& front() const { return list_->front(); }
+  const Int& back() const { return list_->back(); }
   auto begin() const { return list_->begin(); }
   auto end() const { return list_->end(); }
   auto rbegin() const { return list_->rbegin(); }
