@@ -42,6 +42,11 @@ def _lies_in_rows(t):
     return t._lengths is None and t._ragged_idx == 2 and t.dim() == 4 and t._max_seqlen_tensor is not None
 
 
+def _product(a, b):
+    """Of batches with heads. (torch.matmul asks for sizes that are plain integers before torch 2.13.)"""
+    return torch.bmm(a.flatten(0, 1), b.flatten(0, 1)).unflatten(0, a.shape[:2])
+
+
 def _attention(query, key, value, scale):
     """By torch's formula, on padded sequences. All three have sizes [sequences, heads, ragged, numbers]."""
     heads, most_keys = query.shape[1], key._max_seqlen_tensor.shape[0]
@@ -55,9 +60,9 @@ def _attention(query, key, value, scale):
     root = math.sqrt(scale if scale is not None else 1 / math.sqrt(query.shape[-1]))
     lengths = key._offsets[1:] - key._offsets[:-1]
     behind = (_steps(key._offsets, most_keys) >= lengths[:, None])[:, None, None]
-    scores = ((padded(query) * root) @ (padded(key) * root).transpose(-2, -1)).masked_fill(behind, -math.inf)
+    scores = _product(padded(query) * root, (padded(key) * root).transpose(-2, -1)).masked_fill(behind, -math.inf)
     weights = scores.softmax(-1).masked_fill(behind, 0.0)  # also of a sequence without keys
-    made = (weights @ padded(value)).transpose(1, 2).flatten(2)
+    made = _product(weights, padded(value)).transpose(1, 2).flatten(2)
     rows = query.transpose(1, 2).values()
     made = _Rows.apply(made, query._offsets, rows.shape[0]).unflatten(-1, (heads, value.shape[-1]))
     return _like(query, made).transpose(1, 2)

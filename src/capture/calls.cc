@@ -243,6 +243,11 @@ PyObject* CaptureSemantics::Call(PyObject* callable, PyObject* const* args_in, s
         !strcmp(reinterpret_cast<PyCFunctionObject*>(callable)->m_ml->ml_name, "__new__") &&
         TakesTensor(reinterpret_cast<PyTypeObject*>(args[0]), args + 1, nargs - 1, total - 1))
       return AsClass(s_, args[1], reinterpret_cast<PyTypeObject*>(args[0]));
+    if (self && PyType_Check(self) && IsFunctionApply(callable)) {
+      std::vector<PyObject*> all{self};
+      all.insert(all.end(), args, args + total);
+      return CallCustom(all.data(), nargs + 1, kwnames);
+    }
     return CallC(callable, self, args, nargs, kwnames);
   }
   if (IsMethodDescriptor(callable) || PyInstanceMethod_Check(callable))

@@ -58,7 +58,9 @@ class GradOff {
 bool IsFunctionApply(PyObject* function) {
   static PyObject* apply = nullptr;
   if (!apply && tensor::TorchLoaded()) apply = OfBase("apply");
-  return apply && function == apply;
+  if (!apply || !PyCFunction_Check(apply)) return apply && function == apply;
+  const auto method = [](PyObject* f) { return reinterpret_cast<PyCFunctionObject*>(f)->m_ml; };
+  return PyCFunction_Check(function) && method(function) == method(apply);
 }
 
 namespace {

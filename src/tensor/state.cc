@@ -298,7 +298,7 @@ void SetGradMode(bool on) {
   uint64_t flags = 0;
   if (keys) {
     s.words[0] = keys[0];
-    s.words[1] = keys[1];
+    s.words[1] = keys[1] & ~t->names_key;
   } else {
     flags |= kUnreadable;
   }

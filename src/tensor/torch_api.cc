@@ -263,10 +263,9 @@ int AutogradByte(const TorchApi& t) {
 
 // Bits of the dispatch key set, by name.
 bool KeyBits(const TorchApi& t, const char* name, uint64_t* out) {
-  Ref key_type(PyObject_GetAttrString(t.c_module, "DispatchKey")),
+  Ref key(PyObject_CallMethod(t.c_module, "_parse_dispatch_key", "s", name)),
       set_type(PyObject_GetAttrString(t.c_module, "DispatchKeySet"));
-  Ref key(key_type ? PyObject_GetAttrString(key_type.get(), name) : nullptr);
-  Ref set(key && set_type ? PyObject_CallOneArg(set_type.get(), key.get()) : nullptr);
+  Ref set(key && key.get() != Py_None && set_type ? PyObject_CallOneArg(set_type.get(), key.get()) : nullptr);
   int64_t raw = 0;
   bool ok = set && Long(PyObject_CallMethod(set.get(), "raw_repr", nullptr), &raw);
   PyErr_Clear();
@@ -287,6 +286,7 @@ void ReadKeys(TorchApi& t) {
   }
   KeyBits(t, "ADInplaceOrView", &t.inplace_key);
   KeyBits(t, "Conjugate", &t.conj_key), KeyBits(t, "Negative", &t.neg_key);
+  KeyBits(t, "Named", &t.names_key);
   for (const char* name : {"Python", "PythonTLSSnapshot"})
     if (KeyBits(t, name, &bits)) t.python_keys |= bits;
 }

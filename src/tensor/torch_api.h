@@ -227,6 +227,7 @@ struct TorchApi {
   Offsets at;
   uint64_t plain_mask = 0;   // key-set bits that may differ between plain tensors: backends, autograd, autocast
   uint64_t plain_keys = 0;   // ... and what must be left: Dense
+  uint64_t names_key = 0;    // of tensors whose dimensions have names, before torch 2.13; backward functions exclude it
   uint64_t python_keys = 0;  // what a class with a __torch_dispatch__ adds
   uint64_t inplace_key = 0;  // absent on inference tensors
   int autograd_byte = -1;    // of *autograd_state(): grad mode in bit 0, inference mode in bit 1

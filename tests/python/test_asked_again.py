@@ -557,3 +557,24 @@ def test_an_input_that_gets_gradients_by_a_write(fresh, f):
             seen.append((y.detach(), *torch.autograd.grad((result + y).sum(), leaf)))
         for mine, theirs in zip(*seen):
             assert torch.equal(mine, theirs)
+
+
+def test_a_compiled_function_in_a_backward_that_torch_calls(fresh):
+    """Before torch 2.13 its engine switches named tensors off around a backward function of the program's."""
+    inner = fresh.compile(lambda g, x: g * x.cos() + g.sum(), fullgraph=True)
+
+    class Fn(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x.sin()
+
+        @staticmethod
+        def backward(ctx, g):
+            return inner(g, *ctx.saved_tensors)
+
+    x = torch.randn(3, 4, requires_grad=True)
+    for _ in range(3):
+        (got,) = torch.autograd.grad((Fn.apply(x) * 2).sum(), x)
+        assert torch.allclose(got, 2 * x.detach().cos() + 2 * x.numel())
+    assert fresh.cache_info(inner)["outcomes"]["run"] == {"graph": 3}, fresh.cache_info(inner)

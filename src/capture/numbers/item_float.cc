@@ -285,6 +285,14 @@ PyObject* ItemFunction(std::string_view name, PyObject* item) {
   return fits > 0 ? Unary<&kSqrt>(item) : fits ? nullptr : Ask(item);
 }
 
+PyObject* FiniteOrZero(PyObject* item) {
+  Session* s = Live(item);
+  Ref nothing(s ? Binary<&kSub>(item, item) : nullptr), zero(PyFloat_FromDouble(0));
+  static const Callee equal("torch.Tensor.eq");
+  Ref finite(nothing && zero ? Made(*s, equal, {As(nothing.get())->tensor, zero.get()}) : nullptr);
+  return finite ? Of(*s, Made(*s, callees::kWhere, {finite.get(), As(item)->tensor, zero.get()})) : nullptr;
+}
+
 PyObject* FloatOfCount(PyObject* number) {
   if (!IsSymInt(number)) return nullptr;
   auto* n = reinterpret_cast<SymInt*>(number);

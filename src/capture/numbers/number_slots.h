@@ -30,6 +30,7 @@ PyObject* Extreme(PyObject* const* args, Py_ssize_t n, bool least);
 // A function of the module `math` of the number that a tensor holds, which the framework computes to the same bits.
 // Null without an error: another one.
 PyObject* ItemFunction(std::string_view name, PyObject* item);
+PyObject* FiniteOrZero(PyObject* item);  // the number that a tensor holds, or 0.0 where it is infinite or none
 // Does sum(..., start) of this Python add floats in a way that a stand-in does not take part in? Then SumOfFloats is
 // it.
 bool SumsFloats(PyObject* start);

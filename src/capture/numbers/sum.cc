@@ -40,6 +40,10 @@ struct Total {
 
   // Nothing is added behind an infinity.
   PyObject* Close() const {
+    if (IsItemFloat(lost.get())) {
+      Ref known(FiniteOrZero(lost.get()));
+      return known ? PyNumber_Subtract(sum.get(), known.get()) : nullptr;
+    }
     Ref nothing(PyNumber_Subtract(lost.get(), lost.get())), zero(PyFloat_FromDouble(0)),
         finite(nothing ? PyObject_RichCompare(nothing.get(), zero.get(), Py_EQ) : nullptr);
     const int truth = finite ? PyObject_IsTrue(finite.get()) : -1;
