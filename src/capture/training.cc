@@ -13,6 +13,7 @@
 #include "diag/diag.h"
 #include "graph/arguments.h"
 #include "graph/hints.h"
+#include "graph/packed.h"
 #include "surface/rows.h"
 #include "surface/view_results.h"
 #include "tensor/autograd.h"
@@ -336,7 +337,7 @@ void CheckZeros(const Graph& g, const tensor::Training& t) {
 
 // What the backward passes read of the graph.
 struct Plan {
-  std::shared_ptr<Graph> graph;
+  std::shared_ptr<Graph> graph;  // until it is packed
   std::vector<ValueId> saved;
   std::vector<std::vector<ValueId>> kept;  // by output and input: the framework keeps it for the derivative of these
   std::vector<int> region;
@@ -357,10 +358,13 @@ struct Plan {
 };
 
 // Which gradients of the outputs arrive is known when the first backward pass runs: it is compiled then.
-auto BackwardCompiler(const Plan& plan, const std::vector<bool>& wanted, const std::vector<int>& part) {
-  return [plan, wanted, part](const std::vector<bool>& tangents, const std::vector<bool>& stops, bool around) {
+auto BackwardCompiler(Plan plan, const std::vector<bool>& wanted, const std::vector<int>& part) {
+  for (ValueId v : plan.graph->inputs) plan.graph->nodes[v].attrs.name.clear();  // No backward graph has these.
+  auto graph = std::make_shared<const PackedGraph>(std::move(*std::exchange(plan.graph, nullptr)));
+  return [plan = std::move(plan), graph, wanted, part](const std::vector<bool>& tangents,
+                                                       const std::vector<bool>& stops, bool around) {
     tensor::Training::Backward b;
-    autodiff::Joint j = autodiff::Differentiate(*plan.graph, wanted, tangents, stops, plan.views,
+    autodiff::Joint j = autodiff::Differentiate(graph->Unpack(), wanted, tangents, stops, plan.views,
                                                 around ? plan.reentrant : std::vector<ValueId>(), plan.moves);
     j.region = plan.region;
     b.read = plan.Read(j);
@@ -653,7 +657,7 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const tensor::TraceRun
   NoteGroups(graph, s.input_tensors(), &t);
   for (const Node& n : joint.graph.nodes)
     if (n.type.device.kind == DeviceKind::kCuda) t.device = n.type.device;
-  t.compile = BackwardCompiler(plan, t.wanted, t.part);
+  t.compile = BackwardCompiler(std::move(plan), t.wanted, t.part);
   return {std::move(ahead), std::move(t)};
 }
 

@@ -113,14 +113,16 @@ struct Node {
 
 struct Lookup {
   uint32_t source;      // Its number in the pool.
-  int32_t node;         // -1: it has covered tests alone
-  int32_t first, last;  // covered tests, shared like those of nodes
+  int32_t node;         // kCoveredAlone, or from kEmpty on downwards the place of the value in Program::empties
+  int32_t first, last;  // covered tests, shared like those of nodes; of `empties` all that there are
+  static constexpr int32_t kCoveredAlone = -1, kEmpty = -2;
 };
 
 struct Group {
   DictTag tag;
   int32_t first = 0, last = 0;            // The lookups that belong to it.
   int32_t keys_first = 0, keys_last = 0;  // the tests of kind kKeys of the dict itself
+  int32_t empties_first = 0, empties_last = 0;
 };
 
 // A test of kSameObject or kDifferentObject.
@@ -159,6 +161,9 @@ class Program final : public GuardSet {
   const Source& SourceOf(const Lookup& l) const { return pool->sources()[l.source]; }
   std::vector<Lookup> lookups;
   std::vector<Group> groups;
+  // Of items of which nothing is asked but kNoItems, as of the dicts of a module's hooks, the values that a group has
+  // found. They need no nodes.
+  std::vector<PyObject*> empties;
   std::vector<TensorTest> tensors;
   std::vector<TypeTest> types;
   std::vector<std::unique_ptr<FunctionTest>> functions;

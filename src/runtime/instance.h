@@ -2,6 +2,7 @@
 // offsets, and it is known how much one thread shall take. All runs with these sizes share it; nothing changes it.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -24,6 +25,31 @@ struct Moving {
   std::vector<int> values, steps;  // values whose offset depends on them; steps with a kernel that takes them
 };
 
+// A list in which equal entries, as those of a model's layers, stand once. (An entry that was last seen long ago may
+// stand twice.)
+template <class T>
+class SharedList {
+ public:
+  size_t size() const { return number_.size(); }
+  const T& operator[](size_t i) const { return entries_[number_[i]]; }
+  void Reserve(size_t count) { number_.reserve(count); }
+  void Append(const T& entry) { number_.push_back(NumberOf(entry)); }
+  void Set(size_t i, const T& entry) { number_[i] = NumberOf(entry); }
+  std::vector<T>& entries() { return entries_; }
+
+ private:
+  uint32_t NumberOf(const T& entry) {
+    constexpr size_t kLookedAt = 16;
+    const size_t from = entries_.size() - std::min(entries_.size(), kLookedAt);
+    for (size_t n = entries_.size(); n-- > from;)
+      if (entries_[n] == entry) return static_cast<uint32_t>(n);
+    entries_.push_back(entry);
+    return static_cast<uint32_t>(entries_.size() - 1);
+  }
+  std::vector<T> entries_;
+  std::vector<uint32_t> number_;  // of the entry
+};
+
 struct Instance {
   Instance(const Plan& plan, std::span<const int64_t> symbols);
   // One that differs from another in symbols that move.
@@ -37,25 +63,32 @@ struct Instance {
     const int64_t* strides = nullptr;
     int64_t offset_bytes = 0;
     int64_t numel = 0;
+    bool operator==(const ValueInfo&) const = default;
   };
   struct StepInfo {
     const int64_t* symbols = nullptr;  // The symbols of a kernel.
     int64_t rows = 0;
     int64_t grain = 0;  // rows that one thread takes at least; 0: a second thread does not pay
     Launch launch;
+    bool operator==(const StepInfo&) const = default;
+  };
+  struct StorageInfo {
+    int64_t bytes = 0;
+    int64_t before = 0;          // those of them that lie before the first element
+    int64_t scratch_offset = 0;  // of the first element
+    bool operator==(const StorageInfo&) const = default;
   };
 
   int status = 0;  // not 0: it must not run, but end with this (Plan::Nothing)
   std::vector<int64_t> symbols;
   std::vector<int64_t> numbers;
-  std::vector<ValueInfo> values;
-  std::vector<StepInfo> steps;
-  // There is one for each storage. Its offset is that of its first element, before which some of its bytes may lie.
-  std::vector<int64_t> storage_bytes, storage_before, scratch_offset;
+  SharedList<ValueInfo> values;
+  SharedList<StepInfo> steps;
+  SharedList<StorageInfo> storages;
   int64_t scratch_bytes = 0, device_scratch_bytes = 0;
 
  private:
-  void SetStep(const Plan& plan, size_t i);
+  StepInfo InfoOf(const Plan& plan, size_t i, const int64_t* kernel_symbols) const;
 
   mutable std::mutex graphs_mutex_;
   mutable std::vector<std::unique_ptr<cuda::StreamGraphs>> graphs_;

@@ -45,7 +45,7 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   struct Part {
     std::vector<int> inputs, outputs;  // The numbers of values.
     std::vector<int> last, done;       // What no later part reads: inputs, and gradients that it hands on.
-    std::vector<std::pair<TensorType, shape::Ints>> types;  // The types of its inputs, with strides.
+    std::vector<std::pair<TensorType, shape::IntList>> types;  // The types of its inputs, with strides.
     std::unique_ptr<GraphRunner> runner;
   };
   struct Compiled {
