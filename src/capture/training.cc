@@ -339,14 +339,15 @@ void CheckZeros(const Graph& g, const tensor::Training& t) {
 struct Plan {
   std::shared_ptr<Graph> graph;  // until it is packed
   std::vector<ValueId> saved;
-  std::vector<std::vector<ValueId>> kept;  // by output and input: the framework keeps it for the derivative of these
+  // By output and input: the framework keeps it for the derivative of these. Until it is packed.
+  std::vector<std::vector<ValueId>> kept;
   std::vector<int> region;
   std::vector<bool> moves;  // as autodiff::Differentiate takes them
   CompileOptions options;
   bool interpret;
   std::vector<GotMemory> rebound;
-  std::vector<bool> Read(const autodiff::Joint& j) const {
-    std::vector<bool> read = autodiff::ReadOutputs(j, kept);
+  std::vector<bool> Read(const autodiff::Joint& j, const std::vector<std::vector<ValueId>>& kept_for) const {
+    std::vector<bool> read = autodiff::ReadOutputs(j, kept_for);
     for (const auto& [from, input, beside] : rebound) {
       read[input] = read[input] || read[from];
       if (!beside) read[from] = false;
@@ -357,17 +358,36 @@ struct Plan {
   std::vector<ValueId> reentrant;  // the nodes that the reentrant form of torch.utils.checkpoint made
 };
 
+// Lists of values, of which most are empty, in few bytes.
+class PackedLists {
+ public:
+  explicit PackedLists(const std::vector<std::vector<ValueId>>& lists) : count_(lists.size()) {
+    for (size_t i = 0; i < lists.size(); ++i)
+      if (!lists[i].empty()) lists_.emplace(i, lists[i]);
+  }
+  std::vector<std::vector<ValueId>> Unpack() const {
+    std::vector<std::vector<ValueId>> all(count_);
+    for (const auto& [i, list] : lists_) all[i] = list;
+    return all;
+  }
+
+ private:
+  size_t count_;
+  std::map<size_t, std::vector<ValueId>> lists_;
+};
+
 // Which gradients of the outputs arrive is known when the first backward pass runs: it is compiled then.
 auto BackwardCompiler(Plan plan, const std::vector<bool>& wanted, const std::vector<int>& part) {
   for (ValueId v : plan.graph->inputs) plan.graph->nodes[v].attrs.name.clear();  // No backward graph has these.
   auto graph = std::make_shared<const PackedGraph>(std::move(*std::exchange(plan.graph, nullptr)));
-  return [plan = std::move(plan), graph, wanted, part](const std::vector<bool>& tangents,
-                                                       const std::vector<bool>& stops, bool around) {
+  const PackedLists kept(std::exchange(plan.kept, {}));
+  return [plan = std::move(plan), graph, kept, wanted, part](const std::vector<bool>& tangents,
+                                                             const std::vector<bool>& stops, bool around) {
     tensor::Training::Backward b;
     autodiff::Joint j = autodiff::Differentiate(graph->Unpack(), wanted, tangents, stops, plan.views,
                                                 around ? plan.reentrant : std::vector<ValueId>(), plan.moves);
     j.region = plan.region;
-    b.read = plan.Read(j);
+    b.read = plan.Read(j, kept.Unpack());
     std::vector<autodiff::GradSource> grads;
     Graph whole = autodiff::BackwardGraph(j, plan.saved, &grads);
     for (size_t i = 0; i < j.tangents.size(); ++i)
@@ -630,7 +650,7 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const tensor::TraceRun
   autodiff::Joint joint = autodiff::Differentiate(graph, t.wanted, t.differentiable, {}, plan.views, {}, plan.moves);
   joint.region = plan.region;
   if (s.lowering().differentiates()) CheckZeros(graph, t);
-  t.versioned = plan.Read(joint);
+  t.versioned = plan.Read(joint, plan.kept);
   for (int i : stopped) t.versioned[graph.outputs.size() + i] = false;
   std::vector<bool> passing;
   for (size_t i = 0; i < trace.inputs.size(); ++i)

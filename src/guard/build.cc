@@ -313,8 +313,11 @@ class Assembler {
     node().in_object = MayLieInObject(id);
     if (node().group < 0) return;
     const Group& g = p_.groups[node().group];  // was emitted before its nodes had numbers
-    for (int32_t l = g.first; l < g.last; ++l)
-      if (const int32_t n = branches_[p_.lookups[l].source].node; n >= 0) p_.lookups[l].node = n;
+    int32_t l = g.first;
+    ForChildren(id, true, [&](int32_t c) {
+      if (const int32_t n = branches_[c].node; n >= 0) p_.lookups[l].node = n;
+      ++l;
+    });
   }
 
   // Is all that is asked of the dict its type, its items under names, and whether it is that of another object?
@@ -338,8 +341,8 @@ class Assembler {
     g.empties_first = static_cast<int32_t>(p_.empties.size());
     ForChildren(id, true, [&](int32_t c) {
       const bool empty = OnlyEmpty(c);
-      Lookup l{branches_[c].source->id, Lookup::kCoveredAlone, static_cast<int32_t>(p_.tests.size()), 0};
-      if (empty) l.node = Lookup::kEmpty - Append(p_.empties, nullptr);
+      Lookup l{Lookup::Without(branches_[c].source->id, empty), static_cast<int32_t>(p_.tests.size()), 0};
+      if (empty) p_.empties.push_back(nullptr);
       ForEach(branches_[c].rows, next_row_, [&](int32_t i) {
         if (empty || Covered(rows_[i])) AddTest(i);
       });

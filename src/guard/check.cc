@@ -156,13 +156,14 @@ bool Program::Refresh(Group& g, PyObject* dict, bool may_miss, int64_t* symbols)
   if (real ? !PyODict_Check(dict) : !dict)
     for (int32_t i = g.keys_first; i < g.keys_last; ++i)
       if (!KeysMatch(dict, tests[i].expected.get())) return fail();
+  int32_t next_empty = g.empties_first;
   for (int32_t l = g.first; l < g.last; ++l) {
     const Lookup& at = lookups[l];
     PyObject* v = real ? DictLookup(dict, SourceOf(at).object) : nullptr;
     for (int32_t i = at.first; i < at.last; ++i)
       if (!Holds(tests[i], v, symbols)) return fail();
-    if (at.node >= 0) nodes[at.node].value = v;
-    if (at.node <= Lookup::kEmpty) empties[Lookup::kEmpty - at.node] = v;
+    if (at.has_node()) nodes[at.node].value = v;
+    if (at.empty()) empties[next_empty++] = v;
   }
   return true;
 }
@@ -179,7 +180,7 @@ bool Program::InObject(const Node& node, const FjOwn& own, int64_t* symbols) {
     PyObject* v = fj_own_value(&own, SourceOf(at).object);
     for (int32_t i = at.first; i < at.last; ++i)
       if (!Holds(tests[i], v, symbols)) return false;
-    if (at.node >= 0) nodes[at.node].value = v;
+    if (at.has_node()) nodes[at.node].value = v;
   }
   return true;
 }

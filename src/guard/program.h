@@ -112,10 +112,12 @@ struct Node {
 };
 
 struct Lookup {
-  uint32_t source;      // Its number in the pool.
-  int32_t node;         // kCoveredAlone, or from kEmpty on downwards the place of the value in Program::empties
+  int32_t node;         // the node; else, from -1 on downwards, twice the number of its source in the pool, and whether
+                        // it is one of Program::empties
   int32_t first, last;  // covered tests, shared like those of nodes; of `empties` all that there are
-  static constexpr int32_t kCoveredAlone = -1, kEmpty = -2;
+  static int32_t Without(uint32_t source, bool empty) { return ~static_cast<int32_t>(source << 1 | empty); }
+  bool has_node() const { return node >= 0; }
+  bool empty() const { return node < 0 && (~node & 1); }
 };
 
 struct Group {
@@ -158,7 +160,9 @@ class Program final : public GuardSet {
   std::vector<Node> nodes;
   std::vector<Test> tests;
   std::vector<Line> where;  // by test: the user's line that caused it; where lines differ, tests are not shared
-  const Source& SourceOf(const Lookup& l) const { return pool->sources()[l.source]; }
+  const Source& SourceOf(const Lookup& l) const {
+    return l.has_node() ? *nodes[l.node].source : pool->sources()[~l.node >> 1];
+  }
   std::vector<Lookup> lookups;
   std::vector<Group> groups;
   // Of items of which nothing is asked but kNoItems, as of the dicts of a module's hooks, the values that a group has

@@ -6,6 +6,7 @@
 namespace framejit::runtime {
 
 void StepLists::Fill(size_t steps, std::vector<std::pair<int, int>> numbers) {
+  if (numbers.empty()) return;
   std::sort(numbers.begin(), numbers.end());
   begin_.assign(steps + 1, 0);
   for (auto [step, number] : numbers) ++begin_[step + 1];

@@ -12,11 +12,12 @@
 
 namespace framejit::runtime {
 
-// A list of numbers for each step. Most are empty.
+// A list of numbers for each step. Most are empty, and of many plans all are.
 class StepLists {
  public:
   void Fill(size_t steps, std::vector<std::pair<int, int>> numbers);  // pairs of a step and a number
   std::span<const int> operator[](size_t step) const {
+    if (begin_.empty()) return {};
     return {numbers_.data() + begin_[step], numbers_.data() + begin_[step + 1]};
   }
 

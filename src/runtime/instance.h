@@ -2,7 +2,6 @@
 // offsets, and it is known how much one thread shall take. All runs with these sizes share it; nothing changes it.
 #pragma once
 
-#include <algorithm>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -10,6 +9,7 @@
 
 #include "runtime/cuda/driver.h"
 #include "runtime/plan.h"
+#include "runtime/shared_list.h"
 
 namespace framejit::runtime {
 
@@ -23,31 +23,6 @@ struct Moving {
   explicit Moving(const Plan& plan);
   std::vector<bool> symbols;       // by symbol
   std::vector<int> values, steps;  // values whose offset depends on them; steps with a kernel that takes them
-};
-
-// A list in which equal entries, as those of a model's layers, stand once. (An entry that was last seen long ago may
-// stand twice.)
-template <class T>
-class SharedList {
- public:
-  size_t size() const { return number_.size(); }
-  const T& operator[](size_t i) const { return entries_[number_[i]]; }
-  void Reserve(size_t count) { number_.reserve(count); }
-  void Append(const T& entry) { number_.push_back(NumberOf(entry)); }
-  void Set(size_t i, const T& entry) { number_[i] = NumberOf(entry); }
-  std::vector<T>& entries() { return entries_; }
-
- private:
-  uint32_t NumberOf(const T& entry) {
-    constexpr size_t kLookedAt = 16;
-    const size_t from = entries_.size() - std::min(entries_.size(), kLookedAt);
-    for (size_t n = entries_.size(); n-- > from;)
-      if (entries_[n] == entry) return static_cast<uint32_t>(n);
-    entries_.push_back(entry);
-    return static_cast<uint32_t>(entries_.size() - 1);
-  }
-  std::vector<T> entries_;
-  std::vector<uint32_t> number_;  // of the entry
 };
 
 struct Instance {

@@ -108,8 +108,8 @@ SegmentHook::Compiled* SegmentHook::For(const std::vector<bool>& tangents, const
     for (size_t p = b.parts.parts.size(); p-- > 0;) {
       autodiff::BackwardPart& from = b.parts.parts[p];
       Part part;
-      part.types.reserve(from.graph.inputs.size());
-      for (ValueId v : from.graph.inputs) part.types.emplace_back(from.graph.node(v).type, from.graph.node(v).strides);
+      part.types.Reserve(from.graph.inputs.size());
+      for (ValueId v : from.graph.inputs) part.types.Append({from.graph.node(v).type, from.graph.node(v).strides});
       std::vector<bool> mine(c.count);
       for (size_t i = 0; i < c.grads.size(); ++i)
         if (c.grads[i] >= 0 && c.part[i] == static_cast<int>(p)) mine[c.grads[i]] = true;
