@@ -169,9 +169,9 @@ def long(peer):
 
     for what, counts in (("straight", (20000,)), ("straight+gradients", (4000,)), ("layers", (1000, 4000)), ("layers+gradients", (1000, 4000))):
         for count, cost in zip(counts, functions_of.costs(what, *counts)):
-            name = f"{count} {what.replace('+', ' calls, ') if '+' in what else what + ' calls'}"
-            yield measure.record("long", f"{name}: first call, a call", "us", {"framejit": cost["us"] / 1e6})
-            yield measure.record("long", f"{name}: kept, a call", "B", {"framejit": cost["bytes"]})
+            name = f"{what.replace('+', ', ')}, {count} calls"
+            yield measure.record("long", f"{name}: the first call, of each", "us", {"framejit": cost["us"] / 1e6})
+            yield measure.record("long", f"{name}: what each keeps", "B", {"framejit": cost["bytes"]})
 
 
 def training(peer):
