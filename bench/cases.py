@@ -162,6 +162,18 @@ def memory(peer):
             yield measure.record("memory", f"{name}: {what}", "MiB", {w: r["MiB"] + r["base"] for w, r in (*eager, ("framejit", ours))})
 
 
+def long(peer):
+    """What a framework call of a long function costs in its first call, backward pass included, and what it leaves behind: see
+    bench/long.py."""
+    from . import long as functions_of
+
+    for what, counts in (("straight", (20000,)), ("straight+gradients", (4000,)), ("layers", (1000, 4000)), ("layers+gradients", (1000, 4000))):
+        for count, cost in zip(counts, functions_of.costs(what, *counts)):
+            name = f"{what.replace('+', ', ')}, {count} calls"
+            yield measure.record("long", f"{name}: the first call, of each", "us", {"framejit": cost["us"] / 1e6})
+            yield measure.record("long", f"{name}: what each keeps", "B", {"framejit": cost["bytes"]})
+
+
 def training(peer):
     """Training steps, and their memory: see bench/training.py."""
     from . import training as steps
@@ -254,6 +266,6 @@ def tracing(peer):
 CASES = {
     "training": training,
     "call_overhead": call_overhead, "pointwise": pointwise, "norms": norms, "softmax": softmax, "mlp": mlp,
-    "models": hf_models, "vision": vision, "numpy": numpy_functions, "cold": cold, "memory": memory, "dynamic": dynamic,
+    "models": hf_models, "vision": vision, "numpy": numpy_functions, "cold": cold, "memory": memory, "long": long, "dynamic": dynamic,
     "generate": generate, "autotune": autotune, "tracing": tracing,
 }  # fmt: skip

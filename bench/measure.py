@@ -74,7 +74,7 @@ def taken(contenders, seconds=3.0, rounds=(7, 60)):
     return {name: summary(values) for name, values in samples.items()}
 
 
-UNITS = {"MiB": 1, "us": 1e6, "ms": 1e3, "s": 1.0, "": 1.0}
+UNITS = {"B": 1, "MiB": 1, "us": 1e6, "ms": 1e3, "s": 1.0, "": 1.0}
 
 
 def record(case, metric, unit, times, note=None):

@@ -158,7 +158,7 @@ class CTarget final : public compiler::Target {
     return costs;
   }
   std::span<const runtime::Library> libraries() const override { return kLibraries; }
-  void Emit(const loop::Kernel& kernel, Device, const CompileOptions&, runtime::Step* step,
+  void Emit(const loop::Kernel& kernel, Device, const CompileOptions&, runtime::KernelWork* work,
             bool* reused) const override {
     static std::mutex mutex;
     static std::map<std::string, std::shared_ptr<const CKernel>> kernels;
@@ -166,7 +166,7 @@ class CTarget final : public compiler::Target {
     std::shared_ptr<const CKernel>& slot = kernels[kernel.SignatureText()];
     *reused = slot != nullptr;
     if (!slot) slot = std::make_shared<CKernel>(kernel);
-    step->device_kernel = slot;
+    work->device_kernel = slot;
   }
   std::shared_ptr<const runtime::Machine> machine(Device) const override { return std::make_shared<CMachine>(); }
 };

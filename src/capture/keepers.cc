@@ -1,11 +1,10 @@
 #include "capture/keepers.h"
 
 #include <algorithm>
-#include <bit>
 #include <iterator>
 #include <map>
-#include <set>
 #include <string_view>
+#include <utility>
 
 #include "graph/arguments.h"
 #include "graph/effects.h"
@@ -48,85 +47,132 @@ Keeps WhatItKeeps(const Trace& t, const Call& c, int number) {
   return c.callee.effects().keeps || product ? Keeps::kSurely : Keeps::kUnknown;
 }
 
+using Keepers = tensor::Training::Keepers;
+
+// Sets of inputs, by number. Each is another one and some more: those of a model's layers would be quadratic else.
+class InputSets {
+ public:
+  static constexpr int kNone = 0;  // the empty one
+  explicit InputSets(size_t inputs) : seen_(inputs, 0) {}
+  int Of(int input) { return Append(kNone, {input}); }
+  int size(int set) const { return sets_[set].size; }
+
+  int Union(int a, int b) {
+    if (a < b) std::swap(a, b);
+    if (b == kNone || a == b) return a;
+    int at = a;
+    while (at > sets_[b].within) at = sets_[at].before;
+    if (at != sets_[b].within) {
+      int common = b;
+      for (at = a; at != common;) at > common ? at = sets_[at].before : common = sets_[common].before;
+      ++stamp_;
+      for (int s = a; s != common; s = sets_[s].before)
+        for (int input : sets_[s].more) seen_[input] = stamp_;
+      std::vector<int> more;
+      for (int s = b; s != common; s = sets_[s].before)
+        for (int input : sets_[s].more)
+          if (seen_[input] != stamp_) more.push_back(input);
+      if (!more.empty()) a = Append(a, std::move(more));
+    }
+    return sets_[b].within = a;
+  }
+
+  // What keepers name, with numbers of its own.
+  void PutInto(Keepers* keepers) const {
+    std::vector<int> number(sets_.size(), -1);
+    for (const Keepers::Keeper& k : keepers->all)
+      for (int s = k.inputs; s >= 0 && number[s] < 0; s = sets_[s].before) number[s] = 0;
+    for (size_t s = 0; s < sets_.size(); ++s) {
+      if (number[s] < 0) continue;
+      number[s] = static_cast<int>(keepers->sets.size());
+      const Set& from = sets_[s];
+      keepers->inputs.insert(keepers->inputs.end(), from.more.begin(), from.more.end());
+      const int before = from.before < 0 ? -1 : number[from.before];
+      keepers->sets.push_back({before, static_cast<uint32_t>(keepers->inputs.size())});
+    }
+    for (Keepers::Keeper& k : keepers->all)
+      if (k.inputs >= 0) k.inputs = number[k.inputs];
+    keepers->sets.shrink_to_fit();
+    keepers->inputs.shrink_to_fit();
+  }
+
+ private:
+  struct Set {
+    int before = -1;  // always an earlier one
+    int size = 0;
+    int within = 0;  // the last set that is known to hold all of this one
+    std::vector<int> more;
+  };
+  int Append(int before, std::vector<int> more) {
+    const int number = static_cast<int>(sets_.size());
+    sets_.push_back({before, sets_[before].size + static_cast<int>(more.size()), number, std::move(more)});
+    return number;
+  }
+  std::vector<Set> sets_ = std::vector<Set>(1);
+  std::vector<int> seen_;  // by input: the union that has met it last
+  int stamp_ = 0;
+};
+
 }  // namespace
 
-std::vector<tensor::Training::Keeper> KeepersOf(const Trace& t, const std::vector<bool>& wanted) {
-  using Bits = std::vector<uint64_t>;            // the parameters of a model may be thousands
-  std::map<TraceId, Bits> inputs;                // by memory: what it is made of
-  std::map<TraceId, std::vector<bool>> outputs;  // what is made of it
-  const size_t words = (wanted.size() + 63) / 64;
-  auto add = [](auto& to, const auto& more) {
-    to.resize(std::max(to.size(), more.size()));
-    for (size_t i = 0; i < more.size(); ++i) to[i] = to[i] | more[i];
+Keepers KeepersOf(const Trace& t, const std::vector<bool>& wanted) {
+  Keepers keepers;
+  InputSets sets(wanted.size());
+  std::vector<int> inputs(t.tensors.size(), InputSets::kNone);  // by memory: what it is made of
+  std::vector<int> outputs(t.tensors.size(), 0);                // what is made of it: a number in keepers.outputs
+  std::map<std::vector<bool>, int> known;                       // these numbers
+  const auto enter = [&](std::vector<bool> some) {
+    const auto [at, fresh] = known.try_emplace(std::move(some), static_cast<int>(keepers.outputs.size()));
+    if (fresh) keepers.outputs.push_back(at->first);
+    return at->second;
+  };
+  enter(std::vector<bool>(t.outputs.size()));  // none has the number 0
+  const auto join = [&](int a, int b) {
+    if (a == b || !a || !b) return std::max(a, b);
+    std::vector<bool> both = keepers.outputs[a];
+    for (size_t k = 0; k < both.size(); ++k) both[k] = both[k] || keepers.outputs[b][k];
+    return enter(std::move(both));
   };
   auto made = [&](const Call& c, auto&& f) {
     for (TraceId id : c.results) f(t.tensors[id].base);
     if ((c.results.empty() || ChangesFirst(c.callee)) && !c.args.empty() && c.args[0].is(Arg::Kind::kTensor))
       f(t.tensors[c.args[0].t].base);
   };
-  for (size_t i = 0; i < wanted.size(); ++i) {
-    if (!wanted[i]) continue;
-    Bits& one = inputs[t.inputs[i]];
-    one.resize(words);
-    one[i / 64] |= uint64_t{1} << i % 64;
-  }
+  for (size_t i = 0; i < wanted.size(); ++i)
+    if (wanted[i]) inputs[t.inputs[i]] = sets.Union(inputs[t.inputs[i]], sets.Of(static_cast<int>(i)));
   auto leading = [&](const Call& c, auto&& f) {  // what has been detached shares its memory, and leads nowhere
     EachTensor(c, [&](TraceId id) {
       if (c.mode.grad && t.tensors[id].meta.requires_grad) f(t.tensors[id].base);
     });
   };
-  std::vector<Bits> through;  // by call
+  std::vector<int> through;  // by call
   for (const Call& c : t.calls) {
-    Bits& all = through.emplace_back(words);
-    leading(c, [&](TraceId base) { add(all, inputs[base]); });
-    made(c, [&](TraceId base) { add(inputs[base], all); });
+    int all = InputSets::kNone;
+    leading(c, [&](TraceId base) { all = sets.Union(all, inputs[base]); });
+    made(c, [&](TraceId base) { inputs[base] = sets.Union(inputs[base], all); });
+    through.push_back(all);
   }
-  Bits used(words);  // what the program only holds gets no gradient
-  for (TraceId id : t.outputs) add(used, inputs[t.tensors[id].base]);
+  int used = InputSets::kNone;  // what the program only holds gets no gradient
+  for (TraceId id : t.outputs) used = sets.Union(used, inputs[t.tensors[id].base]);
   for (size_t k = 0; k < t.outputs.size(); ++k) {
-    std::vector<bool>& one = outputs[t.outputs[k]];
-    one.resize(t.outputs.size());
+    std::vector<bool> one(t.outputs.size());
     one[k] = true;
+    outputs[t.outputs[k]] = join(outputs[t.outputs[k]], enter(std::move(one)));
   }
-  struct Found {
-    std::vector<bool> outputs;
-    bool whole = false;
-    Bits inputs;
-    bool sure = false;
-    auto operator<=>(const Found&) const = default;
-  };
-  std::set<Found> found;
   for (size_t i = t.calls.size(); i-- > 0;) {
     const Call& c = t.calls[i];
-    Found keeper{std::vector<bool>(t.outputs.size())};
-    made(c, [&](TraceId base) { add(keeper.outputs, outputs[base]); });
-    leading(c, [&](TraceId base) { add(outputs[base], keeper.outputs); });
-    const Keeps keeps = WhatItKeeps(t, c, static_cast<int>(i));
+    int reached = 0;
+    made(c, [&](TraceId base) { reached = join(reached, outputs[base]); });
+    leading(c, [&](TraceId base) { outputs[base] = join(outputs[base], reached); });
+    const Keeps keeps = reached ? WhatItKeeps(t, c, static_cast<int>(i)) : Keeps::kNothing;
     if (keeps == Keeps::kNothing) continue;
-    keeper.whole = through[i] == used;
-    if (!keeper.whole) keeper.inputs = through[i];
-    keeper.sure = keeps == Keeps::kSurely;
-    found.insert(std::move(keeper));
+    const bool whole = sets.size(through[i]) == sets.size(used) && sets.Union(used, through[i]) == used;
+    keepers.all.push_back({reached, whole ? -1 : through[i], keeps == Keeps::kSurely});
   }
-  // What is made of more inputs stands behind what is made of some of these, along a way through a model the next one.
-  std::vector<tensor::Training::Keeper> keepers;
-  keepers.reserve(found.size());
-  const Bits* last = nullptr;
-  int before = -1;
-  for (const Found& f : found) {
-    tensor::Training::Keeper& keeper = keepers.emplace_back(f.outputs, f.whole);
-    keeper.sure = f.sure;
-    if (f.whole) continue;
-    bool more = last;
-    for (size_t k = 0; k < words && more; ++k) more = !((*last)[k] & ~f.inputs[k]);
-    if (more) keeper.before = before;
-    for (size_t k = 0; k < words; ++k)
-      for (uint64_t bits = f.inputs[k] & ~(more ? (*last)[k] : 0); bits; bits &= bits - 1)
-        keeper.inputs.push_back(static_cast<int>(k * 64 + std::countr_zero(bits)));
-    keeper.inputs.shrink_to_fit();
-    last = &f.inputs;
-    before = static_cast<int>(keepers.size()) - 1;
-  }
+  std::sort(keepers.all.begin(), keepers.all.end());
+  keepers.all.erase(std::unique(keepers.all.begin(), keepers.all.end()), keepers.all.end());
+  keepers.all.shrink_to_fit();
+  sets.PutInto(&keepers);
   return keepers;
 }
 

@@ -9,6 +9,6 @@
 namespace framejit::capture {
 
 // wanted: which inputs want gradients.
-std::vector<tensor::Training::Keeper> KeepersOf(const Trace& t, const std::vector<bool>& wanted);
+tensor::Training::Keepers KeepersOf(const Trace& t, const std::vector<bool>& wanted);
 
 }  // namespace framejit::capture

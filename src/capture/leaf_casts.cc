@@ -10,7 +10,6 @@
 #include "graph/arguments.h"
 #include "surface/autocast.h"
 #include "tensor/autocast.h"
-#include "tensor/opaque.h"
 
 namespace framejit::capture {
 
@@ -38,11 +37,14 @@ std::optional<LeafCast> LeafCast::Of(Session& s, PyObject* tensor, PyObject* typ
 // Torch is asked before the run: what the program writes before it casts the leaf must be written by then.
 PyObject* LeafCast::Now(Session& s, TensorMeta* meta, uint64_t* key_set) const {
   const TraceTensor& t = s.trace().tensors[AsTensor(leaf)->id];
-  const auto written = [&](const TraceTensor& u) {  // and shows the leaf's memory
-    return u.mutated && u.input >= 0 && u.meta.framework == Framework::kTorch &&
-           tensor::ShareMemory(s.input_tensors()[u.input], s.input_tensors()[input]);
+  const guard::Extent memory = guard::ExtentOf(s.input_tensors()[input], false);
+  const auto written = [&](TraceId id) {  // and shows the leaf's memory
+    const TraceTensor& u = s.trace().tensors[id];
+    if (!u.mutated || u.input < 0 || u.meta.framework != Framework::kTorch) return false;
+    const guard::Extent other = guard::ExtentOf(s.input_tensors()[u.input], true);
+    return memory.low < other.high && other.low < memory.high;
   };
-  if (t.input < 0 || t.mutated || s.trace().tensors[t.base].mutated || std::ranges::any_of(s.trace().tensors, written))
+  if (t.input < 0 || t.mutated || s.trace().tensors[t.base].mutated || std::ranges::any_of(s.trace().inputs, written))
     return s.Break(BreakId::kFrameworkError, "autocast of what was written, in a region that was entered before");
   Ref real(tensor::CastOfRegion(s.input_tensors()[input], to));
   tensor::Meta m;

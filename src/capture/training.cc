@@ -13,6 +13,7 @@
 #include "diag/diag.h"
 #include "graph/arguments.h"
 #include "graph/hints.h"
+#include "graph/packed.h"
 #include "surface/rows.h"
 #include "surface/view_results.h"
 #include "tensor/autograd.h"
@@ -336,16 +337,17 @@ void CheckZeros(const Graph& g, const tensor::Training& t) {
 
 // What the backward passes read of the graph.
 struct Plan {
-  std::shared_ptr<Graph> graph;
+  std::shared_ptr<Graph> graph;  // until it is packed
   std::vector<ValueId> saved;
-  std::vector<std::vector<ValueId>> kept;  // by output and input: the framework keeps it for the derivative of these
+  // By output and input: the framework keeps it for the derivative of these. Until it is packed.
+  std::vector<std::vector<ValueId>> kept;
   std::vector<int> region;
   std::vector<bool> moves;  // as autodiff::Differentiate takes them
   CompileOptions options;
   bool interpret;
   std::vector<GotMemory> rebound;
-  std::vector<bool> Read(const autodiff::Joint& j) const {
-    std::vector<bool> read = autodiff::ReadOutputs(j, kept);
+  std::vector<bool> Read(const autodiff::Joint& j, const std::vector<std::vector<ValueId>>& kept_for) const {
+    std::vector<bool> read = autodiff::ReadOutputs(j, kept_for);
     for (const auto& [from, input, beside] : rebound) {
       read[input] = read[input] || read[from];
       if (!beside) read[from] = false;
@@ -356,14 +358,36 @@ struct Plan {
   std::vector<ValueId> reentrant;  // the nodes that the reentrant form of torch.utils.checkpoint made
 };
 
+// Lists of values, of which most are empty, in few bytes.
+class PackedLists {
+ public:
+  explicit PackedLists(const std::vector<std::vector<ValueId>>& lists) : count_(lists.size()) {
+    for (size_t i = 0; i < lists.size(); ++i)
+      if (!lists[i].empty()) lists_.emplace(i, lists[i]);
+  }
+  std::vector<std::vector<ValueId>> Unpack() const {
+    std::vector<std::vector<ValueId>> all(count_);
+    for (const auto& [i, list] : lists_) all[i] = list;
+    return all;
+  }
+
+ private:
+  size_t count_;
+  std::map<size_t, std::vector<ValueId>> lists_;
+};
+
 // Which gradients of the outputs arrive is known when the first backward pass runs: it is compiled then.
-auto BackwardCompiler(const Plan& plan, const std::vector<bool>& wanted, const std::vector<int>& part) {
-  return [plan, wanted, part](const std::vector<bool>& tangents, const std::vector<bool>& stops, bool around) {
+auto BackwardCompiler(Plan plan, const std::vector<bool>& wanted, const std::vector<int>& part) {
+  for (ValueId v : plan.graph->inputs) plan.graph->nodes[v].attrs.name.clear();  // No backward graph has these.
+  auto graph = std::make_shared<const PackedGraph>(std::move(*std::exchange(plan.graph, nullptr)));
+  const PackedLists kept(std::exchange(plan.kept, {}));
+  return [plan = std::move(plan), graph, kept, wanted, part](const std::vector<bool>& tangents,
+                                                             const std::vector<bool>& stops, bool around) {
     tensor::Training::Backward b;
-    autodiff::Joint j = autodiff::Differentiate(*plan.graph, wanted, tangents, stops, plan.views,
+    autodiff::Joint j = autodiff::Differentiate(graph->Unpack(), wanted, tangents, stops, plan.views,
                                                 around ? plan.reentrant : std::vector<ValueId>(), plan.moves);
     j.region = plan.region;
-    b.read = plan.Read(j);
+    b.read = plan.Read(j, kept.Unpack());
     std::vector<autodiff::GradSource> grads;
     Graph whole = autodiff::BackwardGraph(j, plan.saved, &grads);
     for (size_t i = 0; i < j.tangents.size(); ++i)
@@ -626,7 +650,7 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const tensor::TraceRun
   autodiff::Joint joint = autodiff::Differentiate(graph, t.wanted, t.differentiable, {}, plan.views, {}, plan.moves);
   joint.region = plan.region;
   if (s.lowering().differentiates()) CheckZeros(graph, t);
-  t.versioned = plan.Read(joint);
+  t.versioned = plan.Read(joint, plan.kept);
   for (int i : stopped) t.versioned[graph.outputs.size() + i] = false;
   std::vector<bool> passing;
   for (size_t i = 0; i < trace.inputs.size(); ++i)
@@ -653,7 +677,7 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const tensor::TraceRun
   NoteGroups(graph, s.input_tensors(), &t);
   for (const Node& n : joint.graph.nodes)
     if (n.type.device.kind == DeviceKind::kCuda) t.device = n.type.device;
-  t.compile = BackwardCompiler(plan, t.wanted, t.part);
+  t.compile = BackwardCompiler(std::move(plan), t.wanted, t.part);
   return {std::move(ahead), std::move(t)};
 }
 

@@ -63,11 +63,11 @@ class Cpu final : public Target {
     return Target::LibraryLends(g, v) && !rules::IsHostDepthwise(g, g.nodes[v]);
   }
 
-  void Emit(const loop::Kernel& kernel, Device, const CompileOptions& options, runtime::Step* step,
+  void Emit(const loop::Kernel& kernel, Device, const CompileOptions& options, runtime::KernelWork* work,
             bool* reused) const override {
     std::shared_ptr<const codegen::CompiledKernel> code = codegen::GetKernel(kernel, options.cpu, reused);
-    step->fn = code->fn;
-    step->code = std::move(code);
+    work->fn = code->fn;
+    work->code = std::move(code);
   }
 };
 

@@ -63,9 +63,9 @@ class Cuda final : public Target {
                                              const std::vector<loop::Layout>& layouts) const override {
     return loop::BuildDepthwise(g, v, layouts);
   }
-  void Emit(const loop::Kernel& kernel, Device device, const CompileOptions&, runtime::Step* step,
+  void Emit(const loop::Kernel& kernel, Device device, const CompileOptions&, runtime::KernelWork* work,
             bool* reused) const override {
-    step->device_kernel = codegen::GetGpuKernel(kernel, device.index, reused);
+    work->device_kernel = codegen::GetGpuKernel(kernel, device.index, reused);
   }
   std::shared_ptr<const runtime::Machine> machine(Device device) const override {
     return std::make_shared<runtime::cuda::CudaMachine>(device.index);

@@ -179,8 +179,8 @@ void WriteDirectly(Plan& plan, Kernels& kernels) {
       if (at == step.operands.end() || !ReadsBeforeWriting(plan, step, *kernels[maker], arg, input.storage)) continue;
       // What it notices ends the run before anything is written.
       if (kernels[maker]->ieee || kernels[maker]->Checks()) {
-        if (step.device_kernel || !Rehearsable(*kernels[maker], arg)) continue;
-        plan.steps[maker].rehearse.push_back(arg);
+        if (step.on_device() || arg >= Step::kRehearsed || !Rehearsable(*kernels[maker], arg)) continue;
+        plan.steps[maker].rehearse |= uint64_t{1} << arg;
       }
     }
     commit.direct = true;
@@ -229,7 +229,7 @@ void FeedProducts(Plan& plan, const Kernels& kernels) {
   for (size_t i = 0; i + 1 < plan.steps.size(); ++i) {
     Step& step = plan.steps[i];
     const Step& product = plan.steps[i + 1];
-    if (step.kind != Step::Kind::kKernel || step.device_kernel || step.results.size() != 1) continue;
+    if (step.kind != Step::Kind::kKernel || step.on_device() || step.results.size() != 1) continue;
     if (product.kind != Step::Kind::kMatMul) continue;
     const runtime::Value &made = plan.values[step.results[0]], &a = plan.values[product.operands[0]];
     if (a.storage != made.storage || a.sizes != made.sizes || a.strides != made.strides || !made.whole) continue;

@@ -348,9 +348,10 @@ class Planner {
     if (diag::Enabled(diag::Channel::loop_)) diag::Log(diag::Channel::loop_, built.kernel.str());
     bool reused = false;
     MadeKernel made;
-    made.step.kind = Step::Kind::kKernel;
-    made.step.symbols = built.symbols;
-    target.Emit(built.kernel, device, options_, &made.step, &reused);
+    runtime::KernelWork work;
+    work.symbols = built.symbols;
+    target.Emit(built.kernel, device, options_, &work, &reused);
+    made.work = std::make_shared<const runtime::KernelWork>(std::move(work));
     ++stats_.kernels;
     ++(reused ? stats_.kernels_reused : stats_.kernels_compiled);
     const std::string name = built.kernel.name;
@@ -359,9 +360,12 @@ class Planner {
     return made;
   }
 
+  void Name(Step* step, std::string name) { step->name = &*plan_.names.insert(std::move(name)).first; }
+
   void AddStep(const MadeKernel& made, const std::vector<ValueId>& buffers, const Group& group, std::string name) {
-    Step step = made.step;
-    step.name = std::move(name);
+    Step step;
+    step.kernel = made.work;
+    Name(&step, std::move(name));
     step.zeros =
         made.kernel->stream && !part_[group.stored[0]] && group.nodes.size() == 1 && IsZero(g_.nodes[group.nodes[0]]);
     for (ValueId v : group.stored) step.results.push_back(Make(v));
@@ -399,24 +403,22 @@ class Planner {
     LowerOne(group.stored.at(0), Step::Kind::kNode);
   }
 
-  // Steps that do the same, as the layers of a model, share it.
-  std::shared_ptr<const runtime::Operation> OperationOf(const Node& n) {
+  std::shared_ptr<const runtime::Operation> OperationOf(const Node& n, std::span<const runtime::Library> libraries) {
     const auto same = [&](const std::shared_ptr<const runtime::Operation>& known) {
-      return SameOperation(known->op, known->attrs, known->type, n);
+      return SameOperation(known->op, known->attrs, known->type, n) && known->libraries.data() == libraries.data();
     };
     const auto known = std::find_if(operations_.rbegin(), operations_.rend(), same);
     if (known != operations_.rend()) return *known;
     if (operations_.size() == kKnown) operations_.erase(operations_.begin());
-    return operations_.emplace_back(std::make_shared<const runtime::Operation>(n.op, n.attrs, n.type));
+    return operations_.emplace_back(std::make_shared<const runtime::Operation>(n.op, n.attrs, n.type, libraries));
   }
 
   void LowerOne(ValueId v, Step::Kind kind, Storage::Kind result = Storage::Kind::kScratch) {
     const Node& n = g_.nodes[v];
     Step step;
     step.kind = kind;
-    step.name = std::string(Info(n.op).name) + At(n);
-    step.operation = OperationOf(n);
-    step.libraries = TargetOf(n.type.device).libraries();
+    Name(&step, std::string(Info(n.op).name) + At(n));
+    step.operation = OperationOf(n, TargetOf(n.type.device).libraries());
     for (ValueId o : n.operands) step.operands.push_back(ValueOf(o));
     step.results.push_back(Make(v, result));
     if (auto it = handed_over_.find(v); it != handed_over_.end()) {
@@ -462,8 +464,8 @@ class Planner {
     const Node& n = g_.nodes[v];
     Step step;
     step.kind = Step::Kind::kExtern;
-    step.name = (n.attrs.call ? n.attrs.call->callee.name() : "extern") + At(n);
-    step.operation = OperationOf(n);
+    Name(&step, (n.attrs.call ? n.attrs.call->callee.name() : "extern") + At(n));
+    step.operation = OperationOf(n, {});
     for (ValueId o : n.operands) step.operands.push_back(ValueOf(o));
     if (n.attrs.flag) {
       int& updated = step.operands[0];

@@ -59,9 +59,9 @@ class Target {
                                                      const std::vector<loop::Layout>& layouts) const {
     return std::nullopt;
   }
-  // Makes machine code for the kernel, or finds some (*reused), and fills in the step: either fn and code, or
-  // device_kernel. Throws codegen::CodegenUnsupported for what it cannot do: then the kernel is cut into smaller ones.
-  virtual void Emit(const loop::Kernel& kernel, Device device, const CompileOptions& options, runtime::Step* step,
+  // Makes machine code for the kernel, or finds some (*reused), and fills in either fn and code, or device_kernel.
+  // Throws codegen::CodegenUnsupported for what it cannot do: then the kernel is cut into smaller ones.
+  virtual void Emit(const loop::Kernel& kernel, Device device, const CompileOptions& options, runtime::KernelWork* work,
                     bool* reused) const = 0;
   virtual std::shared_ptr<const runtime::Machine> machine(Device device) const { return nullptr; }  // Null: the CPU's.
 };

@@ -239,6 +239,7 @@ class Assembler {
     p_.where.shrink_to_fit();
     p_.lookups.shrink_to_fit();
     p_.groups.shrink_to_fit();
+    p_.empties.shrink_to_fit();
     p_.tensors.shrink_to_fit();
   }
 
@@ -306,13 +307,17 @@ class Assembler {
     std::tie(node().first, node().last) = Share(node().first);
     EmitGroup(at, id);
     ForChildren(id, true, [&](int32_t c) {
-      if (!OnlyCovered(c)) Emit(c, at);
+      if (!OnlyCovered(c) && !OnlyEmpty(c)) Emit(c, at);
     });
     ForChildren(id, false, [&](int32_t c) { Emit(c, at); });
     node().in_object = MayLieInObject(id);
     if (node().group < 0) return;
     const Group& g = p_.groups[node().group];  // was emitted before its nodes had numbers
-    for (int32_t l = g.first; l < g.last; ++l) p_.lookups[l].node = branches_[p_.lookups[l].source].node;
+    int32_t l = g.first;
+    ForChildren(id, true, [&](int32_t c) {
+      if (const int32_t n = branches_[c].node; n >= 0) p_.lookups[l].node = n;
+      ++l;
+    });
   }
 
   // Is all that is asked of the dict its type, its items under names, and whether it is that of another object?
@@ -333,14 +338,18 @@ class Assembler {
     ForRows(id, true, [&](int32_t i) { AddTest(i); });
     g.keys_last = static_cast<int32_t>(p_.tests.size());
     g.first = static_cast<int32_t>(p_.lookups.size());
+    g.empties_first = static_cast<int32_t>(p_.empties.size());
     ForChildren(id, true, [&](int32_t c) {
-      Lookup l{branches_[c].source->id, -1, static_cast<int32_t>(p_.tests.size()), 0};
+      const bool empty = OnlyEmpty(c);
+      Lookup l{Lookup::Without(branches_[c].source->id, empty), static_cast<int32_t>(p_.tests.size()), 0};
+      if (empty) p_.empties.push_back(nullptr);
       ForEach(branches_[c].rows, next_row_, [&](int32_t i) {
-        if (Covered(rows_[i])) AddTest(i);
+        if (empty || Covered(rows_[i])) AddTest(i);
       });
       std::tie(l.first, l.last) = Share(l.first);
       p_.lookups.push_back(l);
     });
+    g.empties_last = static_cast<int32_t>(p_.empties.size());
     g.last = static_cast<int32_t>(p_.lookups.size());
     if (g.first == g.last && g.keys_first == g.keys_last) return;
     p_.nodes[at].group = static_cast<int32_t>(p_.groups.size());
@@ -394,6 +403,17 @@ class Assembler {
     bool covered = b.children.first < 0 && !b.required;
     ForEach(b.rows, next_row_, [&](int32_t i) { covered = covered && Covered(rows_[i]); });
     return covered;
+  }
+
+  // Is kNoItems asked of it, and nothing else that its identity does not decide?
+  bool OnlyEmpty(uint32_t id) const {
+    const Branch& b = branches_[id];
+    bool only = b.children.first < 0 && !b.required, asked = false;
+    ForEach(b.rows, next_row_, [&](int32_t i) {
+      asked = asked || rows_[i].kind == Kind::kNoItems;
+      only = only && (rows_[i].kind == Kind::kNoItems || Covered(rows_[i]));
+    });
+    return only && asked;
   }
 
   void AddTest(int i) {

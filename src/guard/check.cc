@@ -73,6 +73,10 @@ namespace {
 
 }  // namespace
 
+static bool HasNoItems(PyObject* v) {
+  return v && (PyDict_CheckExact(v) || PyODict_CheckExact(v)) && PyDict_GET_SIZE(v) == 0;
+}
+
 bool Compare(double a, double b, int op) {
   return op == Py_LT   ? a < b
          : op == Py_LE ? a <= b
@@ -99,7 +103,7 @@ bool Compare(double a, double b, int op) {
     case Kind::kLength: return (v && PyDict_Check(v) ? PyDict_GET_SIZE(v) : LengthOf(v)) == t.number;
     case Kind::kLeaf: return v && (t.number ? tensor::HasHistory(v) && !tensor::IsView(v) : !tensor::HasHistory(v));
     case Kind::kNoHooks: return v && !tensor::HasHooks(v);
-    case Kind::kNoItems: return v && (PyDict_CheckExact(v) || PyODict_CheckExact(v)) && PyDict_GET_SIZE(v) == 0;
+    case Kind::kNoItems: return HasNoItems(v);
     case Kind::kKeys:  // of a dict: by its group; but an OrderedDict can be reordered behind its dict's back
       if (!v || Py_IS_TYPE(v, &PyDict_Type)) return true;
       if (PyODict_Check(v))
@@ -152,12 +156,14 @@ bool Program::Refresh(Group& g, PyObject* dict, bool may_miss, int64_t* symbols)
   if (real ? !PyODict_Check(dict) : !dict)
     for (int32_t i = g.keys_first; i < g.keys_last; ++i)
       if (!KeysMatch(dict, tests[i].expected.get())) return fail();
+  int32_t next_empty = g.empties_first;
   for (int32_t l = g.first; l < g.last; ++l) {
     const Lookup& at = lookups[l];
     PyObject* v = real ? DictLookup(dict, SourceOf(at).object) : nullptr;
     for (int32_t i = at.first; i < at.last; ++i)
       if (!Holds(tests[i], v, symbols)) return fail();
-    if (at.node >= 0) nodes[at.node].value = v;
+    if (at.has_node()) nodes[at.node].value = v;
+    if (at.empty()) empties[next_empty++] = v;
   }
   return true;
 }
@@ -174,7 +180,7 @@ bool Program::InObject(const Node& node, const FjOwn& own, int64_t* symbols) {
     PyObject* v = fj_own_value(&own, SourceOf(at).object);
     for (int32_t i = at.first; i < at.last; ++i)
       if (!Holds(tests[i], v, symbols)) return false;
-    if (at.node >= 0) nodes[at.node].value = v;
+    if (at.has_node()) nodes[at.node].value = v;
   }
   return true;
 }
@@ -212,6 +218,8 @@ bool Program::InObject(const Node& node, const FjOwn& own, int64_t* symbols) {
     if (node.group >= 0) {
       Group& g = groups[node.group];
       if (!g.tag.Fresh(node.value) && !Refresh(g, node.value, !node.value, symbols)) return false;
+      for (int32_t e = g.empties_first; e < g.empties_last; ++e)
+        if (!HasNoItems(empties[e])) return false;
     }
   }
   if (sizes == n && !SizesHold(symbols)) return false;

@@ -64,7 +64,7 @@ void Program::Cover(PyObject* const* slots) const {
   std::vector<PyObject*> values(nodes.size());
   std::vector<std::pair<int32_t, int32_t>> found_by(nodes.size());
   for (const Lookup& l : lookups)
-    if (l.node >= 0) found_by[l.node] = {l.first, l.last};
+    if (l.has_node()) found_by[l.node] = {l.first, l.last};
   for (size_t n = 0; n < nodes.size(); ++n) {
     const Node& node = nodes[n];
     MemberCache none;
@@ -74,7 +74,7 @@ void Program::Cover(PyObject* const* slots) const {
     if (node.group >= 0) keys = {groups[node.group].keys_first, groups[node.group].keys_last};
     teller.Tell(*nodes[n].source, from, value, {{node.first, node.last}, found_by[n], keys});
     for (int32_t l = node.group < 0 ? 0 : groups[node.group].first; node.group >= 0 && l < groups[node.group].last; ++l)
-      if (lookups[l].node < 0)
+      if (!lookups[l].has_node())
         teller.Tell(SourceOf(lookups[l]), value, DictLookup(value, SourceOf(lookups[l]).object),
                     {{lookups[l].first, lookups[l].last}});
   }

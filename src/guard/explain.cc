@@ -461,7 +461,7 @@ std::vector<std::string> Program::Describe(PyObject* varnames) const {
   std::vector<int> depth(nodes.size());
   std::vector<const Lookup*> found_by(nodes.size());
   for (const Lookup& l : lookups)
-    if (l.node >= 0) found_by[l.node] = &l;
+    if (l.has_node()) found_by[l.node] = &l;
   for (size_t n = 0; n < nodes.size(); ++n) {
     const Node& node = nodes[n];
     depth[n] = node.parent >= 0 ? depth[node.parent] + 1 : 0;
@@ -475,7 +475,7 @@ std::vector<std::string> Program::Describe(PyObject* varnames) const {
     if (node.group < 0) continue;
     const Group& g = groups[node.group];
     for (int32_t l = g.first; l < g.last; ++l)
-      for (int32_t i = lookups[l].first; lookups[l].node < 0 && i < lookups[l].last; ++i)
+      for (int32_t i = lookups[l].first; !lookups[l].has_node() && i < lookups[l].last; ++i)
         out.push_back(indent + "  " + SourceOf(lookups[l]).str(varnames) + ": " + test_text(i));
   }
   for (const Relation& r : relations)

@@ -112,15 +112,19 @@ struct Node {
 };
 
 struct Lookup {
-  uint32_t source;      // Its number in the pool.
-  int32_t node;         // -1: it has covered tests alone
-  int32_t first, last;  // covered tests, shared like those of nodes
+  int32_t node;         // the node; else, from -1 on downwards, twice the number of its source in the pool, and whether
+                        // it is one of Program::empties
+  int32_t first, last;  // covered tests, shared like those of nodes; of `empties` all that there are
+  static int32_t Without(uint32_t source, bool empty) { return ~static_cast<int32_t>(source << 1 | empty); }
+  bool has_node() const { return node >= 0; }
+  bool empty() const { return node < 0 && (~node & 1); }
 };
 
 struct Group {
   DictTag tag;
   int32_t first = 0, last = 0;            // The lookups that belong to it.
   int32_t keys_first = 0, keys_last = 0;  // the tests of kind kKeys of the dict itself
+  int32_t empties_first = 0, empties_last = 0;
 };
 
 // A test of kSameObject or kDifferentObject.
@@ -156,9 +160,14 @@ class Program final : public GuardSet {
   std::vector<Node> nodes;
   std::vector<Test> tests;
   std::vector<Line> where;  // by test: the user's line that caused it; where lines differ, tests are not shared
-  const Source& SourceOf(const Lookup& l) const { return pool->sources()[l.source]; }
+  const Source& SourceOf(const Lookup& l) const {
+    return l.has_node() ? *nodes[l.node].source : pool->sources()[~l.node >> 1];
+  }
   std::vector<Lookup> lookups;
   std::vector<Group> groups;
+  // Of items of which nothing is asked but kNoItems, as of the dicts of a module's hooks, the values that a group has
+  // found. They need no nodes.
+  std::vector<PyObject*> empties;
   std::vector<TensorTest> tensors;
   std::vector<TypeTest> types;
   std::vector<std::unique_ptr<FunctionTest>> functions;

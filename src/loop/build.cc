@@ -8,10 +8,10 @@
 //                depend on the variables of the loop goes to a row stage. What is expensive and needed in a later stage
 //                again is kept in a row of scratch.
 #include <algorithm>
-#include <bit>
 #include <set>
 #include <stdexcept>
 
+#include "graph/same.h"
 #include "loop/finish.h"
 #include "loop/order.h"
 #include "loop/space.h"
@@ -323,12 +323,6 @@ class KernelBuilder {
     const int number = Add(std::move(inst), 0, 0);
     constants_.push_back({number, value});
     return number;
-  }
-  static bool SameBits(const Scalar& a, const Scalar& b) {
-    if (a.v.index() != b.v.index()) return false;
-    if (auto d = std::get_if<double>(&a.v))
-      return std::bit_cast<uint64_t>(*d) == std::bit_cast<uint64_t>(std::get<double>(b.v));
-    return a == b;
   }
   int AddSize(Int value, DType dtype) {
     if (value.is_const()) return AddConst(Scalar(value.value()), dtype);

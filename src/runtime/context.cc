@@ -1,10 +1,12 @@
 #include "runtime/context.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace framejit::runtime {
 
 void StepLists::Fill(size_t steps, std::vector<std::pair<int, int>> numbers) {
+  if (numbers.empty()) return;
   std::sort(numbers.begin(), numbers.end());
   begin_.assign(steps + 1, 0);
   for (auto [step, number] : numbers) ++begin_[step + 1];
@@ -19,13 +21,13 @@ PlanIndex::PlanIndex(const Plan& plan) {
   output_storage.assign(plan.outputs.size(), -1);
   zero_outputs.assign(plan.outputs.size(), false);
   first_pointer.reserve(plan.steps.size());
-  first_param.reserve(plan.steps.size());
+  if (plan.machine) first_param.reserve(plan.steps.size());
   for (const Step& s : plan.steps) {
-    first_pointer.push_back(num_pointers);
-    first_param.push_back(num_params);
-    if (s.kind == Step::Kind::kKernel) {
+    first_pointer.push_back(static_cast<uint32_t>(num_pointers));
+    if (plan.machine) first_param.push_back(static_cast<uint32_t>(num_params));
+    if (s.kernel) {
       num_pointers += s.operands.size();
-      if (s.device_kernel) num_params += s.operands.size() + s.symbols.size();
+      if (s.on_device()) num_params += s.operands.size() + s.kernel->symbols.size();
       continue;
     }
     for (int v : s.operands) needs_buffer[v] = true;
@@ -87,13 +89,12 @@ void Context::Bind(const Plan& plan, const PlanIndex& index, std::shared_ptr<con
     b.device = value.device;
   }
   std::fill(pointers.begin(), pointers.end(), nullptr);
-  for (Patch& p : patches) p.offset = instance->values[p.value].offset_bytes;
   params.clear();
   for (size_t s = 0; s < plan.steps.size() && index.num_params; ++s) {
-    if (!plan.steps[s].device_kernel) continue;
+    if (!plan.steps[s].on_device()) continue;
     void** slot = pointers.data() + index.first_pointer[s];
     for (size_t i = 0; i < plan.steps[s].operands.size(); ++i) params.push_back(slot + i);
-    for (size_t i = 0; i < plan.steps[s].symbols.size(); ++i)
+    for (size_t i = 0; i < plan.steps[s].kernel->symbols.size(); ++i)
       params.push_back(const_cast<int64_t*>(instance->steps[s].symbols + i));
   }
   scratch = device_scratch = nullptr;
@@ -113,24 +114,24 @@ void Context::MakePatches(const Plan& plan, const PlanIndex& index) {
   pointers.resize(index.num_pointers);
   params.reserve(index.num_params);
   externals.resize(index.has_externs ? plan.storages.size() : 0);
-  std::vector<std::vector<Patch>> by_storage(plan.storages.size());
-  for (size_t v = 0; v < plan.values.size(); ++v) {
-    if (index.needs_buffer[v]) by_storage[plan.values[v].storage].push_back({&buffers[v].data, 0, static_cast<int>(v)});
-  }
-  for (size_t s = 0; s < plan.steps.size(); ++s) {
-    if (plan.steps[s].kind != Step::Kind::kKernel) continue;
-    void** slot = pointers.data() + index.first_pointer[s];
-    for (int v : plan.steps[s].operands) by_storage[plan.values[v].storage].push_back({slot++, 0, v});
-  }
-  size_t count = 0;
-  for (const auto& list : by_storage) count += list.size();
-  patches.reserve(count);
-  patch_begin.reserve(plan.storages.size() + 1);
-  patch_begin.assign(1, 0);
-  for (const auto& list : by_storage) {
-    patches.insert(patches.end(), list.begin(), list.end());
-    patch_begin.push_back(static_cast<uint32_t>(patches.size()));
-  }
+  const auto each = [&](auto&& take) {  // calls take(storage, patch)
+    const auto patch = [&](size_t place, int v) {
+      take(plan.values[v].storage, Patch{static_cast<uint32_t>(place), static_cast<uint32_t>(v)});
+    };
+    for (size_t v = 0; v < plan.values.size(); ++v)
+      if (index.needs_buffer[v]) patch(pointers.size() + v, static_cast<int>(v));
+    for (size_t s = 0; s < plan.steps.size(); ++s) {
+      size_t place = index.first_pointer[s];
+      for (int v : plan.steps[s].kernel ? std::span<const int>(plan.steps[s].operands) : std::span<const int>())
+        patch(place++, v);
+    }
+  };
+  patch_begin.assign(plan.storages.size() + 1, 0);
+  each([&](int storage, Patch) { ++patch_begin[storage + 1]; });
+  std::partial_sum(patch_begin.begin(), patch_begin.end(), patch_begin.begin());
+  patches.resize(patch_begin.back());
+  std::vector<uint32_t> next = patch_begin;
+  each([&](int storage, Patch p) { patches[next[storage]++] = p; });
 }
 
 void Context::SetScratch(const Plan& plan, std::byte* base) {
@@ -138,7 +139,7 @@ void Context::SetScratch(const Plan& plan, std::byte* base) {
   scratch = base;
   for (size_t s = 0; s < plan.storages.size(); ++s) {
     if (plan.storages[s].kind == Storage::Kind::kScratch && !plan.storages[s].on_device)
-      SetStorage(static_cast<int>(s), base + instance->scratch_offset[s]);
+      SetStorage(static_cast<int>(s), base + instance->storages[s].scratch_offset);
   }
 }
 
@@ -147,7 +148,7 @@ void Context::SetDeviceScratch(const Plan& plan, std::byte* base) {
   device_scratch = base;
   for (size_t s = 0; s < plan.storages.size(); ++s) {
     if (plan.storages[s].kind == Storage::Kind::kScratch && plan.storages[s].on_device)
-      SetStorage(static_cast<int>(s), base + instance->scratch_offset[s]);
+      SetStorage(static_cast<int>(s), base + instance->storages[s].scratch_offset);
   }
 }
 

@@ -12,11 +12,12 @@
 
 namespace framejit::runtime {
 
-// A list of numbers for each step. Most are empty.
+// A list of numbers for each step. Most are empty, and of many plans all are.
 class StepLists {
  public:
   void Fill(size_t steps, std::vector<std::pair<int, int>> numbers);  // pairs of a step and a number
   std::span<const int> operator[](size_t step) const {
+    if (begin_.empty()) return {};
     return {numbers_.data() + begin_[step], numbers_.data() + begin_[step + 1]};
   }
 
@@ -28,9 +29,11 @@ class StepLists {
 // What is computed once from the plan alone.
 struct PlanIndex {
   explicit PlanIndex(const Plan& plan);
-  std::vector<size_t> first_pointer;  // for each step: where the arguments of its kernel begin in Context::pointers
+  // For each step: where the arguments of its kernel begin in Context::pointers.
+  std::vector<uint32_t> first_pointer;
   size_t num_pointers = 0;
-  std::vector<size_t> first_param;  // likewise in Context::params, which holds the addresses that a GPU launch takes
+  // Likewise in Context::params, which holds the addresses that a GPU launch takes. Empty: there is none.
+  std::vector<uint32_t> first_param;
   size_t num_params = 0;
   std::vector<bool> needs_buffer;   // for each value: is it read by something other than kernels?
   std::vector<int> output_storage;  // for each output; -1: a framework call hands it over
@@ -55,7 +58,9 @@ struct Context {
   void MakePatches(const Plan& plan, const PlanIndex& index);
   void SetStorage(int storage, void* data) {
     for (uint32_t p = patch_begin[storage]; p < patch_begin[storage + 1]; ++p) {
-      *patches[p].slot = static_cast<std::byte*>(data) + patches[p].offset;
+      const auto [place, value] = patches[p];
+      void*& at = place < pointers.size() ? pointers[place] : buffers[place - pointers.size()].data;
+      at = static_cast<std::byte*>(data) + instance->values[value].offset_bytes;
     }
   }
   void SetScratch(const Plan& plan, std::byte* base);
@@ -66,9 +71,8 @@ struct Context {
   std::vector<void*> pointers;  // the arguments of the kernels of all steps
   std::vector<void*> params;
   struct Patch {
-    void** slot;
-    int64_t offset;
-    int value;  // the value whose offset this is
+    uint32_t place;  // in `pointers`, or behind these in `buffers`
+    uint32_t value;  // the value that is there
   };
   std::vector<Patch> patches;  // those of one storage are neighbours
   std::vector<uint32_t> patch_begin;

@@ -13,7 +13,7 @@ bool AddCost(const Executable& executable, std::span<const int64_t> symbols, Pla
 
 StepCost CostOfStep(const Plan& plan, const Instance& instance, size_t i) {
   const Step& step = plan.steps[i];
-  StepCost cost{step.name, KindName(step.kind)};
+  StepCost cost{*step.name, KindName(step.kind)};
   auto elements = [&](int value, bool broadcast) {
     const Instance::ValueInfo& info = instance.values[value];
     double n = 1;

@@ -56,7 +56,7 @@ class PlanExecutable : public Executable, public Estimated {
         const Storage& storage = plan_.storages[s];
         const bool own =
             storage.kind == Storage::Kind::kLent || (storage.kind == Storage::Kind::kExtern && storage.index < 0);
-        if (own && storage.first <= i && i <= storage.last) alive += instance->storage_bytes[s];
+        if (own && storage.first <= i && i <= storage.last) alive += instance->storages[s].bytes;
       }
       made = std::max(made, alive);
     }

@@ -123,7 +123,8 @@ Moving::Moving(const Plan& plan) : symbols(plan.symbol_sources.size(), true) {
   for (size_t v = 0; v < plan.values.size(); ++v)
     if (moves(plan.values[v].offset)) values.push_back(static_cast<int>(v));
   for (size_t i = 0; i < plan.steps.size(); ++i)
-    if (std::ranges::any_of(plan.steps[i].symbols, moves)) steps.push_back(static_cast<int>(i));
+    if (plan.steps[i].kernel && std::ranges::any_of(plan.steps[i].kernel->symbols, moves))
+      steps.push_back(static_cast<int>(i));
 }
 
 Instance::Instance(const Plan& plan, std::span<const int64_t> symbol_values)
@@ -135,19 +136,19 @@ Instance::Instance(const Plan& plan, std::span<const int64_t> symbol_values)
     if (at.try_emplace(std::span<const Int>(list), count).second) count += list.size();
   };
   for (const Value& v : plan.values) enter(v.sizes), enter(v.strides);
-  for (const Step& s : plan.steps) enter(s.symbols);
+  for (const Step& s : plan.steps)
+    if (s.kernel) enter(s.kernel->symbols);
   numbers.resize(count);
   for (const auto& [list, first] : at)
     for (size_t i = 0; i < list.size(); ++i) numbers[first + i] = list[i].Eval(symbols);
-  values.reserve(plan.values.size());
+  values.Reserve(plan.values.size());
   const auto put = [&](const Ints& list) { return numbers.data() + at.find(std::span<const Int>(list))->second; };
 
   for (const Plan::Nothing& n : plan.nothings) {
     if (n.size.Eval(symbols) == 0 && n.of.Eval(symbols) != 0) status |= n.status;
   }
 
-  storage_bytes.assign(plan.storages.size(), 0);
-  storage_before.assign(plan.storages.size(), 0);
+  std::vector<StorageInfo> all(plan.storages.size());
   for (const Value& v : plan.values) {
     ValueInfo info;
     info.sizes = put(v.sizes);
@@ -158,19 +159,17 @@ Instance::Instance(const Plan& plan, std::span<const int64_t> symbol_values)
     const Extent reach = ExtentOf({info.sizes, v.sizes.size()}, {info.strides, v.strides.size()});
     if (v.whole) {  // the first element is aligned where others lie before it, too
       const int64_t item = DTypeSize(v.dtype), align = plan.storages[v.storage].on_device ? kDeviceAlign : kAlign;
-      storage_before[v.storage] = (-reach.low * item + align - 1) / align * align;
-      storage_bytes[v.storage] = storage_before[v.storage] + reach.high * item;
+      all[v.storage].before = (-reach.low * item + align - 1) / align * align;
+      all[v.storage].bytes = all[v.storage].before + reach.high * item;
     }
-    values.push_back(info);
+    values.Append(info);
   }
-  steps.resize(plan.steps.size());
-  for (size_t i = 0; i < steps.size(); ++i) {
-    const Step& s = plan.steps[i];
-    if (s.device_kernel || s.kind == Step::Kind::kKernel) steps[i].symbols = put(s.symbols);
-    SetStep(plan, i);
+  steps.Reserve(plan.steps.size());
+  for (size_t i = 0; i < plan.steps.size(); ++i) {
+    const KernelWork* kernel = plan.steps[i].kernel.get();
+    steps.Append(InfoOf(plan, i, kernel ? put(kernel->symbols) : nullptr));
   }
 
-  scratch_offset.assign(plan.storages.size(), 0);
   for (bool on_device : {false, true}) {
     if (on_device && !plan.machine) break;
     absl::InlinedVector<Interval, 32> intervals;
@@ -178,14 +177,16 @@ Instance::Instance(const Plan& plan, std::span<const int64_t> symbol_values)
     for (size_t i = 0; i < plan.storages.size(); ++i) {
       const Storage& s = plan.storages[i];
       if (s.kind != Storage::Kind::kScratch || s.on_device != on_device || s.first < 0) continue;  // or not used
-      intervals.push_back({storage_bytes[i], s.first, s.last});
+      intervals.push_back({all[i].bytes, s.first, s.last});
       which.push_back(i);
     }
     absl::InlinedVector<int64_t, 32> offsets(intervals.size());
     (on_device ? device_scratch_bytes : scratch_bytes) =
         PlanMemory(intervals, offsets, on_device ? kDeviceAlign : kAlign);
-    for (size_t i = 0; i < which.size(); ++i) scratch_offset[which[i]] = offsets[i] + storage_before[which[i]];
+    for (size_t i = 0; i < which.size(); ++i) all[which[i]].scratch_offset = offsets[i] + all[which[i]].before;
   }
+  storages.Reserve(all.size());
+  for (const StorageInfo& info : all) storages.Append(info);
 }
 
 Instance::Instance(const Plan& plan, const Moving& moving, const Instance& like, std::span<const int64_t> symbol_values)
@@ -194,42 +195,46 @@ Instance::Instance(const Plan& plan, const Moving& moving, const Instance& like,
       numbers(like.numbers),
       values(like.values),
       steps(like.steps),
-      storage_bytes(like.storage_bytes),
-      storage_before(like.storage_before),
-      scratch_offset(like.scratch_offset),
+      storages(like.storages),
       scratch_bytes(like.scratch_bytes),
       device_scratch_bytes(like.device_scratch_bytes) {
   const auto mine = [&](const int64_t*& list) {
     if (list) list = numbers.data() + (list - like.numbers.data());
   };
-  for (ValueInfo& v : values) mine(v.sizes), mine(v.strides);
-  for (StepInfo& s : steps) mine(s.symbols);
-  for (int v : moving.values)
-    values[v].offset_bytes = plan.values[v].offset.Eval(symbols) * DTypeSize(plan.values[v].dtype);
+  for (ValueInfo& v : values.entries()) mine(v.sizes), mine(v.strides);
+  for (StepInfo& s : steps.entries()) mine(s.symbols);
+  for (int v : moving.values) {
+    ValueInfo info = values[v];
+    info.offset_bytes = plan.values[v].offset.Eval(symbols) * DTypeSize(plan.values[v].dtype);
+    values.Set(v, info);
+  }
   for (int i : moving.steps) {
+    const shape::IntList& from = plan.steps[i].kernel->symbols;
     int64_t* const to = numbers.data() + (steps[i].symbols - numbers.data());
-    for (size_t k = 0; k < plan.steps[i].symbols.size(); ++k) to[k] = plan.steps[i].symbols[k].Eval(symbols);
-    SetStep(plan, i);
+    for (size_t k = 0; k < from.size(); ++k) to[k] = from[k].Eval(symbols);
+    steps.Set(i, InfoOf(plan, i, to));
   }
 }
 
 Instance::~Instance() = default;
 
 // What follows from the symbols of a kernel.
-void Instance::SetStep(const Plan& plan, size_t i) {
+Instance::StepInfo Instance::InfoOf(const Plan& plan, size_t i, const int64_t* kernel_symbols) const {
   const Step& s = plan.steps[i];
-  StepInfo& info = steps[i];
-  if (s.device_kernel) {
-    info.launch = s.device_kernel->Configure(info.symbols, true);
-  } else if (s.kind == Step::Kind::kKernel) {
+  StepInfo info;
+  info.symbols = kernel_symbols;
+  if (s.on_device()) {
+    info.launch = s.kernel->device_kernel->Configure(info.symbols, true);
+  } else if (s.kernel) {
     const auto empty = [&](int v) { return values[v].numel == 0; };
     const bool nothing = !s.results.empty() && std::all_of(s.results.begin(), s.results.end(), empty);
-    info.rows = nothing ? 0 : s.code->rows(info.symbols);  // kernels count on rows that hold something
-    const int64_t work = s.code->work_per_row(info.symbols);
+    info.rows = nothing ? 0 : s.kernel->code->rows(info.symbols);  // kernels count on rows that hold something
+    const int64_t work = s.kernel->code->work_per_row(info.symbols);
     info.grain = info.rows > 1 && work * info.rows >= kParallelWork
                      ? std::max<int64_t>(1, kPieceWork / std::max<int64_t>(1, work))
                      : 0;
   }
+  return info;
 }
 
 cuda::StreamGraphs* Instance::GraphsOn(const cuda::Driver& driver, int device, uint64_t stream_id) const {

@@ -9,6 +9,7 @@
 
 #include "runtime/cuda/driver.h"
 #include "runtime/plan.h"
+#include "runtime/shared_list.h"
 
 namespace framejit::runtime {
 
@@ -37,25 +38,32 @@ struct Instance {
     const int64_t* strides = nullptr;
     int64_t offset_bytes = 0;
     int64_t numel = 0;
+    bool operator==(const ValueInfo&) const = default;
   };
   struct StepInfo {
     const int64_t* symbols = nullptr;  // The symbols of a kernel.
     int64_t rows = 0;
     int64_t grain = 0;  // rows that one thread takes at least; 0: a second thread does not pay
     Launch launch;
+    bool operator==(const StepInfo&) const = default;
+  };
+  struct StorageInfo {
+    int64_t bytes = 0;
+    int64_t before = 0;          // those of them that lie before the first element
+    int64_t scratch_offset = 0;  // of the first element
+    bool operator==(const StorageInfo&) const = default;
   };
 
   int status = 0;  // not 0: it must not run, but end with this (Plan::Nothing)
   std::vector<int64_t> symbols;
   std::vector<int64_t> numbers;
-  std::vector<ValueInfo> values;
-  std::vector<StepInfo> steps;
-  // There is one for each storage. Its offset is that of its first element, before which some of its bytes may lie.
-  std::vector<int64_t> storage_bytes, storage_before, scratch_offset;
+  SharedList<ValueInfo> values;
+  SharedList<StepInfo> steps;
+  SharedList<StorageInfo> storages;
   int64_t scratch_bytes = 0, device_scratch_bytes = 0;
 
  private:
-  void SetStep(const Plan& plan, size_t i);
+  StepInfo InfoOf(const Plan& plan, size_t i, const int64_t* kernel_symbols) const;
 
   mutable std::mutex graphs_mutex_;
   mutable std::vector<std::unique_ptr<cuda::StreamGraphs>> graphs_;

@@ -26,7 +26,7 @@ Buffer AsBuffer(const HostTensor& t) {
 
 void InterpretNode(Host& host, const Step& step, std::span<const int64_t> symbols, std::span<const Buffer> operands,
                    const Buffer& out) {
-  if (!reference_steps) throw diag::NoKernel(step.name, "no library takes it");
+  if (!reference_steps) throw diag::NoKernel(*step.name, "no library takes it");
   // A graph of this one node, its symbols replaced by their values.
   Graph g;
   std::vector<HostTensor> inputs;

@@ -95,7 +95,7 @@ bool OwnProduct(Host& host, const Step& step, std::span<const int64_t>, std::spa
 
 bool AskLibraries(Host& host, const Step& step, std::span<const int64_t> symbols, std::span<const Buffer> ops,
                   Buffer& out) {
-  return std::any_of(step.libraries.begin(), step.libraries.end(),
+  return std::any_of(step.operation->libraries.begin(), step.operation->libraries.end(),
                      [&](Library library) { return library(host, step, symbols, ops, out); });
 }
 

@@ -17,6 +17,7 @@ struct Launch {
   unsigned grid = 0, threads = 0;  // With a grid of 0 there is nothing to do.
   unsigned shared_bytes = 0;       // shared memory beside what the function declares itself
   bool dependent = false;          // the kernel itself waits for the one before it, and may be started earlier
+  bool operator==(const Launch&) const = default;
 };
 
 class DeviceKernel {

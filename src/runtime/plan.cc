@@ -35,9 +35,9 @@ std::string Plan::str() const {
     std::vector<int> reads(s.operands.begin(), s.operands.end());
     for (int r : s.results) std::erase(reads, r);
     text += "  ";
-    text += s.device_kernel ? "gpu " : "";
+    text += s.on_device() ? "gpu " : "";
     text += KindName(s.kind);
-    if (!s.name.empty()) text += " " + s.name;
+    if (!s.name->empty()) text += " " + *s.name;
     text += " (" + List(*this, reads) + ") -> " + List(*this, s.results);
     for (int r : s.results) {
       text += " " + std::string(DTypeName(values[r].dtype)) + shape::ToString(values[r].sizes);

@@ -5,8 +5,10 @@
 
 #include <absl/container/inlined_vector.h>
 
+#include <bit>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,20 +25,20 @@ struct Storage {
   // kLent: the framework allocates it for each run, and who is given it may keep it.
   enum class Kind : uint8_t { kInput, kOutput, kScratch, kExtern, kLent };
   Kind kind = Kind::kScratch;
-  int index = -1;             // which input or output it is; for a call's result the output it becomes, or -1
   bool on_device = false;     // it is memory of the plan's device
+  int index = -1;             // which input or output it is; for a call's result the output it becomes, or -1
   int first = -1, last = -1;  // the steps between which its contents matter; last == steps.size(): until the writes
 };
 
 // A way to read a storage.
 struct Value {
   int storage = -1;
+  ValueId node = kNoValue;  // The node of the graph, for messages.
   DType dtype = DType::kFloat32;
+  bool whole = false;  // it is what the storage was made for, so the framework's handle of the storage fits
   Device device;
   shape::IntList sizes, strides;  // strides and offset are in elements
   Int offset;
-  ValueId node = kNoValue;  // The node of the graph, for messages.
-  bool whole = false;       // it is what the storage was made for, so the framework's handle of the storage fits
 };
 
 // The machine code of a kernel, which lives as long as this, for values of the kernel's symbols.
@@ -50,47 +52,68 @@ class KernelCode {
   virtual std::pair<int64_t, int64_t> line_and_row(const int64_t* symbols) const = 0;
 };
 
-// What a step that is no kernel computes.
-struct Operation {
-  Op op = Op::kExtern;
-  Attrs attrs;
-  TensorType type;
-};
-
 struct Step;
 // Computes a contraction into `out`. False: this library does not take it, and the next one is asked.
 using Library = bool (*)(Host& host, const Step& step, std::span<const int64_t> symbols,
                          std::span<const Buffer> operands, Buffer& out);
 
+// What a kernel runs.
+struct KernelWork {
+  KernelFn fn = nullptr;
+  std::shared_ptr<const KernelCode> code;             // The code that `fn` is in.
+  shape::IntList symbols;                             // the values of the kernel's symbols
+  std::shared_ptr<const DeviceKernel> device_kernel;  // runs on the plan's device, in place of fn
+};
+
+// What a step that is no kernel computes: a library call, a call of the framework or a node (kNode).
+struct Operation {
+  Op op = Op::kExtern;
+  Attrs attrs;
+  TensorType type;
+  std::span<const Library> libraries;  // who is asked to compute a contraction, in order
+};
+
+// Steps are many. What those have in common that do the same to other values, as in the layers of a model, they share.
+
 struct Step {
   enum class Kind : uint8_t { kKernel, kMatMul, kLinear, kConv, kAttention, kPack, kExtern, kNode, kCopy };
   Kind kind = Kind::kKernel;
+  bool zeros = false;  // A kernel that writes nothing but zeros, and many: fresh memory of the system is that already.
+  bool feeds = false;  // What it makes is the first operand of the product behind it and nothing else: may be made as
+                       // that reads it.
+  bool updates = false;  // a framework call that writes its result into its first operand
   using Numbers = absl::InlinedVector<int, 4>;
-  Numbers operands;  // numbers of values; for a kernel all its buffers, in the order of its arguments
-  Numbers results;   // numbers of values; for a kernel those of the buffers that it writes
-  std::string name;
-  // --- kernels
-  KernelFn fn = nullptr;
-  std::shared_ptr<const KernelCode> code;  // The code that `fn` is in.
-  shape::IntList symbols;                  // the values of the kernel's symbols
-  // It writes nothing but zeros, and many: fresh memory of the system is that already.
-  bool zeros = false;
+  Numbers operands;                    // numbers of values; for a kernel all its buffers, in the order of its arguments
+  Numbers results;                     // numbers of values; for a kernel those of the buffers that it writes
+  const std::string* name = NoName();  // of Plan::names
+  std::shared_ptr<const KernelWork> kernel;    // null: it is none
+  std::shared_ptr<const Operation> operation;  // null: it is a kernel or a copy
   // A kernel that may raise a status and writes inputs is rehearsed first: it runs into memory of its own, which tells
-  // whether the status would be raised. These are the arguments that the rehearsal must not write.
-  std::vector<int> rehearse;
-  // What it makes is the first operand of the product behind it and nothing else: may be made as that reads it.
-  bool feeds = false;
-  std::shared_ptr<const DeviceKernel> device_kernel;  // runs on the plan's device, in place of fn
-  // --- all other steps
-  bool updates = false;                        // a framework call that writes its result into its first operand
-  std::shared_ptr<const Operation> operation;  // of library calls, framework calls and kNode
-  std::span<const Library> libraries;          // who is asked to compute a contraction, in order
+  // whether the status would be raised. These are the arguments that the rehearsal must not write, as bits.
+  uint64_t rehearse = 0;
+  static constexpr int kRehearsed = 64;  // arguments from here on cannot be
+
+  bool on_device() const { return kernel && kernel->device_kernel; }
+  template <class F>
+  void EachRehearsed(F f) const {
+    for (uint64_t left = rehearse; left; left &= left - 1) f(std::countr_zero(left));
+  }
+
+ private:
+  static const std::string* NoName() {
+    static const std::string none;
+    return &none;
+  }
 };
 
 const char* KindName(Step::Kind kind);
 
 struct Plan {
+  Plan() = default;
+  Plan(Plan&&) = default;
+  Plan& operator=(Plan&&) = default;
   std::string name;
+  std::set<std::string> names;  // those of steps
   std::vector<Storage> storages;
   std::vector<Value> values;
   std::vector<Step> steps;

@@ -131,7 +131,7 @@ void RunState::Accept(const Step& step, int value, std::span<const Buffer> opera
   bool fits = got.rank == expected.rank && got.dtype == expected.dtype;
   for (int d = 0; fits && d < got.rank; ++d) fits = got.sizes[d] == expected.sizes[d];
   if (!fits) {
-    const std::string what = "extern " + step.name + ": the result has another shape or dtype than captured";
+    const std::string what = "extern " + *step.name + ": the result has another shape or dtype than captured";
     if (Extrapolated(step)) throw ConditionMissed{what};
     throw std::runtime_error(what);
   }

@@ -5,6 +5,7 @@
 #include <absl/container/fixed_array.h>
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <utility>
 
@@ -80,16 +81,17 @@ void RehearseRows(void* context, int64_t begin, int64_t end) {
   const auto& r = *static_cast<const Rehearsal*>(context);
   const int64_t room = std::max(kElements, r.row), at_once = room / r.row, rows_per_line = (r.line + r.row - 1) / r.row;
   static thread_local std::vector<std::byte> memory;
-  const size_t targets = r.step->rehearse.size();
+  const auto targets = static_cast<size_t>(std::popcount(r.step->rehearse));
   if (memory.size() < targets * room * sizeof(int64_t)) memory.resize(targets * room * sizeof(int64_t));
   std::vector<void*> buffers(r.call.buffers, r.call.buffers + r.step->operands.size());
   TakeStatus(r.call.traps);
   for (int64_t row = begin; row < end; row += at_once) {
     const int64_t first = row / rows_per_line * r.line + row % rows_per_line * r.row;
-    for (size_t t = 0; t < targets; ++t) {
+    size_t t = 0;
+    r.step->EachRehearsed([&](int argument) {
       const auto base = reinterpret_cast<uintptr_t>(memory.data() + t * room * sizeof(int64_t));
-      buffers[r.step->rehearse[t]] = reinterpret_cast<void*>(base - first * r.sizes[t]);  // NOLINT
-    }
+      buffers[argument] = reinterpret_cast<void*>(base - first * r.sizes[t++]);  // NOLINT
+    });
     r.call.fn(buffers.data(), r.call.symbols, row, std::min(end, row + at_once));
   }
   if (const int status = TakeStatus(r.call.traps)) r.call.raised->fetch_or(status, std::memory_order_relaxed);
@@ -166,7 +168,7 @@ void RehearseRows(void* context, int64_t begin, int64_t end) {
   for (size_t i = 0; i < plan_.steps.size(); ++i) {
     if (plan_.traps && i == static_cast<size_t>(plan_.checked_steps)) {
       for (size_t k = i; k < plan_.steps.size(); ++k) {
-        if (plan_.steps[k].rehearse.empty()) continue;
+        if (!plan_.steps[k].rehearse) continue;
         AllocateOutputs(k);  // those that it makes besides are written for good
         Rehearse(k);
       }
@@ -194,7 +196,7 @@ void RehearseRows(void* context, int64_t begin, int64_t end) {
 void RunState::RunNamed(size_t i) {
   const Step& step = plan_.steps[i];
   void* const begun =
-      listened_ ? step_listener.begin((std::string(KindName(step.kind)) + " " + step.name).c_str()) : nullptr;
+      listened_ ? step_listener.begin((std::string(KindName(step.kind)) + " " + *step.name).c_str()) : nullptr;
   const absl::Cleanup end = [&] {
     if (listened_) step_listener.end(begun);
   };
@@ -238,9 +240,9 @@ void RunState::FillScratch(int step, Poison pattern) {
   for (size_t i = 0; i < plan_.storages.size(); ++i) {
     const Storage& s = plan_.storages[i];
     if (s.kind != Storage::Kind::kScratch || s.on_device || !c_->scratch) continue;
+    const Instance::StorageInfo& info = c_->instance->storages[i];
     if ((pattern == Poison::kFresh ? s.first : s.last) == step)
-      Fill(c_->scratch + c_->instance->scratch_offset[i] - c_->instance->storage_before[i],
-           c_->instance->storage_bytes[i], pattern);
+      Fill(c_->scratch + info.scratch_offset - info.before, info.bytes, pattern);
   }
 }
 
@@ -256,13 +258,11 @@ void RunState::Rehearse(size_t i) {
   const Step& step = plan_.steps[i];
   const Instance::StepInfo& info = c_->instance->steps[i];
   if (info.rows <= 0) return;
-  const auto [line, row] = step.code->line_and_row(info.symbols);
+  const auto [line, row] = step.kernel->code->line_and_row(info.symbols);
   if (row <= 0) return;
-  int sizes[16];
-  FRAMEJIT_CHECK(step.rehearse.size() <= std::size(sizes));
-  for (size_t t = 0; t < step.rehearse.size(); ++t)
-    sizes[t] = DTypeSize(plan_.values[step.operands[step.rehearse[t]]].dtype);
-  Rehearsal r{{step.fn, c_->pointers.data() + index_.first_pointer[i], info.symbols, plan_.traps, &raised_},
+  int sizes[Step::kRehearsed], targets = 0;
+  step.EachRehearsed([&](int argument) { sizes[targets++] = DTypeSize(plan_.values[step.operands[argument]].dtype); });
+  Rehearsal r{{step.kernel->fn, c_->pointers.data() + index_.first_pointer[i], info.symbols, plan_.traps, &raised_},
               &step,
               line,
               row,
@@ -282,13 +282,14 @@ bool RunState::FeedProduct(size_t i) {
   const Buffer& a = c_->buffers[product.operands[0]];
   auto* const host = dynamic_cast<RowProducts*>(&host_);
   if (!host || a.sizes[0] * a.sizes[1] < kFewest || Poisons()) return false;
-  const auto [line, row] = step.code->line_and_row(info.symbols);
+  const auto [line, row] = step.kernel->code->line_and_row(info.symbols);
   if (info.rows <= 0 || row <= 0 || line <= 0) return false;
   AllocateOutputs(i + 1);
   const size_t argument = std::ranges::find(step.operands, step.results[0]) - step.operands.begin();
   if (plan_.traps) raised_.fetch_or(TakeStatus(plan_.traps), std::memory_order_relaxed);
   std::atomic<int> raised = 0;  // then both run again, and what is told is told by them
-  const KernelCall call{step.fn, c_->pointers.data() + index_.first_pointer[i], info.symbols, plan_.traps, &raised};
+  const KernelCall call{step.kernel->fn, c_->pointers.data() + index_.first_pointer[i], info.symbols, plan_.traps,
+                        &raised};
   Feed feed{{call, &step, line, row, nullptr}, argument, a.sizes[1]};
   const bool done =
       host->MultiplyRows(a, c_->buffers[product.operands[1]], c_->buffers[product.results[0]], FeedRows, &feed);
@@ -312,7 +313,7 @@ void RunState::ChooseTarget(const Plan::Commit& commit, std::span<const Buffer> 
     const auto [other_low, other_high] = range(i);
     if (low < other_high && other_low < high) {
       std::byte* arena = plan_.storages[storage].on_device ? c_->device_scratch : c_->scratch;
-      return c_->SetStorage(storage, arena + c_->instance->scratch_offset[storage]);
+      return c_->SetStorage(storage, arena + c_->instance->storages[storage].scratch_offset);
     }
   }
   c_->SetStorage(storage, inputs[commit.input].data);
@@ -367,7 +368,7 @@ void RunState::AllocateEmpty(Buffer& b, const shape::Ints& planned) {
 
 Launch RunState::LaunchOf(size_t i) const {
   const Instance::StepInfo& info = c_->instance->steps[i];
-  return LaunchFor(*plan_.steps[i].device_kernel, info.launch, info.symbols,
+  return LaunchFor(*plan_.steps[i].kernel->device_kernel, info.launch, info.symbols,
                    c_->pointers.data() + index_.first_pointer[i]);
 }
 
@@ -381,17 +382,18 @@ Launch RunState::LaunchOf(size_t i) const {
         break;
       }
       if (step.zeros && ArenaPool::Get().IsUntouched(c_->pointers[index_.first_pointer[i]])) break;
-      if (step.device_kernel) {
+      if (step.on_device()) {
         const Launch launch = LaunchOf(i);
-        if (launch.grid > 0) machine_->Start(launch, c_->params.data() + index_.first_param[i], stream_, step.name);
+        if (launch.grid > 0) machine_->Start(launch, c_->params.data() + index_.first_param[i], stream_, *step.name);
         break;
       }
-      KernelCall call{step.fn, c_->pointers.data() + index_.first_pointer[i], info.symbols, plan_.traps, &raised_};
+      KernelCall call{step.kernel->fn, c_->pointers.data() + index_.first_pointer[i], info.symbols, plan_.traps,
+                      &raised_};
       if (info.grain > 0 && host_.NumThreads() > 1) {
         if (plan_.traps) raised_.fetch_or(TakeStatus(plan_.traps), std::memory_order_relaxed);
         host_.ParallelFor(info.rows, info.grain, plan_.traps ? RunTrappedRows : RunRows, &call);
       } else if (info.rows > 0) {
-        step.fn(call.buffers, call.symbols, 0, info.rows);
+        call.fn(call.buffers, call.symbols, 0, info.rows);
       }
       break;
     }

@@ -132,7 +132,7 @@ int SegmentHook::Attach(PyObject* const* given, PyObject** made, const int64_t* 
   if (!s) return -1;
   Ref state(reinterpret_cast<PyObject*>(s));
   s->symbols = new std::vector<int64_t>(symbols, symbols + t_.num_symbols);
-  s->spent = new std::vector<bool>(t_.keepers.size());
+  s->spent = new std::vector<bool>(t_.keepers.all.size());
   s->passes = new std::map<int64_t, Pass>();
   if (before && t_.draws) s->drawn = Py_NewRef(PyList_GET_ITEM(before, 0));
   size_t n = t_.differentiable.size(), num_inputs = t_.wanted.size();

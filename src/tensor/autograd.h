@@ -98,14 +98,36 @@ struct Training {
   std::vector<Late> late;
   // The operations that keep something for their derivatives in the framework. A backward pass frees it, and the
   // framework refuses another pass that comes through the same operation. All others can be passed again.
-  struct Keeper {
-    std::vector<bool> outputs;  // the results that depend on it
-    bool whole = false;         // all inputs that want gradients get some through it
-    int before = -1;            // else: those do that get some through this earlier keeper,
-    std::vector<int> inputs;    // and these
-    bool sure = false;          // it is known to keep something; false: it may
+  struct Keepers {
+    struct Keeper {
+      int outputs;  // the results that depend on it: a number in `outputs`
+      int inputs;   // the inputs that get some gradients through it: a number in `sets`; -1: all that want some
+      bool sure;    // it is known to keep something; false: it may
+      bool whole() const { return inputs < 0; }
+      auto operator<=>(const Keeper&) const = default;
+    };
+    struct InputSet {  // a model's layers have each the inputs of the one before, and some more
+      int before;      // the set that is part of it; -1: none
+      uint32_t end;    // where those end, in `inputs`, that it has besides: they begin where those of the last one end
+    };
+    std::vector<Keeper> all;
+    std::vector<std::vector<bool>> outputs;
+    std::vector<InputSet> sets;
+    std::vector<int> inputs;
+    bool LeadsFrom(const Keeper& keeper, size_t output) const { return outputs[keeper.outputs][output]; }
+    // By set: is one of these inputs, by number, in it?
+    std::vector<bool> Meeting(const std::vector<bool>& some) const {
+      std::vector<bool> meets(sets.size());
+      uint32_t at = 0;
+      for (size_t i = 0; i < sets.size(); ++i) {
+        bool met = sets[i].before >= 0 && meets[sets[i].before];
+        for (; at < sets[i].end; ++at) met = met || some[inputs[at]];
+        meets[i] = met;
+      }
+      return meets;
+    }
   };
-  std::vector<Keeper> keepers;
+  Keepers keepers;
   std::vector<std::vector<bool>>
       saved_for;                           // by saved value: the outputs that depend on it; empty: there is one output
   std::vector<std::vector<bool>> needed;   // for each result: the inputs that its value depends on

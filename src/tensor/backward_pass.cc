@@ -108,7 +108,8 @@ SegmentHook::Compiled* SegmentHook::For(const std::vector<bool>& tangents, const
     for (size_t p = b.parts.parts.size(); p-- > 0;) {
       autodiff::BackwardPart& from = b.parts.parts[p];
       Part part;
-      for (ValueId v : from.graph.inputs) part.types.emplace_back(from.graph.node(v).type, from.graph.node(v).strides);
+      part.types.Reserve(from.graph.inputs.size());
+      for (ValueId v : from.graph.inputs) part.types.Append({from.graph.node(v).type, from.graph.node(v).strides});
       std::vector<bool> mine(c.count);
       for (size_t i = 0; i < c.grads.size(); ++i)
         if (c.grads[i] >= 0 && c.part[i] == static_cast<int>(p)) mine[c.grads[i]] = true;
@@ -122,6 +123,7 @@ SegmentHook::Compiled* SegmentHook::For(const std::vector<bool>& tangents, const
       part.inputs = std::move(from.inputs);
       part.outputs = std::move(from.outputs);
       std::vector<OutputPlan> plans;
+      plans.reserve(part.outputs.size());
       for (size_t i = 0; i < part.outputs.size(); ++i)
         plans.push_back({OutputPlan::kGraphOutput, static_cast<int>(i), {}});
       part.runner = MakeGraphRunner(b.executables[p], from.graph, trace, std::move(plans), constants);
@@ -191,27 +193,29 @@ int SegmentHook::Spend(CallState* s, const std::vector<bool>& tangents) {
   if (!keep) return -1;
   if (keep.get() == Py_True && !s->freed) return 0;
   const bool everywhere =
-      std::all_of(t_.keepers.begin(), t_.keepers.end(), [](auto& keeper) { return keeper.whole; }) ||
+      std::all_of(t_.keepers.all.begin(), t_.keepers.all.end(), [](auto& keeper) { return keeper.whole(); }) ||
       GoesEverywhere(s, tangents);
-  std::vector<bool> comes;  // by keeper: does the pass come through it? Asked for where it matters.
-  const auto comes_by = [&](size_t i) {
+  std::vector<bool> comes;  // by set of inputs: does the pass come to one of them? Asked for where it matters.
+  const auto comes_to = [&](int inputs) {
     if (comes.empty()) {
       std::vector<bool> looked_for(t_.wanted.size());
       for (size_t k = 0; s->inputs && k < looked_for.size(); ++k)
         looked_for[k] = t_.wanted[k] && ComesTo(PyTuple_GET_ITEM(s->inputs, k));
-      for (const Training::Keeper& keeper : t_.keepers)
-        comes.push_back((keeper.before >= 0 && comes[keeper.before]) ||
-                        std::any_of(keeper.inputs.begin(), keeper.inputs.end(), [&](int k) { return looked_for[k]; }));
+      comes = t_.keepers.Meeting(looked_for);
     }
-    return comes[i];
+    return comes[inputs];
   };
+  std::vector<bool> begins;  // by set of outputs: does a gradient arrive at one of them?
+  for (const std::vector<bool>& outputs : t_.keepers.outputs) {
+    bool any = false;
+    for (size_t k = 0; !any && k < tangents.size(); ++k) any = tangents[k] && outputs[k];
+    begins.push_back(any);
+  }
   std::vector<bool> all = *s->spent;
   const int64_t number = t_.reached_by.empty() ? -1 : NumberOfPass();  // of the pass, which several nodes may begin
   for (size_t i = 0; i < all.size(); ++i) {
-    const Training::Keeper& keeper = t_.keepers[i];
-    bool here = false;
-    for (size_t k = 0; !here && k < tangents.size(); ++k) here = tangents[k] && keeper.outputs[k];
-    if (!here || !(keeper.whole || everywhere || comes_by(i))) continue;
+    const Training::Keepers::Keeper& keeper = t_.keepers.all[i];
+    if (!begins[keeper.outputs] || !(keeper.whole() || everywhere || comes_to(keeper.inputs))) continue;
     const bool earlier = all[i] && (number < 0 || s->freeing != number);
     if (earlier && (keeper.sure || !t_.saved.empty())) return PyErr_SetString(PyExc_RuntimeError, kFreed), -1;
     all[i] = true;
@@ -263,8 +267,9 @@ int SegmentHook::Stash(CallState* s, PyObject* saved) {
     return 0;
   }
   std::vector<bool> whole = t_.differentiable;
-  for (size_t i = 0; i < t_.keepers.size(); ++i)
-    for (size_t k = 0; k < whole.size() && (*s->spent)[i]; ++k) whole[k] = whole[k] && !t_.keepers[i].outputs[k];
+  for (size_t i = 0; i < t_.keepers.all.size(); ++i)
+    for (size_t k = 0; k < whole.size() && (*s->spent)[i]; ++k)
+      whole[k] = whole[k] && !t_.keepers.LeadsFrom(t_.keepers.all[i], k);
   Ref stays;
   for (size_t i = 0; i < t_.saved_for.size(); ++i) {
     bool read = false;

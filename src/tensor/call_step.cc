@@ -108,28 +108,30 @@ bool CallStep::InitArg(const Arg& a, const std::vector<PyObject*>& constants, ab
   }
   if (a.is(K::kInt) && !a.i.is_const()) {
     out->kind = Hole::kInt;
-    out->value = a.i;
+    out->inner = std::make_unique<Inner>(a.i);
     return true;
   }
   if (a.is(K::kSymFloat)) {
     out->kind = Hole::kFloat;
-    out->value = a.i;
+    out->inner = std::make_unique<Inner>(a.i);
     return true;
   }
   if (!a.items.empty()) {
-    out->items.reserve(a.items.size());
+    out->inner = std::make_unique<Inner>();
+    std::vector<Hole>& items = out->inner->items;
+    items.reserve(a.items.size());
     bool fixed = !a.is(K::kList) && !a.is(K::kDict);  // these are mutable: a fresh one per call, as the program made
     for (const Arg& x : a.items) {
-      out->items.emplace_back();
-      if (!InitArg(x, constants, slot_of, &out->items.back())) return false;
-      fixed = fixed && out->items.back().kind == Hole::kConst;
+      items.emplace_back();
+      if (!InitArg(x, constants, slot_of, &items.back())) return false;
+      fixed = fixed && items.back().kind == Hole::kConst;
     }
     out->kind = a.is(K::kTuple)   ? Hole::kTuple
                 : a.is(K::kList)  ? Hole::kList
                 : a.is(K::kSlice) ? Hole::kSlice
                                   : Hole::kDict;
     if (!fixed) return true;
-    out->items.clear();
+    out->inner.reset();
   }
   out->kind = Hole::kConst;
   out->constant = Ref(MakeConstant(a, constants));
@@ -140,15 +142,15 @@ PyObject* CallStep::Build(const Hole& h, PyObject* const* slots, const int64_t* 
   switch (h.kind) {
     case Hole::kConst: return Py_NewRef(h.constant.get());
     case Hole::kSlot: return Py_NewRef(slots[h.slot]);
-    case Hole::kInt: return PyLong_FromLongLong(h.value.Eval({symbols, symbols ? size_t{1} << 20 : 0}));
+    case Hole::kInt: return PyLong_FromLongLong(h.inner->value.Eval({symbols, symbols ? size_t{1} << 20 : 0}));
     case Hole::kFloat:
-      return PyFloat_FromDouble(std::bit_cast<double>(h.value.Eval({symbols, symbols ? size_t{1} << 20 : 0})));
+      return PyFloat_FromDouble(std::bit_cast<double>(h.inner->value.Eval({symbols, symbols ? size_t{1} << 20 : 0})));
     case Hole::kTuple:
     case Hole::kList: {
-      Py_ssize_t n = static_cast<Py_ssize_t>(h.items.size());
+      Py_ssize_t n = static_cast<Py_ssize_t>(h.inner->items.size());
       PyObject* seq = h.kind == Hole::kTuple ? PyTuple_New(n) : PyList_New(n);
       for (Py_ssize_t i = 0; seq && i < n; ++i) {
-        PyObject* x = Build(h.items[i], slots, symbols);
+        PyObject* x = Build(h.inner->items[i], slots, symbols);
         if (!x) {
           Py_CLEAR(seq);
         } else if (h.kind == Hole::kTuple) {
@@ -160,14 +162,14 @@ PyObject* CallStep::Build(const Hole& h, PyObject* const* slots, const int64_t* 
       return seq;
     }
     case Hole::kSlice: {
-      Ref s(Build(h.items[0], slots, symbols)), e(Build(h.items[1], slots, symbols)),
-          t(Build(h.items[2], slots, symbols));
+      Ref s(Build(h.inner->items[0], slots, symbols)), e(Build(h.inner->items[1], slots, symbols)),
+          t(Build(h.inner->items[2], slots, symbols));
       return s && e && t ? PySlice_New(s.get(), e.get(), t.get()) : nullptr;
     }
     case Hole::kDict: {
       Ref d(PyDict_New());
-      for (size_t i = 0; d && i + 1 < h.items.size(); i += 2) {
-        Ref k(Build(h.items[i], slots, symbols)), v(Build(h.items[i + 1], slots, symbols));
+      for (size_t i = 0; d && i + 1 < h.inner->items.size(); i += 2) {
+        Ref k(Build(h.inner->items[i], slots, symbols)), v(Build(h.inner->items[i + 1], slots, symbols));
         if (!k || !v || PyDict_SetItem(d.get(), k.get(), v.get()) < 0) return nullptr;
       }
       return d.release();
@@ -282,10 +284,10 @@ void CallStep::PickForm(Callee callee) {
   }
 }
 
-bool CallStep::Init(const Call& call, const std::vector<PyObject*>& constants,
-                    absl::FunctionRef<int(TraceId)> slot_of) {
+bool CallStep::Init(const Call& call, const std::vector<PyObject*>& constants, absl::FunctionRef<int(TraceId)> slot_of,
+                    PyObject* callable) {
   mode = call.mode;
-  callable_ = Ref(ResolveCallee(call.callee));
+  callable_ = Ref(callable ? Py_NewRef(callable) : ResolveCallee(call.callee));
   if (!callable_) return false;
   positional_ = call.args.size();
   args_.reserve(call.args.size() + call.kwargs.size());

@@ -1,6 +1,7 @@
 // One framework call made ready to run many times: the callable resolved, constants built, holes for tensors and sizes.
 #pragma once
 
+#include <absl/container/inlined_vector.h>
 #include <absl/functional/function_ref.h>
 
 #include <memory>
@@ -19,8 +20,11 @@ PyObject* MakeConstant(const Arg& a, const std::vector<PyObject*>& constants);
 class CallStep {
  public:
   // slot_of(id) says in which slot Run() finds and puts tensor `id`. `constants` are borrowed during construction only.
-  // False with a Python exception set if the callable or a constant cannot be made.
-  bool Init(const Call& call, const std::vector<PyObject*>& constants, absl::FunctionRef<int(TraceId)> slot_of);
+  // callable: that of the callee, where it is known. False with a Python exception set if the callable or a constant
+  // cannot be made.
+  bool Init(const Call& call, const std::vector<PyObject*>& constants, absl::FunctionRef<int(TraceId)> slot_of,
+            PyObject* callable = nullptr);
+  PyObject* callable() const { return callable_.get(); }
   // Makes the call. Returns a new reference to its result, or null with an exception set.
   PyObject* Invoke(PyObject* const* slots, const int64_t* symbols) const;
   // Invoke(), then puts the results into their slots (owned references; what was there is dropped). Returns -1 with an
@@ -31,11 +35,15 @@ class CallStep {
 
  private:
   // An argument that is made anew for each call.
+  struct Inner;
   struct Hole {
     enum Kind : uint8_t { kSlot, kInt, kFloat, kTuple, kList, kSlice, kDict, kConst } kind = kConst;
     int slot = 0;
-    shape::Int value;
     Ref constant;
+    std::unique_ptr<Inner> inner;  // where it is neither a tensor nor a constant
+  };
+  struct Inner {
+    shape::Int value;
     std::vector<Hole> items;
   };
   enum class Form : uint8_t {
@@ -68,8 +76,8 @@ class CallStep {
   Ref kwnames_;
   std::vector<Hole> args_;  // The positional arguments, then the values of keywords.
   size_t positional_ = 0;
-  std::unique_ptr<const Arg> result_;  // Null: it is one tensor.
-  std::vector<int> result_slots_;      // In the order of Call::results.
+  std::unique_ptr<const Arg> result_;         // Null: it is one tensor.
+  absl::InlinedVector<int, 2> result_slots_;  // In the order of Call::results.
 };
 
 // Sets grad and inference mode when they differ from the current ones; puts back what was at the start.

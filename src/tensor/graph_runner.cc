@@ -186,7 +186,7 @@ class Runner : public GraphRunner {
       const OutputPlan& p = plans_[n];
       return p.kind == OutputPlan::kGraphOutput ? Py_NewRef(made[p.index])
              : p.kind == OutputPlan::kInput     ? Py_NewRef(inputs[p.index])
-                                                : Replay(replays_[n], p, inputs, made.data(), symbols, shared.data());
+                                            : Replay(replays_.at(n), p, inputs, made.data(), symbols, shared.data());
     };
     for (size_t k = 0; ok() && k < check_.outputs.size(); ++k) {
       Ref value(output(check_.outputs[k]));
@@ -241,7 +241,6 @@ class Runner : public GraphRunner {
   }
 
   bool InitReplays(const Trace& trace, const std::vector<PyObject*>& constants) {
-    replays_.resize(plans_.size());
     std::unordered_map<int, int> uses;  // by call
     for (const OutputPlan& p : plans_)
       for (int c : p.calls) ++uses[c];
@@ -521,8 +520,8 @@ class Runner : public GraphRunner {
   std::vector<std::shared_ptr<const Call>> calls_;
   std::unordered_map<const Call*, CallStep> steps_;
   std::vector<OutputPlan> plans_;
-  std::vector<ReplayPlan> replays_;
-  size_t num_shared_ = 0;  // views that several of them need
+  std::map<size_t, ReplayPlan> replays_;  // by plan
+  size_t num_shared_ = 0;                 // views that several of them need
 };
 
 }  // namespace

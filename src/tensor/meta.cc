@@ -191,12 +191,21 @@ bool HasTangent(const TorchApi& t, PyObject* o) {
   return *tangent != undefined;
 }
 
+// Of an attribute that is read often. Python's table of lookups in types keeps names, by their address: one that is
+// made anew for each read stays there, and takes the place of another.
+template <const char* name>
+PyObject* Attribute(PyObject* o) {
+  static PyObject* const interned = PyUnicode_InternFromString(name);
+  return PyObject_GetAttr(o, interned);
+}
+constexpr char kBase[] = "_base", kRetainsGrad[] = "retains_grad";
+
 // Is this a view, to which gradients come by its base alone? The framework takes it for a leaf until somebody asks for
 // its node, which is made then.
 bool IsLikeLeaf(const TorchApi& t, PyObject* o) {
   SavedError saved;
   const OverridesOff off;
-  Ref base(PyObject_GetAttrString(o, "_base"));
+  Ref base(Attribute<kBase>(o));
   PyErr_Clear();
   if (!base || base.get() == Py_None) return false;
   const auto meta_of = [&](PyObject* tensor) { return Field<char*>(ImplOf(tensor), t.at.autograd); };
@@ -434,7 +443,7 @@ bool HasHistory(PyObject* o) {
 bool IsView(PyObject* tensor) {
   SavedError saved;
   const OverridesOff off;
-  Ref base(PyObject_GetAttrString(tensor, "_base"));
+  Ref base(Attribute<kBase>(tensor));
   PyErr_Clear();
   return base.get() != Py_None;
 }
@@ -462,7 +471,7 @@ bool HasHooks(PyObject* o) {
   const OverridesOff off;
   Ref hooks(getter ? PyObject_CallOneArg(getter, o) : nullptr);
   PyErr_Clear();
-  Ref kept(PyObject_GetAttrString(o, "retains_grad"));  // retain_grad() is a hook of the framework's own
+  Ref kept(Attribute<kRetainsGrad>(o));  // retain_grad() is a hook of the framework's own
   PyErr_Clear();
   if (kept.get() != Py_False) return true;
   if (!hooks || hooks.get() == Py_None) return !hooks;

@@ -380,8 +380,10 @@ bool ArePlain(const std::vector<Ref>& grads) {
 
 // Has a pass freed what an operation between this result and those that it is made of has kept?
 bool SegmentHook::SpentBetween(const CallState& head, size_t output) const {
-  for (size_t k = 0; k < t_.keepers.size(); ++k) {
-    const auto comes_by = [&](int i) { return static_cast<size_t>(i) < num_outputs() && t_.keepers[k].outputs[i]; };
+  for (size_t k = 0; k < t_.keepers.all.size(); ++k) {
+    const auto comes_by = [&](int i) {
+      return static_cast<size_t>(i) < num_outputs() && t_.keepers.LeadsFrom(t_.keepers.all[k], i);
+    };
     const std::vector<int>& inner = InnerOf(output);
     if ((*head.spent)[k] && comes_by(static_cast<int>(output)) && std::none_of(inner.begin(), inner.end(), comes_by))
       return true;

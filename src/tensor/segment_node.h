@@ -11,6 +11,7 @@
 #include <set>
 #include <utility>
 
+#include "runtime/shared_list.h"
 #include "tensor/autograd.h"
 #include "tensor/ref.h"
 
@@ -45,7 +46,7 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   struct Part {
     std::vector<int> inputs, outputs;  // The numbers of values.
     std::vector<int> last, done;       // What no later part reads: inputs, and gradients that it hands on.
-    std::vector<std::pair<TensorType, shape::Ints>> types;  // The types of its inputs, with strides.
+    runtime::SharedList<std::pair<TensorType, shape::IntList>> types;  // The types of its inputs, with strides.
     std::unique_ptr<GraphRunner> runner;
   };
   struct Compiled {

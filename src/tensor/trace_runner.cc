@@ -4,6 +4,7 @@
 #include <absl/container/fixed_array.h>
 
 #include <algorithm>
+#include <unordered_map>
 
 #include "graph/arguments.h"
 #include "tensor/call_step.h"
@@ -37,8 +38,11 @@ struct Program {
     };
     for (const TraceTensor& t : trace.tensors) slot_of(t.id);
     steps.resize(trace.calls.size());
+    std::unordered_map<const void*, PyObject*> callables;  // by callee
     for (size_t i = 0; i < trace.calls.size(); ++i) {
-      if (!steps[i].Init(trace.calls[i], constants, slot_of)) return false;
+      PyObject*& known = callables[trace.calls[i].callee.id()];
+      if (!steps[i].Init(trace.calls[i], constants, slot_of, known)) return false;
+      known = steps[i].callable();
       (FrameworkOf(trace.calls[i].callee) == Framework::kTorch ? uses_torch : uses_numpy) = true;
     }
     inputs.assign(trace.inputs.begin(), trace.inputs.end());

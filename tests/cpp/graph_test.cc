@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
+#include "graph/packed.h"
 #include "graph/raises.h"
 
 namespace framejit {
@@ -45,6 +48,47 @@ TEST(GraphText, RoundTripIsTheIdentity) {
     expected.erase(at, std::string_view(redundant).size());
   }
   EXPECT_EQ(once, expected);
+}
+
+TEST(PackedGraph, IsTheGraph) {
+  const Graph everything = Graph::Parse(kEverything);
+  EXPECT_EQ(PackedGraph(everything).Unpack().str(), everything.str());
+}
+
+TEST(PackedGraph, AlikeNodesKeepWhatIsTheirs) {
+  Graph g = Graph::Parse(R"(graph "g" {
+    %0 = input name="x" : f32[4]
+    %1 = input name="y" : f32[4]
+    %2 = constant value=0.0 : f32[4] loc "m.py":1
+    %3 = constant value=-0.0 : f32[4] loc "m.py":2
+    %4 = add %0, %2 : f32[4] loc "m.py":3
+    %5 = add %1, %3 : f32[4] loc "m.py":4
+    %6 = add %4, %5 : f32[4] loc "n.py":4
+    %7 = add %4, %5 : f32[4] strides [2] loc "m.py":4
+    %8 = exp %6 : f32[4]
+    %9 = exp %7 : f32[4]
+    %10 = exp %9 : f32[4]
+    %11 = exp %9 : f32[4]
+    return %8, %11
+  })");
+  const auto derivative = [&](ValueId v, Derivative d) { g.nodes[v].derivative = std::make_shared<Derivative>(d); };
+  derivative(8, {"relu", {0, 6}, {0.0}, {}});
+  derivative(9, {"relu", {1, 7}, {0.0}, {}});
+  derivative(10, {"relu", {1, 7}, {-0.0}, {}});
+  derivative(11, {"stop", {}, {}, {2}});
+  const Graph again = PackedGraph(g).Unpack();
+  EXPECT_EQ(again.str(), g.str());
+  for (ValueId v = 0; v < g.nodes.size(); ++v) {
+    const Derivative *was = g.nodes[v].derivative.get(), *now = again.nodes[v].derivative.get();
+    ASSERT_EQ(!was, !now);
+    if (!was) continue;
+    EXPECT_EQ(now->rule, was->rule);
+    EXPECT_EQ(now->operands, was->operands);
+    EXPECT_EQ(now->axes, was->axes);
+    ASSERT_EQ(now->numbers.size(), was->numbers.size());
+    for (size_t i = 0; i < was->numbers.size(); ++i)
+      EXPECT_EQ(std::signbit(now->numbers[i]), std::signbit(was->numbers[i]));
+  }
 }
 
 TEST(GraphText, ParseKeepsEveryField) {

@@ -90,7 +90,7 @@ TEST(Instance, IsMadeOfOneThatDiffersInWhatMoves) {
   runtime::Plan plan;
   plan.symbol_sources.resize(2);
   plan.storages.resize(3);
-  plan.storages[0] = {runtime::Storage::Kind::kInput, 0};
+  plan.storages[0] = {runtime::Storage::Kind::kInput, false, 0};
   plan.storages[1].first = 0, plan.storages[1].last = 2;
   plan.storages[2].first = 1, plan.storages[2].last = 3;
   const auto value = [&](int storage, Int size, Int offset, bool whole) {
@@ -112,8 +112,7 @@ TEST(Instance, IsMadeOfOneThatDiffersInWhatMoves) {
   const runtime::Instance made(plan, moving, *like, second), fresh(plan, second);
   like.reset();
   EXPECT_EQ(made.symbols, fresh.symbols);
-  EXPECT_EQ(made.storage_bytes, fresh.storage_bytes);
-  EXPECT_EQ(made.scratch_offset, fresh.scratch_offset);
+  for (size_t s = 0; s < plan.storages.size(); ++s) EXPECT_EQ(made.storages[s], fresh.storages[s]);
   EXPECT_EQ(made.scratch_bytes, fresh.scratch_bytes);
   for (size_t v = 0; v < plan.values.size(); ++v) {
     EXPECT_EQ(made.values[v].offset_bytes, fresh.values[v].offset_bytes);

@@ -67,6 +67,46 @@ def test_what_a_later_pass_reads_is_let_go(fresh):
     assert node() is None
 
 
+def towers(x, y, w, v, u):  # two ways that meet, and a leaf that is read all along both
+    a, b = x, y
+    for _ in range(4):
+        a = (a * w).tanh() * u
+        b = (b * v).sigmoid() * u
+    return (a * b).sum(), (a * a).sin().sum(), (w * v).exp().sum(), b.exp().sum() * v.sum(), (x * 3).sum()
+
+
+def looked_for(f, passes):
+    leaves = [torch.tensor(v, dtype=torch.float64, requires_grad=True) for v in ([0.5, 2.0], [1.0, -1.0], [1.5, 0.5], [0.25, 1.0], [2.0, 0.75])]
+    results, seen = f(*leaves), []
+    for k, wanted, keeps in passes:
+        try:
+            seen.append(torch.autograd.grad(results[k], [leaves[i] for i in wanted], allow_unused=True, retain_graph=keeps))
+        except RuntimeError as error:  # behind which eager has freed some of what led there
+            return [*seen, str(error).partition(":")[0]]
+    return seen
+
+
+def test_passes_that_look_for_some_leaves(fresh):
+    import random
+
+    f, draw, refused, given = fresh.compile(towers), random.Random(0), 0, 0
+    for _ in range(80):
+        passes = [(draw.randrange(5), draw.sample(range(5), draw.randint(1, 3)), draw.random() < 0.2) for _ in range(4)]
+        got, expected = looked_for(f, passes), looked_for(towers, passes)
+        assert [type(g) for g in got] == [type(e) for e in expected], passes
+        for mine, theirs in zip(got, expected, strict=True):
+            if isinstance(theirs, str):
+                assert mine == theirs
+                refused += 1
+                continue
+            given += 1
+            for a, b in zip(mine, theirs, strict=True):
+                assert (a is None) == (b is None), passes
+                if a is not None:
+                    torch.testing.assert_close(a, b)
+    assert fresh.cache_info(f)["captures"] == 1 and refused > 20 and given > 100
+
+
 TURNED = {
     "t_": lambda t: t.t_(),
     "transpose_": lambda t: t.transpose_(0, 1),

@@ -52,7 +52,7 @@ std::vector<GraphRange> FindRanges(const Plan& plan, const std::vector<bool>& mo
       const Step& step = plan.steps[i];
       if (barred[i]) continue;
       if (step.kind == Step::Kind::kKernel) {
-        inside[i] = step.device_kernel != nullptr;
+        inside[i] = step.on_device();
         continue;
       }
       if (!IsLibrary(step.kind)) continue;
