@@ -2,6 +2,7 @@
 
 from _thread import _local
 from sys import getrefcount
+from types import FunctionType
 
 from ._gradients import differentiated
 
@@ -43,8 +44,25 @@ def call(function, *args, own=None):
         function = _answering(function, error.result)
     run = differentiated()
     if run is None or not isinstance(function, type):  # a call that is made again (framejit._wrappers.Again) has no backward of its own
-        return function.apply(*args)
-    return _sparing(function, run, args)
+        results = function.apply(*args)
+    else:
+        results = _sparing(function, run, args)
+    own = _alive(args)
+    node = _node_of(results) if own else None
+    if node is not None:
+        node.framejit_own = own
+    return results
+
+
+def _alive(objects):
+    """What those of these functions that hold weakly must have."""
+    return [o.__dict__["_framejit_alive"]() for o in objects if type(o) is FunctionType and "_framejit_alive" in o.__dict__]
+
+
+def _node_of(results):
+    import torch
+
+    return next((t.grad_fn for t in (results if isinstance(results, tuple) else (results,)) if isinstance(t, torch.Tensor) and t.grad_fn is not None), None)
 
 
 _state = _local()
@@ -73,8 +91,14 @@ class Later:
 
 
 def holder(objects):
-    """A constant of the graph by which a call has these objects."""
-    return lambda: objects
+    """A constant of the graph by which a call has these objects. What those that hold weakly must have is held by each call, as long as a pass may come."""
+
+    def held():
+        return objects
+
+    if _alive(objects.values()):
+        held._framejit_alive = lambda: _alive(objects.values())
+    return held
 
 
 def own_backward(function, number, count, names, values, wanting, held, likes, *grads):
@@ -175,7 +199,7 @@ def _sparing(function, run, args):
         return own(ctx, *grads)
 
     results = type(function.__name__, (function,), {name: staticmethod(backward)}).apply(*args)
-    node = next((t.grad_fn for t in (results if isinstance(results, tuple) else (results,)) if isinstance(t, torch.Tensor) and t.grad_fn is not None), None)
+    node = _node_of(results)
     if node is not None:
         node.register_prehook(before)
     return results

@@ -358,12 +358,15 @@ struct Plan {
 
 // Which gradients of the outputs arrive is known when the first backward pass runs: it is compiled then.
 auto BackwardCompiler(const Plan& plan, const std::vector<bool>& wanted, const std::vector<int>& part) {
-  return [plan, wanted, part](const std::vector<bool>& tangents, const std::vector<bool>& stops, bool around) {
+  return [plan, wanted, part](const std::vector<bool>& tangents, const std::vector<bool>& stops, bool around,
+                              const std::vector<bool>& skipped) {
     tensor::Training::Backward b;
     autodiff::Joint j = autodiff::Differentiate(*plan.graph, wanted, tangents, stops, plan.views,
                                                 around ? plan.reentrant : std::vector<ValueId>(), plan.moves);
     j.region = plan.region;
     b.read = plan.Read(j);
+    for (size_t i = 0; i < skipped.size(); ++i)
+      if (skipped[i]) j.grads[i] = kNoValue;
     std::vector<autodiff::GradSource> grads;
     Graph whole = autodiff::BackwardGraph(j, plan.saved, &grads);
     for (size_t i = 0; i < j.tangents.size(); ++i)
@@ -622,6 +625,7 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const tensor::TraceRun
   for (const auto& [input, output] : t.overwritten) lost.erase(input);
   for (size_t i = 0; i < graph.inputs.size(); ++i)
     if (!lost.contains(static_cast<int>(i))) held.push_back(graph.inputs[i]);
+  held.insert(held.end(), graph.outputs.begin(), graph.outputs.end());
   plan.moves = autodiff::Moving(graph, plan.region, held);
   autodiff::Joint joint = autodiff::Differentiate(graph, t.wanted, t.differentiable, {}, plan.views, {}, plan.moves);
   joint.region = plan.region;
@@ -653,6 +657,9 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const tensor::TraceRun
   NoteGroups(graph, s.input_tensors(), &t);
   for (const Node& n : joint.graph.nodes)
     if (n.type.device.kind == DeviceKind::kCuda) t.device = n.type.device;
+  t.calls_own = std::any_of(graph.nodes.begin(), graph.nodes.end(), [](const Node& n) {
+    return n.op == Op::kExtern && n.attrs.call->callee == callees::kOwnBackward;
+  });
   t.compile = BackwardCompiler(plan, t.wanted, t.part);
   return {std::move(ahead), std::move(t)};
 }

@@ -377,9 +377,12 @@ Outs Divide(Scope& s) {  // torch.div with rounding_mode
   if (mode == "floor") return Done(s, p, s.b.Cast(s.b.Binary(Op::kFloorDiv, p.a, p.b), p.type));
   if (mode != "trunc") Scope::Fail("rounding_mode");
   // Of two tensors torch rounds the quotient before it cuts it off.
-  if (IsFloat(p.type) && s.b.type(p.a).dtype == p.type)
-    return Done(s, p, s.b.Unary(Op::kTrunc, s.b.Cast(s.b.Binary(Op::kDiv, s.Up(p.a), s.Up(p.b)), p.type)));
-  return Done(s, p, s.b.Cast(rules::DivTrunc(s.b, p.a, p.b), p.type));
+  const bool rounds = IsFloat(p.type) && s.b.type(p.a).dtype == p.type;
+  const ValueId v = rounds ? s.b.Unary(Op::kTrunc, s.b.Cast(s.b.Binary(Op::kDiv, s.Up(p.a), s.Up(p.b)), p.type))
+                           : s.b.Cast(rules::DivTrunc(s.b, p.a, p.b), p.type);
+  if (!IsFloat(p.type)) return Done(s, p, v);
+  const shape::Ints sizes = s.b.type(v).shape;
+  return Done(s, p, rules::Ruled({s.b, v}, "flat", {s.b.Broadcast(p.a, sizes), s.b.Broadcast(p.b, sizes)}));
 }
 
 Outs NumpyPower(Scope& s, Pair& p) {
@@ -476,7 +479,9 @@ Outs Extreme(Scope& s) {
 
 Outs FExtreme(Scope& s) {  // fmax, fmin: a nan loses
   Pair p = ReadTensors(s);
-  ValueId v = s.b.Binary(s.row.op, p.a, p.b);
+  // Of 0.0 and -0.0 torch's kernel for bfloat16 on the CPU gives the second one.
+  const bool second = s.torch() && p.type == DType::kBFloat16 && p.operands[0].meta->device.kind == DeviceKind::kCpu;
+  ValueId v = second ? s.b.Binary(s.row.op, p.b, p.a) : s.b.Binary(s.row.op, p.a, p.b);
   if (!IsFloat(p.type)) return Done(s, p, v);
   const shape::Ints sizes = s.b.type(v).shape;
   ValueId x = s.b.Broadcast(p.a, sizes), y = s.b.Broadcast(p.b, sizes);

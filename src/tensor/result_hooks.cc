@@ -630,6 +630,7 @@ int SegmentHook::InStages(CallState* s, PyObject* saved, const std::vector<bool>
     if (stops[i]) order.push_back(i);
   std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return t_.seen[a] > t_.seen[b]; });
   std::vector<Ref> sums(inputs), outside = grads;
+  const std::vector<bool> skipped = Skipped(s);
   auto add = [](Ref& sum, const Ref& more) {
     if (more) sum = sum ? Ref(PyNumber_Add(sum.get(), more.get())) : more;
     return sum || !more;
@@ -656,7 +657,7 @@ int SegmentHook::InStages(CallState* s, PyObject* saved, const std::vector<bool>
       if (!told && Retain(s, i, grads[i].get(), outside[i].get()) < 0) return -1;
     }
     if (std::find(tangents.begin(), tangents.end(), true) == tangents.end()) continue;
-    Compiled* c = For(tangents, left);
+    Compiled* c = For(tangents, left, skipped);
     Pass part;
     const int fits = c ? Prepare(s, saved, c, grads, &part) : -1;
     if (fits > 0)
