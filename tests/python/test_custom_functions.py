@@ -1286,11 +1286,11 @@ class Counts(torch.autograd.Function):
     @staticmethod
     def backward(ctx, g):
         {write}
-        return g * {"n" if "n = " in write.replace("ctx.n = ", "") else "ctx.n"}
+        return g * {"n" if "; n = " in write else "ctx.n"}
 ''', space)  # fmt: skip
 
     def f(x):
-        return space["Counts"].apply(x * 1).exp()
+        return space["Counts"].apply(x).exp()
 
     compiled = fresh.compile(f)
     for g in (f, compiled, compiled):
@@ -1299,4 +1299,4 @@ class Counts(torch.autograd.Function):
         first, second = (torch.autograd.grad(y, x, retain_graph=True)[0] for _ in range(2))
         torch.testing.assert_close(first, torch.ones(3))
         torch.testing.assert_close(second, first * 2)
-    assert compiled.cache_info()["segments"] and compiled.cache_info()["breaks"] == 1
+    assert compiled.cache_info()["segments"] and compiled.cache_info()["breaks"]
