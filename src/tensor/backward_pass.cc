@@ -87,10 +87,11 @@ std::set<int> SegmentHook::FarthestGradients(const std::vector<int>& grads) cons
 SegmentHook::Compiled* SegmentHook::For(const std::vector<bool>& tangents, const std::vector<bool>& stops,
                                         const std::vector<bool>& skipped) {
   std::lock_guard lock(mu_);
-  std::vector<bool> key = tangents;
-  key.insert(key.end(), stops.begin(), stops.end());
   const bool around = GoesAround();
-  if (around) key.push_back(true);
+  std::vector<bool> key = tangents;
+  key.push_back(around);
+  key.push_back(stops.empty());
+  key.insert(key.end(), stops.begin(), stops.end());
   key.insert(key.end(), skipped.begin(), skipped.end());
   auto at = compiled_.find(key);
   if (at != compiled_.end()) return &at->second;

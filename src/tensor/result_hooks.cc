@@ -407,7 +407,7 @@ int SegmentHook::ToInner(CallState* head, size_t output, PyObject* segment, PyOb
   Ref saved(t_.saved.empty() ? PyTuple_New(0) : PyObject_GetAttr(segment, Interned(kSaved)));
   // Freed by a pass that came another way: what this one comes by on its way to those results is still there.
   if (!saved && head->freed && !SpentBetween(*head, output)) return PyErr_Clear(), again();
-  Compiled* c = saved ? For(tangents, stops) : nullptr;
+  Compiled* c = saved ? For(tangents, stops, Skipped(head)) : nullptr;
   Pass part;
   const int fits = c ? Prepare(head, saved.get(), c, grads, &part) : -1;
   if (fits > 0) PyErr_SetString(PyExc_RuntimeError, "framejit: a gradient of another type or shape than its tensor's");

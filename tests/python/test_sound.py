@@ -507,3 +507,31 @@ def test_leading_dimensions_of_one_element_are_dropped_where_a_value_is_stored(s
             for theirs, ours in zip(*seen, strict=True):
                 assert theirs.equal(ours)
     assert compiled.cache_info()["segments"] and not compiled.cache_info()["breaks"]
+
+
+def test_a_tensor_of_inference_mode_that_cannot_be_saved(fresh):
+    """It is refused where the program asks for that, behind what it has done before."""
+
+    def f(x, w, log):
+        log.append(len(log))
+        y = x + 1
+        z = y @ w
+        log.append("no")
+        return z * 2
+
+    compiled = framejit.compile(f)
+    for x in (torch.ones(2, 3), None, None, torch.ones(2, 3), None):
+        seen = []
+        for g in (f, compiled):
+            log, w = [], torch.ones(3, 2, requires_grad=True)
+            with torch.inference_mode():
+                inner = torch.ones(2, 3)
+            try:
+                g(inner if x is None else x, w, log)
+            except RuntimeError as error:
+                tb = error.__traceback__
+                seen.append([str(error), log, tb.tb_next.tb_frame.f_code.co_name, tb.tb_next.tb_lineno])
+            else:
+                seen.append(log)
+        assert seen[0] == seen[1]
+    assert compiled.cache_info()["segments"]
