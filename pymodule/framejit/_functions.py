@@ -109,12 +109,20 @@ def own_backward(function, number, count, names, values, wanting, held, likes, *
 
     if any(g.is_meta for g in grads if g is not None):
         return tuple(torch.empty(shape, dtype=dtype, device="meta") for _, shape, dtype in likes)
-    context = Later()
     leaves = []
-    vars(context).update(zip(names, _wanting(values, wanting, leaves)), **(held() if held else {}))
+    kept = getattr(_state, "of_call", None)
+    context = next((c for of, c in (e for e in kept or () if type(e) is tuple) if of == number), None)
+    state = None
+    if context is None:
+        context = Later()
+        vars(context).update(zip(names, _wanting(values, wanting, leaves)), **(held() if held else {}))
+        state = _as_it_is(vars(context)) if kept is not None else None
     own = [g if g is None else g.detach() for g in grads]
     before = _references(own)
     result = function(context, *own)
+    if state and _as_it_is(vars(context)) != state:  # the next pass finds what this one leaves
+        vars(context).update({name: _copied(value) for name, value in vars(context).items() if name in names})
+        kept.append((number, context))
     del context
     if any(x.grad is not None for x in leaves):
         raise RuntimeError(f"framejit: {function.__qualname__} calls backward() through tensors of its context: detach them there")
@@ -145,6 +153,36 @@ def own_backward(function, number, count, names, values, wanting, held, likes, *
         memory.add(g[0].untyped_storage().data_ptr())
         gradients += g
     return tuple(gradients)
+
+
+def of_call(kept):
+    """What the call of which a pass comes keeps of functions of the program's, from now on; returns what was before."""
+    before, _state.of_call = getattr(_state, "of_call", None), kept
+    return before
+
+
+def _as_it_is(value):
+    """What writes to this value of a context, or to what it holds, would change."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return id(value), value._version
+    if isinstance(value, dict):
+        return id(value), [(id(k), _as_it_is(v)) for k, v in value.items()]
+    if isinstance(value, (list, tuple)):
+        return id(value), [_as_it_is(v) for v in value]
+    return id(value), len(value) if isinstance(value, (set, bytearray)) else value.tobytes() if hasattr(value, "__array_interface__") else None
+
+
+def _copied(value):
+    """The same in memory that is not the pass's."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone().requires_grad_(value.requires_grad)
+    if type(value) is dict:
+        return {k: _copied(v) for k, v in value.items()}
+    return type(value)(_copied(v) for v in value) if type(value) in (list, tuple) else value
 
 
 def _wanting(value, wanting, leaves):

@@ -390,6 +390,32 @@ int SegmentHook::BeginRest(CallState* s, PyObject* ctx, const std::vector<bool>&
   return 0;
 }
 
+namespace {
+
+// While this lives, functions of the program's that are called as they are find what passes of this call have left.
+class OfCall {
+ public:
+  explicit OfCall(PyObject* own) {
+    if (own) before_ = Tell(own);
+  }
+  ~OfCall() {
+    SavedError error;
+    if (before_ && !Tell(before_.get())) PyErr_Clear();
+  }
+  OfCall(const OfCall&) = delete;
+
+ private:
+  static Ref Tell(PyObject* kept) {
+    static PyObject* const of_call = ResolveCallee("framejit._functions.of_call");
+    Ref before(of_call ? PyObject_CallOneArg(of_call, kept) : nullptr);
+    if (!before) PyErr_Clear();
+    return before;
+  }
+  Ref before_;
+};
+
+}  // namespace
+
 int SegmentHook::Go(CallState* s, int number, Pass* pass) {
   const Part& part = pass->compiled->parts[number];
   std::vector<Ref> taken;
@@ -405,6 +431,7 @@ int SegmentHook::Go(CallState* s, int number, Pass* pass) {
   }
   for (int i : part.last) pass->values[i] = Ref();
   std::vector<PyObject*> out(part.outputs.size());
+  const OfCall call(s->own);
   if (!part.outputs.empty() && part.runner->RunTaking(&taken, s->symbols->data(), out.data()) != RunEnd::kOk) return -1;
   for (size_t i = 0; i < out.size(); ++i) pass->values[part.outputs[i]] = Ref(out[i]);
   const Compiled& c = *pass->compiled;

@@ -1300,3 +1300,47 @@ class Counts(torch.autograd.Function):
         torch.testing.assert_close(first, torch.ones(3))
         torch.testing.assert_close(second, first * 2)
     assert compiled.cache_info()["segments"] and compiled.cache_info()["breaks"]
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        "ctx.t.add_(1); n = ctx.t",
+        "ctx.n += 1; n = ctx.n",
+        "ctx.l.append(1); n = len(ctx.l)",
+        "ctx.pair[0].add_(1); ctx.d['a'] = ctx.d.get('a', 0) + 1; n = (ctx.pair[0] + ctx.d['a']) / 2",
+        "ctx.array += 1; n = torch.from_numpy(ctx.array)",
+        "ctx.late = getattr(ctx, 'late', 0) + 1; n = ctx.late",
+        "ctx.t = ctx.t + 1; n = ctx.t",
+    ],
+)
+def test_a_backward_that_runs_as_it_is_and_changes_its_context(fresh, write):
+    """Each call has a context of its own, which its passes find as the last one has left it."""
+    space = {"torch": torch, "np": pytest.importorskip("numpy")}
+    exec(f'''
+class Counts(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, a):
+        ctx.n, ctx.l, ctx.d = 0, [], dict()
+        ctx.t, ctx.pair, ctx.array = a.detach() * 0, (a.detach() - a.detach(), 1), np.zeros(3, np.float32)
+        return a * 2
+
+    @staticmethod
+    def backward(ctx, g):
+        n = 0
+        if float(g.sum()) > 0:
+            {write}
+        return g * n
+''', space)  # fmt: skip
+
+    def f(x):
+        return space["Counts"].apply(x.exp()).sum()
+
+    compiled = fresh.compile(f)
+    for g in (f, compiled, compiled, compiled):
+        x = torch.zeros(3, requires_grad=True)
+        one, other = g(x), g(x)
+        for y, n in ((one, 1), (one, 2), (other, 1), (one, 3), (other, 2)):
+            torch.testing.assert_close(torch.autograd.grad(y, x, retain_graph=True)[0], torch.full((3,), float(n)))
+    assert "Compiled" in type(one.grad_fn).__name__
+    assert compiled.cache_info()["segments"]
