@@ -111,7 +111,7 @@ def own_backward(function, number, count, names, values, wanting, held, likes, *
         return tuple(torch.empty(shape, dtype=dtype, device="meta") for _, shape, dtype in likes)
     leaves = []
     kept = getattr(_state, "of_call", None)
-    context = next((c for of, c in (e for e in kept or () if type(e) is tuple) if of == number), None)
+    context = next((e[2] for e in kept or () if type(e) is tuple and e[0] is Later and e[1] == number), None)
     state = None
     if context is None:
         context = Later()
@@ -122,7 +122,7 @@ def own_backward(function, number, count, names, values, wanting, held, likes, *
     result = function(context, *own)
     if state and _as_it_is(vars(context)) != state:  # the next pass finds what this one leaves
         vars(context).update({name: _copied(value) for name, value in vars(context).items() if name in names})
-        kept.append((number, context))
+        kept.append((Later, number, context))
     del context
     if any(x.grad is not None for x in leaves):
         raise RuntimeError(f"framejit: {function.__qualname__} calls backward() through tensors of its context: detach them there")

@@ -157,7 +157,7 @@ void FExtreme(At& t) {  // fmax, fmin (number: 1, -1): what is equal goes to the
 
 void Flat(At& t) {  // a quotient that was cut off: zeros, also where the quotient is no number
   for (int i = 0; i < 2; ++i)
-    if (t.needs(i)) t.Give(i, t.Zeros(t.g));
+    if (t.needs(i)) t.Give(i, t.Zeros(t.in(i)));
 }
 
 void XLogY(At& t) {

@@ -192,6 +192,15 @@ namespace {
 
 using autodiff::Undifferentiable;
 
+// Which kinds of calls there are.
+void NoteCalls(const Graph& g, tensor::Training* t) {
+  for (const Node& n : g.nodes) {
+    if (n.op != Op::kExtern) continue;
+    t->draws |= Draws(n.attrs.call->callee);
+    t->calls_own |= n.attrs.call->callee == callees::kOwnBackward;
+  }
+}
+
 // Throws Undifferentiable: the framework's gradients of this program are not those of its graph.
 void CheckProgram(const Session& s, const Trace& trace) {
   if (!s.lowering().undifferentiable().empty()) throw Undifferentiable(s.lowering().undifferentiable());
@@ -587,8 +596,7 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const tensor::TraceRun
   for (size_t i = 0; i < t.kept.size(); ++i)
     t.kept[i] = t.differentiable[i] && s.lowering().MayBeKept(replay.outputs[i]);
   plan.region = RegionsOf(graph, s.lowering().checkpointed());
-  t.draws = std::any_of(graph.nodes.begin(), graph.nodes.end(),
-                        [](const Node& n) { return n.op == Op::kExtern && Draws(n.attrs.call->callee); });
+  NoteCalls(graph, &t);
   for (const auto& [source, value] : s.late)
     t.late.push_back({Ref::Borrow(source->base->object), Ref::Borrow(source->object), Ref::Borrow(value)});
   plan.kept.emplace_back();
@@ -657,9 +665,6 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const tensor::TraceRun
   NoteGroups(graph, s.input_tensors(), &t);
   for (const Node& n : joint.graph.nodes)
     if (n.type.device.kind == DeviceKind::kCuda) t.device = n.type.device;
-  t.calls_own = std::any_of(graph.nodes.begin(), graph.nodes.end(), [](const Node& n) {
-    return n.op == Op::kExtern && n.attrs.call->callee == callees::kOwnBackward;
-  });
   t.compile = BackwardCompiler(plan, t.wanted, t.part);
   return {std::move(ahead), std::move(t)};
 }

@@ -146,12 +146,11 @@ int SegmentHook::Attach(PyObject* const* given, PyObject** made, const int64_t* 
   s->symbols = new std::vector<int64_t>(symbols, symbols + t_.num_symbols);
   s->spent = new std::vector<bool>(t_.keepers.size());
   s->passes = new std::map<int64_t, Pass>();
-  if (t_.calls_own && !(s->own = OwnOf(t_.constants))) return -1;
   if (before && t_.draws) s->drawn = Py_NewRef(PyList_GET_ITEM(before, 0));
   size_t n = t_.differentiable.size(), num_inputs = t_.wanted.size();
   s->outputs = PyTuple_New(n);
   s->saved = PyTuple_New(t_.saved.size());
-  if (!s->outputs || !s->saved) return -1;
+  if (!s->outputs || !s->saved || (t_.calls_own && !(s->own = OwnOf(t_.constants)))) return -1;
   std::vector<PyObject*> opaque, args = {nullptr, state.get()};
   std::vector<Ref> routed(n);  // results that are made of others, and go through another node
   for (size_t i = 0; i < n; ++i) {
