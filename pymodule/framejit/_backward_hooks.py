@@ -5,6 +5,7 @@ runs as it is."""
 import sys
 import threading
 import warnings
+import weakref
 
 import torch
 
@@ -31,7 +32,12 @@ def hooks_of(module, hooks, pre_hooks):
     if asks:
         return None
     all_of_them = Hooks(module, hooks, pre_hooks)
-    return lambda *args: all_of_them.come_by(*args)
+
+    def come_by(*args):
+        return all_of_them.come_by(*args)
+
+    come_by._framejit_alive = all_of_them.alive
+    return come_by
 
 
 def _packed(at, values, count):
@@ -41,12 +47,25 @@ def _packed(at, values, count):
     return tuple(packed)
 
 
+def _held(o):
+    try:
+        return weakref.ref(o)
+    except TypeError:
+        return lambda: o
+
+
 class Hooks:
-    """The hooks of one call in a graph, and what those of its results have left for those of its arguments, by pass."""
+    """The hooks of one call in a graph, and what those of its results have left for those of its arguments, by pass. A graph does not keep the module alive;
+    whoever may come by does (`alive`)."""
 
     def __init__(self, module, hooks, pre_hooks):
-        self.module, self.hooks, self.pre_hooks = module, hooks, pre_hooks
+        self.parts = _held(module), [_held(hook) for hook in hooks], [_held(hook) for hook in pre_hooks]
         self.left, self.lock = {}, threading.Lock()
+
+    def alive(self):
+        """(module, hooks, pre_hooks)"""
+        module, hooks, pre_hooks = self.parts
+        return module(), [hook() for hook in hooks], [hook() for hook in pre_hooks]
 
     def come_by(self, at, count, arguments, others, grads):
         """The answer where these gradients of tensors at `at`, of `count` objects, come by. arguments: how many arguments there are, where none of them
@@ -56,8 +75,9 @@ class Hooks:
 
     def of_results(self, pass_, at, count, arguments, grads):
         given = _packed(at, grads, count)
-        for hook in self.pre_hooks:
-            answer = hook(self.module, given)
+        module, hooks, pre_hooks = self.alive()
+        for hook in pre_hooks:
+            answer = hook(module, given)
             if answer is None:
                 continue
             if len(answer) != count:
@@ -70,8 +90,8 @@ class Hooks:
                 torch.autograd.Variable._execution_engine.queue_callback(lambda: self.left.pop(pass_, None))
         else:
             warnings.warn(_NO_INPUTS, stacklevel=_up_to_the_pass() + 3)
-            for hook in self.hooks:
-                answer = hook(self.module, (None,) * arguments, given)
+            for hook in hooks:
+                answer = hook(module, (None,) * arguments, given)
                 if answer is not None and not (isinstance(answer, tuple) and all(g is None for g in answer)):
                     raise RuntimeError("Backward hook for Modules where no input requires gradient should always return None or None for all gradients.")
         return tuple(given[i] for i in at)
@@ -83,8 +103,9 @@ class Hooks:
             return grads
         zeros = [torch.zeros(shape, dtype=dtype, device=device) for _, shape, dtype, device in others]
         packed = _packed((*at, *(i for i, *_ in others)), (*grads, *zeros), count)
-        for hook in self.hooks:
-            answer = hook(self.module, packed, given)
+        module, hooks, _ = self.alive()
+        for hook in hooks:
+            answer = hook(module, packed, given)
             if answer is None:
                 continue
             if len(answer) != count:

@@ -2,6 +2,7 @@
 
 from _thread import _local
 from sys import getrefcount
+from types import FunctionType
 
 from ._gradients import differentiated
 
@@ -43,8 +44,25 @@ def call(function, *args, own=None):
         function = _answering(function, error.result)
     run = differentiated()
     if run is None or not isinstance(function, type):  # a call that is made again (framejit._wrappers.Again) has no backward of its own
-        return function.apply(*args)
-    return _sparing(function, run, args)
+        results = function.apply(*args)
+    else:
+        results = _sparing(function, run, args)
+    own = _alive(args)
+    node = _node_of(results) if own else None
+    if node is not None:
+        node.framejit_own = own
+    return results
+
+
+def _alive(objects):
+    """What those of these functions that hold weakly must have."""
+    return [o.__dict__["_framejit_alive"]() for o in objects if type(o) is FunctionType and "_framejit_alive" in o.__dict__]
+
+
+def _node_of(results):
+    import torch
+
+    return next((t.grad_fn for t in (results if isinstance(results, tuple) else (results,)) if isinstance(t, torch.Tensor) and t.grad_fn is not None), None)
 
 
 _state = _local()
@@ -73,8 +91,14 @@ class Later:
 
 
 def holder(objects):
-    """A constant of the graph by which a call has these objects."""
-    return lambda: objects
+    """A constant of the graph by which a call has these objects. What those that hold weakly must have is held by each call, as long as a pass may come."""
+
+    def held():
+        return objects
+
+    if _alive(objects.values()):
+        held._framejit_alive = lambda: _alive(objects.values())
+    return held
 
 
 def own_backward(function, number, count, names, values, wanting, held, likes, *grads):
@@ -85,12 +109,20 @@ def own_backward(function, number, count, names, values, wanting, held, likes, *
 
     if any(g.is_meta for g in grads if g is not None):
         return tuple(torch.empty(shape, dtype=dtype, device="meta") for _, shape, dtype in likes)
-    context = Later()
     leaves = []
-    vars(context).update(zip(names, _wanting(values, wanting, leaves)), **(held() if held else {}))
+    kept = getattr(_state, "of_call", None)
+    context = next((e[2] for e in kept or () if type(e) is tuple and e[0] is Later and e[1] == number), None)
+    state = None
+    if context is None:
+        context = Later()
+        vars(context).update(zip(names, _wanting(values, wanting, leaves)), **(held() if held else {}))
+        state = _as_it_is(vars(context)) if kept is not None else None
     own = [g if g is None else g.detach() for g in grads]
     before = _references(own)
     result = function(context, *own)
+    if state and _as_it_is(vars(context)) != state:  # the next pass finds what this one leaves
+        vars(context).update({name: _copied(value) for name, value in vars(context).items() if name in names})
+        kept.append((Later, number, context))
     del context
     if any(x.grad is not None for x in leaves):
         raise RuntimeError(f"framejit: {function.__qualname__} calls backward() through tensors of its context: detach them there")
@@ -121,6 +153,36 @@ def own_backward(function, number, count, names, values, wanting, held, likes, *
         memory.add(g[0].untyped_storage().data_ptr())
         gradients += g
     return tuple(gradients)
+
+
+def of_call(kept):
+    """What the call of which a pass comes keeps of functions of the program's, from now on; returns what was before."""
+    before, _state.of_call = getattr(_state, "of_call", None), kept
+    return before
+
+
+def _as_it_is(value):
+    """What writes to this value of a context, or to what it holds, would change."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return id(value), value._version
+    if isinstance(value, dict):
+        return id(value), [(id(k), _as_it_is(v)) for k, v in value.items()]
+    if isinstance(value, (list, tuple)):
+        return id(value), [_as_it_is(v) for v in value]
+    return id(value), len(value) if isinstance(value, (set, bytearray)) else value.tobytes() if hasattr(value, "__array_interface__") else None
+
+
+def _copied(value):
+    """The same in memory that is not the pass's."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone().requires_grad_(value.requires_grad)
+    if type(value) is dict:
+        return {k: _copied(v) for k, v in value.items()}
+    return type(value)(_copied(v) for v in value) if type(value) in (list, tuple) else value
 
 
 def _wanting(value, wanting, leaves):
@@ -175,7 +237,7 @@ def _sparing(function, run, args):
         return own(ctx, *grads)
 
     results = type(function.__name__, (function,), {name: staticmethod(backward)}).apply(*args)
-    node = next((t.grad_fn for t in (results if isinstance(results, tuple) else (results,)) if isinstance(t, torch.Tensor) and t.grad_fn is not None), None)
+    node = _node_of(results)
     if node is not None:
         node.register_prehook(before)
     return results

@@ -155,6 +155,11 @@ void FExtreme(At& t) {  // fmax, fmin (number: 1, -1): what is equal goes to the
   t.Give(1, Where(first, t.Zeros(t.g), t.g));
 }
 
+void Flat(At& t) {  // a quotient that was cut off: zeros, also where the quotient is no number
+  for (int i = 0; i < 2; ++i)
+    if (t.needs(i)) t.Give(i, t.Zeros(t.in(i)));
+}
+
 void XLogY(At& t) {
   Expr x = t.in(0), y = t.in(1), zero = t.Zeros(x);
   Expr none = Both(Apply(Op::kEq, x, zero), Le(y, zero));
@@ -275,6 +280,7 @@ const Row kRows[] = {
     {"clamp_max", Clamp},
     {"logaddexp", LogAddExp, kOnce},
     {"fextreme", FExtreme},
+    {"flat", Flat},
     {"xlogy", XLogY, kOnce},
     {"sinc", Sinc, kOnce},
     {"softmax", Softmax},

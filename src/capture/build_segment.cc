@@ -625,21 +625,23 @@ class SegmentBuilder {
       job.compile = [forward, options, backward, likely = t.differentiable, compile = t.compile] {
         auto made = MakeExecutableOf(*forward, options, false);
         try {
-          *backward = compile(likely, {}, false);
+          *backward = compile(likely, {}, false, {});
         } catch (const std::exception&) {  // whoever wants it is told
         }
         return made;
       };
       t.compile = [backward, likely = t.differentiable, compile = t.compile](
-                      const std::vector<bool>& tangents, const std::vector<bool>& stops, bool around) {
-        if (*backward && tangents == likely && stops.empty() && !around) return *std::exchange(*backward, std::nullopt);
-        return compile(tangents, stops, around);
+                      const std::vector<bool>& tangents, const std::vector<bool>& stops, bool around,
+                      const std::vector<bool>& skipped) {
+        if (*backward && tangents == likely && stops.empty() && !around && skipped.empty())
+          return *std::exchange(*backward, std::nullopt);
+        return compile(tangents, stops, around, skipped);
       };
     } else {
       job.compile = [forward, options, interpret, plan] {
         auto made = MakeExecutableOf(*forward, options, interpret);
         const tensor::Training& t = plan->training;
-        if (Estimate::Current()) t.compile(t.differentiable, {}, false);
+        if (Estimate::Current()) t.compile(t.differentiable, {}, false, {});
         return made;
       };
     }

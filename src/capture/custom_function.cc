@@ -3,6 +3,7 @@
 #include <absl/cleanup/cleanup.h>
 
 #include <algorithm>
+#include <map>
 
 #include "capture/callees.h"
 #include "capture/override.h"
@@ -82,6 +83,8 @@ class CustomCall {
   PyObject* RowMajorZeros(PyObject* like);
   bool MayRunLater(const std::vector<PyObject*>& roots);
   std::vector<PyObject*> Given();
+  using Memory = std::map<TraceId, ValueId>;
+  Memory MemoryOf(const Reach& objects);
   bool Backward(PyObject* backward);
   bool TakeGradients();
   bool StateOf(Ref* names, Ref* values, Ref* held);
@@ -242,6 +245,17 @@ std::vector<PyObject*> CustomCall::Given() {
   return given;
 }
 
+// What the tensors among these objects are made of, by the tensor that has the memory.
+CustomCall::Memory CustomCall::MemoryOf(const Reach& objects) {
+  Memory memory;
+  for (const Ref& o : objects.held) {
+    if (!IsTensor(o.get())) continue;
+    const TraceId base = s_.trace().tensors[AsTensor(o.get())->id].base;
+    memory.emplace(base, s_.lowering().ValueOf(base));
+  }
+  return memory;
+}
+
 bool CustomCall::Backward(PyObject* backward) {
   GradOff off(s_, tracked_);
   std::vector<PyObject*> given = Given();
@@ -250,11 +264,12 @@ bool CustomCall::Backward(PyObject* backward) {
   s_.modes.now.autocast = {};
   const size_t pending = s_.pending().stores().size() + s_.pending().calls().size();
   const Reach left = ReachFrom(s_, {context_.get()});
+  const Memory memory = MemoryOf(left);
   s_.later = true;
   result_ = Ref(sem_.Call(backward, given.data(), given.size(), nullptr));
   s_.later = false;
   if (!result_) return false;
-  if (!(ReachFrom(s_, {context_.get()}) == left)) {
+  if (!(ReachFrom(s_, {context_.get()}) == left) || MemoryOf(left) != memory) {
     s_.not_captured = nullptr;  // called as it is, it would find for a second pass what forward left
     return Refuse("its backward changes its context"), false;
   }

@@ -80,6 +80,7 @@ bool TakeCasts(Session& s, Call& call) {
     if (const int d = device_of(t); d > device && cast.on[d]) device = d;
   });
   if (device < 0 || surface::AutocastRule(call, device == 1) != CastRule::kLower) return true;
+  if (surface::CastsViews(call, device == 1)) return true;
   Ref type(PyLong_FromLong(static_cast<long>(cast.dtype[device])));
   bool good = static_cast<bool>(type);
   EachArg(call, [&](Arg& a) {

@@ -121,6 +121,18 @@ bool IsDataOf(Session& s, TraceId value, TraceId tensor) {
   return value == tensor;
 }
 
+// Is it a view of a constant, which is no memory to the graph?
+bool IsOneNumber(Session& s, TraceId t) {
+  ValueId v = s.lowering().ValueOf(t);
+  const Graph& g = s.graph();
+  for (; !g.node(v).operands.empty(); v = g.node(v).operands[0]) {
+    const Node& n = g.node(v);
+    const bool same = n.op == Op::kCast && g.node(n.operands[0]).type.dtype == n.type.dtype;
+    if (Info(n.op).kind != 'V' && !same) break;
+  }
+  return g.node(v).op == Op::kConstant;
+}
+
 std::optional<bool> SetData(Session& s, PyObject* tensor, PyObject* value) {
   const int input = InputOf(s, tensor);
   if (value == tensor && !s.modes.now.inference) return true;  // as nn.Module.to does where nothing changes
@@ -145,6 +157,7 @@ std::optional<bool> SetData(Session& s, PyObject* tensor, PyObject* value) {
   Ref made = data;
   if (WantsGradient(s, tensor)) {
     if (!s.options().uses_leaves || !IsLeafInput(s, input) || !SameShape(s, was, now)) return {};
+    if (IsOneNumber(s, IdOf(value))) s.lowering().Lend(IdOf(data.get()));  // it is memory, which may be written
     made = Ref(WithData(s, tensor, data.get()));
     if (!made || !IsTensor(made.get())) return false;
     NoteGiven(s.graph());

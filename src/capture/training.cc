@@ -193,6 +193,15 @@ namespace {
 
 using autodiff::Undifferentiable;
 
+// Which kinds of calls there are.
+void NoteCalls(const Graph& g, tensor::Training* t) {
+  for (const Node& n : g.nodes) {
+    if (n.op != Op::kExtern) continue;
+    t->draws |= Draws(n.attrs.call->callee);
+    t->calls_own |= n.attrs.call->callee == callees::kOwnBackward;
+  }
+}
+
 // Throws Undifferentiable: the framework's gradients of this program are not those of its graph.
 void CheckProgram(const Session& s, const Trace& trace) {
   if (!s.lowering().undifferentiable().empty()) throw Undifferentiable(s.lowering().undifferentiable());
@@ -382,12 +391,15 @@ auto BackwardCompiler(Plan plan, const std::vector<bool>& wanted, const std::vec
   auto graph = std::make_shared<const PackedGraph>(std::move(*std::exchange(plan.graph, nullptr)));
   const PackedLists kept(std::exchange(plan.kept, {}));
   return [plan = std::move(plan), graph, kept, wanted, part](const std::vector<bool>& tangents,
-                                                             const std::vector<bool>& stops, bool around) {
+                                                             const std::vector<bool>& stops, bool around,
+                                                             const std::vector<bool>& skipped) {
     tensor::Training::Backward b;
     autodiff::Joint j = autodiff::Differentiate(graph->Unpack(), wanted, tangents, stops, plan.views,
                                                 around ? plan.reentrant : std::vector<ValueId>(), plan.moves);
     j.region = plan.region;
     b.read = plan.Read(j, kept.Unpack());
+    for (size_t i = 0; i < skipped.size(); ++i)
+      if (skipped[i]) j.grads[i] = kNoValue;
     std::vector<autodiff::GradSource> grads;
     Graph whole = autodiff::BackwardGraph(j, plan.saved, &grads);
     for (size_t i = 0; i < j.tangents.size(); ++i)
@@ -608,8 +620,7 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const tensor::TraceRun
   for (size_t i = 0; i < t.kept.size(); ++i)
     t.kept[i] = t.differentiable[i] && s.lowering().MayBeKept(replay.outputs[i]);
   plan.region = RegionsOf(graph, s.lowering().checkpointed());
-  t.draws = std::any_of(graph.nodes.begin(), graph.nodes.end(),
-                        [](const Node& n) { return n.op == Op::kExtern && Draws(n.attrs.call->callee); });
+  NoteCalls(graph, &t);
   for (const auto& [source, value] : s.late)
     t.late.push_back({Ref::Borrow(source->base->object), Ref::Borrow(source->object), Ref::Borrow(value)});
   plan.kept.emplace_back();
@@ -646,6 +657,7 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const tensor::TraceRun
   for (const auto& [input, output] : t.overwritten) lost.erase(input);
   for (size_t i = 0; i < graph.inputs.size(); ++i)
     if (!lost.contains(static_cast<int>(i))) held.push_back(graph.inputs[i]);
+  held.insert(held.end(), graph.outputs.begin(), graph.outputs.end());
   plan.moves = autodiff::Moving(graph, plan.region, held);
   autodiff::Joint joint = autodiff::Differentiate(graph, t.wanted, t.differentiable, {}, plan.views, {}, plan.moves);
   joint.region = plan.region;

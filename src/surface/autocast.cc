@@ -31,6 +31,10 @@ CastRule EinsumRule(const std::string& text) {
 
 }  // namespace
 
+bool CastsViews(const Call& call, bool cuda) {
+  return call.callee.last() == "einsum" && !cuda;
+}
+
 CastRule AutocastRule(const Call& call, bool cuda) {
   if (call.callee.last() == "pad") {  // reflection_pad and replication_pad are listed
     const Arg* mode = call.args.size() > 2 ? &call.args[2] : nullptr;
@@ -39,8 +43,7 @@ CastRule AutocastRule(const Call& call, bool cuda) {
     const bool listed = !cuda && mode && (mode->s == "reflect" || mode->s == "replicate");
     return listed ? CastRule::kFloat32 : CastRule::kNone;
   }
-  if (call.callee.last() == "einsum" && !cuda)
-    return call.args.empty() ? CastRule::kRefused : EinsumRule(call.args[0].s);
+  if (CastsViews(call, cuda)) return call.args.empty() ? CastRule::kRefused : EinsumRule(call.args[0].s);
   const CastRule rule = cuda ? call.callee.effects().cuda : call.callee.effects().cpu;
   bool told = false;  // what to compute in
   for (const Arg& a : call.args) told |= a.is(Arg::Kind::kDType);

@@ -73,11 +73,12 @@ void Lowering::Impl::Cast(Call& call) {
   if (rule == CastRule::kRefused) throw Decline(call.callee + " under autocast");
   if (rule == CastRule::kPromote && odd) throw Decline(call.callee + " under autocast of other types");
   const DType to = rule == CastRule::kLower || (rule == CastRule::kPromote && !wide) ? lower : DType::kFloat32;
+  const bool keeps = cast.cache && to == lower && !CastsViews(call, device == 1);
   EachArg(call, [&](Arg& a) {
     if (!a.is(Arg::Kind::kTensor) || !eligible(a.t) || meta(a.t).dtype == to) return;
     const TensorMeta& m = meta(a.t);
-    const bool keep = cast.cache && to == lower && m.dtype == DType::kFloat32 && m.requires_grad && m.is_parameter &&
-                      trace.tensors[a.t].input >= 0;
+    const bool keep =
+        keeps && m.dtype == DType::kFloat32 && m.requires_grad && m.is_parameter && trace.tensors[a.t].input >= 0;
     if (auto known = casts.find(a.t); keep && known != casts.end()) {
       if (meta(known->second).dtype != lower)
         throw Decline("autocast to another type inside", Decline::Cause::kMixedCasts);

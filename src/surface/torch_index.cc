@@ -285,7 +285,13 @@ ValueId IndexPut(Scope& s, const Operand& x, const Indexing& idx, const Arg& key
   const auto call =
       s.CallOf(whole ? "torch.Tensor.index_put" : "framejit._functions.index_put_copy",
                {Arg::Tensor(0), Arg::Seq(Kind::kTuple, indices), Arg::Tensor(static_cast<TraceId>(operands.size()))});
-  operands.push_back(value.is_tensor() ? value.value : s.Constant(Number(s, value.number, t), t));
+  if (value.is_tensor()) {  // torch drops the dimensions of one element that come first
+    const Ints& given = value.meta->sizes;
+    const auto first = std::find_if(given.begin(), given.end(), [](const Int& n) { return !(n == Int(1)); });
+    operands.push_back(first == given.begin() ? value.value : s.b.Reshape(value.value, Ints(first, given.end())));
+  } else {
+    operands.push_back(s.Constant(Number(s, value.number, t), t));
+  }
   if (whole) return s.b.Extern(call, operands, {{t, x.meta->sizes, x.meta->device}}, {x.meta->strides});
   const Ints sizes = idx.view.sizes();
   return idx.view.Replaced(s.b.Extern(call, operands, {{t, sizes, x.meta->device}}, {RowMajor(sizes)}));

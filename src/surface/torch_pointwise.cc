@@ -376,10 +376,10 @@ Outs Divide(Scope& s) {  // torch.div with rounding_mode
   const std::string& mode = s.arg(2).s;
   if (mode == "floor") return Done(s, p, s.b.Cast(s.b.Binary(Op::kFloorDiv, p.a, p.b), p.type));
   if (mode != "trunc") Scope::Fail("rounding_mode");
-  // Of two tensors torch rounds the quotient before it cuts it off.
-  if (IsFloat(p.type) && s.b.type(p.a).dtype == p.type)
-    return Done(s, p, s.b.Unary(Op::kTrunc, s.b.Cast(s.b.Binary(Op::kDiv, s.Up(p.a), s.Up(p.b)), p.type)));
-  return Done(s, p, s.b.Cast(rules::DivTrunc(s.b, p.a, p.b), p.type));
+  const bool rounds = IsFloat(p.type) && s.b.type(p.a).dtype == p.type;  // two tensors: before it cuts the quotient off
+  const ValueId v = rounds ? s.b.Unary(Op::kTrunc, s.b.Cast(s.b.Binary(Op::kDiv, s.Up(p.a), s.Up(p.b)), p.type))
+                           : s.b.Cast(rules::DivTrunc(s.b, p.a, p.b), p.type);
+  return Done(s, p, IsFloat(p.type) ? ValueId(rules::Ruled({s.b, v}, "flat", {p.a, p.b})) : v);
 }
 
 Outs NumpyPower(Scope& s, Pair& p) {
@@ -474,12 +474,12 @@ Outs Extreme(Scope& s) {
   return Done(s, p, second ? s.b.Binary(s.row.op, p.b, p.a) : s.b.Binary(s.row.op, p.a, p.b));
 }
 
-Outs FExtreme(Scope& s) {  // fmax, fmin: a nan loses
+Outs FExtreme(Scope& s) {  // fmax, fmin: a nan loses. Of two zeros torch gives the second in bfloat16 on the CPU.
   Pair p = ReadTensors(s);
-  ValueId v = s.b.Binary(s.row.op, p.a, p.b);
+  const bool second = s.torch() && p.type == DType::kBFloat16 && p.operands[0].meta->device.kind == DeviceKind::kCpu;
+  ValueId v = second ? s.b.Binary(s.row.op, p.b, p.a) : s.b.Binary(s.row.op, p.a, p.b);
   if (!IsFloat(p.type)) return Done(s, p, v);
-  const shape::Ints sizes = s.b.type(v).shape;
-  ValueId x = s.b.Broadcast(p.a, sizes), y = s.b.Broadcast(p.b, sizes);
+  ValueId x = s.b.Broadcast(p.a, s.b.type(v).shape), y = s.b.Broadcast(p.b, s.b.type(v).shape);
   v = s.b.Where(s.b.Unary(Op::kIsNan, x), y, v);
   v = s.b.Where(s.b.Unary(Op::kIsNan, y), x, v);
   return Done(s, p, rules::Ruled({s.b, v}, "fextreme", {x, y}, {s.row.op == Op::kMaximum ? 1.0 : -1.0}));

@@ -121,6 +121,18 @@ bool SegmentHook::HasTwin(CallState* s, size_t i) const {
   return t_.before[i] && PyTuple_GET_ITEM(s->versions, i) == Py_None;
 }
 
+// What these constants hold weakly (framejit._functions.holder), as a list.
+static PyObject* OwnOf(const std::vector<Ref>& constants) {
+  Ref all(PyList_New(0));
+  for (const Ref& o : constants) {
+    PyObject* dict = PyFunction_Check(o.get()) ? reinterpret_cast<PyFunctionObject*>(o.get())->func_dict : nullptr;
+    PyObject* alive = dict ? PyDict_GetItem(dict, Interned("_framejit_alive")) : nullptr;
+    Ref own(alive ? PyObject_CallNoArgs(alive) : nullptr);
+    if (!all || (alive && (!own || PyList_Append(all.get(), own.get()) < 0))) return nullptr;
+  }
+  return all.release();
+}
+
 int SegmentHook::Attach(PyObject* const* given, PyObject** made, const int64_t* symbols, PyObject* before,
                         MakeResult result_of) {
   std::vector<PyObject*> as_before;
@@ -138,7 +150,7 @@ int SegmentHook::Attach(PyObject* const* given, PyObject** made, const int64_t* 
   size_t n = t_.differentiable.size(), num_inputs = t_.wanted.size();
   s->outputs = PyTuple_New(n);
   s->saved = PyTuple_New(t_.saved.size());
-  if (!s->outputs || !s->saved) return -1;
+  if (!s->outputs || !s->saved || (t_.calls_own && !(s->own = OwnOf(t_.constants)))) return -1;
   std::vector<PyObject*> opaque, args = {nullptr, state.get()};
   std::vector<Ref> routed(n);  // results that are made of others, and go through another node
   for (size_t i = 0; i < n; ++i) {

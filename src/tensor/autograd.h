@@ -57,8 +57,12 @@ struct Training {
   std::vector<View> views;
   // Called once for every set of outputs that receive gradients together. An input that only outputs without a gradient
   // depend on gets none, which is not the same as zeros. stops: for each result, as autodiff::Differentiate takes them.
-  // around: the pass comes through no region in `reentrant`.
-  std::function<Backward(const std::vector<bool>& tangents, const std::vector<bool>& stops, bool around)> compile;
+  // around: the pass comes through no region in `reentrant`. skipped: inputs whose gradients it does not look for, or
+  // nothing.
+  std::function<Backward(const std::vector<bool>& tangents, const std::vector<bool>& stops, bool around,
+                         const std::vector<bool>& skipped)>
+      compile;
+  bool calls_own = false;  // Does it call functions of the program's as they are?
   // What the reentrant form of torch.utils.checkpoint made. The framework lets passes come through that go everywhere,
   // refuses those that look for what was given to it, and all others have nothing from there.
   struct Reentrant {

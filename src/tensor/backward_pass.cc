@@ -84,17 +84,20 @@ std::set<int> SegmentHook::FarthestGradients(const std::vector<int>& grads) cons
   return farthest;
 }
 
-SegmentHook::Compiled* SegmentHook::For(const std::vector<bool>& tangents, const std::vector<bool>& stops) {
+SegmentHook::Compiled* SegmentHook::For(const std::vector<bool>& tangents, const std::vector<bool>& stops,
+                                        const std::vector<bool>& skipped) {
   std::lock_guard lock(mu_);
-  std::vector<bool> key = tangents;
-  key.insert(key.end(), stops.begin(), stops.end());
   const bool around = GoesAround();
-  if (around) key.push_back(true);
+  std::vector<bool> key = tangents;
+  key.push_back(around);
+  key.push_back(stops.empty());
+  key.insert(key.end(), stops.begin(), stops.end());
+  key.insert(key.end(), skipped.begin(), skipped.end());
   auto at = compiled_.find(key);
   if (at != compiled_.end()) return &at->second;
   Compiled c;
   try {
-    Training::Backward b = t_.compile(tangents, stops, around);
+    Training::Backward b = t_.compile(tangents, stops, around, skipped);
     c.part = std::move(b.part);
     c.grads = std::move(b.parts.grads);
     c.tangents = std::move(b.tangents);
@@ -377,7 +380,7 @@ int SegmentHook::BeginRest(CallState* s, PyObject* ctx, const std::vector<bool>&
   if (!stops.empty()) {
     if (InStages(s, saved.get(), stops, grads, routed, pass) < 0) return -1;
   } else {
-    Compiled* c = For(tangents);
+    Compiled* c = For(tangents, {}, Skipped(s));
     if (!c) {  // it needs what was not saved, where only some results lead to the loss
       diag::Log(diag::Channel::perf_, "a backward pass runs through the framework: " + TakeErrorText());
       return Replay(s, grads, stops, {}, pass);
@@ -391,6 +394,32 @@ int SegmentHook::BeginRest(CallState* s, PyObject* ctx, const std::vector<bool>&
   if (!cleared) PyErr_Clear();
   return 0;
 }
+
+namespace {
+
+// While this lives, functions of the program's that are called as they are find what passes of this call have left.
+class OfCall {
+ public:
+  explicit OfCall(PyObject* own) {
+    if (own) before_ = Tell(own);
+  }
+  ~OfCall() {
+    SavedError error;
+    if (before_ && !Tell(before_.get())) PyErr_Clear();
+  }
+  OfCall(const OfCall&) = delete;
+
+ private:
+  static Ref Tell(PyObject* kept) {
+    static PyObject* const of_call = ResolveCallee("framejit._functions.of_call");
+    Ref before(of_call ? PyObject_CallOneArg(of_call, kept) : nullptr);
+    if (!before) PyErr_Clear();
+    return before;
+  }
+  Ref before_;
+};
+
+}  // namespace
 
 int SegmentHook::Go(CallState* s, int number, Pass* pass) {
   const Part& part = pass->compiled->parts[number];
@@ -407,6 +436,7 @@ int SegmentHook::Go(CallState* s, int number, Pass* pass) {
   }
   for (int i : part.last) pass->values[i] = Ref();
   std::vector<PyObject*> out(part.outputs.size());
+  const OfCall call(s->own);
   if (!part.outputs.empty() && part.runner->RunTaking(&taken, s->symbols->data(), out.data()) != RunEnd::kOk) return -1;
   for (size_t i = 0; i < out.size(); ++i) pass->values[part.outputs[i]] = Ref(out[i]);
   const Compiled& c = *pass->compiled;
@@ -437,8 +467,9 @@ int SegmentHook::BeginAndGo(CallState* s, PyObject* ctx, PyObject* const* given,
 
 // Gives what the node of this part returns. The rest of the pass is kept for the next one's.
 PyObject* SegmentHook::Answer(CallState* head, int part, Pass pass, int64_t number) {
+  const std::vector<bool> skipped = Skipped(head);
   for (int i : edges_[part]) {
-    const bool told = !pass.unanswered.empty() && pass.unanswered[i];
+    const bool told = (!pass.unanswered.empty() && pass.unanswered[i]) || (!skipped.empty() && skipped[i]);
     const bool none = head->inputs && !pass.grads[i] && !told;
     if (none && KeepNoneFromHooks(PyTuple_GET_ITEM(head->inputs, i)) < 0) return nullptr;
   }

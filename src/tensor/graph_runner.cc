@@ -200,7 +200,11 @@ class Runner : public GraphRunner {
     if (!check_.outputs.empty()) std::fill(shared.begin(), shared.end(), Ref());  // views of what has no node yet
     std::fill_n(outputs, plans_.size(), nullptr);
     const auto early = [&](int n) { return outputs[n] = output(n); };
-    if (ok() && hook_ && hook_->Attach(inputs, made.data(), symbols, before.get(), early) < 0) end = RunEnd::kRaised;
+    if (ok() && hook_ && hook_->Attach(inputs, made.data(), symbols, before.get(), early) < 0) {
+      // The framework does not save a tensor of inference mode, say: the program is told where it asks for that.
+      const bool refused = check_.writes.empty() && PyErr_ExceptionMatches(PyExc_RuntimeError);
+      end = refused ? EndOfCall() : RunEnd::kRaised;
+    }
     for (size_t n = 0; ok() && n < plans_.size(); ++n) {
       if (!outputs[n]) outputs[n] = output(n);
       if (!outputs[n]) end = EndOfCall();

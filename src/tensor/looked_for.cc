@@ -43,6 +43,38 @@ bool SegmentHook::GoesEverywhere(CallState* s, const std::vector<bool>& tangents
   return s->inputs;
 }
 
+// The inputs whose gradients a pass does not look for, where it calls functions of the program's: eager comes by none
+// that leads to such inputs alone. Empty: all are looked for, or nobody would see it.
+std::vector<bool> SegmentHook::Skipped(CallState* s) const {
+  const void* nodes = t_.calls_own && s->inputs && Torch()->nodes_of_pass ? Torch()->nodes_of_pass() : nullptr;
+  struct Runs {  // torch::autograd::GraphTask::ExecInfo
+    bool needed;
+    void* captures;
+  };
+  const auto* known = static_cast<const std::unordered_map<void*, Runs>*>(nodes);
+  if (!known || known->empty()) return {};
+  SavedError error;
+  std::vector<bool> skipped(t_.wanted.size());
+  for (int i : t_.edges) {
+    PyObject* input = PyTuple_GET_ITEM(s->inputs, i);
+    Ref node(PyObject_GetAttrString(input, "grad_fn"));
+    if (node.get() == Py_None) {  // the framework does not say it of leaves
+      node = NodeOfLeaf(input);
+      struct OfFramework {  // THPCppFunction, whose pointer to the node may count by itself or beside
+        PyObject_HEAD void* node;
+      };
+      const Py_ssize_t size = node ? Py_TYPE(node.get())->tp_basicsize - sizeof(OfFramework) : -1;
+      if (size != 0 && size != sizeof(void*)) continue;
+      const auto at = known->find(reinterpret_cast<OfFramework*>(node.get())->node);
+      skipped[i] = at == known->end() || !(at->second.needed || at->second.captures);
+    } else {
+      skipped[i] = node && WillRun(node.get()) == 0;
+    }
+    PyErr_Clear();
+  }
+  return skipped;
+}
+
 // Does somebody hold the node of a result of which others are made, to which a pass comes from this one, as
 // torch.autograd.graph.GradientEdge does? The graph holds a node of Python's once, and one of its own as no object.
 bool SegmentHook::HoldsInnerNode(CallState* head, PyObject* ctx) {

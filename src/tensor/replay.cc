@@ -192,7 +192,8 @@ Ref SegmentHook::GradientsOf(const Rerun& run, const std::vector<Ref>& grads, co
 }
 
 // By which inputs the framework has come in this run without a gradient for them.
-int SegmentHook::NoteNone(const Rerun& run, const std::vector<Ref>& grads, const std::vector<Ref>& wanted, Pass* pass) {
+int SegmentHook::NoteNone(const Rerun& run, const std::vector<Ref>& grads, const std::vector<Ref>& wanted,
+                          const std::vector<bool>& looked_for, Pass* pass) {
   static PyObject* f = ResolveCallee("framejit._gradients.passed");
   Ref from(PyList_New(0)), to(PyList_New(0)), ends(PyList_New(0));
   if (!f || !from || !to || !ends) return -1;
@@ -206,7 +207,7 @@ int SegmentHook::NoteNone(const Rerun& run, const std::vector<Ref>& grads, const
   if (!told) return -1;
   pass->unanswered.resize(t_.wanted.size());
   for (size_t i = 0, at = 0; i < t_.wanted.size(); ++i)
-    if (t_.wanted[i]) pass->unanswered[i] = PyList_GET_ITEM(told.get(), at++) == Py_True && !pass->grads[i];
+    if (looked_for[i]) pass->unanswered[i] = PyList_GET_ITEM(told.get(), at++) == Py_True && !pass->grads[i];
   return 0;
 }
 
@@ -293,8 +294,11 @@ int SegmentHook::Replay(CallState* s, const std::vector<Ref>& grads, const std::
   Rerun run;
   if (Again(s, standing, create, &run) < 0) return -1;
   std::vector<Ref> wanted, kept;
-  for (size_t i = 0; i < t_.wanted.size(); ++i)
-    if (t_.wanted[i]) wanted.push_back(run.inputs[i]);
+  std::vector<bool> looked_for = t_.wanted, skipped = Skipped(s);
+  for (size_t i = 0; i < looked_for.size(); ++i) {
+    if (!skipped.empty() && skipped[i]) looked_for[i] = false;
+    if (looked_for[i]) wanted.push_back(run.inputs[i]);
+  }
   for (size_t i = 0; i < stops.size(); ++i) {
     if (!stops[i]) continue;
     const auto& owns = run.own_results;
@@ -306,11 +310,11 @@ int SegmentHook::Replay(CallState* s, const std::vector<Ref>& grads, const std::
   Py_ssize_t at = 0;
   bool none = false;
   for (size_t i = 0; i < t_.wanted.size(); ++i) {
-    PyObject* grad = t_.wanted[i] ? PyTuple_GET_ITEM(all.get(), at++) : Py_None;
+    PyObject* grad = looked_for[i] ? PyTuple_GET_ITEM(all.get(), at++) : Py_None;
     if (grad != Py_None) pass->grads[i] = Ref::Borrow(grad);
-    none |= t_.wanted[i] && grad == Py_None;
+    none |= looked_for[i] && grad == Py_None;
   }
-  if (none && NoteNone(run, grads, wanted, pass) < 0) return -1;
+  if (none && NoteNone(run, grads, wanted, looked_for, pass) < 0) return -1;
   at = 0;
   for (size_t i = 0; i < stops.size(); ++i) {
     if (!stops[i]) continue;

@@ -409,7 +409,7 @@ int SegmentHook::ToInner(CallState* head, size_t output, PyObject* segment, PyOb
   Ref saved(t_.saved.empty() ? PyTuple_New(0) : PyObject_GetAttr(segment, Interned(kSaved)));
   // Freed by a pass that came another way: what this one comes by on its way to those results is still there.
   if (!saved && head->freed && !SpentBetween(*head, output)) return PyErr_Clear(), again();
-  Compiled* c = saved ? For(tangents, stops) : nullptr;
+  Compiled* c = saved ? For(tangents, stops, Skipped(head)) : nullptr;
   Pass part;
   const int fits = c ? Prepare(head, saved.get(), c, grads, &part) : -1;
   if (fits > 0) PyErr_SetString(PyExc_RuntimeError, "framejit: a gradient of another type or shape than its tensor's");
@@ -632,6 +632,7 @@ int SegmentHook::InStages(CallState* s, PyObject* saved, const std::vector<bool>
     if (stops[i]) order.push_back(i);
   std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return t_.seen[a] > t_.seen[b]; });
   std::vector<Ref> sums(inputs), outside = grads;
+  const std::vector<bool> skipped = Skipped(s);
   auto add = [](Ref& sum, const Ref& more) {
     if (more) sum = sum ? Ref(PyNumber_Add(sum.get(), more.get())) : more;
     return sum || !more;
@@ -658,7 +659,7 @@ int SegmentHook::InStages(CallState* s, PyObject* saved, const std::vector<bool>
       if (!told && Retain(s, i, grads[i].get(), outside[i].get()) < 0) return -1;
     }
     if (std::find(tangents.begin(), tangents.end(), true) == tangents.end()) continue;
-    Compiled* c = For(tangents, left);
+    Compiled* c = For(tangents, left, skipped);
     Pass part;
     const int fits = c ? Prepare(s, saved, c, grads, &part) : -1;
     if (fits > 0)

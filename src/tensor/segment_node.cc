@@ -32,14 +32,14 @@ void Dealloc(PyObject* o) {
   delete s->hung;
   delete s->retained;
   delete s->routed;
-  for (PyObject** p :
-       {&s->head, &s->segment, &s->inputs, &s->versions, &s->drawn, &s->versioned, &s->outputs, &s->saved, &s->opaque})
+  for (PyObject** p : {&s->head, &s->segment, &s->inputs, &s->versions, &s->own, &s->drawn, &s->versioned, &s->outputs,
+                       &s->saved, &s->opaque})
     Py_CLEAR(*p);
   PyObject_GC_Del(o);
 }
 int Traverse(PyObject* o, visitproc visit, void* arg) {
   auto* s = reinterpret_cast<CallState*>(o);
-  for (PyObject* p : {s->head, s->segment, s->inputs, s->outputs, s->saved, s->opaque}) Py_VISIT(p);
+  for (PyObject* p : {s->head, s->segment, s->inputs, s->own, s->outputs, s->saved, s->opaque}) Py_VISIT(p);
   if (s->rebound)
     for (auto& [i, own] : *s->rebound) Py_VISIT(own.object.get());
   if (!s->hooks) return 0;
@@ -280,7 +280,7 @@ CallState* NewState(const std::shared_ptr<SegmentHook>& hook, int part, PyObject
     newest = s;
   }
   s->head = Py_XNewRef(head);
-  s->segment = s->inputs = s->versions = s->drawn = s->versioned = s->outputs = s->saved = s->opaque = nullptr;
+  s->segment = s->inputs = s->versions = s->own = s->drawn = s->versioned = s->outputs = s->saved = s->opaque = nullptr;
   return s;
 }
 

@@ -73,7 +73,8 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
 
  private:
   int num_parts() const { return t_.part.empty() ? 1 : *std::max_element(t_.part.begin(), t_.part.end()) + 1; }
-  Compiled* For(const std::vector<bool>& tangents, const std::vector<bool>& stops = {});
+  Compiled* For(const std::vector<bool>& tangents, const std::vector<bool>& stops = {},
+                const std::vector<bool>& skipped = {});
   size_t num_outputs() const { return t_.differentiable.size(); }
   size_t num_results() const { return num_outputs() + t_.views.size(); }
   bool HasInner(size_t result) const { return has_inner_[result]; }  // Are outputs made of this result?
@@ -133,6 +134,7 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   bool GoesAround() const;
   int LookAtReentrant(CallState* head, const std::vector<bool>& tangents);
   bool GoesEverywhere(CallState* s, const std::vector<bool>& tangents);
+  std::vector<bool> Skipped(CallState* s) const;
   int Spend(CallState* s, const std::vector<bool>& tangents);
   int Begin(CallState* s, PyObject* ctx, std::vector<Ref>* grads, Pass* pass);
   int BeginRest(CallState* s, PyObject* ctx, const std::vector<bool>& tangents, bool routed, std::vector<bool> standing,
@@ -158,7 +160,8 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   int BeginOwn(CallState* s, Rerun* run);
   Ref GradientsOf(const Rerun& run, const std::vector<Ref>& grads, const std::vector<Ref>& wanted, bool create);
   int Follow(CallState* s, const Rerun& run, const Ref& gradients, const std::vector<Ref>& grads);
-  int NoteNone(const Rerun& run, const std::vector<Ref>& grads, const std::vector<Ref>& wanted, Pass* pass);
+  int NoteNone(const Rerun& run, const std::vector<Ref>& grads, const std::vector<Ref>& wanted,
+               const std::vector<bool>& looked_for, Pass* pass);
   int Replay(CallState* s, const std::vector<Ref>& grads, const std::vector<bool>& stops,
              const std::vector<bool>& standing, Pass* pass);
   bool HasTwin(CallState* s, size_t i) const;
@@ -230,6 +233,7 @@ struct CallState {
   PyObject* segment;    // Of a group's node: the node that runs first and holds what was saved.
   PyObject* inputs;     // A tuple, for a backward pass that is differentiated.
   PyObject* versions;   // A tuple: the versions of these inputs when the call was made.
+  PyObject* own;        // What functions of the program's that passes call need and nobody else holds; null: nothing.
   PyObject* drawn;      // The generators when the call was made: a list of (generator, state), or null.
   PyObject* versioned;  // tuple: (tensor without memory, version) of each, sharing its version
   PyObject* outputs;    // A tuple: the outputs, on their way through `apply`.

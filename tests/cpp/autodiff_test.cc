@@ -402,6 +402,7 @@ TEST(Derivatives, Formulas) {  // as the lowering of calls names them
       named(p.b.Binary(Op::kMul, positive, p.b.Unary(Op::kSqrt, positive)), {"half_power", {positive}, {1.5}, {}}),
       named(p.b.Unary(Op::kRsqrt, positive), {"half_power", {positive}, {-.5}, {}}),
       named(p.b.Binary(Op::kMul, x, rules::Sigmoid(p.b, y)), {"glu", {x, y}, {}, {}}),
+      named(p.b.Unary(Op::kTrunc, p.b.Binary(Op::kDiv, x, positive)), {"flat", {x, positive}, {}, {}}),
       p.b.Reduce(Op::kProd, x, {1}, false),
       p.b.Reduce(Op::kProd, x, {0}, true),
       p.b.Add(Op::kCast, {x}, cast)};

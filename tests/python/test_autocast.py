@@ -539,7 +539,16 @@ def written_through_another(wrap, w, x):
             yield f(w, w.detach(), x)
 
 
-REGIONS = [written_through_another, written_between, first_cast_as_written, written_inside, written_first, a_region_inside, another_type_inside, without_gradients, a_loop_inside_of_one]
+def views_of_it(wrap, w, x):  # which no cache keeps
+    f = wrap(lambda x: torch.einsum("ij,kj->ik", x, w) + F.linear(x, w))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        yield f(x)
+        with torch.no_grad():
+            w.add_(1)
+        yield f(x)
+
+
+REGIONS = [views_of_it, written_through_another, written_between, first_cast_as_written, written_inside, written_first, a_region_inside, another_type_inside, without_gradients, a_loop_inside_of_one]
 
 
 @pytest.mark.parametrize("leaf", [torch.nn.Parameter, torch.Tensor.requires_grad_], ids=["parameter", "tensor"])

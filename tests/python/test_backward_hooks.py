@@ -1,7 +1,9 @@
 """Modules with hooks of their backward pass (register_full_backward_hook, register_full_backward_pre_hook): one graph, and the hooks are told, and
 change, what they are told and change in eager."""
 
+import gc
 import warnings
+import weakref
 
 import pytest
 
@@ -215,3 +217,61 @@ def test_a_module_with_several_results_is_torchs_as_a_whole(fresh):
         logs.append(log)
     assert len(logs[0]) == 3
     close(logs[1], logs[0])
+
+
+@pytest.mark.parametrize("looks_for", ["2.weight", "0.weight", "2.bias 0.bias", "x", "0.weight x"])
+@pytest.mark.parametrize("how", ["grad", "backward", "differentiated"])
+def test_a_pass_comes_by_no_hook_that_leads_to_nothing_it_looks_for(fresh, looks_for, how):
+    def outcome(wrap):
+        log, m = [], net()
+        for k in m:
+            k.register_full_backward_hook(lambda mod, gi, go: log.append((type(mod).__name__, gi[0].shape, round(go[0].sum().item(), 3))))
+        compiled, x = wrap(lambda x: m(x) * 2), torch.ones(2, 4, requires_grad=True)
+        of = [x if name == "x" else m.get_parameter(name) for name in looks_for.split()]
+        for _ in range(2):
+            loss = compiled(x).square().sum()
+            if how == "backward":
+                loss.backward(inputs=of, retain_graph=True)
+            else:
+                log.append([round(g.sum().item(), 3) for g in torch.autograd.grad(loss, of, create_graph=how == "differentiated", retain_graph=True)])
+            loss.backward()  # all of them
+            log.append([round(t.grad.sum().item(), 3) for t in (x, *m.parameters())])
+        if wrap is fresh.compile:
+            assert compiled.cache_info()["segments"] == 1 and not compiled.cache_info()["breaks"]
+        return log
+
+    assert str(outcome(fresh.compile)) == str(outcome(lambda f: f))
+
+
+@pytest.mark.parametrize("hook", ["function", "method", "object"])
+def test_a_module_with_hooks_dies_when_nobody_can_come_by_them(fresh, hook):
+    class Linear(nn.Linear):
+        def told(self, mod, gi, go):
+            log.append(mod is self)
+
+    class Object:
+        __slots__ = ()
+
+        def __call__(self, mod, gi, go):
+            log.append(True)
+
+    log, compiled = [], fresh.compile(lambda m, x: m(x) * 2)
+    m = Linear(3, 3)
+    m.register_full_backward_hook({"function": lambda mod, gi, go: log.append(mod.weight.shape == (3, 3)), "method": m.told, "object": Object()}[hook])
+    gone = weakref.ref(m)
+    for _ in range(2):
+        compiled(m, torch.ones(2, 3, requires_grad=True)).sum().backward()
+    x = torch.ones(2, 3, requires_grad=True)
+    result, other = compiled(m, x).exp(), compiled(m, x).exp()
+    del m
+    gc.collect()
+    result.sum().backward()
+    (g,) = torch.autograd.grad(other.sum(), x, create_graph=True)
+    del other
+    gc.collect()
+    g.sum().backward()
+    assert gone() is not None and log == [True] * 5
+    del result, g
+    gc.collect()
+    assert gone() is None
+    assert compiled.cache_info()["breaks"] == 0

@@ -1248,21 +1248,45 @@ def test_memory_from_outside_that_a_function_sizes(fresh):
             assert got.equal(expected)
 
 
-@pytest.mark.parametrize("write", ["ctx.n += 1", "ctx.seen = getattr(ctx, 'seen', 0) + 1; ctx.n = ctx.seen", "ctx.l.append(1); ctx.n = len(ctx.l)", "ctx.d['n'] += 1; ctx.n = ctx.d['n']"])
+@pytest.mark.parametrize(
+    "write",
+    [
+        "ctx.n += 1",
+        "ctx.seen = getattr(ctx, 'seen', 0) + 1; ctx.n = ctx.seen",
+        "ctx.l.append(1); ctx.n = len(ctx.l)",
+        "ctx.d['n'] += 1; ctx.n = ctx.d['n']",
+        "ctx.t.add_(1); n = ctx.t",
+        "ctx.t[:2] += 1; ctx.t[2] = ctx.t[0]; n = ctx.t",
+        "v = ctx.t[:]; v.data.add_(1); n = ctx.t",
+        "torch.add(ctx.t, 1, out=ctx.t); n = ctx.t",
+        "ctx.pair[0].add_(1); n = ctx.pair[0]",
+        "ctx.saved_tensors[0].data.add_(1); n = ctx.saved_tensors[0]",
+        "ctx.array += 1; n = torch.from_numpy(ctx.array)",
+        "np.add(ctx.array, 1, out=ctx.array); n = float(ctx.array[0])",
+        "helper(ctx.t); n = ctx.t",
+        "ctx.mine.data.add_(1); n = ctx.mine.detach()",
+    ],
+)
 def test_a_backward_that_changes_its_context(fresh, write):
-    """What a pass leaves in the context the next pass through the same graph finds there."""
-    space = {"torch": torch}
+    """What a pass leaves in the context, and in what that holds, the next pass through the same graph finds there."""
+    space = {"torch": torch, "np": pytest.importorskip("numpy")}
     exec(f'''
+def helper(t):
+    t.add_(1)
+
 class Counts(torch.autograd.Function):
     @staticmethod
     def forward(ctx, a):
         ctx.n, ctx.l, ctx.d = 0, [], dict(n=0)
+        ctx.t, ctx.pair, ctx.array = torch.zeros(3), (torch.zeros(3), 1), np.zeros(3, np.float32)
+        ctx.mine = a
+        ctx.save_for_backward(torch.zeros(3))
         return a * 2
 
     @staticmethod
     def backward(ctx, g):
         {write}
-        return g * ctx.n
+        return g * {"n" if "; n = " in write else "ctx.n"}
 ''', space)  # fmt: skip
 
     def f(x):
@@ -1270,8 +1294,53 @@ class Counts(torch.autograd.Function):
 
     compiled = fresh.compile(f)
     for g in (f, compiled, compiled):
-        x = torch.arange(3.0, requires_grad=True)
+        x = torch.zeros(3, requires_grad=True)
         y = g(x).sum()
         first, second = (torch.autograd.grad(y, x, retain_graph=True)[0] for _ in range(2))
+        torch.testing.assert_close(first, torch.ones(3))
         torch.testing.assert_close(second, first * 2)
-    assert compiled.cache_info()["segments"] and compiled.cache_info()["breaks"] == 1
+    assert compiled.cache_info()["segments"] and compiled.cache_info()["breaks"]
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        "ctx.t.add_(1); n = ctx.t",
+        "ctx.n += 1; n = ctx.n",
+        "ctx.l.append(1); n = len(ctx.l)",
+        "ctx.pair[0].add_(1); ctx.d['a'] = ctx.d.get('a', 0) + 1; n = (ctx.pair[0] + ctx.d['a']) / 2",
+        "ctx.array += 1; n = torch.from_numpy(ctx.array)",
+        "ctx.late = getattr(ctx, 'late', 0) + 1; n = ctx.late",
+        "ctx.t = ctx.t + 1; n = ctx.t",
+    ],
+)
+def test_a_backward_that_runs_as_it_is_and_changes_its_context(fresh, write):
+    """Each call has a context of its own, which its passes find as the last one has left it."""
+    space = {"torch": torch, "np": pytest.importorskip("numpy")}
+    exec(f'''
+class Counts(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, a):
+        ctx.n, ctx.l, ctx.d = 0, [], dict()
+        ctx.t, ctx.pair, ctx.array = a.detach() * 0, (a.detach() - a.detach(), 1), np.zeros(3, np.float32)
+        return a * 2
+
+    @staticmethod
+    def backward(ctx, g):
+        n = 0
+        if float(g.sum()) > 0:
+            {write}
+        return g * n
+''', space)  # fmt: skip
+
+    def f(x):
+        return space["Counts"].apply(x.exp()).sum()
+
+    compiled = fresh.compile(f)
+    for g in (f, compiled, compiled, compiled):
+        x = torch.zeros(3, requires_grad=True)
+        one, other = g(x), g(x)
+        for y, n in ((one, 1), (one, 2), (other, 1), (one, 3), (other, 2)):
+            torch.testing.assert_close(torch.autograd.grad(y, x, retain_graph=True)[0], torch.full((3,), float(n)))
+    assert "Compiled" in type(one.grad_fn).__name__
+    assert compiled.cache_info()["segments"]

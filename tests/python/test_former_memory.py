@@ -260,6 +260,8 @@ WHAT_IT_GETS = {
     "itself": lambda x, u: u,
     "a part": lambda x, u: u[1:-1],
     "made of it": lambda x, u: x.data * u[1:-1],
+    "ones": lambda x, u: torch.ones_like(x),
+    "a number": lambda x, u: torch.zeros((), dtype=x.dtype).expand(4).clone(),
 }
 WRITES = {
     "nothing": lambda x, u: None,

@@ -454,3 +454,84 @@ def test_arguments_of_very_many_types(f, fresh):
         for mine, theirs in zip(values(), values()):
             assert text(compiled(mine)) == text(f(theirs))
     assert compiled.cache_info()["segments"] >= 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_derivative_of_a_quotient_that_is_cut_off(dtype, fresh):
+    """Zeros, also where the quotient is no number."""
+
+    def f(x, y):
+        return torch.div(x, y, rounding_mode="trunc"), x.div(2.5, rounding_mode="trunc")
+
+    compiled = framejit.compile(f)
+    for _ in range(2):
+        seen = []
+        for g in (f, compiled):
+            x, y = (torch.tensor(v, dtype=dtype, requires_grad=True) for v in ([1.0, 0.0, -7.0, float("inf"), 3.0], [0.0, 0.0, 2.0, 1.0, float("nan")]))
+            a, b = g(x, y)
+            (a.nan_to_num().sum() + b.sum()).backward()
+            seen.append((a, b, x.grad, y.grad))
+        for theirs, ours in zip(*seen, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=0, atol=0, equal_nan=True)
+    assert compiled.cache_info()["segments"] == 1 and not compiled.cache_info()["breaks"]
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize(
+    "store",
+    [
+        lambda y, i: y[1].__setitem__(i, y[:1, :1]),
+        lambda y, i: y[1].__setitem__(i, torch.ones(1, 1, 1)),
+        lambda y, i: y.__setitem__(i, y[None, 1:2].clone()),
+        lambda y, i: y.__setitem__((slice(None), i), torch.ones(1, 1, 1) * 3),
+        lambda y, i: y.__setitem__(y > 0, torch.ones(1, 1)),
+        lambda y, i: y.__setitem__((i, i), y[:1, :1].exp()),
+    ],
+)
+def test_leading_dimensions_of_one_element_are_dropped_where_a_value_is_stored(store, rows, fresh):
+    def f(x, i):
+        y = x * 1
+        store(y, i)
+        return y
+
+    compiled = framejit.compile(f)
+    for wants in (False, True):
+        for _ in range(2):
+            seen = []
+            for g in (f, compiled):
+                x = torch.arange(2.0 * rows).reshape(2, rows).sub(1).requires_grad_(wants)
+                seen.append([g(x, torch.tensor([0]))])
+                if wants:
+                    seen[-1][0].square().sum().backward()
+                    seen[-1].append(x.grad)
+            for theirs, ours in zip(*seen, strict=True):
+                assert theirs.equal(ours)
+    assert compiled.cache_info()["segments"] and not compiled.cache_info()["breaks"]
+
+
+def test_a_tensor_of_inference_mode_that_cannot_be_saved(fresh):
+    """It is refused where the program asks for that, behind what it has done before."""
+
+    def f(x, w, log):
+        log.append(len(log))
+        y = x + 1
+        z = y @ w
+        log.append("no")
+        return z * 2
+
+    compiled = framejit.compile(f)
+    for x in (torch.ones(2, 3), None, None, torch.ones(2, 3), None):
+        seen = []
+        for g in (f, compiled):
+            log, w = [], torch.ones(3, 2, requires_grad=True)
+            with torch.inference_mode():
+                inner = torch.ones(2, 3)
+            try:
+                g(inner if x is None else x, w, log)
+            except RuntimeError as error:
+                tb = error.__traceback__
+                seen.append([str(error), log, tb.tb_next.tb_frame.f_code.co_name, tb.tb_next.tb_lineno])
+            else:
+                seen.append(log)
+        assert seen[0] == seen[1]
+    assert compiled.cache_info()["segments"]
