@@ -6,6 +6,7 @@
 #include <string>
 
 #include "capture/arg_vector.h"
+#include "capture/builtins.h"
 #include "capture/class_attributes.h"
 #include "capture/drops.h"
 #include "capture/own_attributes.h"
@@ -14,6 +15,7 @@
 #include "capture/tensor_state.h"
 #include "capture/wrappers/tape.h"
 #include "capture/wrappers/wrappers.h"
+#include "guard/versions.h"
 
 namespace framejit::capture {
 namespace {
@@ -65,6 +67,7 @@ int CaptureSemantics::GenericSetAttr(PyObject* o, PyObject* name, PyObject* valu
     return r ? 0 : -1;
   }
   const bool of_class = d && Py_TYPE(d)->tp_descr_set;
+  if (s_.IsPrivate(o) && guard::IsThreadLocal(type)) return LayoutOf(type)->tp_setattro(o, name, value);
   if (s_.IsPrivate(o) && (of_class || !HasOutsideDict(s_, o))) return PyObject_GenericSetAttr(o, name, value);
   if (d && IsSlot(d)) return StoreSlot(o, name, d, value);
   if (of_class) return s_.Break(BreakId::kSideEffect, "a slot of an outside object"), -1;
@@ -127,9 +130,16 @@ int CaptureSemantics::StoreTensorAttr(PyObject* o, PyObject* name, PyObject* val
     if (value) own.emplace_back(Borrow(name), Borrow(value));
     return value || at != own.end() ? 0 : refuse();
   }
-  if (!value) return refuse();
-  Ref seen(s_.FromOutside(*dict, s_.guards().Child(SourceKind::kInstanceDict, s_.input_sources()[input])));
-  return seen ? s_.WriteDictItem(*dict, name, value) : -1;
+  const Source* source = s_.guards().Child(SourceKind::kInstanceDict, s_.input_sources()[input]);
+  Ref seen(s_.FromOutside(*dict, source));
+  if (!seen) return -1;
+  if (!value) {
+    bool found;
+    Ref old(s_.ReadDictItem(*dict, source, name, &found));
+    if (s_.broken() || PyErr_Occurred()) return -1;
+    if (!found) return refuse();  // the framework has words of its own for that
+  }
+  return s_.WriteDictItem(*dict, name, value);
 }
 
 PyObject* DictMade(const PendingEffects& pending, TraceId id) {

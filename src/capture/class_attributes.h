@@ -6,6 +6,8 @@
 
 namespace framejit::capture {
 
+class PendingEffects;
+
 // torch.compile writes to classes of its own at every call: of them only what was read counts, not each change.
 bool IsBookkeeping(PyTypeObject* type);
 
@@ -13,6 +15,10 @@ bool IsBookkeeping(PyTypeObject* type);
 bool IsDataDescr(PyObject* d);
 
 bool IsSlot(PyObject* d);  // an attribute of a class with __slots__ that may be written
+
+// May C code that reads a class or an instance of it see that stores of functions, or of what it is called, wait?
+bool ShowsToC(const PendingEffects& pending, PyObject* o);
+bool NamesClasses(const PendingEffects& pending);  // Is a class called otherwise from the exit on?
 
 std::nullptr_t NoAttribute(PyObject* o, PyObject* name);  // Sets the AttributeError.
 

@@ -449,6 +449,9 @@ static bool IsRefusal(Compiled& compiled, Place& place, Captured& c) {
   return true;
 }
 
+// In CodeState::stopped: an instruction at which the frame ended by itself (EndsItself).
+constexpr size_t kNoBreak = std::numeric_limits<size_t>::max();
+
 // Remembers the breaks of a capture, and where they stopped it.
 static std::vector<size_t> Remembered(Compiled& compiled, CodeState& code, FjFrame* frame, const Captured& c,
                                       std::vector<diag::Break>& reasons, const std::vector<int>& stopped) {
@@ -460,6 +463,7 @@ static std::vector<size_t> Remembered(Compiled& compiled, CodeState& code, FjFra
     // An instruction that ended an earlier capture has its break: what the earlier one made, this one finds outside.
     const auto before = code.stopped.lower_bound({stopped[k], 0});
     if (stopped[k] == fj_next(frame) && before != code.stopped.end() && before->first == stopped[k]) {
+      if (before->second == kNoBreak) return ends;
       compiled.met.resize(compiled.breaks.size());
       compiled.met[ends.emplace_back(before->second)] = true;
       continue;
@@ -474,6 +478,18 @@ static std::vector<size_t> Remembered(Compiled& compiled, CodeState& code, FjFra
       compiled.before_calls.emplace(i, code.library);
   }
   return ends;
+}
+
+// Nothing of a framework was called in a frame that the program's function has called, and it breaks where it ends, by
+// an exception or with a result that is not made again: no graph ends there, and nothing is left of the frame.
+static bool EndsItself(const Compiled& compiled, FjFrame* frame, const Captured& c,
+                       const std::vector<diag::Break>& reasons, const std::vector<int>& stopped) {
+  PyCodeObject* code = fj_code(frame);
+  if (c.worthwhile || reasons.size() != 1 || compiled.root_code.get() == reinterpret_cast<PyObject*>(code))
+    return false;
+  return reasons[0].id == BreakId::kException
+             ? !bytecode::Code::Of(code)->FindHandler(stopped[0])
+             : reasons[0].id == BreakId::kIteratorState && stopped[0] == fj_next(frame);
 }
 
 Segment* CaptureAt(Compiled& compiled, CodeState& code, Place& place, FjFrame* frame) {
@@ -550,7 +566,11 @@ Segment* CaptureAt(Compiled& compiled, CodeState& code, Place& place, FjFrame* f
   CaptureEvent(frame, seconds, c.instructions, c.segment.get(), reasons);
   if (c.segment && !c.segment->has_event) compiled.metered = false;
   if (code.library && !compiled.fullgraph && diag::OptionOn("leave")) NoteCapture(compiled, code, c.segment.get());
-  std::vector<size_t> ends = Remembered(compiled, code, frame, c, reasons, stopped);
+  std::vector<size_t> ends;
+  if (!EndsItself(compiled, frame, c, reasons, stopped))
+    ends = Remembered(compiled, code, frame, c, reasons, stopped);
+  else if (stopped[0] != fj_next(frame))
+    code.stopped.emplace(stopped[0], kNoBreak);
   PyCodeObject* co = fj_code(frame);
   if (!c.segment || (!reasons.empty() && !c.worthwhile))
     for (size_t i = 0; i < ends.size(); ++i) code.stopped.emplace(stopped[i], ends[i]);
