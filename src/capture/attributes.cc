@@ -155,6 +155,8 @@ PyObject* CaptureSemantics::ClassValue(PyObject* d, PyObject* object, PyTypeObje
     return Call(getter.get(), args, 1, nullptr);
   }
   descrgetfunc get = Py_TYPE(d)->tp_descr_get;
+  const bool private_class = s_.IsFresh(reinterpret_cast<PyObject*>(type));
+  if (!get && private_class && (IsTensor(d) || s_.Find(d))) return Py_NewRef(d);
   if (!get) {
     Py_INCREF(d);
     Ref held(d);

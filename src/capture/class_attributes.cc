@@ -106,6 +106,7 @@ int CaptureSemantics::StoreClassAttr(PyTypeObject* type, PyObject* name, PyObjec
   type = Written(type);
   s_.SourceOf(reinterpret_cast<PyObject*>(type));
   auto* o = reinterpret_cast<PyObject*>(type);
+  if (s_.IsFresh(o) && MakesPlainClasses(Py_TYPE(type))) return PyObject_SetAttr(o, name, value);
   if (!MayWait(s_, type, name, value)) return s_.Break(BreakId::kSideEffect, "attribute of a type"), -1;
   s_.NoteType(type);
   s_.NoteType(Py_TYPE(type));

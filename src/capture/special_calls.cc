@@ -5,6 +5,7 @@
 
 #include "capture/builtins.h"
 #include "capture/called.h"
+#include "capture/class_attributes.h"
 #include "capture/containers.h"
 #include "capture/drops.h"
 #include "capture/modes.h"
@@ -461,6 +462,7 @@ PyObject* Special(CaptureSemantics& c, Session& s, const char* n, PyObject* cons
     return s.FromOutside(nothing.get(),
                          s.guards().Child(SourceKind::kAnswer, s.guards().Const(ask.get()), 0, key.get()));
   }
+  if (!strcmp(n, "__build_class__")) return BuildClass(c, s, a, nargs);
   if (!strcmp(n, "dir") && nargs == 1) return NamesOf(c, s, a[0], handled);
   if (!strcmp(n, "vars") && nargs == 1) {
     static PyObject* dict_name = PyUnicode_InternFromString("__dict__");
@@ -473,8 +475,11 @@ PyObject* Special(CaptureSemantics& c, Session& s, const char* n, PyObject* cons
   return nullptr;
 }
 
-PyObject* CaptureSemantics::LoadBuildClass(PyObject*) {
-  return s_.Break(BreakId::kInstruction, "class statement");
+PyObject* CaptureSemantics::LoadBuildClass(PyObject* builtins) {
+  static PyObject* const name = Interned("__build_class__");
+  bool found;
+  PyObject* build = s_.ReadDictItem(builtins, s_.guards().Const(builtins), name, &found);
+  return build || s_.broken() || PyErr_Occurred() ? build : s_.Break(BreakId::kInstruction, "class statement");
 }
 
 PyObject* CaptureSemantics::LoadSpecial(PyObject* o, PyObject* name) {
