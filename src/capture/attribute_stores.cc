@@ -47,6 +47,15 @@ int CaptureSemantics::StoreSlot(PyObject* o, PyObject* name, PyObject* d, PyObje
   return 0;
 }
 
+// What a class has as __setattr__ or __delattr__ that is neither a function of Python nor the way of a type written in
+// C.
+static PyObject* OtherHook(PyTypeObject* type, PyObject* name) {
+  if (!(type->tp_flags & Py_TPFLAGS_HEAPTYPE)) return nullptr;
+  PyObject* hook = _PyType_Lookup(type, name);
+  const bool way = hook && Py_IS_TYPE(hook, &PyWrapperDescr_Type) && PyUnicode_Compare(PyDescr_NAME(hook), name) == 0;
+  return way ? nullptr : hook;
+}
+
 int CaptureSemantics::GenericSetAttr(PyObject* o, PyObject* name, PyObject* value) {
   PyTypeObject* type = Py_TYPE(o);
   s_.NoteType(type);
@@ -198,6 +207,13 @@ int CaptureSemantics::StoreAttr(PyObject* o, PyObject* name, PyObject* value) {
     PyObject* args[] = {o, name, value};
     Ref r(Call(hook, args, value ? 3 : 2, nullptr));
     return r ? 0 : -1;
+  }
+  if (PyObject* hook = OtherHook(Py_TYPE(o), value ? N().setattr : N().delattr)) {  // __setattr__ = dict.__setitem__
+    s_.NoteType(Py_TYPE(o));
+    if (!Py_IS_TYPE(hook, &PyWrapperDescr_Type) && !Py_IS_TYPE(hook, &PyMethodDescr_Type))
+      return s_.Break(BreakId::kUnknownCall, std::string(Py_TYPE(o)->tp_name) + ".__setattr__"), -1;
+    PyObject* args[] = {o, name, value};
+    return Ref(Call(hook, args, value ? 3 : 2, nullptr)) ? 0 : -1;
   }
   return GenericSetAttr(o, name, value);
 }

@@ -1159,6 +1159,50 @@ def test_a_lock_from_outside_is_taken_as_often_as_the_function_is_called(fresh):
     assert c.n == 4 and c.lock.acquire(blocking=False)
 
 
+# --- settings ----------------------------------------------------------------------------------------------------------
+class ByItems(dict):
+    __getattr__ = dict.get
+    __setattr__ = dict.__setitem__
+    __delattr__ = dict.__delitem__
+
+
+def test_attributes_that_are_items(fresh):
+    def made(x, n):
+        d = ByItems(a=x)
+        d.b = x * n
+        d.n = n
+        del d.a
+        return d.b + d.n, sorted(d), d.nothing, dict.__len__(d), d.__dict__
+
+    def given(x, d):
+        d.b = x * d.a
+        del d.a
+        return d.b * 2, sorted(d), d.nothing
+
+    def missing(x, n):
+        d = ByItems()
+        del d.a
+        return x
+
+    class Odd:
+        __setattr__ = print
+
+    def odd(x):
+        o = Odd()
+        o.a = 3
+        return x, vars(o)
+
+    alike(fresh, made, [lambda n=n: (torch.ones(2), n) for n in (1, 1, 2)])
+    compiled = fresh.compile(given)
+    for n in (1, 2, 2):
+        mine, theirs = ByItems(a=n), ByItems(a=n)
+        same(compiled(torch.ones(2), mine), given(torch.ones(2), theirs))
+        same(dict(mine), dict(theirs))
+        assert vars(mine) == vars(theirs) == {}
+    assert outcome(fresh.compile(missing), [torch.ones(2), 1]) == outcome(missing, [torch.ones(2), 1])
+    same(fresh.compile(odd)(torch.ones(2)), odd(torch.ones(2)))
+
+
 # --- names -------------------------------------------------------------------------------------------------------------
 class Kinds:
     first, second = 3, 4

@@ -1,4 +1,4 @@
-"""Optimal transport, scattering of signals, filters of bands, and training with noise."""
+"""Optimal transport, filters of bands, and training on gradients of single samples."""
 
 from bench.library_programs import array, program, tensor
 
@@ -30,14 +30,6 @@ def ot_loss_of_tensors():
         return loss.detach(), x.grad
 
     return f, lambda n: (tensor(n, 2), tensor(n + 3, 2, seed=1))
-
-
-@program("kymatio")
-def kymatio_scattering():
-    from kymatio.torch import Scattering1D
-
-    scattering = Scattering1D(J=3, shape=(128,), Q=4)
-    return lambda x: scattering(x).log1p(), lambda n: (tensor(n, 128),)
 
 
 @program("julius")
