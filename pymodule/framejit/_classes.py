@@ -1,4 +1,5 @@
-"""Which class statements a capture runs as they are (src/capture/class_statement.cc): those whose body makes functions, constants and names, and does nothing else."""
+"""Which class statements a capture runs as they are (src/capture/class_statement.cc): those whose body makes functions, constants and names, and does nothing else.
+And what slots a class has."""
 
 import dis
 import functools
@@ -39,3 +40,20 @@ def names_of(code):
         elif i.opname not in MOVES:
             return None
     return tuple(sorted(read))
+
+
+def slot_names(cls):
+    """copyreg._slotnames, which notes its answer in the class: what a capture has read of that would be outdated."""
+    known = cls.__dict__.get("__slotnames__")
+    if known is not None:
+        return known
+    names = []
+    for c in cls.__mro__:
+        slots = c.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if name in ("__dict__", "__weakref__"):
+                continue
+            stripped = c.__name__.lstrip("_")
+            private = name.startswith("__") and not name.endswith("__") and stripped
+            names.append(f"_{stripped}{name}" if private else name)
+    return names

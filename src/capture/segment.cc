@@ -568,11 +568,9 @@ Segment* CaptureAt(Compiled& compiled, CodeState& code, Place& place, FjFrame* f
   CaptureEvent(frame, seconds, c.instructions, c.segment.get(), reasons);
   if (c.segment && !c.segment->has_event) compiled.metered = false;
   if (code.library && !compiled.fullgraph && diag::OptionOn("leave")) NoteCapture(compiled, code, c.segment.get());
+  if (ends_itself && !c.worthwhile && stopped[0] != fj_next(frame)) code.stopped.emplace(stopped[0], kNoBreak);
   std::vector<size_t> ends;
-  if (!ends_itself || c.worthwhile)
-    ends = Remembered(compiled, code, frame, c, reasons, stopped);
-  else if (stopped[0] != fj_next(frame))
-    code.stopped.emplace(stopped[0], kNoBreak);
+  if (!ends_itself || c.worthwhile) ends = Remembered(compiled, code, frame, c, reasons, stopped);
   PyCodeObject* co = fj_code(frame);
   if (!c.segment || (!reasons.empty() && !c.worthwhile))
     for (size_t i = 0; i < ends.size(); ++i) code.stopped.emplace(stopped[i], ends[i]);

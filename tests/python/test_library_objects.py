@@ -2,6 +2,7 @@
 eager's results and writes over several calls with changed values."""
 
 import collections
+import copy
 import dataclasses
 import enum
 import inspect
@@ -1203,6 +1204,82 @@ def test_attributes_that_are_items(fresh):
     same(fresh.compile(odd)(torch.ones(2)), odd(torch.ones(2)))
 
 
+# --- copies ------------------------------------------------------------------------------------------------------------
+@dataclasses.dataclass(slots=True)
+class SlottedData:
+    a: object
+    b: list
+
+
+class InSlots:
+    __slots__ = ("a", "__hidden", "c")
+
+    def __init__(self, a):
+        self.a, self.__hidden = a, [1]
+
+    def hidden(self):
+        return self.__hidden
+
+
+class InBoth(InSlots):
+    __slots__ = ("d", "__dict__")
+
+
+class SaysItself:
+    def __init__(self, a):
+        self.a, self.lock = a, 3
+
+    def __getstate__(self):
+        return {"a": self.a}
+
+    def __setstate__(self, state):
+        self.a, self.lock = state["a"], 7
+
+
+class ToldItsState:
+    def __setstate__(self, state):
+        self.told = state
+
+
+def test_copies_of_objects_with_slots_and_states(fresh):
+    def f(x, n, given):
+        a, b = copy.copy(InSlots(x)), copy.deepcopy(InSlots(n))
+        c = InBoth(x)
+        c.z, c.d = n, x * 3
+        d, e = copy.copy(c), copy.copy(SaysItself(x))
+        g, told = copy.deepcopy(SlottedData(n, [1, n])), ToldItsState()
+        empty = copy.copy(told)
+        told.level = n
+        full, of = copy.copy(told), copy.deepcopy(given)
+        of.b.append(n)
+        return a.a * 2, a.hidden(), hasattr(a, "c"), b.a, d.z, d.d, d.a, sorted(vars(d)), e.a, e.lock, sorted(vars(e)), g.b, vars(empty), vars(full), of.a, given.b
+
+    compiled = alike(fresh, f, [lambda n=n: (torch.ones(2), n, SlottedData(n, [n])) for n in (1, 1, 2)])
+    kept = given = SlottedData(3, [])
+    same(compiled(torch.ones(2), 1, given), f(torch.ones(2), 1, given))
+    assert kept.b == []
+
+    def refused(x, o):
+        return x, copy.copy(o)
+
+    class Reduces:
+        def __reduce__(self):
+            return (list, ((1, 2),))
+
+    class New:
+        def __getnewargs__(self):
+            return (4,)
+
+        def __new__(cls, k=0):
+            made = super().__new__(cls)
+            made.k = k
+            return made
+
+    for o in (Reduces(), New(3), 5, [1], {1: 2}):
+        a, b = fresh.compile(refused)(torch.ones(2), o)[1], refused(torch.ones(2), o)[1]
+        assert type(a) is type(b) and (a == b or vars(a) == vars(b))
+
+
 # --- names -------------------------------------------------------------------------------------------------------------
 class Kinds:
     first, second = 3, 4
@@ -1257,7 +1334,7 @@ def test_dir_of_other_objects_is_pythons(fresh):
 def test_a_name_that_is_nowhere(fresh):
     def f(x):
         try:
-            get_no_such_thing  # noqa: B018, F821
+            get_no_such_thing  # noqa: F821
         except NameError as e:
             return x * 2, str(e), e.name
         return x * 3, "", ""
