@@ -5,7 +5,7 @@ def breaks(x):
     y = x + 1
 
     class Settings:
-        factor = 2
+        factor = max(1, 2)
 
     return y * Settings.factor
 

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "capture/arg_vector.h"
+#include "capture/builtins.h"
 #include "capture/class_attributes.h"
 #include "capture/drops.h"
 #include "capture/own_attributes.h"
@@ -14,6 +15,7 @@
 #include "capture/tensor_state.h"
 #include "capture/wrappers/tape.h"
 #include "capture/wrappers/wrappers.h"
+#include "guard/versions.h"
 
 namespace framejit::capture {
 namespace {
@@ -45,6 +47,15 @@ int CaptureSemantics::StoreSlot(PyObject* o, PyObject* name, PyObject* d, PyObje
   return 0;
 }
 
+// What a class has as __setattr__ or __delattr__ that is neither a function of Python nor the way of a type written in
+// C.
+static PyObject* OtherHook(PyTypeObject* type, PyObject* name) {
+  if (!(type->tp_flags & Py_TPFLAGS_HEAPTYPE)) return nullptr;
+  PyObject* hook = _PyType_Lookup(type, name);
+  const bool way = hook && Py_IS_TYPE(hook, &PyWrapperDescr_Type) && PyUnicode_Compare(PyDescr_NAME(hook), name) == 0;
+  return way ? nullptr : hook;
+}
+
 int CaptureSemantics::GenericSetAttr(PyObject* o, PyObject* name, PyObject* value) {
   PyTypeObject* type = Py_TYPE(o);
   s_.NoteType(type);
@@ -65,6 +76,7 @@ int CaptureSemantics::GenericSetAttr(PyObject* o, PyObject* name, PyObject* valu
     return r ? 0 : -1;
   }
   const bool of_class = d && Py_TYPE(d)->tp_descr_set;
+  if (s_.IsPrivate(o) && guard::IsThreadLocal(type)) return LayoutOf(type)->tp_setattro(o, name, value);
   if (s_.IsPrivate(o) && (of_class || !HasOutsideDict(s_, o))) return PyObject_GenericSetAttr(o, name, value);
   if (d && IsSlot(d)) return StoreSlot(o, name, d, value);
   if (of_class) return s_.Break(BreakId::kSideEffect, "a slot of an outside object"), -1;
@@ -127,9 +139,16 @@ int CaptureSemantics::StoreTensorAttr(PyObject* o, PyObject* name, PyObject* val
     if (value) own.emplace_back(Borrow(name), Borrow(value));
     return value || at != own.end() ? 0 : refuse();
   }
-  if (!value) return refuse();
-  Ref seen(s_.FromOutside(*dict, s_.guards().Child(SourceKind::kInstanceDict, s_.input_sources()[input])));
-  return seen ? s_.WriteDictItem(*dict, name, value) : -1;
+  const Source* source = s_.guards().Child(SourceKind::kInstanceDict, s_.input_sources()[input]);
+  Ref seen(s_.FromOutside(*dict, source));
+  if (!seen) return -1;
+  if (!value) {
+    bool found;
+    Ref old(s_.ReadDictItem(*dict, source, name, &found));
+    if (s_.broken() || PyErr_Occurred()) return -1;
+    if (!found) return refuse();  // the framework has words of its own for that
+  }
+  return s_.WriteDictItem(*dict, name, value);
 }
 
 PyObject* DictMade(const PendingEffects& pending, TraceId id) {
@@ -188,6 +207,13 @@ int CaptureSemantics::StoreAttr(PyObject* o, PyObject* name, PyObject* value) {
     PyObject* args[] = {o, name, value};
     Ref r(Call(hook, args, value ? 3 : 2, nullptr));
     return r ? 0 : -1;
+  }
+  if (PyObject* hook = OtherHook(Py_TYPE(o), value ? N().setattr : N().delattr)) {  // __setattr__ = dict.__setitem__
+    s_.NoteType(Py_TYPE(o));
+    if (!Py_IS_TYPE(hook, &PyWrapperDescr_Type) && !Py_IS_TYPE(hook, &PyMethodDescr_Type))
+      return s_.Break(BreakId::kUnknownCall, std::string(Py_TYPE(o)->tp_name) + ".__setattr__"), -1;
+    PyObject* args[] = {o, name, value};
+    return Ref(Call(hook, args, value ? 3 : 2, nullptr)) ? 0 : -1;
   }
   return GenericSetAttr(o, name, value);
 }

@@ -155,6 +155,8 @@ PyObject* CaptureSemantics::ClassValue(PyObject* d, PyObject* object, PyTypeObje
     return Call(getter.get(), args, 1, nullptr);
   }
   descrgetfunc get = Py_TYPE(d)->tp_descr_get;
+  const bool private_class = s_.IsFresh(reinterpret_cast<PyObject*>(type));
+  if (!get && private_class && (IsTensor(d) || s_.Find(d))) return Py_NewRef(d);
   if (!get) {
     Py_INCREF(d);
     Ref held(d);
@@ -198,14 +200,20 @@ PyObject* CaptureSemantics::ClassValue(PyObject* d, PyObject* object, PyTypeObje
   return s_.Break(BreakId::kUnknownCall, std::string("descriptor of type ") + kind->tp_name);
 }
 
-// What was stored to a class here, which a backward pass may find changed again.
-static PyObject* WaitingValue(Session& s, PyObject* value, PyTypeObject* type) {
+// What was stored to a class here, which a backward pass may find changed again, as seen through `object` (null:
+// through the class itself).
+static PyObject* WaitingValue(Session& s, PyObject* value, PyObject* object, PyTypeObject* type) {
   const Source* source = s.guards().Const(reinterpret_cast<PyObject*>(type));
-  return s.later && !s.ReadLater(value, source) ? nullptr : Py_NewRef(value);
+  if (s.later && !s.ReadLater(value, source)) return nullptr;
+  return object && PyFunction_Check(value) ? PyMethod_New(value, object) : Py_NewRef(value);
 }
 
 PyObject* CaptureSemantics::InstanceDict(PyObject* object, const Source** source) {
   *source = nullptr;
+  if (guard::IsThreadLocal(Py_TYPE(object)) && s_.IsFresh(object)) {  // this thread has made it, and with it a dict
+    static PyObject* const dict_name = Interned("__dict__");
+    return Ref(PyObject_GetAttr(object, dict_name)).get();  // the thread holds it
+  }
   if (guard::IsThreadLocal(Py_TYPE(object))) {
     PyObject* dict = guard::InstanceDict(object);
     if (const Source* s = dict ? s_.SourceOf(object) : nullptr)
@@ -258,6 +266,7 @@ PyObject* CaptureSemantics::FindAttr(PyObject* object, PyObject* name, bool* mis
   if (guard::IsThreadLocal(type) && !PyUnicode_CompareWithASCIIString(name, "__dict__")) {
     const Source* source;
     PyObject* dict = InstanceDict(object, &source);
+    if (dict && !source) return s_.Adopt(Py_NewRef(dict));
     return dict ? s_.FromOutside(dict, source) : nullptr;
   }
   if (d) s_.NoteType(Py_TYPE(d));  // is it a descriptor?
@@ -309,7 +318,7 @@ PyObject* CaptureSemantics::FindAttr(PyObject* object, PyObject* name, bool* mis
   }
   if (!waits && !s_.UnchangedClass(type, name)) return nullptr;
   if ((*missing = !d)) return nullptr;
-  return waits ? WaitingValue(s_, d, type) : ClassValue(d, object, type);
+  return waits ? WaitingValue(s_, d, object, type) : ClassValue(d, object, type);
 }
 
 bool CaptureSemantics::NoteFunction(PyFunctionObject* fn) {
@@ -416,7 +425,7 @@ PyObject* CaptureSemantics::TypeAttr(PyTypeObject* type, PyObject* name) {
   } else if (own = s_.pending().InClass(type, name, &waits); !waits && !s_.UnchangedClass(type, name)) {
     return nullptr;
   } else if (own) {
-    return waits ? WaitingValue(s_, own, type) : ClassValue(own, nullptr, type);
+    return waits ? WaitingValue(s_, own, nullptr, type) : ClassValue(own, nullptr, type);
   } else if (meta) {
     return ClassValue(meta, o, metatype);
   } else {
@@ -437,6 +446,8 @@ PyObject* CaptureSemantics::ClassFact(PyTypeObject* type, PyObject* name) {
   auto* o = reinterpret_cast<PyObject*>(type);
   const char* text = PyUnicode_AsUTF8(name);
   const Source* s = type->tp_flags & Py_TPFLAGS_HEAPTYPE ? s_.SourceOf(o) : nullptr;
+  if (PyObject* d = _PyType_Lookup(Py_TYPE(type), name), *stored; d && s_.pending().Find(o, d, &stored) > 0)
+    return Py_NewRef(stored);
   if (!strcmp(text, "__dict__") && s_.pending().WritesClass(type))
     return s_.Break(BreakId::kSideEffect, "a class whose attributes were written is read as a whole");
   if (!strcmp(text, "__dict__"))
@@ -471,6 +482,8 @@ bool CaptureSemantics::NoteText(PyObject* o) {
   if (s_.IsNumpyNumber(o)) return s_.Break(BreakId::kThreadState, "text by numpy.set_printoptions"), false;
   if (!(PyType_Check(o) && Py_TYPE(o)->tp_repr == PyType_Type.tp_repr) && !PyFunction_Check(o)) return true;
   if (s_.IsFresh(o)) return true;
+  if (PyType_Check(o) && NamesClasses(s_.pending()) && s_.pending().Has(o))
+    return s_.Break(BreakId::kSideEffect, "the text of a class whose name was written"), false;
   Ref named(LoadAttr(o, name)), of(PyFunction_Check(o) ? nullptr : LoadAttr(o, module));
   return !s_.broken() && !PyErr_Occurred();
 }
@@ -491,7 +504,8 @@ PyObject* CaptureSemantics::SuperAttr(PyObject* super, PyObject* name) {
     while (i < PyTuple_GET_SIZE(mro) && PyTuple_GET_ITEM(mro, i) != here.get()) ++i;
     for (++i; i < PyTuple_GET_SIZE(mro); ++i) {
       PyObject *dict = guard::TypeDict(reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(mro, i))), *stored;
-      if (s_.pending().Find(PyTuple_GET_ITEM(mro, i), name, &stored) > 0) return Py_NewRef(stored);
+      if (s_.pending().Find(PyTuple_GET_ITEM(mro, i), name, &stored) > 0)
+        return WaitingValue(s_, stored, self.get() == start.get() ? nullptr : self.get(), type);
       Ref d(Py_XNewRef(dict ? PyDict_GetItemWithError(dict, name) : nullptr));
       if (!d && PyErr_Occurred()) return nullptr;
       if (!d) continue;

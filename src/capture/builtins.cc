@@ -25,7 +25,9 @@ struct Row {
 constexpr Row kFunctions[] = {
     {"builtins", "abs ascii bin callable chr divmod format hash hex max min oct ord pow repr round sorted sum",
      Effect::kPure},
-    {"builtins", "all any len getattr hasattr setattr delattr isinstance issubclass iter next id vars",
+    {"builtins",
+     "all any len getattr hasattr setattr delattr isinstance issubclass iter next id vars dir "
+     "__build_class__",
      Effect::kSpecial},
     {"sys", "exc_info", Effect::kSpecial},
     {"builtins", "print input open breakpoint", Effect::kOutput},

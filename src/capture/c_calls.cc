@@ -8,6 +8,7 @@
 #include "capture/builtins.h"
 #include "capture/called.h"
 #include "capture/callees.h"
+#include "capture/class_attributes.h"
 #include "capture/containers.h"
 #include "capture/identity.h"
 #include "capture/modes.h"
@@ -520,7 +521,7 @@ static bool NamesOurs() {
 }
 
 bool CaptureSemantics::MayHandle() {
-  if (!s_.broken() && NamesOurs()) s_.Break(BreakId::kException);
+  if (!s_.broken() && (NamesOurs() || NamesClasses(s_.pending()))) s_.Break(BreakId::kException);
   return !s_.broken();
 }
 

@@ -667,34 +667,4 @@ bool CaptureSemantics::ForC(PyObject** args, Py_ssize_t n, Py_ssize_t asked_noth
   return true;
 }
 
-// object.__reduce_ex__ of an object that is its class and its __dict__, as copy.copy asks for it.
-PyObject* CaptureSemantics::Reduced(PyObject* o, PyObject* protocol) {
-  PyTypeObject* type = Py_TYPE(o);
-  auto own = [&](const char* name) {
-    Ref text(PyUnicode_InternFromString(name));
-    PyObject* found = _PyType_Lookup(type, text.get());
-    return found && found != PyDict_GetItem(guard::TypeDict(&PyBaseObject_Type), text.get());
-  };
-  bool plain = PyLong_CheckExact(protocol) && PyLong_AsLong(protocol) >= 2 && LayoutOf(type) == &PyBaseObject_Type &&
-               type->tp_flags & Py_TPFLAGS_HEAPTYPE && _PyObject_GetDictPtr(o);
-  static PyObject* const reduce = Interned("__reduce__");
-  if (LayoutOf(type) == type && own("__reduce__") && FactsOf(type).type != CType::kOther) {  // of C's containers
-    Ref bound(LoadAttr(o, reduce));
-    return bound ? Call(bound.get(), nullptr, 0, nullptr) : nullptr;
-  }
-  for (const char* n : {"__reduce__", "__getstate__", "__getnewargs__", "__getnewargs_ex__", "__slots__"})
-    plain = plain && !own(n);
-  if (!plain) return s_.Break(BreakId::kUnknownCall, std::string(type->tp_name) + ".__reduce_ex__");
-  static PyObject *const dict_name = PyUnicode_InternFromString("__dict__"), *const make = [] {
-    Ref copyreg(tensor::Import("copyreg"));
-    return copyreg ? PyObject_GetAttrString(copyreg.get(), "__newobj__") : nullptr;
-  }();
-  if (!make) return nullptr;
-  s_.NoteType(type);
-  Ref state(LoadAttr(o, dict_name)), args(PyTuple_Pack(1, type));
-  if (!state || !args) return nullptr;
-  s_.MarkFresh(args.get());
-  return s_.MarkFresh(PyTuple_Pack(5, make, args.get(), state.get(), Py_None, Py_None));
-}
-
 }  // namespace framejit::capture

@@ -6,6 +6,10 @@
 
 namespace framejit::capture {
 
+class CaptureSemantics;
+class PendingEffects;
+class Session;
+
 // torch.compile writes to classes of its own at every call: of them only what was read counts, not each change.
 bool IsBookkeeping(PyTypeObject* type);
 
@@ -13,6 +17,14 @@ bool IsBookkeeping(PyTypeObject* type);
 bool IsDataDescr(PyObject* d);
 
 bool IsSlot(PyObject* d);  // an attribute of a class with __slots__ that may be written
+
+// May C code that reads a class or an instance of it see that stores of functions, or of what it is called, wait?
+bool ShowsToC(const PendingEffects& pending, PyObject* o);
+bool NamesClasses(const PendingEffects& pending);  // Is a class called otherwise from the exit on?
+
+bool MakesPlainClasses(PyTypeObject* metatype);  // type or abc.ABCMeta
+// Answers builtins.__build_class__(body, name, *bases).
+PyObject* BuildClass(CaptureSemantics& c, Session& s, PyObject* const* args, Py_ssize_t n);
 
 std::nullptr_t NoAttribute(PyObject* o, PyObject* name);  // Sets the AttributeError.
 

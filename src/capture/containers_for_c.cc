@@ -3,6 +3,7 @@
 #include <cstring>
 #include <utility>
 
+#include "capture/class_attributes.h"
 #include "capture/containers.h"
 #include "capture/drops.h"
 #include "capture/identity.h"
@@ -219,6 +220,8 @@ PyObject* Session::ForC(PyObject* o, bool asked_nothing) {
   o = Settled(o);
   if (!o) return nullptr;
   if (!IsTensor(o)) NoteType(Py_TYPE(o));
+  if (!asked_nothing && ShowsToC(pending_, o))
+    return Break(BreakId::kSideEffect, "C code reads a class whose attributes were written");
   if (!asked_nothing && HasOutsideDict(*this, o))
     return Break(BreakId::kUnknownOrigin, std::string("C code reads a ") + Py_TYPE(o)->tp_name);
   if (!(PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o))) return LeafForC(o, asked_nothing);

@@ -461,6 +461,8 @@ int Recipe::AddFresh(PyObject* o) {
   if (TapeOf(*s_))
     if (auto node = AddFromTape(*this, *s_, o))
       return *node < 0 ? Fail(std::string("a ") + Py_TYPE(o)->tp_name) : *node;
+  if (s_->IsFresh(PyType_Check(o) ? o : reinterpret_cast<PyObject*>(Py_TYPE(o))))
+    return Fail("a class that is made in the function");
   if (auto node = AddKnown(o)) return *node;
   if (IsWrapper(o)) {
     auto [make, args] = WrapperRecipe(*s_, o);

@@ -77,9 +77,10 @@ bool Exit::Effects(const std::vector<Ref>& values, bool late) {
     PyObject* d = values[st.dict].get();
     PyObject *key = values[st.key].get(), *value = st.value < 0 ? nullptr : values[st.value].get();
     const bool item = PyDict_Check(d) && !IsSlotOf(d, key);
-    const int bad = PyType_Check(d) ? PyObject_SetAttr(d, key, value)
-                    : item          ? SetIn(d, key, value)
-                                    : Py_TYPE(key)->tp_descr_set(key, d, value);
+    const bool attribute = PyType_Check(d) && PyUnicode_Check(key);
+    const int bad = attribute ? PyObject_SetAttr(d, key, value)
+                    : item    ? SetIn(d, key, value)
+                              : Py_TYPE(key)->tp_descr_set(key, d, value);
     if (bad < 0) return false;
   }
   for (Call& c : calls) {

@@ -38,7 +38,7 @@ Explained Explain(Compiled& compiled) {
     const bool left =
         (state->skip || state->idle || (state->library && state->library->barren())) && state->used != state->told;
     for (auto& [at, reason] : state->stopped)
-      if (left || passed.contains(at)) compiled.met[reason] = true;
+      if (reason < compiled.met.size() && (left || passed.contains(at))) compiled.met[reason] = true;
   }
   for (size_t i = 0; i < compiled.breaks.size(); ++i)
     if (compiled.met[i] && compiled.EndsGraph(i)) e.breaks.push_back(diag::Render(compiled.breaks[i]));

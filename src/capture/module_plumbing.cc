@@ -209,6 +209,7 @@ bool CaptureSemantics::NoGlobalHooks(PyFunctionObject* call) {
       PyUnicode_InternFromString("_global_forward_hooks"), PyUnicode_InternFromString("_global_forward_pre_hooks")};
   if (call == no_global_hooks_ && writes_then_ == s_.pending().count()) return true;
   Ref torch(LoadGlobal(call->func_globals, call->func_builtins, torch_name));
+  if (!torch) PyErr_Clear();
   if (!torch || !PyModule_CheckExact(torch.get())) return false;
   Ref c(ModuleAttr(torch.get(), c_name));
   if (!c || !PyModule_CheckExact(c.get())) return false;
@@ -218,6 +219,7 @@ bool CaptureSemantics::NoGlobalHooks(PyFunctionObject* call) {
   if (state.get() != Py_None) return false;
   for (PyObject* name : names) {
     Ref hooks(LoadGlobal(call->func_globals, call->func_builtins, name));
+    if (!hooks) PyErr_Clear();
     if (!hooks || !(PyDict_CheckExact(hooks.get()) || PyODict_CheckExact(hooks.get())) || Truth(hooks.get()) != 0)
       return false;
   }

@@ -448,7 +448,12 @@ PyObject* CaptureSemantics::LoadGlobal(PyObject* globals, PyObject* builtins, Py
   PyObject* v = s_.ReadDictItem(globals, s_.guards().Const(globals), name, &found);
   if (found || s_.broken() || PyErr_Occurred()) return v;
   v = s_.ReadDictItem(builtins, s_.guards().Const(builtins), name, &found);
-  return v;
+  if (found || s_.broken() || PyErr_Occurred()) return v;
+  static PyObject* const name_of = Interned("name");
+  Ref text(PyUnicode_FromFormat("name '%.200U' is not defined", name));
+  Ref error(text ? PyObject_CallOneArg(PyExc_NameError, text.get()) : nullptr);
+  if (error && PyObject_SetAttr(error.get(), name_of, name) == 0) PyErr_SetObject(PyExc_NameError, error.get());
+  return nullptr;
 }
 
 int CaptureSemantics::StoreGlobal(PyObject* globals, PyObject* name, PyObject* value) {

@@ -21,6 +21,7 @@ bool PendingEffects::MayDrop() const {
   return !calls_.empty() || !cells_.empty() || !lists_.empty() ||
          std::any_of(stores_.begin(), stores_.end(), [](const PendingStore& st) {
            PyObject* dict = st.dict.get();
+           if (PyType_Check(dict) && !PyUnicode_Check(st.key.get())) return false;  // what it is called
            if (PyType_Check(dict)) dict = guard::TypeDict(reinterpret_cast<PyTypeObject*>(dict));
            if (!dict || !PyDict_Check(dict) || IsSlotOf(dict, st.key.get())) return true;
            PyObject* old = PyDict_GetItemWithError(dict, st.key.get());

@@ -43,6 +43,7 @@ struct Captured {
   diag::Break reason;
   bool broke = false;
   bool worthwhile = false;  // it holds tensor operations
+  bool at_return = false;   // it is the result that cannot be made again
   int stopped_at = 0;       // an instruction
   long instructions = 0;
   long clean_instructions =
@@ -297,7 +298,8 @@ Captured CaptureOnce(Compiled& compiled, Place& place, FjFrame* frame, long stop
     if (s.guessed_symbols && out.problem.again == Again::kFixedSizes) out.problem.again = Again::kGivenNumbers;
   }
   if (!out.problem.state.empty()) {
-    out.stopped_at = outcome == frame::Outcome::kReturned ? fj_next(frame) : index;
+    out.at_return = returns;
+    out.stopped_at = returns ? fj_next(frame) : index;
     out.reason = BreakAt(frame, out.stopped_at, BreakId::kIteratorState, out.problem.state);
   }
   return out;
@@ -449,6 +451,9 @@ static bool IsRefusal(Compiled& compiled, Place& place, Captured& c) {
   return true;
 }
 
+// In CodeState::stopped: an instruction at which the frame ended by itself (EndsItself).
+constexpr size_t kNoBreak = std::numeric_limits<size_t>::max();
+
 // Remembers the breaks of a capture, and where they stopped it.
 static std::vector<size_t> Remembered(Compiled& compiled, CodeState& code, FjFrame* frame, const Captured& c,
                                       std::vector<diag::Break>& reasons, const std::vector<int>& stopped) {
@@ -460,6 +465,7 @@ static std::vector<size_t> Remembered(Compiled& compiled, CodeState& code, FjFra
     // An instruction that ended an earlier capture has its break: what the earlier one made, this one finds outside.
     const auto before = code.stopped.lower_bound({stopped[k], 0});
     if (stopped[k] == fj_next(frame) && before != code.stopped.end() && before->first == stopped[k]) {
+      if (before->second == kNoBreak) return ends;
       compiled.met.resize(compiled.breaks.size());
       compiled.met[ends.emplace_back(before->second)] = true;
       continue;
@@ -476,6 +482,16 @@ static std::vector<size_t> Remembered(Compiled& compiled, CodeState& code, FjFra
   return ends;
 }
 
+// Is it a frame that the program's function has called, in which nothing of a framework was called, and which breaks
+// where it ends: by an exception, or with a result that is not made again? No graph ends there, and nothing is left of
+// the frame.
+static bool EndsItself(const Compiled& compiled, FjFrame* frame, const Captured& c) {
+  PyCodeObject* code = fj_code(frame);
+  if (c.worthwhile || compiled.root_code.get() == reinterpret_cast<PyObject*>(code)) return false;
+  return c.at_return ||
+         (c.broke && c.reason.id == BreakId::kException && !bytecode::Code::Of(code)->FindHandler(c.stopped_at));
+}
+
 Segment* CaptureAt(Compiled& compiled, CodeState& code, Place& place, FjFrame* frame) {
   const Meter::Pause pause;
   const SignalsWait wait;
@@ -485,6 +501,7 @@ Segment* CaptureAt(Compiled& compiled, CodeState& code, Place& place, FjFrame* f
   std::vector<int> stopped;          // where
   long stop_after = -1;
   int broke_at = -1;
+  bool ends_itself = false;
   Captured c;
   std::string left;
   std::shared_ptr<guard::GuardSet> cause;
@@ -537,6 +554,7 @@ Segment* CaptureAt(Compiled& compiled, CodeState& code, Place& place, FjFrame* f
     if (c.segment) break;
     if (!c.broke && problem.state.empty()) break;  // nothing worth compiling
     if (std::none_of(reasons.begin(), reasons.end(), [&](auto& b) { return b.id == c.reason.id; })) {
+      ends_itself = reasons.empty() && EndsItself(compiled, frame, c);
       if (reasons.empty()) cause = std::move(c.cause);
       reasons.push_back(c.reason);
       stopped.push_back(c.stopped_at);
@@ -550,7 +568,9 @@ Segment* CaptureAt(Compiled& compiled, CodeState& code, Place& place, FjFrame* f
   CaptureEvent(frame, seconds, c.instructions, c.segment.get(), reasons);
   if (c.segment && !c.segment->has_event) compiled.metered = false;
   if (code.library && !compiled.fullgraph && diag::OptionOn("leave")) NoteCapture(compiled, code, c.segment.get());
-  std::vector<size_t> ends = Remembered(compiled, code, frame, c, reasons, stopped);
+  if (ends_itself && !c.worthwhile && stopped[0] != fj_next(frame)) code.stopped.emplace(stopped[0], kNoBreak);
+  std::vector<size_t> ends;
+  if (!ends_itself || c.worthwhile) ends = Remembered(compiled, code, frame, c, reasons, stopped);
   PyCodeObject* co = fj_code(frame);
   if (!c.segment || (!reasons.empty() && !c.worthwhile))
     for (size_t i = 0; i < ends.size(); ++i) code.stopped.emplace(stopped[i], ends[i]);

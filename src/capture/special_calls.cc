@@ -5,6 +5,7 @@
 
 #include "capture/builtins.h"
 #include "capture/called.h"
+#include "capture/class_attributes.h"
 #include "capture/containers.h"
 #include "capture/drops.h"
 #include "capture/modes.h"
@@ -349,6 +350,32 @@ PyObject* CaptureSemantics::CallAttrGetter(PyObject* getter, PyObject* object) {
   return s_.MarkFresh(all.release());
 }
 
+// dir(o): of a class, whose version is guarded, or what a __dir__ in Python says.
+static PyObject* NamesOf(CaptureSemantics& c, Session& s, PyObject* o, bool* handled) {
+  static PyObject* const name = Interned("__dir__");
+  PyTypeObject* type = Py_TYPE(o);
+  if (!IsTensor(o)) s.NoteType(type);
+  if (PyType_Check(o) && _PyType_Lookup(type, name) == _PyType_Lookup(&PyType_Type, name)) {
+    auto* as_type = reinterpret_cast<PyTypeObject*>(o);
+    s.SourceOf(o);
+    s.NoteType(as_type);
+    if (s.pending().WritesClass(as_type))
+      return s.Break(BreakId::kSideEffect, "a class whose attributes were written is read as a whole");
+    return s.MarkFresh(PyObject_Dir(o));
+  }
+  PyObject* own = IsTensor(o) ? nullptr : PythonFunctionIn(type, name);
+  if ((*handled = own != nullptr) == false) return nullptr;
+  Ref names(c.Call(own, &o, 1, nullptr));
+  if (!names) return nullptr;
+  PyObject* list = names.get();
+  const auto text = [](PyObject* x) { return PyUnicode_CheckExact(x) != 0; };
+  if (!PyList_CheckExact(list) || !s.IsFresh(list) ||
+      !std::all_of(&PyList_GET_ITEM(list, 0), &PyList_GET_ITEM(list, 0) + PyList_GET_SIZE(list), text))
+    return s.Break(BreakId::kUnknownCall, "builtins.dir of an object with a __dir__");
+  Ref sorted(PySequence_List(list));
+  return sorted && PyList_Sort(sorted.get()) == 0 ? s.MarkFresh(sorted.release()) : nullptr;
+}
+
 PyObject* Special(CaptureSemantics& c, Session& s, const char* n, PyObject* const* a, Py_ssize_t nargs, bool* handled) {
   *handled = true;
   if (!strcmp(n, "len") && nargs == 1) {
@@ -435,6 +462,8 @@ PyObject* Special(CaptureSemantics& c, Session& s, const char* n, PyObject* cons
     return s.FromOutside(nothing.get(),
                          s.guards().Child(SourceKind::kAnswer, s.guards().Const(ask.get()), 0, key.get()));
   }
+  if (!strcmp(n, "__build_class__")) return BuildClass(c, s, a, nargs);
+  if (!strcmp(n, "dir") && nargs == 1) return NamesOf(c, s, a[0], handled);
   if (!strcmp(n, "vars") && nargs == 1) {
     static PyObject* dict_name = PyUnicode_InternFromString("__dict__");
     PyObject* r = c.LoadAttr(a[0], dict_name);
@@ -446,8 +475,11 @@ PyObject* Special(CaptureSemantics& c, Session& s, const char* n, PyObject* cons
   return nullptr;
 }
 
-PyObject* CaptureSemantics::LoadBuildClass(PyObject*) {
-  return s_.Break(BreakId::kInstruction, "class statement");
+PyObject* CaptureSemantics::LoadBuildClass(PyObject* builtins) {
+  static PyObject* const name = Interned("__build_class__");
+  bool found;
+  PyObject* build = s_.ReadDictItem(builtins, s_.guards().Const(builtins), name, &found);
+  return build || s_.broken() || PyErr_Occurred() ? build : s_.Break(BreakId::kInstruction, "class statement");
 }
 
 PyObject* CaptureSemantics::LoadSpecial(PyObject* o, PyObject* name) {

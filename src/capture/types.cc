@@ -55,6 +55,7 @@ constexpr Row kRows[] = {
     {"classmethod_descriptor", {F::kConstant}},
     {"builtin_function_or_method", {F::kConstant | F::kPlain}},
     {"types.SimpleNamespace", {F::kMadeFreely}},
+    {"_thread._local", {F::kMadeFreely}},
     {"types.UnionType", {F::kConstant | F::kPlain, CType::kUnionType}},
     {"types.GenericAlias", {F::kConstant | F::kPlain, CType::kGenericAlias}},
     {"method-wrapper", {F::kPlain, CType::kMethodWrapper}},

@@ -392,7 +392,7 @@ constexpr Row kRows[] = {
     {"N:int32", "(Operand input)", &ScalarOf<DType::kInt32>}, {"N:int16", "(Operand input)", &ScalarOf<DType::kInt16>},
     {"N:int8", "(Operand input)", &ScalarOf<DType::kInt8>}, {"N:uint8", "(Operand input)", &ScalarOf<DType::kUInt8>},
     {"N:uint16", "(Operand input)", &ScalarOf<DType::kUInt16>}, {"N:uint32", "(Operand input)", &ScalarOf<DType::kUInt32>},
-    {"N:uint64", "(Operand input)", &ScalarOf<DType::kUInt64>},
+    {"N:uint64", "(Operand input)", &ScalarOf<DType::kUInt64>}, {"N:bool N:bool_", "(bool input)", &ScalarOf<DType::kBool>},
     {"N:full", "(int[] shape, Scalar fill_value, ScalarType? dtype=None, str? order=None)", &Full},
     {"N:zeros_like N:empty_like", "(Tensor input, ScalarType? dtype=None)", &ZerosLike},
     {"N:ones_like", "(Tensor input, ScalarType? dtype=None)", &ZerosLike, Op::kReciprocal},

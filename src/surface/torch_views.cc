@@ -58,8 +58,9 @@ Outs Transpose(Scope& s) {
 Outs PermuteRow(Scope& s) {
   Operand x = s.tensor(0);
   std::vector<int64_t> perm;
-  for (const Int& d : s.ints(1)) perm.push_back(s.Dim(d, x.rank()));
-  if (perm.empty() && !s.torch()) {
+  if (s.has(1)) {
+    for (const Int& d : s.ints(1)) perm.push_back(s.Dim(d, x.rank()));
+  } else {
     for (int d = x.rank(); d-- > 0;) perm.push_back(d);
   }
   std::vector<int64_t> sorted = perm;
@@ -583,7 +584,7 @@ constexpr Row kRows[] = {
     {"tm:transpose tm:swapaxes tm:swapdims", "(Tensor input, int dim0, int dim1)", &Transpose, Op::kInput, kAnyDType},
     {"NM:swapaxes", "(Tensor input, int axis1, int axis2)", &Transpose, Op::kInput, kAnyDType},
     {"tm:permute", "(Tensor input, int[]... dims)", &PermuteRow, Op::kInput, kAnyDType},
-    {"M:transpose NM:permute_dims N:transpose", "(Tensor input, int[]... axes=())", &PermuteRow, Op::kInput, kAnyDType},
+    {"M:transpose NM:permute_dims N:transpose", "(Tensor input, int[]?... axes=None)", &PermuteRow, Op::kInput, kAnyDType},
     {"m:view", "(Tensor input, int[]... size)", &ViewRow, Op::kInput, kAnyDType},
     {"tm:reshape", "(Tensor input, int[]... shape)", &ReshapeRow, Op::kInput, kAnyDType},
     {"M:reshape", "(Tensor input, int[]... shape)", &ReshapeRow, Op::kInput, kAnyDType},

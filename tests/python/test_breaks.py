@@ -58,7 +58,7 @@ def instruction(x):
     y = x + 1
 
     class Local:
-        factor = 2
+        factor = abs(2)
 
     return y * Local.factor
 

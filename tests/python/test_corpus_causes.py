@@ -325,3 +325,29 @@ def test_a_list_that_grows_for_ever_breaks_at_last():
     for k in range(20):
         assert torch.equal(compiled(torch.ones(2)), torch.ones(2) * (k + 1)) and len(module.seen) == k + 1
     assert framejit.cache_info(compiled)["breaks"] == 1
+
+
+def test_all_axes_of_an_array_are_turned():
+    def f(a):
+        return a.transpose(None) + 1, np.transpose(a, None) * 2, np.transpose(a, axes=None), a.transpose(), np.bool(True), np.bool_(False), a * np.bool(True)
+
+    whole(f, [lambda n=n: (np.arange(6.0 * n).reshape(2, 3, n),) for n in (1, 2, 3)])
+    whole(f, [lambda: (np.arange(4.0),), lambda: (np.ones((1, 1)),)])
+
+    def refused(a, axes):
+        return a.transpose(*axes) + 1
+
+    compiled = framejit.compile(refused)
+    for axes in (((),), (None,), (), ((1, 0),), (1, 0), (0, 0), (None, None), (0,), ([],)):
+        got, want = seen(compiled, (np.ones((2, 3)), axes)), seen(refused, (np.ones((2, 3)), axes))
+        assert repr(got) == repr(want), (axes, got, want)
+
+
+def test_numbers_of_numpys_that_are_true_or_false():
+    def f(a, v):
+        return a + 1, np.bool(v), np.bool_(v) | (v == 3)
+
+    compiled = framejit.compile(f)
+    for v in (True, False, 0, 3, 0.0, -0.5, math.nan, "", "a", None, [], [1, 2], np.float32(0), np.bool(True), np.zeros(1), np.ones(2)):
+        got, want = seen(compiled, (np.ones(2), v)), seen(f, (np.ones(2), v))
+        assert repr(got) == repr(want), (v, got, want)

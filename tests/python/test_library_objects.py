@@ -2,6 +2,7 @@
 eager's results and writes over several calls with changed values."""
 
 import collections
+import copy
 import dataclasses
 import enum
 import inspect
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import types
 
 import pytest
 
@@ -679,6 +681,127 @@ def test_attributes_of_classes_are_written_at_the_exit(fresh, settings):
     del Setting.last
 
 
+class Base:
+    def value(self, x):
+        return x * 2
+
+
+def test_functions_are_written_to_a_class_at_the_exit(fresh):
+    def f(x, kind):
+        before = kind().value(x)
+
+        def value(self, x, k=3):
+            return x * k + self.shift
+
+        kind.value = value
+        kind.other = lambda self: self.shift
+        kind.shift = 0.5
+        kind.__name__ = "Third" + kind.__name__
+        kind.__qualname__ = kind.__name__
+        o = kind()
+        return before, o.value(x), kind.value(o, x, 5), o.other(), kind.__name__, hasattr(o, "__name__"), o.value.__name__
+
+    compiled, written = fresh.compile(f), None
+    for g in (f, compiled, compiled):
+        kind = type("Kind", (Base,), {})
+        found = g(torch.ones(2), kind)
+        told = kind.__name__, kind.__qualname__, kind().value(2), kind.value.__qualname__.replace("<locals>", ""), kind.shift, "value" in vars(kind), repr(kind)
+        written = written or (found, told)
+        same((found, told), written)
+    told = fresh.explain(f)(torch.ones(2), type("Kind", (Base,), {}))
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+
+
+def test_super_and_subclasses_see_functions_that_are_written(fresh):
+    def f(x, base, derived):
+        base.value = lambda self, x: x - 1
+        o = derived()
+        return o.value(x), super(derived, o).value(x), base().value(x)
+
+    compiled = fresh.compile(f)
+    for g in (f, compiled, compiled):
+        base = type("B", (Base,), {})
+        derived = type("D", (base,), {"value": lambda self, x: super(type(self), self).value(x) * 10})
+        same(g(torch.ones(2), base, derived), (torch.zeros(2), torch.zeros(2), torch.zeros(2)))
+        assert base().value(1) == 0 and derived().value(2) == 10
+    told = fresh.explain(f)(torch.ones(2), base, derived)
+    assert told.graph_count == 1, str(told)
+
+
+def test_a_module_gets_another_forward(fresh):
+    def f(x, module):
+        kind = type(module)
+        y = module(x)
+        kind.forward = lambda self, x: x * self.scale + 1
+        return y + module(x) * 10
+
+    def make():
+        module = type("M", (torch.nn.Module,), {"forward": lambda self, x: x * self.scale})()
+        module.scale = torch.nn.Parameter(torch.tensor(2.0))
+        return module
+
+    compiled = fresh.compile(f)
+    for _ in range(2):
+        a, b = make(), make()
+        same(compiled(torch.ones(3), a).detach(), f(torch.ones(3), b).detach())
+        same(a(torch.ones(3)).detach(), b(torch.ones(3)).detach())
+    told = fresh.explain(f)(torch.ones(3), make())
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+
+
+def test_c_code_and_texts_see_what_is_written_to_a_class(fresh):
+    def sorts(x, kind):
+        kind.__lt__ = lambda a, b: False
+        return x, sorted([kind(), kind()])[0].__class__.__name__
+
+    def keys(x, kind):
+        kind.keys = lambda self: ["a"]
+        kind.__getitem__ = lambda self, k: 4
+        return x + dict(kind())["a"]
+
+    def text(x, kind):
+        kind.__name__ = "New"
+        return x, str(kind).split(".")[-1], f"{kind!r}".count("New")
+
+    def message(x, kind):
+        kind.__name__ = "New"
+        try:
+            kind().nothing
+        except AttributeError as e:
+            return x, str(e)
+
+    def length(x, kind):
+        kind.__len__ = lambda self: 3
+        return x + len(kind())
+
+    def refused(x, kind):
+        kind.__name__ = "a\0b"
+        return x
+
+    def number(x, kind):
+        kind.__name__ = 3
+        return x
+
+    for f in (sorts, keys, text, message, length, refused, number):
+        expected = outcome(f, [torch.ones(2), type("Kind", (Base,), {})])
+        compiled = fresh.compile(f)
+        for _ in range(2):
+            same(outcome(compiled, [torch.ones(2), type("Kind", (Base,), {})]), expected)
+
+
+def test_a_class_that_gets_a_function_in_each_call(fresh):
+    kind = type("Kind", (Base,), {})
+
+    def f(x, k):
+        kind.value = lambda self, x: x * k
+        return kind().value(x)
+
+    compiled = fresh.compile(f)
+    for k in (1, 2, 3, 3, 4, 5):
+        same(compiled(torch.ones(2), k), torch.ones(2) * k)
+        assert kind().value(10) == 10 * k
+
+
 def test_what_is_bound_or_read_as_a_whole_is_not_written_at_the_exit(fresh, settings):
     def bound(x):
         Setting.level = property(lambda self: 3)
@@ -1035,3 +1158,286 @@ def test_a_lock_from_outside_is_taken_as_often_as_the_function_is_called(fresh):
     for i in range(4):
         assert torch.equal(compiled(torch.zeros(2)), torch.full((2,), float(i + 1)))
     assert c.n == 4 and c.lock.acquire(blocking=False)
+
+
+# --- settings ----------------------------------------------------------------------------------------------------------
+class ByItems(dict):
+    __getattr__ = dict.get
+    __setattr__ = dict.__setitem__
+    __delattr__ = dict.__delitem__
+
+
+def test_attributes_that_are_items(fresh):
+    def made(x, n):
+        d = ByItems(a=x)
+        d.b = x * n
+        d.n = n
+        del d.a
+        return d.b + d.n, sorted(d), d.nothing, dict.__len__(d), d.__dict__
+
+    def given(x, d):
+        d.b = x * d.a
+        del d.a
+        return d.b * 2, sorted(d), d.nothing
+
+    def missing(x, n):
+        d = ByItems()
+        del d.a
+        return x
+
+    class Odd:
+        __setattr__ = print
+
+    def odd(x):
+        o = Odd()
+        o.a = 3
+        return x, vars(o)
+
+    alike(fresh, made, [lambda n=n: (torch.ones(2), n) for n in (1, 1, 2)])
+    compiled = fresh.compile(given)
+    for n in (1, 2, 2):
+        mine, theirs = ByItems(a=n), ByItems(a=n)
+        same(compiled(torch.ones(2), mine), given(torch.ones(2), theirs))
+        same(dict(mine), dict(theirs))
+        assert vars(mine) == vars(theirs) == {}
+    assert outcome(fresh.compile(missing), [torch.ones(2), 1]) == outcome(missing, [torch.ones(2), 1])
+    same(fresh.compile(odd)(torch.ones(2)), odd(torch.ones(2)))
+
+
+# --- copies ------------------------------------------------------------------------------------------------------------
+@dataclasses.dataclass(slots=True)
+class SlottedData:
+    a: object
+    b: list
+
+
+class InSlots:
+    __slots__ = ("a", "__hidden", "c")
+
+    def __init__(self, a):
+        self.a, self.__hidden = a, [1]
+
+    def hidden(self):
+        return self.__hidden
+
+
+class InBoth(InSlots):
+    __slots__ = ("d", "__dict__")
+
+
+class SaysItself:
+    def __init__(self, a):
+        self.a, self.lock = a, 3
+
+    def __getstate__(self):
+        return {"a": self.a}
+
+    def __setstate__(self, state):
+        self.a, self.lock = state["a"], 7
+
+
+class ToldItsState:
+    def __setstate__(self, state):
+        self.told = state
+
+
+def test_copies_of_objects_with_slots_and_states(fresh):
+    def f(x, n, given):
+        a, b = copy.copy(InSlots(x)), copy.deepcopy(InSlots(n))
+        c = InBoth(x)
+        c.z, c.d = n, x * 3
+        d, e = copy.copy(c), copy.copy(SaysItself(x))
+        g, told = copy.deepcopy(SlottedData(n, [1, n])), ToldItsState()
+        empty = copy.copy(told)
+        told.level = n
+        full, of = copy.copy(told), copy.deepcopy(given)
+        of.b.append(n)
+        return a.a * 2, a.hidden(), hasattr(a, "c"), b.a, d.z, d.d, d.a, sorted(vars(d)), e.a, e.lock, sorted(vars(e)), g.b, vars(empty), vars(full), of.a, given.b
+
+    compiled = alike(fresh, f, [lambda n=n: (torch.ones(2), n, SlottedData(n, [n])) for n in (1, 1, 2)])
+    kept = given = SlottedData(3, [])
+    same(compiled(torch.ones(2), 1, given), f(torch.ones(2), 1, given))
+    assert kept.b == []
+
+    def refused(x, o):
+        return x, copy.copy(o)
+
+    class Reduces:
+        def __reduce__(self):
+            return (list, ((1, 2),))
+
+    class New:
+        def __getnewargs__(self):
+            return (4,)
+
+        def __new__(cls, k=0):
+            made = super().__new__(cls)
+            made.k = k
+            return made
+
+    for o in (Reduces(), New(3), 5, [1], {1: 2}):
+        a, b = fresh.compile(refused)(torch.ones(2), o)[1], refused(torch.ones(2), o)[1]
+        assert type(a) is type(b) and (a == b or vars(a) == vars(b))
+
+
+# --- names -------------------------------------------------------------------------------------------------------------
+class Kinds:
+    first, second = 3, 4
+
+
+class Listed(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale, self.layer = 2.0, torch.nn.Linear(2, 2)
+
+
+def test_dir_of_classes_and_of_what_says_it_itself(fresh):
+    def f(x, kind, module):
+        names = sorted(getattr(kind, n) for n in dir(kind) if not n.startswith("__"))
+        return x * sum(names), names, "scale" in dir(module), [n for n in dir(module) if n.startswith(("la", "sc"))], len(dir(kind))
+
+    compiled = alike(fresh, f, [lambda: (torch.ones(2), Kinds, MODULE)] * 2)
+    MODULE.later = 1
+    Kinds.third = 5
+    try:
+        same(compiled(torch.ones(2), Kinds, MODULE), f(torch.ones(2), Kinds, MODULE))
+    finally:
+        del Kinds.third, MODULE.later
+    same(compiled(torch.ones(2), Kinds, MODULE), f(torch.ones(2), Kinds, MODULE))
+
+
+MODULE = Listed()
+
+
+def test_dir_of_other_objects_is_pythons(fresh):
+    class Odd:
+        def __dir__(self):
+            return ("b", "a")
+
+    class Meta(type):
+        def __dir__(cls):
+            return ["z", "y"]
+
+    class Of(metaclass=Meta):
+        pass
+
+    def f(x, o):
+        return x + 1, dir(o)
+
+    for o in (Odd(), Of, Of(), 3, [], torch, type):
+        for _ in range(2):
+            same(fresh.compile(f)(torch.ones(2), o), f(torch.ones(2), o))
+    with pytest.raises(TypeError):
+        fresh.compile(lambda x: dir(x, x))(torch.ones(2))
+
+
+def test_a_name_that_is_nowhere(fresh):
+    def f(x):
+        try:
+            get_no_such_thing  # noqa: F821
+        except NameError as e:
+            return x * 2, str(e), e.name
+        return x * 3, "", ""
+
+    compiled = alike(fresh, f, tensors())
+    globals()["get_no_such_thing"] = 1
+    try:
+        same(compiled(torch.ones(2)), f(torch.ones(2)))
+    finally:
+        del globals()["get_no_such_thing"]
+    same(compiled(torch.ones(2)), f(torch.ones(2)))
+
+    def uncaught(x):
+        return x * no_such_thing_either  # noqa: F821
+
+    for _ in range(2):
+        assert outcome(fresh.compile(uncaught), [torch.ones(2)]) == outcome(uncaught, [torch.ones(2)])
+
+
+# --- state of threads --------------------------------------------------------------------------------------------------
+class OfThread(threading.local):
+    def __init__(self, level):
+        self.level, self.items = level, []
+
+
+class PlainOfThread(threading.local):
+    level = 1
+
+
+def test_a_thread_local_that_is_made_in_the_function(fresh):
+    def f(x, n):
+        a, b = OfThread(n), PlainOfThread()
+        a.items.append(x * a.level)
+        a.level += 1
+        b.level += a.level
+        return a.items[0] + b.level, a.level, sorted(vars(a)), sorted(a.__dict__), hasattr(b, "items"), PlainOfThread.level
+
+    alike(fresh, f, [lambda i=i: (torch.ones(2), i) for i in (3, 3, 4)])
+
+
+def test_a_thread_local_that_leaves_the_function(fresh):
+    def f(x, n):
+        a = OfThread(n)
+        a.level += 1
+        return x + 1, a
+
+    compiled = fresh.compile(f)
+    made = [compiled(torch.ones(2), i)[1] for i in (3, 4, 4)]
+    assert [a.level for a in made] == [4, 5, 5] and len(set(map(id, made))) == 3
+    found = []
+    thread = threading.Thread(target=lambda: found.extend(a.level for a in made))
+    thread.start()
+    thread.join()
+    assert found == [3, 4, 4]  # another thread's own
+
+
+# --- attributes of tensors ---------------------------------------------------------------------------------------------
+def test_attributes_of_tensors_are_deleted(fresh):
+    def f(p):
+        y = p * p.factor
+        p.seen = p.factor + 1
+        del p.factor
+        return y, hasattr(p, "factor"), p.seen
+
+    def make(i):
+        p = torch.nn.Parameter(torch.ones(2) + i)
+        p.factor = 2.0
+        return p
+
+    compiled = fresh.compile(f)
+    for i in range(3):
+        mine, theirs = make(i), make(i)
+        a, b = compiled(mine), f(theirs)
+        same((a[0].detach(), *a[1:]), (b[0].detach(), *b[1:]))
+        assert vars(mine) == vars(theirs) == {"seen": 3.0}
+    assert fresh.explain(f)(make(0)).graph_break_count == 0
+
+    def missing(p):
+        del p.nothing
+        return p + 1
+
+    assert outcome(fresh.compile(missing), [make(0)]) == outcome(missing, [make(0)])
+
+
+# --- frames that end by themselves -------------------------------------------------------------------------------------
+def test_a_called_frame_that_ends_by_an_exception_ends_no_graph(fresh):
+    def missing(o):
+        return o.nothing
+
+    def pairs(d):
+        return d.items()
+
+    def f(x, o):
+        y = x * 2
+        sys._getframe()  # what is behind it begins anew
+        id(y)
+        try:
+            missing(o)
+        except AttributeError:
+            y = y + len(list(pairs(vars(o))))
+        return y
+
+    o = types.SimpleNamespace(a=1)
+    told = fresh.explain(f)(torch.ones(2), o)
+    same(told.result, f(torch.ones(2), o))
+    assert not any("FJ0011" in b or "dict_items" in b for b in told.break_reasons), str(told)
