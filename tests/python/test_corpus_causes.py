@@ -1,6 +1,7 @@
 """Causes of breaks that modules of GitHub projects show: one graph, with the effects and errors that eager has."""
 
 import math
+import warnings
 
 import pytest
 
@@ -325,3 +326,108 @@ def test_a_list_that_grows_for_ever_breaks_at_last():
     for k in range(20):
         assert torch.equal(compiled(torch.ones(2)), torch.ones(2) * (k + 1)) and len(module.seen) == k + 1
     assert framejit.cache_info(compiled)["breaks"] == 1
+
+
+def with_warnings(f):
+    """The function with what it warns of and where, all of it beside its result."""
+
+    def call(*args):
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            result = f(*args)
+        return result, [(str(w.message), w.category, w.filename, w.lineno) for w in told]
+
+    return call
+
+
+COPIES = {
+    "alone": lambda x: torch.tensor(x) * 2,
+    "of another type": lambda x: torch.tensor(x, dtype=torch.float64, device="cpu") + x,
+    "turned": lambda x: torch.tensor(x.t(), requires_grad=False),
+    "written": lambda x: (torch.tensor(x).add_(1), x),
+    "in a loop": lambda x: [torch.tensor(x) + k for k in range(3)],
+}
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_a_copy_of_a_tensor_of_which_torch_warns(name):
+    f, calls = COPIES[name], [lambda n=n: (torch.arange(float(n * n)).view(n, n),) for n in (2, 1, 0, 3)]
+    compiled = framejit.compile(f)
+    for make in calls * 2:
+        assert repr(seen(with_warnings(compiled), make())) == repr(seen(with_warnings(f), make()))
+    told = framejit.cache_info(compiled)
+    assert not told["breaks"] and told["outcomes"]["run"]["graph"] >= 6, told
+    x = torch.rand(2, 2, requires_grad=True)
+    assert repr(seen(with_warnings(compiled), (x,))) == repr(seen(with_warnings(f), (x,)))
+
+
+UFUNCS = {
+    "sqrt": lambda x: np.sqrt(x) + 1,
+    "two operands": lambda x: np.add(x, 2.0) * np.maximum(x, x * 0.5),
+    "bools": lambda x: np.isfinite(x),
+    "one number": lambda x: x * np.sqrt(x.sum()),
+    "an array": lambda x: np.multiply(x, np.ones(x.shape[0], dtype=np.float32)),
+}
+
+
+@pytest.mark.parametrize("name", UFUNCS)
+def test_ufuncs_of_numpy_called_with_tensors(name):
+    """NumPy gives a tensor, and warns of how it makes one."""
+    f = UFUNCS[name]
+    compiled = framejit.compile(f)
+    for n in (2, 1, 0, 3, 3, 2):
+        make = lambda: (torch.arange(1.0, 1 + n * n).view(n, n) ** 2,)  # noqa: B023, E731
+        assert repr(seen(with_warnings(compiled), make())) == repr(seen(with_warnings(f), make()))
+    told = framejit.cache_info(compiled)
+    assert not told["breaks"] and told["outcomes"]["run"]["graph"] >= 4, told
+    x = torch.ones(2, 2, requires_grad=True)
+    assert seen(compiled, (x,))[:2] == seen(f, (x,))[:2]
+
+
+def test_a_compiled_module_that_calls_itself_or_another_one():
+    class Both(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = framejit.compile(torch.nn.Linear(3, 3))
+
+        def forward(self, x):
+            return self.inner(x) if x.dim() == 2 else self.both(x)
+
+        def both(self, x):
+            return self(x[0]) + self(x[1])
+
+    module = Both()
+    compiled = framejit.compile(module)
+    for n in (2, 2, 4):
+        x = torch.randn(2, n, 3)
+        torch.testing.assert_close(compiled(x), module(x))
+    told = framejit.cache_info(compiled)
+    assert not told["breaks"] and set(told["outcomes"]["run"]) == {"graph"}, told
+
+
+def with_gaps(x):
+    """What S2-MLP does with a part of what a layer gave: the part has gaps, and each store reads what the one before has written."""
+    h = x * 1
+    part = h[:, :, :3]
+    part[:, 1:] = part[:, :-1]
+    part[:-1, :, :2] = part[1:, :, :2]
+    part[..., 1:] = part[..., :-1]
+    return h * x, part
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_stores_into_a_part_with_gaps_that_meet_what_they_read(grad):
+    compiled = framejit.compile(with_gaps)
+    for n in (4, 4, 1, 6, 0):
+        found = []
+        for f in (compiled, with_gaps):
+            torch.manual_seed(n)
+            x = torch.randn(n, 5, 7, requires_grad=grad)
+            y, part = f(x)
+            if grad:
+                (y.sum() + (part * part).sum()).backward()
+            found.append((y.detach(), part.detach().clone(), part.stride(), x.grad))
+        for a, b in zip(*found):
+            assert a == b if isinstance(a, tuple) else a is b or torch.equal(a, b)
+    told = framejit.cache_info(compiled)
+    assert not told["breaks"], told
