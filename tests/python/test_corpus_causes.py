@@ -1,5 +1,6 @@
 """Causes of breaks that modules of GitHub projects show: one graph, with the effects and errors that eager has."""
 
+import copy
 import math
 import warnings
 
@@ -431,3 +432,38 @@ def test_stores_into_a_part_with_gaps_that_meet_what_they_read(grad):
             assert a == b if isinstance(a, tuple) else a is b or torch.equal(a, b)
     told = framejit.cache_info(compiled)
     assert not told["breaks"], told
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_packed_sequences_through_one_layer_with_dropout(kind):
+    """It draws nothing: dropout is between layers."""
+    rnn = torch.nn.utils.rnn
+
+    class Encoder(torch.nn.Module):
+        def __init__(self, layers=1):
+            super().__init__()
+            self.rows = getattr(torch.nn, kind)(3, 4, layers, dropout=0.5, bidirectional=True)
+
+        def forward(self, x, lengths):
+            out, state = self.rows(rnn.pack_padded_sequence(x, lengths, enforce_sorted=False))
+            return rnn.pad_packed_sequence(out)[0], state[0] if kind == "LSTM" else state
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.manual_seed(0)
+        for layers in (1, 2):
+            module = Encoder(layers)
+            compiled, twin = framejit.compile(module), copy.deepcopy(module)
+            for step, lengths in enumerate([(5, 2, 4), (1, 1, 1), (5, 3), (5, 5, 5)]):
+                found = []
+                for f, owner in ((compiled, module), (twin, twin)):
+                    owner.zero_grad()
+                    torch.manual_seed(step)
+                    x = torch.randn(5, len(lengths), 3, requires_grad=True)
+                    out, state = f(x, torch.tensor(lengths))
+                    (out.square().sum() + state.sum()).backward()
+                    found.append([out, state, x.grad, *(p.grad for p in owner.parameters()), torch.get_rng_state()])
+                torch.testing.assert_close(*found)
+            if layers == 1:
+                told = framejit.cache_info(compiled)
+                assert not told["breaks"] and told["outcomes"]["run"]["graph"] >= 3, told
