@@ -247,12 +247,17 @@ def fill_diagonal(x, value, wrap=False):
     return x.clone().fill_diagonal_(value, wrap)
 
 
-def stored_within(x, key, of):
-    """x of which one part is stored in another one, which may share memory with it, in the order of the framework's kernel."""
+def stored_within(x, key, of, strides):
+    """x of which one part is stored in another one, which may share memory with it, in the order of the framework's kernel for an x that lies so."""
+    import torch
+
     y = x.clone()
+    lies = y.stride() == strides
+    if not lies:  # with gaps
+        y = torch.empty_strided(x.shape, strides, dtype=x.dtype, device=x.device).copy_(x)
     to = _uncounted(y)
     to[key] = to[of]
-    return y
+    return y if lies else y.clone()
 
 
 def index_put_copy(x, indices, values):

@@ -44,6 +44,21 @@ def of_list_index():
     return told(lambda: exec("x[[i]]", names))
 
 
+def of_tensor_of_tensor():
+    import torch
+
+    x = torch.zeros(1)
+    return told(lambda: torch.tensor(x))
+
+
+def of_ufunc_of_tensor():
+    import numpy
+    import torch
+
+    x = torch.zeros(1)
+    return told(lambda: numpy.sqrt(x))
+
+
 def of_checkpoint_without_form():
     x = sys.modules["torch"].zeros(1)
     return told(lambda: sys.modules["torch.utils.checkpoint"].checkpoint(abs, x))  # without use_reentrant

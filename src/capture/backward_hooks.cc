@@ -1,6 +1,10 @@
 // Hooks of a module's backward pass (Module.register_full_backward_hook and register_full_backward_pre_hook). torch
 // hangs them on nodes of its own; what they do around a call is a Python function (framejit._backward_hooks), which is
-// captured like any other, and in which they are a function with a gradient of its own.
+// captured like any other, and in which they are a function with a gradient of its own. Those of the old kind
+// (register_backward_hook) are hooks of the node that made the result: of the framework's own, so the call is made by
+// it.
+#include "capture/backward_hooks.h"
+
 #include "capture/override.h"
 #include "capture/proxy.h"
 #include "capture/semantics.h"
@@ -48,6 +52,28 @@ bool IsBackwardHook(PyObject* function) {
   static PyObject *input = nullptr, *output = nullptr;
   if (!output) input = MethodOfTorch("setup_input_hook"), output = MethodOfTorch("setup_output_hook");
   return output && (function == input || function == output);
+}
+
+// Has this dict hooks, and does the flag say that they are of the old kind? The names are those of a module's
+// attributes or of globals of torch's.
+static bool AreOfOldKind(PyObject* hooks, PyObject* full) {
+  return hooks && full == Py_False && PyDict_Check(hooks) && PyDict_GET_SIZE(hooks) > 0;
+}
+
+bool HasHooksOfOldKind(FjFrame* frame) {
+  static PyObject *const name = Interned("_call_impl"), *const hooks = Interned("_backward_hooks"),
+                         *const full = Interned("_is_full_backward_hook"),
+                         *const all = Interned("_global_backward_hooks"),
+                         *const all_full = Interned("_global_is_full_backward_hook");
+  PyCodeObject* code = fj_code(frame);
+  if (code->co_name != name || !IsCodeOf(code, "torch") || !tensor::ReadMode().grad) return false;
+  PyObject *self = fj_localsplus(frame)[0].get(), *function = fj_function(frame);
+  PyObject* globals = function && PyFunction_Check(function) ? PyFunction_GET_GLOBALS(function) : nullptr;
+  if (!self || !globals) return false;
+  Ref own(PyObject_GenericGetAttr(self, hooks)), kind(own ? PyObject_GenericGetAttr(self, full) : nullptr);
+  PyErr_Clear();
+  return AreOfOldKind(own.get(), kind.get()) ||
+         AreOfOldKind(PyDict_GetItem(globals, all), PyDict_GetItem(globals, all_full));
 }
 
 PyObject* CaptureSemantics::CallBackwardHook(PyObject* function, PyObject* const* args, Py_ssize_t nargs) {

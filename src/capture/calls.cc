@@ -177,10 +177,10 @@ PyObject* CaptureSemantics::CallObject(PyObject* callable, PyObject** args, Py_s
     return ForC(args, total) ? EncodeJson(s_, callable, args, nargs) : nullptr;
   static PyObject* call_name = PyUnicode_InternFromString("__call__");
   PyObject* d = _PyType_Lookup(Py_TYPE(callable), call_name);
-  if (d && PyFunction_Check(d)) {
+  if (d && (PyFunction_Check(d) || Py_TYPE(d) == &CompiledFunctionType)) {  // or a compiled module
     s_.NoteType(Py_TYPE(callable));
     Vector with(callable, args, total);
-    return CallPython(d, with.data(), nargs + 1, kwnames);
+    return CallPython(PyFunction_Check(d) ? d : WrappedOf(d), with.data(), nargs + 1, kwnames);
   }
   if (d && Py_IS_TYPE(d, &PyStaticMethod_Type)) {
     s_.NoteType(Py_TYPE(callable));

@@ -13,6 +13,7 @@
 #include "capture/override.h"
 #include "capture/proxy.h"
 #include "capture/tensor_state.h"
+#include "capture/warned_calls.h"
 #include "capture/wrappers/overrides.h"
 #include "capture/wrappers/tape.h"
 #include "graph/arguments.h"
@@ -189,13 +190,13 @@ PyObject* StoredWithin(Session& s, PyObject* const* args, Py_ssize_t total) {
   if (!made || made->callee != callees::kTensorGetItem || made->args.size() != 2 || !(made->args[0].t == target))
     return nullptr;
   bool declined = false;
-  const shape::Ints strides = s.meta(target).strides;
-  Ref of(s.FromArg(made->args[1]));
-  PyObject* with[] = {args[0], args[1], of.get()};
-  Ref whole(of ? s.CallFramework(stored, with, 3, nullptr, &declined) : nullptr);
+  Arg lies;
+  lies.kind = Arg::Kind::kTuple;
+  for (shape::Int stride : s.meta(target).strides) lies.items.push_back(Arg::Int(stride));
+  Ref of(s.FromArg(made->args[1])), strides(s.FromArg(lies));
+  PyObject* with[] = {args[0], args[1], of.get(), strides.get()};
+  Ref whole(of && strides ? s.CallFramework(stored, with, 4, nullptr, &declined) : nullptr);
   if (!whole || !IsTensor(whole.get())) return nullptr;
-  const auto equal = [&](shape::Int a, shape::Int b) { return s.env().Eq(a, b); };
-  if (!std::ranges::equal(shape::Ints(s.meta(AsTensor(whole.get())->id).strides), strides, equal)) return nullptr;
   PyObject* write[] = {args[0], whole.get()};
   return Ref(s.CallFramework(copy, write, 2, nullptr)) ? Py_NewRef(Py_None) : nullptr;
 }
@@ -394,6 +395,10 @@ bool FrameworkCall::AnsweredByMode(PyObject** out) {
     return *out = s_.Break(BreakId::kSubclass, callee_ + " beside wrappers with gradients"), true;
   if (torch_ && !on_tape)
     if ((*out = SetByCall(s_, callee_, args_, nargs_, kwnames_)) || s_.broken() || PyErr_Occurred()) return true;
+  if (torch_ && !on_tape)
+    if ((*out = CopyOfTensor(s_, callee_, args_, nargs_, kwnames_)) || s_.broken() || PyErr_Occurred()) return true;
+  if (!torch_ && !kwnames_ && s_.libraries.torch)
+    if ((*out = UfuncOfTensors(s_, callee_, args_, nargs_)) || s_.broken() || PyErr_Occurred()) return true;
   if (torch_ && !on_tape && !kwnames_)
     if ((*out = OfNumpyNumbers(s_, callee_, args_, total())) || s_.broken() || PyErr_Occurred()) return true;
   for (Py_ssize_t i = 0; i < 2 && !torch_ && !kwnames_ && s_.libraries.torch && callee_.last().starts_with("__"); ++i)

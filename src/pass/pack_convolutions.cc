@@ -1,8 +1,9 @@
 // Which convolutions: oneDNN's kernels for channels-last sum a long chain (input channels times window) in one go,
 // those that eager uses on row-major data do not, so that large windows over many channels lose accuracy (measured: 3
-// times eager's error for 3x3 over 64 channels, 9 times over 512; none for 1x1 and depthwise). Results must be at most
-// twice as far from the truth as eager's; so the errors of all convolutions of a graph are estimated, as variances, and
-// convolutions join, short chains first, while the sum stays within a budget.
+// times eager's error for 3x3 over 64 channels, 9 times over 512; 1.7 times for 1x1 over 1,024; none for depthwise).
+// Results must be at most twice as far from the truth as eager's; so the errors of all convolutions that lead to a
+// result are estimated, as variances, and convolutions join, short chains first, while each result stays within a
+// budget.
 #include <algorithm>
 #include <optional>
 #include <string_view>
@@ -20,8 +21,10 @@ namespace {
 using shape::Int;
 using shape::Ints;
 
-constexpr int64_t kEagerChain = 64;  // as far as eager's kernels for windows sum in one go
-constexpr double kBudget = 0.8;      // of eager's own variance: 1.35 times its error
+constexpr int64_t kEagerChain = 64;        // as far as eager's kernels for windows sum in one go
+constexpr int64_t kEagerProducts = 384;    // those for 1x1, which are its library's matrix products
+constexpr int64_t kPackedProducts = 1024;  // oneDNN's for 1x1
+constexpr double kBudget = 0.8;            // of eager's own variance: 1.35 times its error
 // A call of a packed convolution costs about 17 us more than one of the framework's other kernels (16 convolutions of a
 // ResNet of 16 to 64 channels, one thread: 377 us packed, 100 us otherwise), which is what so many products take. Five
 // vision models at 64 and 224 pixels take the same time with twice the number.
@@ -102,6 +105,43 @@ class Packer {
     return already || (n.strides.empty() && !promised_[v] && !LayoutMatters(v));
   }
 
+  // The error that a convolution adds, in its own unit: as far as one go sums, in eager and packed. Nothing of sizes
+  // that change.
+  struct Chains {
+    double eager = 0, packed = 0;
+  };
+  Chains ChainsOf(const Node& n) const {
+    const Ints& w = g_.nodes[n.operands[1]].type.shape;
+    if (n.type.rank() != 4 || !w[1].is_const() || !w[2].is_const() || !w[3].is_const()) return {};
+    const int64_t window = w[2].value() * w[3].value(), chain = w[1].value() * window;
+    if (window > 1) return {static_cast<double>(std::min(chain, kEagerChain)), static_cast<double>(chain)};
+    return {static_cast<double>(std::min(chain, kEagerProducts)),
+            static_cast<double>(std::min(chain, kPackedProducts))};
+  }
+
+  // Are all results near enough? Errors of what is made of several values are those of one of them, on average.
+  bool Near() const {
+    std::vector<Chains> of(g_.nodes.size());
+    for (ValueId v = 0; v < g_.nodes.size(); ++v) {
+      const Node& n = g_.nodes[v];
+      const bool conv = n.op == Op::kConv;
+      double from = 0;
+      for (ValueId o : n.operands) from += of[o].eager > 0;
+      for (ValueId o : n.operands) {
+        if (from == 0) break;
+        of[v].eager += of[o].eager / from;
+        of[v].packed += of[o].packed / from;
+      }
+      if (!conv) continue;
+      const Chains own = ChainsOf(n);
+      of[v].eager += own.eager;
+      of[v].packed += chosen_[v] && n.strides.empty() ? own.packed : own.eager;  // eager's data lies so, too
+    }
+    for (ValueId v = 0; v < g_.nodes.size(); ++v)
+      if (promised_[v] && of[v].packed > (1 + kBudget) * of[v].eager) return false;
+    return true;
+  }
+
   void Choose() {
     chosen_.assign(g_.nodes.size(), false);
     struct Choice {
@@ -109,25 +149,15 @@ class Packer {
       ValueId v;
     };
     std::vector<Choice> choices;
-    double budget = 0;
     for (ValueId v = 0; v < g_.nodes.size(); ++v) {
       const Node& n = g_.nodes[v];
-      if (n.op != Op::kConv || n.type.rank() != 4) continue;
-      const Ints& w = g_.nodes[n.operands[1]].type.shape;
-      const bool known = w[1].is_const() && w[2].is_const() && w[3].is_const();
-      if (!known) continue;
-      const int64_t window = w[2].value() * w[3].value(), chain = w[1].value() * window;
-      const int64_t eager = window > 1 ? std::min(chain, kEagerChain) : chain;
-      budget += kBudget * static_cast<double>(eager);
-      if (!Candidate(n, v)) continue;
-      const bool as_eager = !n.strides.empty();  // eager's data lies so, too
-      choices.push_back({as_eager ? 0 : static_cast<double>(chain - eager), v});
+      if (n.op != Op::kConv || ChainsOf(n).eager == 0 || !Candidate(n, v)) continue;
+      choices.push_back({n.strides.empty() ? ChainsOf(n).packed - ChainsOf(n).eager : 0, v});
     }
     std::stable_sort(choices.begin(), choices.end(), [](const Choice& a, const Choice& b) { return a.cost < b.cost; });
     for (const Choice& c : choices) {
-      budget -= c.cost;
-      if (budget < 0) break;
       chosen_[c.v] = true;
+      if (c.cost > 0 && !Near()) chosen_[c.v] = false;
     }
   }
 

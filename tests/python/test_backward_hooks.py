@@ -275,3 +275,48 @@ def test_a_module_with_hooks_dies_when_nobody_can_come_by_them(fresh, hook):
     gc.collect()
     assert gone() is None
     assert compiled.cache_info()["breaks"] == 0
+
+
+OF_OLD_KIND = {
+    "of all": lambda m, log: m.register_backward_hook(log),
+    "inside": lambda m, log: m[0].register_backward_hook(log),
+    "that answer": lambda m, log: m[2].register_backward_hook(lambda *args: log(*args) or tuple(g if g is None else g * 2 for g in args[1])),
+    "of every module": lambda m, log: nn.modules.module.register_module_backward_hook(log),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Using a non-full backward hook")
+@pytest.mark.parametrize("register", OF_OLD_KIND)
+def test_hooks_of_the_old_kind_are_told_what_the_last_operation_gives(fresh, register):
+    """They hang on the framework's own node: of a compiled graph's they would see what that gives."""
+    logs, runs = [], []
+    for compiles in (False, True):
+        torch.manual_seed(0)
+        m, log = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), []
+        f = fresh.compile(m) if compiles else m
+
+        def note(module, given, got, log=log):
+            log.append([type(module).__name__, *(g if g is None else g.clone() for g in (*given, *got))])
+
+        def steps():
+            for n in (2, 5):
+                x = torch.ones(n, 3, requires_grad=True)  # noqa: B023
+                f(x).square().sum().backward()  # noqa: B023
+                log.append([x.grad, *(p.grad.clone() for p in m.parameters())])  # noqa: B023
+
+        steps()
+        handle = OF_OLD_KIND[register](m, note)
+        steps()
+        with torch.no_grad():
+            log.append([f(torch.ones(2, 3))])
+        handle.remove()
+        nn.modules.module._global_is_full_backward_hook = None  # which torch leaves behind
+        before = fresh.cache_info(f)["outcomes"]["run"].get("graph", 0) if compiles else 0
+        steps()
+        logs.append(log)
+        if compiles:
+            runs.append(fresh.cache_info(f)["outcomes"]["run"]["graph"] - before)
+    assert len(logs[0]) > 7 and [len(row) for row in logs[0]] == [len(row) for row in logs[1]] and runs[0] >= 2, runs
+    for mine, theirs in zip(logs[1], logs[0]):
+        for a, b in zip(mine, theirs):
+            assert a is b or a == b if a is None or isinstance(a, str) else a.shape == b.shape and torch.allclose(a, b, atol=1e-6)

@@ -1,6 +1,8 @@
 """Causes of breaks that modules of GitHub projects show: one graph, with the effects and errors that eager has."""
 
+import copy
 import math
+import warnings
 
 import pytest
 
@@ -351,3 +353,143 @@ def test_numbers_of_numpys_that_are_true_or_false():
     for v in (True, False, 0, 3, 0.0, -0.5, math.nan, "", "a", None, [], [1, 2], np.float32(0), np.bool(True), np.zeros(1), np.ones(2)):
         got, want = seen(compiled, (np.ones(2), v)), seen(f, (np.ones(2), v))
         assert repr(got) == repr(want), (v, got, want)
+
+
+def with_warnings(f):
+    """The function with what it warns of and where, all of it beside its result."""
+
+    def call(*args):
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            result = f(*args)
+        return result, [(str(w.message), w.category, w.filename, w.lineno) for w in told]
+
+    return call
+
+
+COPIES = {
+    "alone": lambda x: torch.tensor(x) * 2,
+    "of another type": lambda x: torch.tensor(x, dtype=torch.float64, device="cpu") + x,
+    "turned": lambda x: torch.tensor(x.t(), requires_grad=False),
+    "written": lambda x: (torch.tensor(x).add_(1), x),
+    "in a loop": lambda x: [torch.tensor(x) + k for k in range(3)],
+}
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_a_copy_of_a_tensor_of_which_torch_warns(name):
+    f, calls = COPIES[name], [lambda n=n: (torch.arange(float(n * n)).view(n, n),) for n in (2, 1, 0, 3)]
+    compiled = framejit.compile(f)
+    for make in calls * 2:
+        assert repr(seen(with_warnings(compiled), make())) == repr(seen(with_warnings(f), make()))
+    told = framejit.cache_info(compiled)
+    assert not told["breaks"] and told["outcomes"]["run"]["graph"] >= 6, told
+    x = torch.rand(2, 2, requires_grad=True)
+    assert repr(seen(with_warnings(compiled), (x,))) == repr(seen(with_warnings(f), (x,)))
+
+
+UFUNCS = {
+    "sqrt": lambda x: np.sqrt(x) + 1,
+    "two operands": lambda x: np.add(x, 2.0) * np.maximum(x, x * 0.5),
+    "bools": lambda x: np.isfinite(x),
+    "one number": lambda x: x * np.sqrt(x.sum()),
+    "an array": lambda x: np.multiply(x, np.ones(x.shape[0], dtype=np.float32)),
+}
+
+
+@pytest.mark.parametrize("name", UFUNCS)
+def test_ufuncs_of_numpy_called_with_tensors(name):
+    """NumPy gives a tensor, and warns of how it makes one."""
+    f = UFUNCS[name]
+    compiled = framejit.compile(f)
+    for n in (2, 1, 0, 3, 3, 2):
+        make = lambda: (torch.arange(1.0, 1 + n * n).view(n, n) ** 2,)  # noqa: B023, E731
+        assert repr(seen(with_warnings(compiled), make())) == repr(seen(with_warnings(f), make()))
+    told = framejit.cache_info(compiled)
+    assert not told["breaks"] and told["outcomes"]["run"]["graph"] >= 4, told
+    x = torch.ones(2, 2, requires_grad=True)
+    assert seen(compiled, (x,))[:2] == seen(f, (x,))[:2]
+
+
+def test_a_compiled_module_that_calls_itself_or_another_one():
+    class Both(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = framejit.compile(torch.nn.Linear(3, 3))
+
+        def forward(self, x):
+            return self.inner(x) if x.dim() == 2 else self.both(x)
+
+        def both(self, x):
+            return self(x[0]) + self(x[1])
+
+    module = Both()
+    compiled = framejit.compile(module)
+    for n in (2, 2, 4):
+        x = torch.randn(2, n, 3)
+        torch.testing.assert_close(compiled(x), module(x))
+    told = framejit.cache_info(compiled)
+    assert not told["breaks"] and set(told["outcomes"]["run"]) == {"graph"}, told
+
+
+def with_gaps(x):
+    """What S2-MLP does with a part of what a layer gave: the part has gaps, and each store reads what the one before has written."""
+    h = x * 1
+    part = h[:, :, :3]
+    part[:, 1:] = part[:, :-1]
+    part[:-1, :, :2] = part[1:, :, :2]
+    part[..., 1:] = part[..., :-1]
+    return h * x, part
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_stores_into_a_part_with_gaps_that_meet_what_they_read(grad):
+    compiled = framejit.compile(with_gaps)
+    for n in (4, 4, 1, 6, 0):
+        found = []
+        for f in (compiled, with_gaps):
+            torch.manual_seed(n)
+            x = torch.randn(n, 5, 7, requires_grad=grad)
+            y, part = f(x)
+            if grad:
+                (y.sum() + (part * part).sum()).backward()
+            found.append((y.detach(), part.detach().clone(), part.stride(), x.grad))
+        for a, b in zip(*found):
+            assert a == b if isinstance(a, tuple) else a is b or torch.equal(a, b)
+    told = framejit.cache_info(compiled)
+    assert not told["breaks"], told
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_packed_sequences_through_one_layer_with_dropout(kind):
+    """It draws nothing: dropout is between layers."""
+    rnn = torch.nn.utils.rnn
+
+    class Encoder(torch.nn.Module):
+        def __init__(self, layers=1):
+            super().__init__()
+            self.rows = getattr(torch.nn, kind)(3, 4, layers, dropout=0.5, bidirectional=True)
+
+        def forward(self, x, lengths):
+            out, state = self.rows(rnn.pack_padded_sequence(x, lengths, enforce_sorted=False))
+            return rnn.pad_packed_sequence(out)[0], state[0] if kind == "LSTM" else state
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.manual_seed(0)
+        for layers in (1, 2):
+            module = Encoder(layers)
+            compiled, twin = framejit.compile(module), copy.deepcopy(module)
+            for step, lengths in enumerate([(5, 2, 4), (1, 1, 1), (5, 3), (5, 5, 5)]):
+                found = []
+                for f, owner in ((compiled, module), (twin, twin)):
+                    owner.zero_grad()
+                    torch.manual_seed(step)
+                    x = torch.randn(5, len(lengths), 3, requires_grad=True)
+                    out, state = f(x, torch.tensor(lengths))
+                    (out.square().sum() + state.sum()).backward()
+                    found.append([out, state, x.grad, *(p.grad for p in owner.parameters()), torch.get_rng_state()])
+                torch.testing.assert_close(*found)
+            if layers == 1:
+                told = framejit.cache_info(compiled)
+                assert not told["breaks"] and told["outcomes"]["run"]["graph"] >= 3, told

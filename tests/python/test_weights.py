@@ -311,3 +311,27 @@ def test_one_convolution_called_twice(fresh):
     with torch.no_grad():
         for _ in range(3):
             torch.testing.assert_close(compiled(x), f(x), rtol=1e-4, atol=1e-5)
+
+
+def test_errors_are_those_of_what_leads_to_a_result(fresh):
+    """Long sums elsewhere in the graph are no reason to sum far for a result that is made without them."""
+
+    class Apart(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.wide, self.near, self.deep = nn.Conv2d(2048, 16, 1), nn.Conv2d(256, 16, 1), nn.Conv2d(64, 64, 3, padding=1)
+
+        def forward(self, x, y, z):
+            return torch.relu(self.wide(x)), torch.relu(self.near(y)), torch.relu(self.deep(z))
+
+    torch.manual_seed(0)
+    model, start = Apart(), held()
+    compiled, exact = fresh.compile(model), copy.deepcopy(model).double()
+    args = [torch.randn(2, c, 16, 16) for c in (2048, 256, 64)]
+    with torch.no_grad():
+        for _ in range(3):
+            got = compiled(*args)
+        for mine, eager, right in zip(got, model(*args), exact(*(x.double() for x in args)), strict=True):
+            own, ours = (float((t.double() - right).abs().max()) for t in (eager, mine))
+            assert ours <= 2 * own + torch.finfo(torch.float32).eps * float(right.abs().max())
+    assert held() - start == model.near.weight.nbytes  # it alone sums as far as in eager

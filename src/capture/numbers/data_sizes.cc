@@ -502,7 +502,8 @@ bool PackedRnn(Sized& c) {
   if (!counts || counts->dtype != DType::kInt64 || c.call.args.size() != 9 || c.rank() != 2) return false;
   const std::vector<Arg>& args = c.call.args;
   const bool dropout = !(args[6].is(Arg::Kind::kFloat) && args[6].f == 0), both = IsTrue(&args[8]);
-  if (dropout && IsTrue(&args[7])) return false;  // it draws
+  const bool layers = !(args[5].is(Arg::Kind::kInt) && args[5].i == shape::Int(1));
+  if (dropout && layers && IsTrue(&args[7])) return false;  // it draws between layers
   std::vector<const TensorMeta*> states;
   for (const Arg& a : args[2].is(Arg::Kind::kTensor) ? std::vector<Arg>{args[2]} : args[2].items)
     if (a.is(Arg::Kind::kTensor) && c.operands.at(a.t).sizes.size() == 3) states.push_back(&c.operands[a.t]);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "capture/backward_hooks.h"
 #include "capture/estimate.h"
 #include "capture/events.h"
 #include "capture/meter.h"
@@ -82,6 +83,7 @@ class Policy : public frame::FramePolicy {
       if (active->fullgraph || !c.skip) RememberObstacle(*active, frame);
       return active->fullgraph;
     }
+    if (HasHooksOfOldKind(frame)) return false;
     if (IsDisabled(fj_function(frame))) {  // of another one the break of its caller tells
       if (root) RememberDisabled(*active, frame);
       return root && active->fullgraph;
@@ -102,7 +104,7 @@ class Policy : public frame::FramePolicy {
     if (!active) return fj_pass_on(ts, frame, throwflag);
     PyObject* function = fj_function(frame);
     const bool disabled = IsDisabled(function);
-    if (disabled || (fj_is_generator(frame) && RunsDisabled(fj_code(frame)))) off.emplace();
+    if (disabled || HasHooksOfOldKind(frame) || (fj_is_generator(frame) && RunsDisabled(fj_code(frame)))) off.emplace();
     PyObject* behind = disabled ? BehindDisabled(function) : nullptr;
     if (behind && PyFunction_Check(behind)) NoteGenerator(reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(behind)));
     return fj_pass_on(ts, frame, throwflag);
