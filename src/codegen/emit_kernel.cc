@@ -133,28 +133,6 @@ class Emitter : ReductionEmitter {
     }
   }
 
-  // Large results go past the caches where whole aligned lines of memory are written that nothing else here reads.
-  Value* CanStream() {
-    if (!k_.stream) return nullptr;
-    Value* misaligned = nullptr;
-    Value* apart = b_.getTrue();
-    for (const Inst& inst : k_.insts) {
-      if (!Streams(inst)) continue;
-      Value* steps = IntOf(inst.index.offset);
-      for (Int stride : inst.index.outer) steps = b_.CreateOr(steps, IntOf(stride));
-      for (Int stride : inst.index.red) steps = b_.CreateOr(steps, IntOf(stride));
-      steps = b_.CreateMul(steps, I64(DTypeSize(MemoryType(inst))));
-      Value* address = b_.CreateOr(steps, b_.CreatePtrToInt(buffers_[inst.buffer], b_.getInt64Ty()));
-      misaligned = misaligned ? b_.CreateOr(misaligned, address) : address;
-      for (size_t other = 0; other < k_.buffers.size(); ++other) {
-        if (static_cast<int>(other) == inst.buffer) continue;
-        apart = b_.CreateAnd(apart, b_.CreateICmpNE(buffers_[other], buffers_[inst.buffer]));
-      }
-    }
-    if (!misaligned) return nullptr;
-    return b_.CreateAnd(apart, b_.CreateICmpEQ(b_.CreateAnd(misaligned, I64(kLine - 1)), I64(0)));
-  }
-
   void Either(Value* condition, absl::FunctionRef<void()> yes, absl::FunctionRef<void()> no) {
     auto* then = Block("then");
     auto* otherwise = Block("otherwise");
@@ -393,7 +371,22 @@ class Emitter : ReductionEmitter {
     if (sums && (long_row || !k_.red.empty())) MakeHigh(states);
     Splats(stage);
     Nest(0, [&] {
-      Value* limit = span && *span % step == 0 ? i1_ : Add(i0_, b_.CreateAnd(span_, I64(-step)));
+      auto masked = [&](Value* from, Value* to) {
+        For(from, to, lanes, [&](Value* i) {
+          std::vector<Copy> copies(1);
+          SetMask(copies[0], i, to);
+          Emit(stage, copies);
+          for (State& s : states) Accumulate(s, 0, copies[0]);
+        });
+      };
+      Value* first = FirstLine(stage, i0_, i1_);
+      const bool whole = span && *span % step == 0 && !first;
+      if (first)
+        masked(i0_, first);
+      else
+        first = i0_;
+      Value* length = first == i0_ ? span_ : b_.CreateSub(i1_, first);
+      Value* limit = whole ? i1_ : Add(first, b_.CreateAnd(length, I64(-step)));
       auto body = [&](Value* i) {
         std::vector<Copy> copies(unroll);
         for (int u = 0; u < unroll; ++u) {
@@ -407,20 +400,14 @@ class Emitter : ReductionEmitter {
         }
       };
       if (sums && long_row) {
-        For(i0_, limit, chunk, [&](Value* c) {
+        For(first, limit, chunk, [&](Value* c) {
           For(c, Min(Add(c, I64(chunk)), limit), step, body);
           Flush(states);
         });
       } else {
-        For(i0_, limit, step, body);
+        For(first, limit, step, body);
       }
-      if (!(span && *span % step == 0))
-        For(limit, i1_, lanes, [&](Value* i) {
-          std::vector<Copy> copies(1);
-          SetMask(copies[0], i, i1_);
-          Emit(stage, copies);
-          for (State& s : states) Accumulate(s, 0, copies[0]);
-        });
+      if (!whole) masked(limit, i1_);
       if (!states.empty() && !states[0].low.empty()) Flush(states);
     });
     for (State& s : states) scalar_[s.inst] = Finish(s, 0, unroll);

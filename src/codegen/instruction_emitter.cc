@@ -384,4 +384,60 @@ void InstructionEmitter::StoreVector(int n, const Inst& inst, const Copy& copy) 
   }
 }
 
+Value* InstructionEmitter::CanStream() {
+  constexpr int64_t kShort = 512;  // elements
+  if (!k_.stream) return nullptr;
+  const Inst* first = nullptr;
+  // Can each row begin with what lies before its first whole line? That pays where rows are long.
+  heads_ = !k_.column && !(k_.inner.is_const() && k_.inner.value() < kShort);
+  for (const Stage& stage : k_.stages) {
+    const auto is = [&](auto kind) {
+      return std::any_of(stage.insts.begin(), stage.insts.end(), [&](int n) { return kind(k_.insts[n]); });
+    };
+    const bool sums = is([](const Inst& inst) { return inst.kind == IKind::kReduce || inst.kind == IKind::kScan; });
+    for (int n : stage.insts) {
+      const Inst& inst = k_.insts[n];
+      if (!Streams(inst)) continue;
+      if (!first) first = &inst;
+      const bool alike = inst.index == first->index && DTypeSize(MemoryType(inst)) == DTypeSize(MemoryType(*first));
+      heads_ = heads_ && !sums && alike;
+    }
+  }
+  if (!first) return nullptr;
+  Value* const of_first = b_.CreatePtrToInt(buffers_[first->buffer], b_.getInt64Ty());
+  Value* misaligned = heads_ ? b_.CreateAnd(of_first, I64(DTypeSize(MemoryType(*first)) - 1)) : I64(0);
+  Value* apart = b_.getTrue();
+  for (const Inst& inst : k_.insts) {
+    if (!Streams(inst)) continue;
+    Value* address = b_.CreatePtrToInt(buffers_[inst.buffer], b_.getInt64Ty());
+    if (heads_) {
+      address = b_.CreateXor(address, of_first);
+    } else {
+      Value* steps = IntOf(inst.index.offset);
+      for (Int stride : inst.index.outer) steps = b_.CreateOr(steps, IntOf(stride));
+      for (Int stride : inst.index.red) steps = b_.CreateOr(steps, IntOf(stride));
+      address = b_.CreateOr(address, b_.CreateMul(steps, I64(DTypeSize(MemoryType(inst)))));
+    }
+    misaligned = b_.CreateOr(misaligned, address);
+    for (size_t other = 0; other < k_.buffers.size(); ++other) {
+      if (static_cast<int>(other) == inst.buffer) continue;
+      apart = b_.CreateAnd(apart, b_.CreateICmpNE(buffers_[other], buffers_[inst.buffer]));
+    }
+  }
+  return b_.CreateAnd(apart, b_.CreateICmpEQ(b_.CreateAnd(misaligned, I64(kLine - 1)), I64(0)));
+}
+
+Value* InstructionEmitter::FirstLine(const Stage& stage, Value* begin, Value* end) {
+  if (!stream_ || !heads_) return nullptr;
+  for (int n : stage.insts) {
+    const Inst& inst = k_.insts[n];
+    if (!Streams(inst)) continue;
+    const int64_t size = DTypeSize(MemoryType(inst));
+    Value* at = b_.CreatePtrToInt(Element(inst, pointer_[n], Add(Offset(inst, begin), I64(0))), b_.getInt64Ty());
+    Value* bytes = b_.CreateAnd(b_.CreateNeg(at), I64(kLine - 1));
+    return Min(Add(begin, b_.CreateUDiv(bytes, I64(size))), end);
+  }
+  return nullptr;
+}
+
 }  // namespace framejit::codegen

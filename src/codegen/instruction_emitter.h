@@ -125,6 +125,10 @@ class InstructionEmitter {
       return other.buffer == inst.buffer && (other.kind == IKind::kLoad || other.kind == IKind::kLoadAt);
     });
   }
+  // Large results go past the caches where whole aligned lines of memory are written that nothing else here reads.
+  Value* CanStream();
+  // Where the whole lines of what the loop streams begin. It is null where they begin with the row, or nothing does.
+  Value* FirstLine(const Stage& stage, Value* begin, Value* end);
   Value* Element(const Inst& inst, Value* pointer, Value* offset) {
     if (Number(offset) == 0) return pointer;
     return b_.CreateGEP(ops_.StorageType(MemoryType(inst), 1), pointer, offset);
@@ -191,6 +195,7 @@ class InstructionEmitter {
   Value *inner_ = nullptr, *i0_ = nullptr, *i1_ = nullptr, *span_ = nullptr, *zeros_ = nullptr, *sink_ = nullptr;
   std::vector<bool> uniform_;
   bool stream_ = false;                                     // what Streams is stored past the caches
+  bool heads_ = false;                                      // each row from its first whole line on
   std::map<std::pair<int, int>, llvm::AllocaInst*> scans_;  // sum so far, by instruction and copy
   std::vector<Value*> base_, pointer_;                      // By instruction; those of this row.
   std::vector<Value*> scalar_, splat_;                      // The values of uniform instructions.

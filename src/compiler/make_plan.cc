@@ -343,7 +343,7 @@ class Planner {
     const Target& target = TargetOf(device);
     built.kernel.name = KernelName(g_, group);
     built.kernel.ieee = built.kernel.ieee || LooksAtExceptions(group);
-    built.kernel.stream = Written(group) >= target.costs().streamed_bytes && !IsFed(group);
+    built.kernel.stream = Streams(group, target.costs()) && !IsFed(group);
     plan_.traps |= options_.traps & built.kernel.Checks();
     if (diag::Enabled(diag::Channel::loop_)) diag::Log(diag::Channel::loop_, built.kernel.str());
     bool reused = false;
@@ -387,6 +387,13 @@ class Planner {
   }
   bool IsFed(const Group& group) const { return group.stored.size() == 1 && fed_[group.stored[0]]; }
 
+  bool Streams(const Group& group, const loop::Costs& costs) const {
+    const auto is_result = [&](ValueId v) {
+      return uses_[v] == 1 && std::find(g_.outputs.begin(), g_.outputs.end(), v) != g_.outputs.end();
+    };
+    const bool results = std::all_of(group.stored.begin(), group.stored.end(), is_result);
+    return Written(group) >= (results ? costs.streamed_results : costs.streamed_bytes);
+  }
   int64_t Written(const Group& group) const {  // bytes, at the sizes that were captured
     const std::vector<int64_t> hints = Hints(g_);
     int64_t bytes = 0;

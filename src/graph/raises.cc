@@ -37,6 +37,11 @@ bool ReadsAll(const Graph& g, const Node& n) {
   }
 }
 
+bool Fixed(const Graph& g, ValueId v) {
+  const shape::Ints& sizes = g.nodes[v].type.shape;
+  return std::all_of(sizes.begin(), sizes.end(), [](shape::Int i) { return i.is_const(); });
+}
+
 // Elements of a value: for each axis the first one, and the one behind the last.
 using Box = std::vector<std::pair<int64_t, int64_t>>;
 
@@ -103,10 +108,7 @@ class Computed {
  private:
   static constexpr size_t kMostParts = 8;
 
-  bool Fixed(ValueId v) const {
-    const shape::Ints& sizes = g_.nodes[v].type.shape;
-    return std::all_of(sizes.begin(), sizes.end(), [](shape::Int i) { return i.is_const(); });
-  }
+  bool Fixed(ValueId v) const { return framejit::Fixed(g_, v); }
   Box Whole(ValueId v) const {
     Box box;
     for (shape::Int size : g_.nodes[v].type.shape) box.emplace_back(0, size.value());
@@ -187,26 +189,82 @@ std::vector<Piece> PiecesOf(const Graph& g, ValueId v, const Computed& computed)
   return pieces;
 }
 
-void ShowPiece(Graph& g, const Piece& piece) {
-  ValueId v = piece.of;
-  for (size_t axis = 0; axis < piece.box.size(); ++axis) {
-    const auto [first, last] = piece.box[axis];
-    const Node& from = g.nodes[v];
-    if (first == 0 && shape::Int(last) == from.type.shape[axis]) continue;
-    Node slice;
-    slice.op = Op::kSlice;
-    slice.operands = {v};
-    slice.type = from.type;
-    slice.type.shape.Set(axis, shape::Int(last - first));
-    slice.attrs.axes = {static_cast<int64_t>(axis)};
-    slice.attrs.syms = {shape::Int(first), shape::Int(last - first), shape::Int(1)};
-    slice.file = from.file;
-    slice.line = from.line;
-    g.nodes.push_back(std::move(slice));
-    v = static_cast<ValueId>(g.nodes.size() - 1);
+// Makes a piece of a value: computed of pieces of its operands, where that is few operations, so that nothing has to
+// hold the whole. What is no such operation is cut.
+class Shown {
+ public:
+  explicit Shown(Graph& g) : g_(g) {}
+
+  ValueId Make(ValueId v, const Box& box) {
+    for (const auto& [of, there, made] : made_)
+      if (of == v && there == box) return made;
+    const ValueId made = Again(v, box) ? Compute(v, box) : Cut(v, box);
+    made_.push_back({v, box, made});
+    return made;
   }
-  g.outputs.push_back(v);
-}
+
+ private:
+  static constexpr int64_t kSmall = 16;  // times a piece is smaller than the whole
+  static constexpr int kMostAgain = 32;  // operations
+
+  bool Again(ValueId v, const Box& box) {
+    const Node& n = g_.nodes[v];
+    int64_t elements = 1;
+    for (auto [first, last] : box) elements *= last - first;
+    if (n.op == Op::kConstant) return true;
+    const auto fits = [&](ValueId o) { return g_.nodes[o].type.shape == n.type.shape; };
+    return Info(n.op).kind == 'P' && std::all_of(n.operands.begin(), n.operands.end(), fits) &&
+           elements * kSmall <= n.type.numel().value() && ++computed_ <= kMostAgain;
+  }
+  ValueId Compute(ValueId v, const Box& box) {
+    Node n = g_.nodes[v];
+    n.strides = {};
+    for (size_t axis = 0; axis < box.size(); ++axis)
+      n.type.shape.Set(axis, shape::Int(box[axis].second - box[axis].first));
+    if (n.op == Op::kConstant) n.attrs.syms = n.type.shape;
+    for (size_t k = 0; k < n.operands.size(); ++k) n.operands[k] = Make(n.operands[k], box);
+    return Append(std::move(n));
+  }
+  ValueId Cut(ValueId v, Box box) {
+    const Node& whole = g_.nodes[v];
+    // What is cut out of a part is cut out of the whole.
+    if (whole.op == Op::kSlice && whole.attrs.syms[0].is_const() && whole.attrs.syms[2] == shape::Int(1) &&
+        Fixed(g_, whole.operands[0])) {
+      auto& side = box[whole.attrs.axes[0]];
+      side.first += whole.attrs.syms[0].value(), side.second += whole.attrs.syms[0].value();
+      return Make(whole.operands[0], box);
+    }
+    for (size_t axis = 0; axis < box.size(); ++axis) {
+      const auto [first, last] = box[axis];
+      const Node& from = g_.nodes[v];
+      if (first == 0 && shape::Int(last) == from.type.shape[axis]) continue;
+      Node slice;
+      slice.op = Op::kSlice;
+      slice.operands = {v};
+      slice.type = from.type;
+      slice.type.shape.Set(axis, shape::Int(last - first));
+      slice.attrs.axes = {static_cast<int64_t>(axis)};
+      slice.attrs.syms = {shape::Int(first), shape::Int(last - first), shape::Int(1)};
+      slice.file = from.file;
+      slice.line = from.line;
+      v = Append(std::move(slice));
+    }
+    return v;
+  }
+  ValueId Append(Node n) {
+    g_.nodes.push_back(std::move(n));
+    return static_cast<ValueId>(g_.nodes.size() - 1);
+  }
+
+  struct Made {
+    ValueId of;
+    Box box;
+    ValueId made;
+  };
+  Graph& g_;
+  std::vector<Made> made_;
+  int computed_ = 0;
+};
 
 }  // namespace
 
@@ -241,7 +299,7 @@ void KeepRaising(Graph& g, bool ieee) {
     }
     if (!stand_ins[v]) computed.Reads(v);
   }
-  for (const Piece& piece : shown_pieces) ShowPiece(g, piece);
+  for (const Piece& piece : shown_pieces) g.outputs.push_back(Shown(g).Make(piece.of, piece.box));
 }
 
 }  // namespace framejit

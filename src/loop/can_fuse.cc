@@ -4,6 +4,25 @@
 
 namespace framejit::loop {
 
+namespace {
+
+constexpr int kStoreCost = 32;       // operations that cost no more than to store an element and to load it again
+constexpr int64_t kLarge = 4 << 20;  // bytes: more than a core's own caches hold
+
+// The bytes of the largest member that is not stored, if it has a fixed size.
+int64_t Unstored(const Graph& g, const std::vector<ValueId>& group, const std::vector<ValueId>& stored) {
+  int64_t most = 0;
+  for (ValueId v : group) {
+    const Node& n = g.nodes[v];
+    const shape::Int numel = n.type.numel();
+    if (Info(n.op).kind == 'P' && numel.is_const() && std::find(stored.begin(), stored.end(), v) == stored.end())
+      most = std::max(most, numel.value() * DTypeSize(n.type.dtype));
+  }
+  return most;
+}
+
+}  // namespace
+
 bool CanFuse(const Graph& g, const std::vector<ValueId>& group, const std::vector<ValueId>& stored, std::string* why) {
   Space space(g, group, stored, nullptr);
   if (!space.Analyze()) {
@@ -18,6 +37,8 @@ bool CanFuse(const Graph& g, const std::vector<ValueId>& group, const std::vecto
   }
   for (ValueId v : group) once += Info(g.nodes[v].op).cost;
   if (work <= 2 * once + 8) return true;
+  // A large one that is not stored has no memory to go through.
+  if (work <= once + kStoreCost && Unstored(g, group, stored) >= kLarge) return true;
   if (why) *why = "a value would be computed once for each of the views it is read through";
   return false;
 }

@@ -116,7 +116,8 @@ struct Costs {
   // Elements of a row that are computed at once. Twelve kernels of short rows and transposes on an H100: 1 took as long
   // as 8, and 32 took up to thirteen times as long.
   int64_t lanes = 8;
-  int64_t streamed_bytes = std::numeric_limits<int64_t>::max();  // what writes so much need not leave it in a cache
+  int64_t streamed_bytes = std::numeric_limits<int64_t>::max();    // what writes so much need not leave it in a cache
+  int64_t streamed_results = std::numeric_limits<int64_t>::max();  // nor what writes so much that no step reads
 };
 
 struct BuiltKernel {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "graph/rewrite.h"
+#include "graph/views.h"
 #include "pass/dce.h"
 #include "pass/fold.h"
 
@@ -33,7 +34,7 @@ class Forwarder {
     if (first == g_.nodes.end()) return 0;
     for (ValueId v = 0; v < g_.nodes.size(); ++v) {
       const Node& n = g_.nodes[v];
-      if (n.op == Op::kCat && n.strides.empty() && Join(v, n)) continue;
+      if (n.op == Op::kCat && LiesInRows(n) && Join(v, n)) continue;
       if (IsPlainSlice(n) && Cut(v, n)) continue;
       for (ValueId o : n.operands) Whole(o);
       r_.Keep(v);
@@ -64,12 +65,15 @@ class Forwarder {
     return n.op == Op::kSlice || n.op == Op::kCat ? n.attrs.axes[0] : -1;
   }
 
-  // Is it another value with some of its elements replaced?
+  static bool LiesInRows(const Node& n) { return n.strides.empty() || IsRowMajor(n.type.shape, n.strides); }
+
+  // Is it another value with some of its elements replaced? What is left of one number everywhere is a constant.
   bool ReplacesPart(const Node& n) const {
-    if (n.op != Op::kCat || !n.strides.empty()) return false;
+    if (n.op != Op::kCat || !LiesInRows(n)) return false;
     Int at = 0;
     for (ValueId o : n.operands) {
       const Node& part = g_.nodes[o];
+      if (part.op == Op::kConstant) return true;
       if (IsPlainSlice(part) && part.attrs.axes == n.attrs.axes && part.attrs.syms[0] == at &&
           g_.nodes[part.operands[0]].type.shape == n.type.shape)
         return true;
@@ -141,6 +145,7 @@ class Forwarder {
       slice.op = Op::kSlice;
       slice.operands = {p.of};
       slice.attrs = {};
+      slice.strides.clear();
       slice.attrs.axes = {axis};
       slice.attrs.syms = {p.start, p.length, 1};
       slice.type = r_.node(p.of).type;

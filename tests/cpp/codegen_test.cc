@@ -227,7 +227,7 @@ TEST(Kernel, StreamsOnlyWholeLines) {  // a streaming store to an address that i
       EXPECT_NE(codegen::EmitText(k, cpu, "asm").find("vmovntps"), std::string::npos);
     }
     for (int64_t n : {0, 7, 64, 100, 1000}) {
-      for (int64_t shift : {0, 1, 8}) {
+      for (int64_t shift : {0, 1, 8, 15}) {
         alignas(64) float x[1100], y[1100];
         std::fill_n(x, 1100, 3.0f);
         std::fill_n(y, 1100, -1.0f);
@@ -237,6 +237,32 @@ TEST(Kernel, StreamsOnlyWholeLines) {  // a streaming store to an address that i
         buffers[1] = x;  // in place
         code->fn(buffers, &n, 0, code->rows(&n));
         for (int64_t i = 0; i < n; ++i) EXPECT_EQ(x[i], 6);
+      }
+    }
+  }
+}
+
+// Rows whose length is no multiple of a line begin anywhere in it, each at another place.
+TEST(Kernel, StreamsRowsFromTheirFirstWholeLine) {
+  loop::Kernel k = Scale(Int::Symbol(0));
+  k.stream = true;
+  k.outer = {Int(3)};
+  for (int n : {1, 3}) k.insts[n].index.outer = {Int::Symbol(0)};
+  for (int64_t block : {0, 128}) {
+    k.block = block;
+    for (const std::string& cpu : test::Cpus()) {
+      auto code = codegen::GetKernel(k, cpu, nullptr);
+      for (int64_t n : {1, 15, 16, 17, 64, 128, 129, 301}) {
+        for (int64_t shift : {0, 1, 5, 16}) {
+          alignas(64) float x[1100], y[1100];
+          for (int i = 0; i < 1100; ++i) x[i] = static_cast<float>(i), y[i] = -1;
+          void* buffers[] = {x, y + shift};
+          const int64_t rows = code->rows(&n);
+          code->fn(buffers, &n, 0, rows / 2);
+          code->fn(buffers, &n, rows / 2, rows);
+          for (int64_t i = 0; i < 1100; ++i)
+            EXPECT_EQ(y[i], i >= shift && i < shift + 3 * n ? 2 * static_cast<float>(i - shift) : -1) << n << i;
+        }
       }
     }
   }

@@ -638,6 +638,7 @@ TEST(Compile, LargeWorkRunsInParallel) {
 
 TEST(Compile, LargeResultsAreStreamedHoweverLargeTheCacheIs) {  // others share a server's cache
   EXPECT_LE(compiler::CpuTarget().costs().streamed_bytes, int64_t{32} << 20);
+  EXPECT_LE(compiler::CpuTarget().costs().streamed_results, int64_t{8} << 20);
 }
 
 TEST(Compile, LargeReductionsAreSplit) {

@@ -392,6 +392,29 @@ def test_elements_that_parts_read_between_them(fresh, np):
         assert compiled.cache_info()["kernels"] == kernels, compiled.cache_info()
 
 
+def test_corners_of_a_large_array_that_nothing_reads(fresh, np):
+    """They are computed for themselves: that they can tell of something is no reason to store the whole array."""
+
+    def stencil(x):
+        d = 4.0 * x[1:-1, 1:-1] - (x[2:, 1:-1] + x[:-2, 1:-1] + x[1:-1, 2:] + x[1:-1, :-2])
+        return (d[1:, 1:-1] - d[:-1, 1:-1])[:, ::-1].copy() + (d[1:-1, 1:] - d[1:-1, :-1])[0, 0]
+
+    def crossed(x):
+        d = 4.0 * x[1:-1, 1:-1] - (x[2:, 1:-1] + x[:-2, 1:-1] + x[1:-1, 2:] + x[1:-1, :-2])
+        return d[1:-1, 1:-1] - (d[2:, 1:-1] + d[:-2, 1:-1] + d[1:-1, 2:] + d[1:-1, :-2])
+
+    for f, rows in ((stencil, 141), (crossed, 701)):  # 4 MB and more: what is read five times is computed as often
+        compiled = fresh.compile(f)
+        for at in (None, (1, 1), (1, -2), (-2, 1), (-2, -2), (0, 1), (0, 0), (70, 70)):
+            x = np.arange(rows * 803.0).reshape(rows, 803) % 97
+            if at:
+                x[at] = 1e308
+            (expected, eager), (got, result) = told(f, x), told(compiled, x)
+            assert got == expected and (at in (None, (0, 1), (0, 0)) or expected), (f, at)
+            assert result.tobytes() == eager.tobytes()
+    assert compiled.cache_info()["kernels"] == 5, compiled.cache_info()  # the four corners are alike
+
+
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "int8", "int32"])
 def test_numbers_beyond_a_type(fresh, np, dtype):
     """Numbers that change between calls, compared with integers that cannot hold them."""

@@ -174,7 +174,7 @@ int64_t DotAhead(UfuncLoop loop, char* a, int64_t a_next, char* b, int64_t b_nex
 
 // Are the sums of RowsAhead, of so many terms, to the last bit those of the BLAS?
 bool AddsLikeBlas(UfuncLoop loop, int64_t n, int64_t columns, int64_t next, int lost, int shares) {
-  constexpr int64_t kItem = sizeof(double), kLanes = RowsAhead::kRows;
+  constexpr int64_t kItem = sizeof(double), kLanes = RowsAhead::kFew;
   const int64_t width = columns + kLanes;
   std::vector<double> x(n * next + kLanes), y(n * width), out(kLanes * columns), wanted(columns);
   for (size_t i = 0; i < x.size(); ++i) x[i] = std::sin(i * i) / (i % 7 + 1);
@@ -266,7 +266,7 @@ bool RowsLikeBlas(UfuncLoop loop) {
   static const bool known = [loop] {
     if (!RowsAhead::Runs()) return false;
     for (int n = 1; n <= 40; n += 1 + n / 12)
-      for (int columns = RowsAhead::kFewestColumns + RowsAhead::kRows - 1; columns < 48; columns += 3)
+      for (int columns = RowsAhead::kFewestColumns + RowsAhead::kFew - 1; columns < 48; columns += 3)
         for (const auto& [next, lost] : {std::pair(1, 0), {1, 1}, {3, 0}, {3, 1}})
           if (!AddsLikeBlas(loop, n, columns, next, lost, 1)) return false;
     return SharesOfRows(loop, 1, 1, 1) == 1;

@@ -1,6 +1,7 @@
 #include "capture/scalar/rows_ahead.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #if defined(__x86_64__)
@@ -8,6 +9,7 @@
 #include <xmmintrin.h>
 #endif
 
+#include "runtime/thread_pool.h"
 #include "tensor/openblas.h"
 
 namespace framejit::capture::scalar {
@@ -88,43 +90,93 @@ bool RowsAhead::Runs() {
 #endif
 }
 
-bool RowsAhead::Several(const Call& call, int64_t step, int lost, int rows, int shares, double* out) {
 #if defined(__x86_64__)
-  constexpr unsigned kTold = _MM_EXCEPT_INVALID | _MM_EXCEPT_DIV_ZERO | _MM_EXCEPT_OVERFLOW;
-  thread_local std::vector<double> packed, tiles;
-  packed.assign(call.n * kRows, 0.0);
-  for (int64_t k = 0; k < call.n; ++k)
-    for (int r = 0; r < rows; ++r)
-      packed[k * kRows + r] = *reinterpret_cast<const double*>(call.vector + k * call.vector_next + r * step);
-  tiles.resize(call.n * kTile * kTiles);
-  double *const vectors = packed.data(), *const matrix = tiles.data();
-  const auto pack = [&](int64_t from, int64_t count, int64_t width) {  // `width` columns of rows of their own
-    for (int64_t k = 0; k < call.n; ++k) {
-      const char* row = call.matrix + k * call.matrix_row + from * kItem;
-      double* to = matrix + k * width;
-      int64_t j = 0;
-      for (; j + width <= count; j += width, to += call.n * width)
-        for (int64_t i = 0; i < width; i += kTail) memcpy(to + i, row + (j + i) * kItem, kTail * kItem);
-      for (int64_t i = 0; j < count && i < width; ++i)
-        to[i] = j + i < count ? *reinterpret_cast<const double*>(row + (j + i) * kItem) : 0;
-    }
-  };
-  const bool dense = call.vector_next == kItem;
-  const unsigned before = _mm_getcsr();
-  _mm_setcsr(before & ~_MM_EXCEPT_MASK);
-  for (int64_t from = 0; from < call.columns; from += kTile * kTiles) {
-    const int64_t end = std::min<int64_t>(from + kTile * kTiles, call.columns);
-    pack(from, end - from, kTile);
-    const double* tile = matrix;
-    for (int64_t j = from; j < end; j += kTile, tile += call.n * kTile) {
+namespace {
+
+// Says at its end whether NumPy may have something to tell of what was computed in the meantime.
+class Watched {
+ public:
+  Watched() { _mm_setcsr(before_ & ~_MM_EXCEPT_MASK); }
+  bool End() const {
+    const bool told = _mm_getcsr() & (_MM_EXCEPT_INVALID | _MM_EXCEPT_DIV_ZERO | _MM_EXCEPT_OVERFLOW);
+    _mm_setcsr(before_);
+    return told;
+  }
+
+ private:
+  const unsigned before_ = _mm_getcsr();
+};
+
+// `count` columns of the matrix from number `from` on, `width` at a time in rows of their own. The rows of the matrix
+// lie far apart: what is read next is fetched early.
+void Pack(const RowsAhead::Call& call, int64_t from, int64_t count, int64_t width, double* matrix) {
+  constexpr int64_t kAhead = 12, kLine = 64;
+  for (int64_t k = 0; k < call.n; ++k) {
+    const char* row = call.matrix + k * call.matrix_row + from * kItem;
+    if (k + kAhead < call.n)
+      for (int64_t at = 0; at < count * kItem; at += kLine)
+        _mm_prefetch(row + kAhead * call.matrix_row + at, _MM_HINT_T0);
+    double* to = matrix + k * width;
+    int64_t j = 0;
+    for (; j + width <= count; j += width, to += call.n * width)
+      for (int64_t i = 0; i < width; i += kTail) memcpy(to + i, row + (j + i) * kItem, kTail * kItem);
+    for (int64_t i = 0; j < count && i < width; ++i)
+      to[i] = j + i < count ? *reinterpret_cast<const double*>(row + (j + i) * kItem) : 0;
+  }
+}
+
+struct Panels {  // of kTiles tiles
+  static constexpr int64_t kColumns = kTile * kTiles;
+
+  static void Sum(void* context, int64_t begin, int64_t end) {
+    const auto& p = *static_cast<const Panels*>(context);
+    thread_local std::vector<double> tiles;
+    tiles.resize(p.call.n * kColumns);
+    const Watched watched;
+    for (int64_t i = begin; i < end; ++i) p.SumOne(i * kColumns, tiles.data());
+    if (watched.End()) p.told->store(true, std::memory_order_relaxed);
+  }
+  void SumOne(int64_t from, double* matrix) const {
+    const int64_t end = std::min<int64_t>(from + kColumns, call.columns);
+    Pack(call, from, end - from, kTile, matrix);
+    for (int64_t j = from; j < end; j += kTile, matrix += call.n * kTile) {
       const int64_t count = std::min<int64_t>(kTile, end - j);
-      double last[kRows * kTile];
+      double last[RowsAhead::kRows * kTile];
       double* to = count == kTile ? out + j : last;
       const int64_t row = count == kTile ? call.columns : kTile;
-      for (int r = 0; r < rows; r += kVectors) SumTile(vectors + r, tile, call.n, dense, to + r * row, row);
+      const bool dense = call.vector_next == kItem;
+      for (int r = 0; r < rows; r += kVectors) SumTile(vectors + r, matrix, call.n, dense, to + r * row, row);
       for (int r = 0; to == last && r < rows; ++r) memcpy(out + r * call.columns + j, last + r * kTile, count * kItem);
     }
   }
+
+  const RowsAhead::Call& call;
+  const double* vectors;
+  int rows;
+  double* out;
+  std::atomic<bool>* told;
+};
+
+}  // namespace
+#endif
+
+bool RowsAhead::Several(const Call& call, int64_t step, int lost, int rows, int shares, double* out) {
+#if defined(__x86_64__)
+  thread_local std::vector<double> packed, tail;
+  packed.resize(call.n * kRows);
+  for (int64_t k = 0; k < call.n; ++k)
+    for (int r = 0; r < rows; ++r)
+      packed[k * kRows + r] = *reinterpret_cast<const double*>(call.vector + k * call.vector_next + r * step);
+  tail.resize(call.n * kTail);
+  const double* const vectors = packed.data();
+  std::atomic<bool> told = false;
+  Panels panels{call, vectors, rows, out, &told};
+  const int64_t count = (call.columns + Panels::kColumns - 1) / Panels::kColumns;
+  if (shares > 1)  // as many as the BLAS has
+    runtime::ThreadPool::Get().ParallelFor(count, 1, Panels::Sum, &panels);
+  else
+    Panels::Sum(&panels, 0, count);
+  const Watched watched;
   struct Spot {  // the last columns of a share that one vector's product has
     int64_t first;
     int count, row;
@@ -141,15 +193,13 @@ bool RowsAhead::Several(const Call& call, int64_t step, int lost, int rows, int 
   for (const Spot& spot : spots) {
     if (spot.first + spot.count > from + kTail) {
       from = spot.first;
-      pack(from, std::min<int64_t>(kTail, call.columns - from), kTail);
-      for (int r = 0; r < rows; r += kVectors) SumTail(vectors + r, matrix, call.n, tails + r * kTail);
+      Pack(call, from, std::min<int64_t>(kTail, call.columns - from), kTail, tail.data());
+      for (int r = 0; r < rows; r += kVectors) SumTail(vectors + r, tail.data(), call.n, tails + r * kTail);
     }
     memcpy(out + spot.row * call.columns + spot.first, tails + spot.row * kTail + (spot.first - from),
            spot.count * kItem);
   }
-  const bool told = _mm_getcsr() & kTold;
-  _mm_setcsr(before);
-  return !told;
+  return !watched.End() && !told;
 #else
   return false;
 #endif
@@ -160,9 +210,11 @@ bool RowsAhead::Begin(const Call& call, const char* end, SharesOf shares_of) {
   if (vain_ >= kMostVain || step_ <= 0 || call.vector_next <= 0) return false;
   const char* last = call.vector + (call.n - 1) * call.vector_next;
   const int64_t room = (end - kItem - last) / step_ + 1;
-  const int rows = room < kRows ? kVectors : kRows;
+  int64_t most = std::min<int64_t>(kRows, room);
+  if (lost_) most = std::min(most, call.columns - kFewestColumns + 1);
+  if (most < kVectors) return false;
+  const int rows = static_cast<int>(most / kVectors * kVectors);
   const int64_t fewest = call.columns - (rows - 1) * lost_;
-  if (room < rows || fewest < kFewestColumns) return false;
   const int shares = shares_of(call.n, fewest, call.columns);
   if (!shares) return false;
   width_ = call.columns;

@@ -35,9 +35,9 @@ class RowsAhead {
       Drop();
   }
 
-  static constexpr int kRows = 16;
+  static constexpr int kRows = 32, kFew = 16;  // at most; of what shows how a BLAS adds
   static constexpr int64_t kFewestColumns = 16;
-  // The products of `rows` vectors, 8 or 16, each `step` bytes behind the one before, with the matrix, which
+  // The products of `rows` vectors, a multiple of 8, each `step` bytes behind the one before, with the matrix, which
   // loses `lost` (0 or 1) columns from row to row. A row of `out` has call.columns places, the first of which stay
   // undefined then. False: NumPy may have something to tell of.
   static bool Several(const Call& call, int64_t step, int lost, int rows, int shares, double* out);
