@@ -55,10 +55,10 @@ constexpr int64_t kHoped = 1 << 17, kHopedRuns = 4;
 constexpr int64_t kWorthUndo = 8;  // rounds: then a copy of what is written costs less than buffers
 // Where all loops of a function are code and its calls have no more rounds than this, much of their time goes by around
 // the loops. After so many calls for each block of the loops all of the function becomes one code, and sooner where the
-// loops have run so many instructions for each: that takes Python a hundred times as long as the compile. It is asked
+// loops have run so many instructions for each: that takes Python thirty times as long as the compile. It is asked
 // first after a few calls.
 constexpr int64_t kShortCall = 1 << 15;
-constexpr int64_t kCallsForBlock = 64, kCodedForBlock = 300'000, kFewCalls = 16;
+constexpr int64_t kCallsForBlock = 64, kCodedForBlock = 100'000, kFewCalls = 16;
 // Bytes of arrays that it makes: those that it returns are copied.
 constexpr int64_t kShortArray = 1 << 16, kAnyArray = std::numeric_limits<int64_t>::max();
 
