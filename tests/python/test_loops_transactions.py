@@ -411,7 +411,7 @@ def ratios(x, out, n):
     most = 0.0
     for i in range(n):
         d = x[i] / (x[i] - 3.0)
-        if d > most:
+        if d > most:  # noqa: PLR1730
             most = d
         out[i] = most
     return most
