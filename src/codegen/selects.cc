@@ -13,6 +13,7 @@
 
 #include <optional>
 
+#include "codegen/undone_checks.h"
 #include "codegen/versioned_loops.h"
 
 namespace framejit::codegen {
@@ -131,9 +132,13 @@ bool AsksForHuge(Value* fails) {
   return match(fails, m_ICmp(than, m_Value(), m_APInt(most))) && than == llvm::CmpInst::ICMP_UGT && most->uge(kHuge);
 }
 
-// Is nothing written there, as where a transaction is undone?
-bool LeavesAtOnce(const BasicBlock& exit) {
-  return exit.size() == 1 && llvm::isa<llvm::ReturnInst>(exit.front());
+// Is a transaction undone there?
+bool Undoes(const BasicBlock& exit) {
+  const auto* end = llvm::dyn_cast<llvm::ReturnInst>(&exit.front());
+  const auto* number = end ? llvm::dyn_cast<llvm::ConstantInt>(end->getReturnValue()) : nullptr;
+  int64_t undone;
+  return number && !exit.getParent()->getFnAttribute(kUndoes).getValueAsString().getAsInteger(10, undone) &&
+         number->getSExtValue() == undone;
 }
 
 // Where both ways of a branch only compute and check, what they check is asked before the branch, together with which
@@ -168,8 +173,7 @@ bool HoistChecks(llvm::BranchInst& branch, const llvm::Loop& loop, llvm::Dominat
       b.SetInsertPoint(end);
       Value* taken = k == 0 ? branch.getCondition() : b.CreateNot(branch.getCondition());
       Value* fails = usual ? b.CreateNot(check->getCondition()) : check->getCondition();
-      Value* leaves =
-          AsksForHuge(fails) && LeavesAtOnce(*exit) ? fails : b.CreateLogicalAnd(taken, fails, "checked.first");
+      Value* leaves = AsksForHuge(fails) && Undoes(*exit) ? fails : b.CreateLogicalAnd(taken, fails, "checked.first");
       BasicBlock* next = llvm::SplitBlock(here, end, &dt, &li);
       llvm::Instruction* jump = here->getTerminator();
       b.SetInsertPoint(jump);

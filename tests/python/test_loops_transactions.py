@@ -1,9 +1,10 @@
-"""Code of nested loops that is undone where Python would raise, warn or go on with larger ints: nothing is kept for the frame in its rounds.
+"""Code of loops that is undone where Python would raise, warn or go on with larger ints: nothing is kept for the frame in its rounds.
 Where that happens the code is made anew, without it: so `scalar_loops` tells."""
 
 import itertools
 import signal
 import time
+import types
 
 import numpy as np
 import pytest
@@ -388,3 +389,83 @@ def test_what_was_hoped_of_a_transaction():
         for _ in range(12):
             compare(compiled, program, a, 90 if made == 1 else n)
         assert compiled.cache_info()["scalar_loops"] == made
+
+
+def summed(a, out):
+    total = 0
+    for i in range(len(a)):
+        total += int(a[i]) * 3
+        out[i] = total % 1000
+    return total
+
+
+def looked_up(a, at, out):
+    n = 0
+    for i in at:
+        out[n] = a[i] * 2
+        n += 1
+    return n
+
+
+def ratios(x, out, n):
+    most = 0.0
+    for i in range(n):
+        d = x[i] / (x[i] - 3.0)
+        if d > most:  # noqa: PLR1730
+            most = d
+        out[i] = most
+    return most
+
+
+ONE_LOOP = {
+    "sums": (summed, lambda: (ints(90), np.zeros(90, np.int64)), lambda a, out: a.__setitem__(89, 2**62)),
+    "places": (looked_up, lambda: (ints(30), ints(60, least=0, most=30), np.zeros(60, np.int64)), lambda a, at, out: at.__setitem__(58, 30)),
+    "ratios": (ratios, lambda: (np.arange(80.0) + 5, np.zeros(80), 80), lambda x, out, n: x.__setitem__(79, 3.0)),
+}
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("name", ONE_LOOP)
+def test_one_loop_is_put_back(name):
+    """A loop with no other in it and at most 2^16 rounds is one transaction, too: the first unusual run makes its code anew, and that leaves
+    at the right round."""
+    program, make, spoil = ONE_LOOP[name]
+    compiled, args = framejit.compile(program), make()
+    for _ in range(4):
+        loops = compare(compiled, program, *args)
+    spoil(*args)
+    anew = compare(compiled, program, *args)
+    assert loops < anew <= loops + 2
+    assert [compare(compiled, program, *args) for _ in range(2)] == [anew] * 2
+    assert compare(compiled, program, *make()) == anew
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_one_loop_that_writes_little_of_an_array_copies_none():
+    compiled = framejit.compile(ratios)
+    x, out = np.arange(80.0) + 5, np.zeros(1 << 18)
+    for _ in range(4):
+        loops = compare(compiled, ratios, x, out, 80)
+    x[79] = 3.0
+    for _ in range(3):
+        assert compare(compiled, ratios, x, out, 80) == loops
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 7, 5000, (1 << 16) - 1, (1 << 16) + 1, (1 << 17) + 5])
+def test_one_loop_with_other_numbers_of_rounds(n):
+    compiled = framejit.compile(summed)
+    for size in (60, 60, n, 60, n):
+        a = ints(size)
+        compare(compiled, summed, a, np.zeros(size, np.int64))
+    assert compiled.cache_info()["scalar_loops"] <= 4 and compiled.cache_info()["scalar_runs"] >= 2
+
+
+def test_functions_that_have_computed_much_become_one_code_sooner():
+    for size, calls, whole in ((20_000, 30, True), (8, 40, False)):
+        compiled = framejit.compile(types.FunctionType(summed.__code__.replace(), globals()))  # nothing of it is known
+        a = ints(size)
+        for _ in range(calls):
+            out = np.zeros(size, np.int64)
+            assert compiled(a, out) == 3 * a.sum()
+        assert out.tolist() == (np.cumsum(3 * a) % 1000).tolist()
+        assert any("as a whole" in note for note in compiled.cache_info()["notes"]) == whole

@@ -46,6 +46,47 @@ __attribute__((target("avx2,fma"))) void Sums(const char* still, int64_t still_n
   for (int v = 0; v < kVectors; ++v)  // NumPy adds this to 0
     _mm256_storeu_pd(out + 4 * v, _mm256_add_pd(_mm256_setzero_pd(), _mm256_add_pd(even[v], odd[v])));
 }
+
+// The same with eight in a vector.
+template <int kVectors>
+__attribute__((target("avx512f"))) void WideSums(const char* still, int64_t still_next, const char* moving,
+                                                 int64_t moving_next, int64_t n, double* out) {
+  const auto term = [&](int64_t i) __attribute__((target("avx512f"))) {
+    return _mm512_set1_pd(*reinterpret_cast<const double*>(still + i * still_next));
+  };
+  const auto load = [&](int64_t i, int v) __attribute__((target("avx512f"))) {
+    return _mm512_loadu_pd(reinterpret_cast<const double*>(moving + i * moving_next) + 8 * v);
+  };
+  __m512d even[kVectors], odd[kVectors];
+  for (int v = 0; v < kVectors; ++v) even[v] = odd[v] = _mm512_setzero_pd();
+  int64_t i = 0;
+  for (; i + 4 <= n; i += 4) {
+    __m512d x[4];
+    for (int k = 0; k < 4; ++k) x[k] = term(i + k);
+    for (int v = 0; v < kVectors; ++v) {
+      __m512d p[4];
+      for (int k = 0; k < 4; ++k) {
+        p[k] = _mm512_mul_pd(load(i + k, v), x[k]);
+        asm("" : "+v"(p[k]));
+      }
+      even[v] = _mm512_add_pd(even[v], _mm512_add_pd(p[0], p[2]));
+      odd[v] = _mm512_add_pd(odd[v], _mm512_add_pd(p[1], p[3]));
+    }
+  }
+  for (; i < n; ++i)
+    for (int v = 0; v < kVectors; ++v) even[v] = _mm512_fmadd_pd(load(i, v), term(i), even[v]);
+  for (int v = 0; v < kVectors; ++v)
+    _mm512_storeu_pd(out + 8 * v, _mm512_add_pd(_mm512_setzero_pd(), _mm512_add_pd(even[v], odd[v])));
+}
+
+bool HasWide() {
+  static const bool has = __builtin_cpu_supports("avx512f");
+  return has;
+}
+#else
+bool HasWide() {
+  return false;
+}
 #endif
 
 }  // namespace
@@ -62,8 +103,16 @@ bool DotsAhead::Runs() {
 void DotsAhead::Several(const char* still, int64_t still_next, const char* moving, int64_t moving_next, int64_t n,
                         int lanes, double* out) {
 #if defined(__x86_64__)
-  (lanes == kLanes ? Sums<4> : lanes == kLanes / 2 ? Sums<2> : Sums<1>)(still, still_next, moving, moving_next, n, out);
+  if (HasWide() && lanes >= 8)
+    return (lanes == 32   ? WideSums<4>
+            : lanes == 16 ? WideSums<2>
+                          : WideSums<1>)(still, still_next, moving, moving_next, n, out);
+  (lanes == 16 ? Sums<4> : lanes == 8 ? Sums<2> : Sums<1>)(still, still_next, moving, moving_next, n, out);
 #endif
+}
+
+int DotsAhead::MostLanes() {
+  return HasWide() ? kLanes : kLanes / 2;
 }
 
 // `call` is one element behind the last one. As many as lie in memory before its end are computed.
@@ -74,8 +123,8 @@ bool DotsAhead::Begin(const Call& call, const char* end) {
   if (call.n < 1 || call.n > kMostTerms || vain_ > kMostVain) return false;
   const char* last = call.moving + (call.n - 1) * call.moving_next;
   const int64_t room = (end - last) / kItem;
-  if (room < kLanes / 4) return false;
-  known_ = room < kLanes / 2 ? kLanes / 4 : room < kLanes ? kLanes / 2 : kLanes;
+  if (room < kFewestLanes) return false;
+  for (known_ = MostLanes(); known_ > room;) known_ /= 2;
   Several(call.still, call.still_next, call.moving, call.moving_next, call.n, known_, values_);
   reads_[0] = {call.moving, last + known_ * kItem};
   reads_[1] = {call.still, call.still + (call.n - 1) * call.still_next + kItem};

@@ -32,8 +32,10 @@ class DotsAhead {
     if (at_ < known_ && (meets(reads_[0]) || meets(reads_[1]))) Drop();
   }
 
-  static constexpr int kLanes = 16;
-  // Products of one vector with `lanes` others, 4, 8 or 16, each of which lies an element behind the one before.
+  static constexpr int kFewestLanes = 4, kLanes = 32;
+  static int MostLanes();  // of this processor
+  // Products of one vector with `lanes` others, a power of two up to that, each of which lies an element behind the one
+  // before.
   static void Several(const char* still, int64_t still_next, const char* moving, int64_t moving_next, int64_t n,
                       int lanes, double* out);
   static bool Runs();  // Has this processor what Several needs?

@@ -303,6 +303,7 @@ void Translator::ServeAfterMany(State& s) {
   constexpr int kOfRound = 3;  // elements take as long as a round: 2 to the power of
   int many = -1;
   if (hopes_.transaction) {
+    if (hopes_.at_once && !elements_.empty()) throw NotUndone{};  // rounds may be long
     for (int count : std::set<int>(elements_.begin(), elements_.end())) {
       const int rounds = Op(ScalarOp::kShr, ScalarType::kInt, count, Int(kOfRound));
       ExitIfLong(s, rounds);
@@ -668,6 +669,7 @@ Translation Translator::Run() {
   out_.loops = innermost_ && Cycle(code.entries[0], seen);
   out_.apart = code.apart;
   out_.transaction = hopes_.transaction;
+  out_.at_once = hopes_.transaction && hopes_.at_once;
   out_.blocks = static_cast<int>(code.blocks.size()) - extra_blocks_;
   out_.code = std::move(code);
   out_.code.name = PyUnicode_AsUTF8(fj_code(frame_)->co_qualname);

@@ -54,11 +54,13 @@ constexpr int64_t kSeenAnyway = 256, kForSeen = 2;
 constexpr int64_t kHoped = 1 << 17, kHopedRuns = 4;
 constexpr int64_t kWorthUndo = 8;  // rounds: then a copy of what is written costs less than buffers
 // Where all loops of a function are code and its calls have no more rounds than this, much of their time goes by around
-// the loops. After so many calls for each block of the loops all of the function becomes one code.
-constexpr int64_t kShortCall = 1 << 14;
-constexpr int64_t kCallsForBlock = 64;
+// the loops. After so many calls for each block of the loops all of the function becomes one code, and sooner where the
+// loops have run so many instructions for each: that takes Python thirty times as long as the compile. It is asked
+// first after a few calls.
+constexpr int64_t kShortCall = 1 << 15;
+constexpr int64_t kCallsForBlock = 64, kCodedForBlock = 100'000, kFewCalls = 16;
 // Bytes of arrays that it makes: those that it returns are copied.
-constexpr int64_t kShortArray = 1 << 15, kAnyArray = std::numeric_limits<int64_t>::max();
+constexpr int64_t kShortArray = 1 << 16, kAnyArray = std::numeric_limits<int64_t>::max();
 
 }  // namespace
 
@@ -255,8 +257,12 @@ void CodeLoops::Compile(Compiled& compiled, Head& head, FjFrame* frame) {
   hopes.together = !head.function && (head.together || !hopes.natural);
   hopes.rounds = RoundsLeft(head, frame);
   hopes.finite = hopes.natural && !head.undone && hopes.rounds >= kWorthUndo;
-  hopes.transaction = hopes.natural && !head.undone && !hopes.together && (head.function || !head.innermost);
-  const int64_t instructions = head.function ? coded_ / std::max<int64_t>(calls_, 1) : Expected(head, frame);
+  hopes.at_once = head.innermost && hopes.rounds >= kWorthUndo && hopes.rounds <= scalar::kCommitted;
+  hopes.transaction =
+      hopes.natural && !head.undone && !hopes.together && (head.function || !head.innermost || hopes.at_once);
+  const int64_t instructions = head.function   ? coded_ / std::max<int64_t>(calls_, 1)
+                               : hopes.at_once ? hopes.rounds * head.each
+                                               : Expected(head, frame);
   if (hopes.transaction) hopes.seen = std::max(kSeenAnyway, instructions / kForSeen);
   made->t = scalar::Translate(frame, head.loop, head.loop.start, hopes);
   if (made->t.dots) {
@@ -269,7 +275,8 @@ void CodeLoops::Compile(Compiled& compiled, Head& head, FjFrame* frame) {
     return of(made->t, objects.data());
   };
   const auto worth = [&](Translation& t, PyObject* const* objects) {
-    return scalar::WorthUndoing(t, objects, head.function || head.vain ? instructions : std::max(instructions, kHoped));
+    const bool known = head.function || head.vain || t.at_once;
+    return scalar::WorthUndoing(t, objects, known ? instructions : std::max(instructions, kHoped));
   };
   if (made->t.apart && !asked(scalar::LieApart)) {
     hopes.apart = false;
@@ -284,6 +291,7 @@ void CodeLoops::Compile(Compiled& compiled, Head& head, FjFrame* frame) {
     made->t = scalar::Translate(frame, head.loop, head.loop.start, hopes);
   }
   made->hoped = made->t.transaction && made->t.kept > scalar::MostKept(instructions);
+  if (made->t.at_once) made->t.undo_rounds = scalar::RoundsForKept(made->t.kept, instructions, hopes.rounds);
   const std::string name = PyUnicode_AsUTF8(fj_code(frame)->co_qualname);
   if (head.function && !made->t.why.empty()) made->t.loops = false;
   if (!made->t.loops) {
@@ -428,7 +436,10 @@ std::optional<frame::Action> CodeLoops::Run(Compiled& compiled, Head& head, size
                                             bool* ran) {
   Version& v = *head.versions[*version];
   if (head.function && fj_profiled(PyThreadState_Get())) return {};  // it is shown all locals at the end
-  if (v.t.undoes && !v.t.transaction && RoundsLeft(head, frame) < std::max(kWorthUndo, v.t.undo_rounds)) return {};
+  if (v.t.undoes && (!v.t.transaction || v.t.at_once)) {
+    const int64_t left = RoundsLeft(head, frame), fewest = v.t.at_once ? 0 : kWorthUndo;
+    if (left < std::max(fewest, v.t.undo_rounds) || (v.t.at_once && left > scalar::kCommitted)) return {};
+  }
   frame::Pointers locals = frame::PointersOf(frame);
   PyObject** stack = locals + fj_nlocalsplus(frame);
   Running run(v.t);
@@ -509,7 +520,7 @@ bool GoesOn::In(FjFrame* frame) {
 bool CodeLoops::WantsWhole(Compiled& compiled, FjFrame* frame) {
   Head& head = *whole_;
   const auto later = [&] { return head.again = std::min(kPatience * head.visits, kMostPatience), false; };
-  if (head.versions.size() >= kVersions || head.visits < std::max<int64_t>(head.again, kCallsForBlock)) return false;
+  if (head.versions.size() >= kVersions || head.visits < std::max<int64_t>(head.again, kFewCalls)) return false;
   int64_t blocks = 0;
   for (auto& p : heads_) {
     const bool inside = std::any_of(heads_.begin(), heads_.end(), [&](auto& q) {
@@ -523,7 +534,10 @@ bool CodeLoops::WantsWhole(Compiled& compiled, FjFrame* frame) {
   }
   if (!blocks || coded_ > kWorkOfRound * kShortCall * calls_) return later();
   head.again = static_cast<int>(std::min<int64_t>(kCallsForBlock * blocks, kMostPatience));
-  if (head.visits < head.again) return false;
+  if (head.visits < head.again && coded_ < kCodedForBlock * blocks) {
+    head.again = std::min<int>(head.again, 2 * head.visits);
+    return false;
+  }
   for (auto& [place, what] : StateOf(compiled, CodeOf(frame)).places)
     if (place.first == head.loop.start && !what.segments.empty()) return head.off = true, false;
   return true;

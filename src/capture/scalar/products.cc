@@ -246,7 +246,7 @@ bool SumsLikeBlas(UfuncLoop loop) {
     char *a = reinterpret_cast<char*>(x.data()), *b = reinterpret_cast<char*>(y.data());
     for (int n = 1; n <= kMost; ++n)
       for (const auto& [p, q] : {std::pair(1, kStep), {kStep, 1}, {3, kStep}})
-        for (int lanes : {DotsAhead::kLanes / 4, DotsAhead::kLanes / 2, DotsAhead::kLanes}) {
+        for (int lanes = DotsAhead::kFewestLanes; lanes <= DotsAhead::MostLanes(); lanes *= 2) {
           double out[DotsAhead::kLanes], wanted;
           DotsAhead::Several(a, p * kItem, b, q * kItem, n, lanes, out);
           for (int lane = 0; lane < lanes; ++lane) {

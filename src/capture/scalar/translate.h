@@ -80,6 +80,7 @@ struct Translation {
   bool makes = false;         // Does the code make arrays?
   bool undoes = false;        // Some exit is to put back what was written (undo.h).
   bool transaction = false;   // Hopes::transaction
+  bool at_once = false;       // Hopes::at_once
   int64_t undo_rounds = 0;    // So many rounds write most of each array whose copy is made for that.
   int64_t seen = 0;           // how many bytes of arrays are looked at before it is entered (ObjectSpec::seen)
   int64_t kept = 0;           // How many bytes of arrays a copy of what is written took then.
@@ -118,7 +119,8 @@ struct Hopes {
   // The run is undone where Python would answer with an exception, a warning or an int of more bits, and where it would
   // go round for long: so nothing that the frame would have to be told there is kept in the rounds.
   bool transaction = false;
-  int64_t seen = 0;  // So many bytes of arrays of ints may be looked at before the code is entered.
+  bool at_once = false;  // The loop has at most kCommitted rounds: a transaction does not end where it goes round.
+  int64_t seen = 0;      // So many bytes of arrays of ints may be looked at before the code is entered.
 };
 
 // From the frame's place in the loop, which is `loop.start` but where nothing is to run.

@@ -423,7 +423,7 @@ class Translator final : public Builder {
   }
 
   bool Outermost(const State& s) const {
-    return s.frames.size() == 1 && s.frames[0].pc == loop_.start && !hopes_.whole;
+    return s.frames.size() == 1 && s.frames[0].pc == loop_.start && !hopes_.whole && !hopes_.at_once;
   }
   void RoundOfTransaction(State s);
   void ExitIfLong(const State& s, int more);

@@ -73,6 +73,11 @@ int64_t MostKept(int64_t instructions) {
   return std::max(kLittle, instructions / kForByte);
 }
 
+int64_t RoundsForKept(int64_t kept, int64_t instructions, int64_t rounds) {
+  if (kept <= kLittle) return 0;
+  return std::min(rounds, kForByte * kept / std::max<int64_t>(instructions / std::max<int64_t>(rounds, 1), 1));
+}
+
 bool WorthUndoing(Translation& t, PyObject* const* objects, int64_t instructions) {
   if (t.lists || !t.undoes) return false;
   int64_t all = 0, mostly = 0;

@@ -15,6 +15,8 @@ namespace framejit::capture::scalar {
 // is a transaction that runs so many instructions.
 bool WorthUndoing(Translation& t, PyObject* const* objects, int64_t instructions);
 int64_t MostKept(int64_t instructions);  // bytes that such a transaction may copy
+// Of a loop whose rounds run so many instructions: how many of them are worth a copy of `kept` bytes.
+int64_t RoundsForKept(int64_t kept, int64_t instructions, int64_t rounds);
 
 // Of an array of 64-bit ints that lies in one piece: are all from -kSeenNumber to kSeenNumber, and not negative if
 // `natural`? So sums of them need no look at each.
