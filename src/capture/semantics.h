@@ -166,10 +166,12 @@ class CaptureSemantics : public frame::Semantics {
   const int max_depth_ = std::stoi(diag::GetOption("max_depth"));
 };
 
-bool IsFunctionApply(PyObject* function);  // Is it torch.autograd.Function.apply, unbound?
-bool IsCheckpoint(PyObject* function);     // Is it torch.utils.checkpoint.checkpoint?
-bool IsLinearize(PyObject* function);      // Is it torch.func.linearize?
-bool IsHigherOrder(PyObject* function);    // Is it torch._ops.HigherOrderOperator.__call__?
+// Is it torch.autograd.Function.apply, which is an unbound function of Python's, or from torch 2.14 on a bound one of
+// C's?
+bool IsFunctionApply(PyObject* function);
+bool IsCheckpoint(PyObject* function);    // Is it torch.utils.checkpoint.checkpoint?
+bool IsLinearize(PyObject* function);     // Is it torch.func.linearize?
+bool IsHigherOrder(PyObject* function);   // Is it torch._ops.HigherOrderOperator.__call__?
 bool IsBackwardHook(PyObject* function);  // Is it what torch does before or behind a module with hooks of its backward?
 
 }  // namespace framejit::capture
