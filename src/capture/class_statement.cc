@@ -3,21 +3,35 @@
 // leads to it may leave the graph.
 #include <Python.h>
 
+#include <string_view>
+
 #include "capture/class_attributes.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
 #include "capture/semantics.h"
 #include "capture/special_calls.h"
+#include "guard/versions.h"
 
 namespace framejit::capture {
 namespace {
+
+// May the program ask it for its subclasses? Python makes one in each call, and a capture makes one once.
+bool IsAskedForSubclasses(PyTypeObject* type) {
+  PyObject* module = type->tp_flags & Py_TPFLAGS_HEAPTYPE
+                         ? PyDict_GetItemString(guard::TypeDict(type), "__module__")  // borrowed
+                         : nullptr;
+  const char* text = module && PyUnicode_Check(module) ? PyUnicode_AsUTF8(module) : "";
+  const std::string_view root = std::string_view(text).substr(0, std::string_view(text).find('.'));
+  return type->tp_flags & Py_TPFLAGS_HEAPTYPE && root != "torch" && root != "abc";
+}
 
 // A base of which `type`, or what makes abstract classes, makes a class without running code of the program's.
 bool IsPlainBase(Session& s, PyObject* base) {
   static PyObject* const hook = Interned("__init_subclass__");
   if (!PyType_Check(base) || !MakesPlainClasses(Py_TYPE(base))) return false;
   auto* type = reinterpret_cast<PyTypeObject*>(base);
-  if (!s.IsFresh(base) && type->tp_flags & Py_TPFLAGS_HEAPTYPE && !s.SourceOf(base)) return false;
+  if (!s.IsFresh(base) && (IsAskedForSubclasses(type) || (type->tp_flags & Py_TPFLAGS_HEAPTYPE && !s.SourceOf(base))))
+    return false;
   s.NoteType(type);  // what the class inherits is bound by the versions of its bases
   return !s.pending().WritesClass(type) && _PyType_Lookup(type, hook) == _PyType_Lookup(&PyBaseObject_Type, hook);
 }

@@ -24,7 +24,6 @@ class CallStep {
   // cannot be made.
   bool Init(const Call& call, const std::vector<PyObject*>& constants, absl::FunctionRef<int(TraceId)> slot_of,
             PyObject* callable = nullptr);
-  PyObject* callable() const { return callable_.get(); }
   // Makes the call. Returns a new reference to its result, or null with an exception set.
   PyObject* Invoke(PyObject* const* slots, const int64_t* symbols) const;
   // Invoke(), then puts the results into their slots (owned references; what was there is dropped). Returns -1 with an

@@ -38,11 +38,11 @@ struct Program {
     };
     for (const TraceTensor& t : trace.tensors) slot_of(t.id);
     steps.resize(trace.calls.size());
-    std::unordered_map<const void*, PyObject*> callables;  // by callee
+    std::unordered_map<const void*, Ref> callables;  // by callee
     for (size_t i = 0; i < trace.calls.size(); ++i) {
-      PyObject*& known = callables[trace.calls[i].callee.id()];
-      if (!steps[i].Init(trace.calls[i], constants, slot_of, known)) return false;
-      known = steps[i].callable();
+      Ref& known = callables[trace.calls[i].callee.id()];
+      if (!known) known = Ref(ResolveCallee(trace.calls[i].callee));
+      if (!known || !steps[i].Init(trace.calls[i], constants, slot_of, known.get())) return false;
       (FrameworkOf(trace.calls[i].callee) == Framework::kTorch ? uses_torch : uses_numpy) = true;
     }
     inputs.assign(trace.inputs.begin(), trace.inputs.end());

@@ -517,7 +517,6 @@ STATEMENTS = {
 BREAKS = {
     "builtins.id",  # of an object that was made here
     "collections.namedtuple",  # a class made in the function
-    "class in the function",
     "with sdpa_kernel",  # a call that the changed switch bears on
 }
 

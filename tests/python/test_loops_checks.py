@@ -763,11 +763,13 @@ def rows_listed(a, n):
 def test_an_inner_loop_that_was_brief_no_longer_is(program, loops):
     a = np.arange(60.0).reshape(12, 5)
     compiled = check(program, (a, 9), (a, 1024), (a, 1025), (a, 5000), (a, 3), loops=loops)  # code that was left is made anew, once
+    for _ in range(12):  # until the whole function is one code
+        compiled(a, 5000), compiled(a, 9)
     info = compiled.cache_info()
     for _ in range(6):
         compiled(a, 5000), compiled(a, 9)
     after = compiled.cache_info()
-    assert after["scalar_loops"] == info["scalar_loops"] and after["scalar_runs"] > info["scalar_runs"]
+    assert after["scalar_loops"] == info["scalar_loops"] <= loops + 1 and after["scalar_runs"] > info["scalar_runs"]
 
 
 def weighted_sums(x, w, out, n):

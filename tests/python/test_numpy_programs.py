@@ -335,7 +335,7 @@ EXCEPTIONS = {
     "metropolis": DRAWS,
     **dict.fromkeys(("float of a mean", "float used", "float in math", "tolist", "string of an array", "nan argument", "split at data"), NUMBER),
     **dict.fromkeys(("datetime", "datetime and floats", "object array", "strings", "structured"), DTYPE),
-    **dict.fromkeys(("class in the function", "namedtuple in the function", "dataclass in the function"), CLASS),
+    **dict.fromkeys(("namedtuple in the function", "dataclass in the function"), CLASS),
     **dict.fromkeys(("apply_along_axis", "vectorize", "gaussian kernel"), CALLBACK),
     "fromiter": "a generator is consumed by C code",
     "broadcast_arrays": "views of several arrays at once",
