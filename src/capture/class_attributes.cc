@@ -31,14 +31,22 @@ bool IsName(PyObject* value) {
          PyUnicode_FindChar(value, 0, 0, PyUnicode_GET_LENGTH(value), 1) < 0;
 }
 
+bool IsOfLogging(PyTypeObject* type) {
+  PyObject* module = PyDict_GetItemString(guard::TypeDict(type), "__module__");
+  const char* text = module && PyUnicode_Check(module) ? PyUnicode_AsUTF8(module) : nullptr;
+  return text && (!strcmp(text, "logging") || !strncmp(text, "logging.", 8));
+}
+
 // May a store to an attribute of a class wait for the exit? What it replaces and what is stored is a function, or
 // neither bound nor asked when it is read, and capture itself asks a class of the framework for nothing that has no
 // underscores around it, but for a class of tensors and, where it looks for functions, for one of custom functions.
+// Classes find things in their metaclass, and records of logging are written by classes at the exit.
 bool MayWait(Session& s, PyTypeObject* type, PyObject* name, PyObject* value) {
   auto* o = reinterpret_cast<PyObject*>(type);
+  if (PyType_IsSubtype(type, &PyType_Type) || IsOfLogging(type)) return false;
   bool custom = false;
   for (PyTypeObject* base = type; base; base = base->tp_base)
-    custom |= !strcmp(base->tp_name, "torch._C._FunctionBase");
+    custom |= !strcmp(base->tp_name, "torch._C._FunctionBase") || !strcmp(base->tp_name, "FunctionCtx");
   auto plain = [&](PyObject* x) {
     return !x || (PyFunction_Check(x) ? !custom : !Py_TYPE(x)->tp_descr_get && !Py_TYPE(x)->tp_descr_set);
   };
@@ -71,8 +79,11 @@ bool ChangesEachTime(Session& s, PyTypeObject* type, PyObject* name, PyObject* r
   Seen& here = seen[{fj_code(s.root()), type, name}];
   if (!here.type || PyWeakref_GET_OBJECT(here.type.get()) != reinterpret_cast<PyObject*>(type))
     here = {Ref(PyWeakref_NewRef(reinterpret_cast<PyObject*>(type), nullptr)), Ref()};
-  if (here.value && PyObject_RichCompareBool(here.value.get(), real, Py_NE) == 1) here.changes = true;
-  here.value = Borrow(real);
+  const bool function = PyFunction_Check(real);  // known weakly, too
+  if (here.value && (function ? !PyWeakref_Check(here.value.get()) || PyWeakref_GET_OBJECT(here.value.get()) != real
+                              : PyObject_RichCompareBool(here.value.get(), real, Py_NE) == 1))
+    here.changes = true;
+  here.value = function ? Ref(PyWeakref_NewRef(real, nullptr)) : Borrow(real);
   return here.changes;
 }
 
@@ -88,6 +99,12 @@ bool ShowsToC(const PendingEffects& pending, PyObject* o) {
          std::any_of(pending.stores().begin(), pending.stores().end(), [&](const PendingStore& st) {
            return IsOfWhatItIsCalled(st) || !st.value || PyFunction_Check(st.value.get());
          });
+}
+
+bool StoresFunctions(const PendingEffects& pending) {
+  return std::any_of(pending.stores().begin(), pending.stores().end(), [](const PendingStore& st) {
+    return PyType_Check(st.dict.get()) && st.value && PyFunction_Check(st.value.get());
+  });
 }
 
 bool NamesClasses(const PendingEffects& pending) {

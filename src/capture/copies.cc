@@ -18,6 +18,10 @@ static Ref StateOf(CaptureSemantics& c, Session& s, PyObject* o) {
     names = Ref(slots_of ? PyObject_CallOneArg(slots_of, reinterpret_cast<PyObject*>(Py_TYPE(o))) : nullptr);
   }
   if (!names || !held || !PyList_Check(names.get())) return {};
+  PyTypeObject* type = Py_TYPE(o);
+  const Py_ssize_t known = (type->tp_dictoffset != 0) + (type->tp_weaklistoffset > 0) + PyList_GET_SIZE(names.get());
+  if (type->tp_basicsize > PyBaseObject_Type.tp_basicsize + known * static_cast<Py_ssize_t>(sizeof(PyObject*)))
+    return s.Break(BreakId::kUnknownCall, std::string(type->tp_name) + ".__reduce_ex__"), Ref();  // C has more in it
   if (Py_TYPE(o)->tp_dictoffset || PyType_HasFeature(Py_TYPE(o), Py_TPFLAGS_MANAGED_DICT)) {
     dict = Ref(c.LoadAttr(o, dict_name));
     const int any = dict ? c.Truth(dict.get()) : -1;

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "capture/callees.h"
+#include "capture/class_attributes.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
 #include "capture/reach.h"
@@ -219,7 +220,7 @@ PyObject* CustomCall::RowMajorZeros(PyObject* like) {
 // What the backward reads is the context's alone: nothing changes it until then.
 bool CustomCall::MayRunLater(const std::vector<PyObject*>& roots) {
   const Reach objects = ReachFrom(s_, roots);
-  bool shared = objects.outside;
+  bool shared = objects.outside || StoresFunctions(s_.pending());  // the classes may get others until then
   for (PyObject* o : objects.changeable) {
     PyObject* held = PyCell_Check(o) ? PyCell_GET(o) : nullptr;
     shared |= PyCell_Check(o)

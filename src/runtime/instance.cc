@@ -214,6 +214,7 @@ Instance::Instance(const Plan& plan, const Moving& moving, const Instance& like,
     for (size_t k = 0; k < from.size(); ++k) to[k] = from[k].Eval(symbols);
     steps.Set(i, InfoOf(plan, i, to));
   }
+  values.DropUnused(), steps.DropUnused();  // what moved in the other one: instances are made of each other for ever
 }
 
 Instance::~Instance() = default;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace framejit::runtime {
@@ -17,6 +18,20 @@ class SharedList {
   void Append(const T& entry) { number_.push_back(NumberOf(entry)); }
   void Set(size_t i, const T& entry) { number_[i] = NumberOf(entry); }
   std::vector<T>& entries() { return entries_; }
+  // Entries that no place has any more are gone.
+  void DropUnused() {
+    constexpr uint32_t kUnused = ~uint32_t{0};
+    std::vector<uint32_t> moved(entries_.size(), kUnused);
+    std::vector<T> used;
+    for (uint32_t& n : number_) {
+      if (moved[n] == kUnused) {
+        moved[n] = static_cast<uint32_t>(used.size());
+        used.push_back(entries_[n]);
+      }
+      n = moved[n];
+    }
+    entries_ = std::move(used);
+  }
 
  private:
   uint32_t NumberOf(const T& entry) {

@@ -116,11 +116,12 @@ bool CallStep::InitArg(const Arg& a, const std::vector<PyObject*>& constants, ab
     out->inner = std::make_unique<Inner>(a.i);
     return true;
   }
-  if (!a.items.empty()) {
+  const bool changeable = a.is(K::kList) || a.is(K::kDict);  // a fresh one per call, as the program made
+  if (changeable || !a.items.empty()) {
     out->inner = std::make_unique<Inner>();
     std::vector<Hole>& items = out->inner->items;
     items.reserve(a.items.size());
-    bool fixed = !a.is(K::kList) && !a.is(K::kDict);  // these are mutable: a fresh one per call, as the program made
+    bool fixed = !changeable;
     for (const Arg& x : a.items) {
       items.emplace_back();
       if (!InitArg(x, constants, slot_of, &items.back())) return false;

@@ -121,6 +121,15 @@ TEST(Instance, IsMadeOfOneThatDiffersInWhatMoves) {
     EXPECT_EQ(made.values[v].strides[0], 1);
   }
   EXPECT_EQ(made.values[1].offset_bytes, 100 * 5 * 4);
+
+  auto last = std::make_unique<runtime::Instance>(plan, first);
+  for (int64_t r = 0; r < 1000; ++r) {
+    const int64_t next[] = {100, r};
+    last = std::make_unique<runtime::Instance>(plan, moving, *last, next);
+  }
+  EXPECT_EQ(last->values[1].offset_bytes, 100 * 999 * 4);
+  EXPECT_LE(last->values.entries().size(), plan.values.size());
+  EXPECT_LE(last->steps.entries().size(), plan.steps.size());
 }
 
 TEST(StridedCopy, AllLayouts) {

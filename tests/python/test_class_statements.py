@@ -1,6 +1,13 @@
 """Class statements in compiled functions: what is made with such a class is in the graph, and nothing of it leaves."""
 
 import abc
+import copy
+import csv
+import gc
+import io
+import logging
+import threading
+import weakref
 
 import pytest
 
@@ -455,3 +462,80 @@ def test_property_of_that_name_in_the_surroundings(fresh):
         same(compiled(torch.ones(2)), f(torch.ones(2)))
     finally:
         del globals()["property"], globals()["staticmethod"]
+
+
+def test_stores_to_metaclasses_are_seen_through_their_classes(fresh):
+    class M(type):
+        def f(cls):
+            return 1
+
+    class A(metaclass=M):
+        pass
+
+    kept = M.f
+
+    def stores(x):
+        M.f = lambda cls: 2
+        M.c = 5
+        return x + A.f(), hasattr(A, "c"), getattr(A, "c", None)
+
+    for g in (stores, fresh.compile(stores), fresh.compile(stores)):
+        M.f = kept
+        if hasattr(M, "c"):
+            del M.c
+        got = g(torch.zeros(2))
+        assert got[0].tolist() == [2.0, 2.0] and got[1:] == (True, 5)
+
+
+def test_stores_to_classes_of_logging_are_there_when_it_writes(fresh, caplog):
+    told, kept = [], logging.StreamHandler.emit
+    log = logging.getLogger("of a store to a class")
+    log.handlers, log.propagate = [logging.StreamHandler(io.StringIO())], False
+
+    def stores(x):
+        logging.StreamHandler.emit = lambda self, record: told.append(record.getMessage())
+        log.error("one")
+        logging.StreamHandler.emit = kept
+        log.error("two")
+        return x + 1
+
+    for g in (stores, *[fresh.compile(stores)] * 3):
+        g(torch.zeros(2))
+    assert told == ["one"] * 4 and log.handlers[0].stream.getvalue() == "two\n" * 4
+
+
+def test_functions_that_are_stored_to_a_class_do_not_stay(fresh):
+    class Big:
+        pass
+
+    def store(x, kind, g):
+        kind.f = g
+        return x + kind().f()
+
+    def once():
+        big = Big()
+
+        class A:
+            def f(self):
+                return (big, 1)[1]
+
+        compiled = fresh.compile(store)
+        compiled(torch.ones(2), A, lambda self: 2)
+        compiled.clear()
+        return weakref.ref(big)
+
+    gone = [once() for _ in range(3)]
+    gc.collect()
+    assert [r() for r in gone] == [None] * 3
+
+
+@pytest.mark.parametrize("make", [threading.Lock, lambda: csv.reader([])])
+def test_what_c_does_not_copy(fresh, make):
+    def copies(x, o):
+        try:
+            return x + 1, copy.deepcopy(o)
+        except TypeError as e:
+            return x + 1, str(e)
+
+    o = make()
+    assert fresh.compile(copies)(torch.ones(2), o)[1] == copies(torch.ones(2), o)[1]

@@ -1344,3 +1344,67 @@ class Counts(torch.autograd.Function):
             torch.testing.assert_close(torch.autograd.grad(y, x, retain_graph=True)[0], torch.full((3,), float(n)))
     assert "Compiled" in type(one.grad_fn).__name__
     assert compiled.cache_info()["segments"]
+
+
+@pytest.mark.parametrize("make", [lambda: [], lambda: {}, lambda: ([], 1), lambda: [[]], lambda: [0]])
+def test_a_list_that_its_forward_makes_is_another_one_in_each_call(fresh, make):
+    def inner(o):
+        return o if isinstance(o, dict) or not isinstance(o[0] if o else 0, list) else o[0]
+
+    class Fn(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, a):
+            ctx.seen = make()
+            return a * 2
+
+        @staticmethod
+        def backward(ctx, g):
+            if float(g.sum()) > 0:  # so it runs as it is
+                seen = inner(ctx.seen)
+                seen.update({len(seen): 1}) if isinstance(seen, dict) else seen.append(1)
+            return g * len(inner(ctx.seen))
+
+    f = lambda x: Fn.apply(x.exp()).sum()  # noqa: E731
+    compiled, told = fresh.compile(f), []
+    for _ in range(3):
+        for g in (compiled, f):
+            x = torch.zeros(3, requires_grad=True)
+            g(x).backward()
+            told.append(x.grad.tolist())
+    assert told[::2] == told[1::2]
+    assert compiled.cache_info()["segments"] == 1
+
+
+def test_a_method_of_a_class_that_a_backward_reads_and_the_function_stores(fresh):
+    def two(self, g):
+        return g * 2
+
+    def three(self, g):
+        return g * 3
+
+    class A:
+        def s(self, g):
+            return g
+
+    class Fn(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 1
+
+        @staticmethod
+        def backward(ctx, g):
+            return A().s(g)
+
+    def before(x):
+        A.s = two
+        y = Fn.apply(x).sum()
+        A.s = three
+        return y
+
+    kept = A.s
+    for g in (before, fresh.compile(before)):
+        for _ in range(3):
+            A.s = kept
+            x = torch.ones(2, requires_grad=True)
+            g(x).backward()
+            assert x.grad.tolist() == [3.0, 3.0]
