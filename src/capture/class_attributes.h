@@ -21,7 +21,7 @@ bool IsSlot(PyObject* d);  // an attribute of a class with __slots__ that may be
 // May C code that reads a class or an instance of it see that stores of functions, or of what it is called, wait?
 bool ShowsToC(const PendingEffects& pending, PyObject* o);
 bool StoresFunctions(const PendingEffects& pending);  // Do stores of functions to classes wait?
-bool NamesClasses(const PendingEffects& pending);  // Is a class called otherwise from the exit on?
+bool NamesClasses(const PendingEffects& pending);     // Is a class called otherwise from the exit on?
 
 bool MakesPlainClasses(PyTypeObject* metatype);  // type or abc.ABCMeta
 // Answers builtins.__build_class__(body, name, *bases).
