@@ -75,10 +75,11 @@ def tested_page():
            "This page is written by `tools/dev test --record` into `tests/tested.jsonl`, and from there by `tools/dev docs`.", "",
            "| CPython | torch | NumPy | passed | failed | skipped | commit | day |", "| --- | --- | --- | --- | --- | --- | --- | --- |"]  # fmt: skip
     tested = ROOT / "tests" / "tested.jsonl"
-    for line in tested.read_text().splitlines() if tested.exists() else []:
-        row = json.loads(line)
+    rows = [json.loads(line) for line in tested.read_text().splitlines()] if tested.exists() else []
+    for row in rows:
         out.append("| " + " | ".join(str(row[key]) or "none" for key in ("python", "torch", "numpy", "passed", "failed", "skipped", "commit", "date")) + " |")
-    return "\n".join(out) + "\n"
+    failed = [f"- CPython {row['python']}, torch {row['torch'] or 'none'}: {row['note']}." for row in rows if row.get("note")]
+    return "\n".join(out + (["", "What failed:", "", *failed] if failed else [])) + "\n"
 
 
 PAGES = {"docs/breaks.md": breaks_page, "docs/options.md": options_page, "docs/tested.md": tested_page}
