@@ -126,16 +126,19 @@ void Glu(At& t) {  // in the framework's order, in which a large value meets a s
   if (t.needs(1)) t.Give(1, OneMinus(share) * share * a * t.g);
 }
 
-void Clamp(At& t) {  // bounds let gradients through; they themselves get none here
+// Bounds let gradients through, and where there is a number not even there. They themselves get none here.
+void Clamp(At& t) {
+  const std::vector<double>& strict = t.n.derivative->numbers;
+  const Op within = strict.empty() || !strict[0] ? Op::kLe : Op::kLt;
   bool lo = t.n.derivative->rule != "clamp_max", hi = t.n.derivative->rule != "clamp_min";
   for (size_t i = 1; i < t.operands.size(); ++i)
     if (t.needs(i)) throw Undifferentiable("clamp with bounds that want gradients");
   Expr x = t.in(0), inside{t.b, kNoValue};
   const Ints shape = t.b.type(t.g).shape;
   Expr wide{t.b, t.b.Broadcast(x, shape)};
-  if (lo) inside = Le({t.b, t.b.Broadcast(t.in(1), shape)}, wide);
+  if (lo) inside = Apply(within, {t.b, t.b.Broadcast(t.in(1), shape)}, wide);
   if (hi) {
-    Expr below = Le(wide, {t.b, t.b.Broadcast(t.in(lo ? 2 : 1), shape)});
+    Expr below = Apply(within, wide, {t.b, t.b.Broadcast(t.in(lo ? 2 : 1), shape)});
     inside = lo ? Both(inside, below) : below;
   }
   t.Give(0, Where(inside, t.g, t.Zeros(t.g)));
@@ -147,8 +150,16 @@ void LogAddExp(At& t) {
   t.Give(1, t.g * SigmoidOf(y - x));
 }
 
-void FExtreme(At& t) {  // fmax, fmin (number: 1, -1): what is equal goes to the first; a nan loses
+// fmax, fmin (number: 1, -1): what is equal goes to the first; a nan loses. As maximum and minimum (2, -2): what is
+// equal is shared, and both get what comes of a nan.
+void FExtreme(At& t) {
   Expr x = t.in(0), y = t.in(1);
+  if (const bool max = t.number(0) > 0; std::abs(t.number(0)) == 2) {
+    Expr share = Where(Apply(Op::kEq, x, y), t.g / 2, t.g), less = Apply(Op::kLt, x, y), more = Apply(Op::kLt, y, x);
+    t.Give(0, Where(max ? less : more, t.Zeros(t.g), share));
+    t.Give(1, Where(max ? more : less, t.Zeros(t.g), share));
+    return;
+  }
   Expr first = t.number(0) > 0 ? Le(y, x) : Le(x, y);
   first = Apply(Op::kOr, first, Apply(Op::kIsNan, y));
   t.Give(0, Where(first, t.g, t.Zeros(t.g)));

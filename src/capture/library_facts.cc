@@ -1,5 +1,6 @@
 #include "surface/library_facts.h"
 
+#include <cstdio>
 #include <map>
 
 #include "capture/override.h"
@@ -43,8 +44,23 @@ bool AskFloor() {
   return keeps != 0;
 }
 
-[[maybe_unused]] const bool registered =
-    (surface::AskLibraryGelu(AskGelu), surface::AskNumpyKeepsIntegers(AskFloor), true);
+bool AskTies() {
+  static int shares = -1;  // The GIL protects it.
+  if (shares < 0) {
+    const SuspendScope off;
+    tensor::SavedError saved;
+    Ref module(tensor::Import("torch")),
+        version(module ? PyObject_GetAttrString(module.get(), "__version__") : nullptr);
+    const char* text = version && PyUnicode_Check(version.get()) ? PyUnicode_AsUTF8(version.get()) : nullptr;
+    int major = 0, minor = 0;
+    shares = text && std::sscanf(text, "%d.%d", &major, &minor) == 2 && (major > 2 || (major == 2 && minor >= 14));
+    PyErr_Clear();
+  }
+  return shares != 0;
+}
+
+[[maybe_unused]] const bool registered = (surface::AskLibraryGelu(AskGelu), surface::AskNumpyKeepsIntegers(AskFloor),
+                                          surface::AskTorchSharesTies(AskTies), true);
 
 }  // namespace
 }  // namespace framejit::capture

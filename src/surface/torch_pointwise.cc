@@ -15,28 +15,6 @@ namespace {
 
 using rules::Like;
 
-// Gives v where NumPy's integer scalars do not overflow. Else the run ends, and NumPy warns. Arrays wrap.
-ValueId NoOverflow(Scope& s, Op op, ValueId a, ValueId b, ValueId v) {
-  const DType t = s.b.type(v).dtype;
-  if (!IsInteger(t)) return v;
-  auto less = [&](ValueId x, ValueId y) { return s.b.Binary(Op::kLt, x, y); };
-  ValueId zero = Like(s.b, v, 0), bad;
-  if (op == Op::kMul) {  // undone by division, which wraps for the one case that this misses: the least number by -1
-    ValueId quotient = s.b.Binary(Op::kTruncDiv, v, s.b.Where(s.b.Binary(Op::kEq, a, zero), Like(s.b, v, 1), a));
-    bad = s.b.Binary(Op::kAnd, s.b.Binary(Op::kNe, a, zero), s.b.Binary(Op::kNe, quotient, b));
-    if (IsSigned(t)) {
-      ValueId both = s.b.Binary(Op::kAnd, less(a, zero), less(b, zero));
-      bad = s.b.Binary(Op::kOr, bad, s.b.Binary(Op::kAnd, both, less(v, zero)));
-    }
-  } else if (IsSigned(t)) {  // the result's sign is neither operand's (of a sum)
-    ValueId other = op == Op::kAdd ? b : s.b.Unary(Op::kNot, b);
-    bad = less(s.b.Binary(Op::kAnd, s.b.Binary(Op::kXor, a, v), s.b.Binary(Op::kXor, other, v)), zero);
-  } else {
-    bad = op == Op::kAdd ? less(v, a) : less(a, b);
-  }
-  return Unless(s, bad, v);
-}
-
 ValueId Times(Builder& b, ValueId x, double v) {
   return b.Binary(Op::kMul, x, Like(b, x, v));
 }
@@ -474,6 +452,19 @@ Outs Extreme(Scope& s) {
   return Done(s, p, second ? s.b.Binary(s.row.op, p.b, p.a) : s.b.Binary(s.row.op, p.a, p.b));
 }
 
+bool (*ask_torch)() = nullptr;
+
+bool SharesTies(const Scope& s) {
+  return s.torch() && ask_torch && ask_torch();
+}
+
+void CheckBounds(const Scope& s, std::span<const Operand> all) {  // of tensors, with gradients to share: not ours
+  const auto tensor = [](const Operand& o) { return o.is_tensor(); };
+  const auto wanted = [](const Operand& o) { return o.is_tensor() && o.meta->requires_grad; };
+  if (std::any_of(all.begin() + 1, all.end(), tensor) && std::any_of(all.begin(), all.end(), wanted) && SharesTies(s))
+    Scope::Skip();
+}
+
 Outs FExtreme(Scope& s) {  // fmax, fmin: a nan loses. Of two zeros torch gives the second in bfloat16 on the CPU.
   Pair p = ReadTensors(s);
   const bool second = s.torch() && p.type == DType::kBFloat16 && p.operands[0].meta->device.kind == DeviceKind::kCpu;
@@ -482,7 +473,9 @@ Outs FExtreme(Scope& s) {  // fmax, fmin: a nan loses. Of two zeros torch gives 
   ValueId x = s.b.Broadcast(p.a, s.b.type(v).shape), y = s.b.Broadcast(p.b, s.b.type(v).shape);
   v = s.b.Where(s.b.Unary(Op::kIsNan, x), y, v);
   v = s.b.Where(s.b.Unary(Op::kIsNan, y), x, v);
-  return Done(s, p, rules::Ruled({s.b, v}, "fextreme", {x, y}, {s.row.op == Op::kMaximum ? 1.0 : -1.0}));
+  return Done(
+      s, p,
+      rules::Ruled({s.b, v}, "fextreme", {x, y}, {(s.row.op == Op::kMaximum ? 1.0 : -1.0) * (SharesTies(s) ? 2 : 1)}));
 }
 
 Outs Bitwise(Scope& s) {
@@ -559,9 +552,11 @@ Outs Clamp(Scope& s) {
   // Versions of torch differ: not-a-number as a bound is ignored, or gives not-a-number.
   for (const Operand& o : all)
     if (!o.is_tensor() && o.number.is(Arg::Kind::kFloat) && std::isnan(o.number.f)) Scope::Skip();
+  CheckBounds(s, all);
   ValueId v = s.b.Cast(all[0].value, t);
   size_t next = 1;
-  Derivative rule{s.has(1) && s.has(2) ? "clamp" : s.has(1) ? "clamp_min" : "clamp_max", {v}, {}, {}};
+  const char* name = s.has(1) && s.has(2) ? "clamp" : s.has(1) ? "clamp_min" : "clamp_max";
+  Derivative rule{name, {v}, {double(SharesTies(s))}, {}};
   auto bound = [&] { return rule.operands.emplace_back(As(s, all[next++], t)); };
   ValueId lo = s.has(1) ? bound() : kNoValue, hi = s.has(2) ? bound() : kNoValue;
   v = rules::Clamp(s.b, v, lo, hi);
@@ -571,8 +566,9 @@ Outs Clamp(Scope& s) {
 
 Outs ClampOne(Scope& s) {  // clamp_min, clamp_max
   Pair p = ReadPair(s);
+  CheckBounds(s, p.operands);
   ValueId v = s.b.Binary(s.row.op, p.a, p.b);
-  s.b.SetDerivative(v, {s.row.op == Op::kMaximum ? "clamp_min" : "clamp_max", {p.a, p.b}, {}, {}});
+  s.b.SetDerivative(v, {s.row.op == Op::kMaximum ? "clamp_min" : "clamp_max", {p.a, p.b}, {double(SharesTies(s))}, {}});
   return OverTensors(s, v, p.operands);
 }
 
@@ -691,6 +687,10 @@ constexpr Row kRows[] = {
 
 void AskNumpyKeepsIntegers(bool (*ask)()) {
   ask_numpy = ask;
+}
+
+void AskTorchSharesTies(bool (*ask)()) {
+  ask_torch = ask;
 }
 
 std::span<const Row> PointwiseRows() {

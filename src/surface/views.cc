@@ -263,6 +263,27 @@ ValueId Unless(Scope& s, ValueId bad, ValueId v) {
   return s.b.Add(Op::kTake, {s.b.Reshape(v, {shape::Int(1)}), s.b.Cast(bad, DType::kInt64)}, attrs);
 }
 
+ValueId NoOverflow(Scope& s, Op op, ValueId a, ValueId b, ValueId v) {
+  const DType t = s.b.type(v).dtype;
+  if (!IsInteger(t)) return v;
+  auto less = [&](ValueId x, ValueId y) { return s.b.Binary(Op::kLt, x, y); };
+  ValueId zero = rules::Like(s.b, v, 0), bad;
+  if (op == Op::kMul) {  // undone by division, which wraps for the one case that this misses: the least number by -1
+    ValueId quotient = s.b.Binary(Op::kTruncDiv, v, s.b.Where(s.b.Binary(Op::kEq, a, zero), rules::Like(s.b, v, 1), a));
+    bad = s.b.Binary(Op::kAnd, s.b.Binary(Op::kNe, a, zero), s.b.Binary(Op::kNe, quotient, b));
+    if (IsSigned(t)) {
+      ValueId both = s.b.Binary(Op::kAnd, less(a, zero), less(b, zero));
+      bad = s.b.Binary(Op::kOr, bad, s.b.Binary(Op::kAnd, both, less(v, zero)));
+    }
+  } else if (IsSigned(t)) {  // the result's sign is neither operand's (of a sum)
+    ValueId other = op == Op::kAdd ? b : s.b.Unary(Op::kNot, b);
+    bad = less(s.b.Binary(Op::kAnd, s.b.Binary(Op::kXor, a, v), s.b.Binary(Op::kXor, other, v)), zero);
+  } else {
+    bad = op == Op::kAdd ? less(v, a) : less(a, b);
+  }
+  return Unless(s, bad, v);
+}
+
 ValueId Element(Scope& s, const Operand& v, DType t) {
   const DType from = v.meta->dtype;
   const ValueId cast = s.b.Cast(v.value, t);

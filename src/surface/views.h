@@ -61,6 +61,8 @@ bool TakenAsNumber(Scope& s, const Operand& o, const Operand& other, bool second
 
 // v, unless `bad`, of one element: then the run ends before anything is written, and Python does the call.
 ValueId Unless(Scope& s, ValueId bad, ValueId v);
+// Gives v where NumPy's integer scalars do not overflow. Else the run ends, and NumPy warns. Arrays wrap.
+ValueId NoOverflow(Scope& s, Op op, ValueId a, ValueId b, ValueId v);
 
 // A number among elements of `t`. NumPy stores its scalars in signed integers by way of Python's, which must fit.
 ValueId Element(Scope& s, const Operand& v, DType t);
