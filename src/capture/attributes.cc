@@ -116,11 +116,14 @@ PyObject* CaptureSemantics::ModuleAttr(PyObject* module, PyObject* name) {
   return s_.AdoptHeld(PyObject_GetAttr(module, name));
 }
 
-bool IsBookkeeping(PyTypeObject* type) {
-  PyObject* dict = Py_TYPE(type) == &PyType_Type ? guard::TypeDict(type) : nullptr;
-  PyObject* module = dict ? PyDict_GetItemString(dict, "__module__") : nullptr;
+std::string_view ModuleOf(PyTypeObject* type) {
+  PyObject* module = PyDict_GetItemString(guard::TypeDict(type), "__module__");
   const char* text = module && PyUnicode_Check(module) ? PyUnicode_AsUTF8(module) : nullptr;
-  return text ? std::string_view(text).starts_with(callees::kDynamo) : (PyErr_Clear(), false);
+  return text ? text : (PyErr_Clear(), "");
+}
+
+bool IsBookkeeping(PyTypeObject* type) {
+  return Py_TYPE(type) == &PyType_Type && ModuleOf(type).starts_with(callees::kDynamo);
 }
 
 // The value of a class attribute as seen through `object` (null: through the class itself).

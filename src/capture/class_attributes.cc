@@ -32,9 +32,8 @@ bool IsName(PyObject* value) {
 }
 
 bool IsOfLogging(PyTypeObject* type) {
-  PyObject* module = PyDict_GetItemString(guard::TypeDict(type), "__module__");
-  const char* text = module && PyUnicode_Check(module) ? PyUnicode_AsUTF8(module) : nullptr;
-  return text && (!strcmp(text, "logging") || !strncmp(text, "logging.", 8));
+  const std::string_view module = ModuleOf(type);
+  return module == "logging" || module.starts_with("logging.");
 }
 
 // May a store to an attribute of a class wait for the exit? What it replaces and what is stored is a function, or

@@ -3,12 +3,15 @@
 #include <Python.h>
 
 #include <cstddef>
+#include <string_view>
 
 namespace framejit::capture {
 
 class CaptureSemantics;
 class PendingEffects;
 class Session;
+
+std::string_view ModuleOf(PyTypeObject* type);  // by its dict, without asking the metaclass; empty: it names none
 
 // torch.compile writes to classes of its own at every call: of them only what was read counts, not each change.
 bool IsBookkeeping(PyTypeObject* type);

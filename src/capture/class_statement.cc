@@ -10,18 +10,13 @@
 #include "capture/proxy.h"
 #include "capture/semantics.h"
 #include "capture/special_calls.h"
-#include "guard/versions.h"
 
 namespace framejit::capture {
 namespace {
 
 // May the program ask it for its subclasses? Python makes one in each call, and a capture makes one once.
 bool IsAskedForSubclasses(PyTypeObject* type) {
-  PyObject* module = type->tp_flags & Py_TPFLAGS_HEAPTYPE
-                         ? PyDict_GetItemString(guard::TypeDict(type), "__module__")  // borrowed
-                         : nullptr;
-  const char* text = module && PyUnicode_Check(module) ? PyUnicode_AsUTF8(module) : "";
-  const std::string_view root = std::string_view(text).substr(0, std::string_view(text).find('.'));
+  const std::string_view module = ModuleOf(type), root = module.substr(0, module.find('.'));
   return type->tp_flags & Py_TPFLAGS_HEAPTYPE && root != "torch" && root != "abc";
 }
 
