@@ -52,9 +52,8 @@ bool Follow(int64_t pass) {
 constexpr const char* kCapsule = "framejit.measured";
 
 Ref Capsule(const Measured& call) {
-  return Ref(PyCapsule_New(new Measured(call), kCapsule, [](PyObject* o) {
-    delete static_cast<Measured*>(PyCapsule_GetPointer(o, kCapsule));
-  }));
+  return Ref(PyCapsule_New(new Measured(call), kCapsule,
+                           [](PyObject* o) { delete static_cast<Measured*>(PyCapsule_GetPointer(o, kCapsule)); }));
 }
 
 PyObject* AtResult(PyObject* self, PyObject*) {

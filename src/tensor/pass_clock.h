@@ -1,7 +1,8 @@
 // How long does the backward pass through what one call made take? The framework's engine runs, of the nodes that are
 // ready, the one that was made last: what a call has made runs together, behind what was made of its results and
 // before what its arguments were made of. So the clock of a call runs from a node of its own to the next node that is
-// known to be none of its own, or to the end of the pass. Such nodes are those of segments, of results and of arguments.
+// known to be none of its own, or to the end of the pass. Such nodes are those of segments, of results and of
+// arguments.
 #pragma once
 
 #include <functional>

@@ -76,9 +76,9 @@ class Timing {
     State state = State::kMeasuring;
     int warm = 0, tries = 0, maps = 0;  // calls without and with captures; those that got memory from the system
     Samples seconds;
-    long until = 0, pause = 0;  // The calls until it is measured again.
-    int64_t passes = 0;         // Backward passes that there had been before it was met.
-    bool with_pass = false;     // Do samples have the time of their passes in them?
+    long until = 0, pause = 0;    // The calls until it is measured again.
+    int64_t passes = 0;           // Backward passes that there had been before it was met.
+    bool with_pass = false;       // Do samples have the time of their passes in them?
     int waiting = 0, missed = 0;  // calls whose passes have not ended yet; those that were not measured because of that
   };
   Turn Choose(Compiled& compiled, PyObject* const* args, Py_ssize_t n, uint64_t at);
