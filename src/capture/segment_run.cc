@@ -25,25 +25,6 @@ namespace framejit::capture {
 
 using diag::RunEnd;
 
-namespace {
-
-// What a backward pass may save is told by the steps of its graph, not by what surrounds each run.
-class StepsTimed {
- public:
-  StepsTimed() : outer_(std::exchange(tensor::in_steps, &seconds_)) {}
-  StepsTimed(const StepsTimed&) = delete;
-  ~StepsTimed() {
-    tensor::in_steps = outer_;
-    Timing::in_gradients += seconds_;
-  }
-
- private:
-  double seconds_ = 0;
-  double* outer_;
-};
-
-}  // namespace
-
 Segment::~Segment() {
   RunsEvent(*this);
 }
@@ -163,11 +144,7 @@ RunEnd Segment::RunChecked(PyObject* const* inputs, int64_t* symbols, PyObject**
   std::optional<Meter::Pause> pause;
   if (has_event && Meter::alive) [[unlikely]]
     pause.emplace();
-  std::optional<StepsTimed> timed;
-  if (Timing::timed && graph_runner && trace_runner) [[unlikely]]
-    timed.emplace();
   const RunEnd end = check ? RunChecked(inputs, symbols, out) : RunOnce(inputs, symbols, out);
-  timed.reset();
   if (end == RunEnd::kOk) {
     failures = 0;
     outcomes->Add(by);

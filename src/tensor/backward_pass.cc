@@ -588,6 +588,7 @@ int64_t BackwardPasses() {
 PyObject* SegmentHook::Backward(CallState* s, PyObject* ctx, PyObject* const* arrived, Py_ssize_t n) {
   passes_begun += !timed_calls;
   CallState* head = s->head ? reinterpret_cast<CallState*>(s->head) : s;
+  PassComesTo(head->measured ? *head->measured : nullptr);
   if (s->part < 0) return Routed(head, -1 - s->part, ctx, arrived[0]);
   absl::FixedArray<PyObject*, 16> grads(arrived, arrived + n);
   if (s == head && n == static_cast<Py_ssize_t>(num_outputs())) std::swap(grads[0], grads[first_]);

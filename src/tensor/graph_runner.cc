@@ -395,13 +395,10 @@ class Runner : public GraphRunner {
     PyObject* type = PyExc_RuntimeError;
     RunEnd end = RunEnd::kOk;
     bool torchs = false;  // an error of that name
-    const auto start = in_steps ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point();
     try {
       std::optional<GiveUpGil> without;
       if (release_gil) without.emplace();
       with_host_(context, [&](Host& host) { exe_->Run(host, in, scalars, out); });
-      if (in_steps) [[unlikely]]
-        *in_steps += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     } catch (const ExternError&) {
       end = RunEnd::kRefused;
     } catch (const ConditionMissed&) {

@@ -32,6 +32,7 @@ void Dealloc(PyObject* o) {
   delete s->hung;
   delete s->retained;
   delete s->routed;
+  delete s->measured;
   for (PyObject** p : {&s->head, &s->segment, &s->inputs, &s->versions, &s->own, &s->drawn, &s->versioned, &s->outputs,
                        &s->saved, &s->opaque})
     Py_CLEAR(*p);
@@ -273,6 +274,7 @@ CallState* NewState(const std::shared_ptr<SegmentHook>& hook, int part, PyObject
   s->part = part;
   s->former = nullptr;
   s->rebound = nullptr;
+  s->measured = !head && measured_call ? new Measured(measured_call) : nullptr;
   s->newer = s->older = nullptr;
   if (!head) {
     s->older = newest;

@@ -13,6 +13,7 @@
 
 #include "runtime/shared_list.h"
 #include "tensor/autograd.h"
+#include "tensor/pass_clock.h"
 #include "tensor/ref.h"
 
 namespace framejit::tensor {
@@ -22,8 +23,7 @@ struct CallState;
 // Those that have begun at nodes of segments, of all threads, but for those within a call that is timed: what they save
 // is in its time.
 int64_t BackwardPasses();
-inline int timed_calls = 0;                      // of all threads; the GIL protects it
-inline thread_local double* in_steps = nullptr;  // where somebody wants to know how long the steps of graphs take
+inline int timed_calls = 0;  // of all threads; the GIL protects it
 
 class SegmentHook : public OutputHook, public std::enable_shared_from_this<SegmentHook> {
  public:
@@ -248,6 +248,7 @@ struct CallState {
     Ref former;  // what it had behind the call, if it has other memory since
   };
   std::map<int, Rebound>* rebound;  // by input that the call gives other memory
+  Measured* measured;               // Of which call that is measured is it? Null: of none.
   CallState *newer, *older;         // the list of all calls (NewestCall)
 };
 CallState* NewestCall();  // Null: there is none.

@@ -1,4 +1,6 @@
 // The framework's own derivative of one call, as a callable that graphs have externs of.
+#include <absl/container/inlined_vector.h>
+
 #include <map>
 
 #include "tensor/autograd.h"
@@ -161,8 +163,25 @@ PyObject* Differentiate(PyObject* callable, PyObject* const* args, Py_ssize_t n,
   return torch ? zeros.release() : nullptr;
 }
 
-PyObject* Vjp(PyObject* callable, PyObject* const* args, Py_ssize_t n) {
+PyObject* Whole(PyObject* callable, PyObject* const* args, Py_ssize_t n) {
   return Differentiate(callable, args, n, false);
+}
+
+PyMethodDef whole_def = {"whole", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Whole)), METH_FASTCALL,
+                         nullptr};
+
+PyObject* Vjp(PyObject* callable, PyObject* const* args, Py_ssize_t n) {
+  if (IsVjp(callable)) return Whole(callable, args, n);
+  static PyObject* known = nullptr;
+  if (!known) {
+    Ref module(Import("framejit._vjp"));
+    known = module ? PyObject_GetAttrString(module.get(), "vjp") : nullptr;
+  }
+  Ref whole(known ? PyCFunction_New(&whole_def, callable) : nullptr);
+  if (!whole) return nullptr;
+  absl::InlinedVector<PyObject*, 9> all = {whole.get(), callable};
+  all.insert(all.end(), args, args + n);
+  return PyObject_Vectorcall(known, all.data(), all.size(), nullptr);
 }
 
 PyMethodDef vjp_def = {"vjp", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Vjp)), METH_FASTCALL, nullptr};

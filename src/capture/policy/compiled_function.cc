@@ -279,7 +279,7 @@ bool Unasked(Compiled& compiled, PyObject* const* args, Py_ssize_t given) {
   const Timing::Turn turn = compiled->timing->Begin(*compiled, args, given);
   PyObject* result = turn.python ? LeftToPython(*compiled, fn, args, nargsf, kwnames, turn.timed)
                                  : RunCompiled(compiled, fn, args, nargsf, kwnames);
-  if (turn.timed) compiled->timing->Ended(*compiled, turn, result);
+  if (turn.timed) compiled->timing->Ended(*compiled, turn, args, given, result);
   return result;
 }
 

@@ -101,13 +101,16 @@ bool Resumed(const std::shared_ptr<Compiled>& compiled, PyThreadState* ts, FjFra
     {
       const Meter meter(*compiled, compiled->Known(CodeOf(frame)));
       const ActiveScope on(compiled);
-      if (!wants()) return false;
+      if (!wants()) {
+        if (turn.timed) compiled->timing->Ended(*compiled, turn, nullptr, 0, nullptr);
+        return false;
+      }
       *result = drive();
     }
     compiled->timing->RanInFrames(*compiled, Now() - start, at);
     *result = retry.Finish(*result);
   }
-  if (turn.timed) compiled->timing->Ended(*compiled, turn, *result);
+  if (turn.timed) compiled->timing->Ended(*compiled, turn, nullptr, 0, *result);
   return true;
 }
 

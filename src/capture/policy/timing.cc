@@ -23,8 +23,8 @@ constexpr size_t kClasses = 16;
 // Calls until arguments are looked at again where all that was seen is kept, and until it is asked again whether there
 // is anything to measure.
 constexpr long kRest = 32, kAsk = 512;
-// A backward pass takes some twice as long as the forward pass, and a compiled one may be three times as fast.
-constexpr double kBackward = 4;
+// Calls that wait for their backward passes, and those that are not measured since so many wait until it is given up.
+constexpr int kWaiting = kMostSamples, kMissed = 4096;
 constexpr double kLong = 20e-3;  // seconds of a call that is measured a few times only
 
 // Of the time since the first one, calls in frames may cost this share where they find nothing. Each of the first two,
@@ -147,11 +147,11 @@ Timing::Turn Timing::Choose(Compiled& compiled, PyObject* const* args, Py_ssize_
       if (state->loops && reinterpret_cast<PyObject*>(code.code) == compiled.root_code.get())
         state->loops->Missed(c->pause);
     c->seconds.compiled.clear(), c->seconds.plain.clear();
-    c->warm = c->tries = c->maps = 0;
+    c->warm = c->tries = c->maps = c->waiting = c->missed = 0;
     --left_, ++measuring_;
   }
   turn.timed = true;
-  turn.python = c->seconds.plain.size() < c->seconds.compiled.size();
+  turn.python = c->waiting < kWaiting && c->seconds.plain.size() < c->seconds.compiled.size();
   turn.captures = compiled.captures;
   turn.loops = compiled.scalar_loops;
   turn.mapped = runtime::ArenaPool::Get().mapped();
@@ -160,49 +160,78 @@ Timing::Turn Timing::Choose(Compiled& compiled, PyObject* const* args, Py_ssize_
     turn.before = Now();
     turn.waited = Waited();
   }
-  ++timed, ++tensor::timed_calls;
-  turn.in_gradients = in_gradients;
+  if (!tensor::measured_call) turn.call = tensor::measured_call = std::make_shared<tensor::MeasuredCall>();
+  ++tensor::timed_calls;
   turn.start = Now();
   return turn;
 }
 
-void Timing::Ended(Compiled& compiled, const Turn& turn, PyObject* result) {
+void Timing::Ended(Compiled& compiled, const Turn& turn, PyObject* const* args, Py_ssize_t n, PyObject* result) {
   double seconds = Now() - turn.start;
-  --timed, --tensor::timed_calls;
+  --tensor::timed_calls;
+  if (turn.call) tensor::measured_call = nullptr;
   if (turn.waited >= 0) {  // What was waited may have been so while that was asked.
     const double waited = Waited() - turn.waited, outside = Now() - turn.before - seconds;
     seconds -= std::max(0.0, waited - outside);
   }
   Class* c = Find(turn.key);
   if (!c || c->state != State::kMeasuring || !result) return;
-  const bool backward = LeadsGradients(result) && !Measurable(compiled);
-  if (turn.python) {
-    // Calls that this one made, of the same function, may have come to a verdict, and begun again, before it ended.
-    if (c->seconds.plain.size() >= c->seconds.compiled.size()) return;
-    if (IsCold(c->seconds, written_++)) return;
-    c->seconds.plain.push_back(seconds);
-    if (const Verdict verdict = Judge(c->seconds); verdict != Verdict::kMore)
-      Decide(compiled, *c, verdict == Verdict::kLeave);
+  if (!turn.python) {
+    // First runs compile, choose and pack. What goes on compiling call after call costs that, too.
+    constexpr int kTries = 4;
+    const bool captured = compiled.captures != turn.captures && ++c->tries < kTries;
+    if (captured || compiled.scalar_loops != turn.loops) {  // of a loop there are only few versions
+      c->warm = 0;
+      return;
+    }
+    if (c->warm++ < (seconds > kLong ? 1 : 2) && c->tries < kTries) return;
+    // Fresh pages cost more than most kernels do, until there are as many as the program keeps results.
+    constexpr int kMaps = 8;
+    if (runtime::ArenaPool::Get().mapped() != turn.mapped && ++c->maps < kMaps) return;
+  }
+  if (LeadsGradients(result) && !Measurable(compiled) && tensor::BackwardPasses() != c->passes)
+    Await(compiled, *c, turn, args, n, result, seconds);
+  else
+    Take(compiled, *c, turn.python, seconds);
+}
+
+void Timing::Take(Compiled& compiled, Class& c, bool python, double seconds) {
+  if (!python) {
+    c.seconds.compiled.push_back(seconds);
     return;
   }
-  // First runs compile, choose and pack. What goes on compiling call after call costs that, too.
-  constexpr int kTries = 4;
-  const bool captured = compiled.captures != turn.captures && ++c->tries < kTries;
-  if (captured || compiled.scalar_loops != turn.loops) {  // of a loop there are only few versions
-    c->warm = 0;
-    return;
+  // Calls that this one made, of the same function, may have come to a verdict, and begun again, before it ended.
+  if (c.seconds.plain.size() >= c.seconds.compiled.size()) return;
+  if (IsCold(c.seconds, written_++)) return;
+  c.seconds.plain.push_back(seconds);
+  if (const Verdict verdict = Judge(c.seconds); verdict != Verdict::kMore)
+    Decide(compiled, c, verdict == Verdict::kLeave);
+}
+
+// The sample comes with the pass. Calls of which none comes are kept as they are.
+void Timing::Await(Compiled& compiled, Class& c, const Turn& turn, PyObject* const* args, Py_ssize_t n,
+                   PyObject* result, double seconds) {
+  if (!turn.call) return;
+  if (!std::exchange(c.with_pass, true)) c.seconds = {};
+  bool follows = true;
+  if (c.waiting < kWaiting) {
+    turn.call->done = [of = compiled.weak_from_this(), key = turn.key, python = turn.python, seconds](double pass) {
+      if (const auto compiled = of.lock()) compiled->timing->Passed(*compiled, key, python, seconds + pass);
+    };
+    follows = tensor::WatchPass(turn.call, result, args, n);
+    if (PyErr_Occurred()) PyErr_Clear();
+    ++c.waiting;
+  } else {
+    follows = ++c.missed < kMissed;
   }
-  if (c->warm++ < (seconds > kLong ? 1 : 2) && c->tries < kTries) return;
-  // Fresh pages cost more than most kernels do, until there are as many as the program keeps results.
-  constexpr int kMaps = 8;
-  if (runtime::ArenaPool::Get().mapped() != turn.mapped && ++c->maps < kMaps) return;
-  const bool passes = backward && tensor::BackwardPasses() != c->passes;
-  if (passes && (seconds -= kBackward * (in_gradients - turn.in_gradients)) <= 0) {
-    c->state = State::kKept;
-    --measuring_;
-    return;
-  }
-  c->seconds.compiled.push_back(seconds);
+  if (!follows) Decide(compiled, c, false);
+}
+
+void Timing::Passed(Compiled& compiled, uint64_t key, bool python, double seconds) {
+  Class* c = Find(key);
+  if (!c || c->state != State::kMeasuring || !c->with_pass) return;
+  c->waiting = std::max(0, c->waiting - 1);
+  Take(compiled, *c, python, seconds);
 }
 
 // A clock that is cheap to read and goes on every few milliseconds.

@@ -1,9 +1,9 @@
 // Is a compiled function faster than the plain one? Both are timed on calls that are made anyway: some of the first
 // ones run as written. What is not faster compiled is left to Python, for arguments of that size, until it is
 // measured again. Nothing is measured where a call's own time says little (graphs on GPUs, graphs whose form is not
-// settled) and with the option `leave` off. Where the result leads to a backward pass, which is compiled, too, what
-// that may save counts for the compiled call: kBackward times the time in its graphs that have such a pass. A program
-// that takes none saves nothing.
+// settled) and with the option `leave` off. Where the result leads to a backward pass, the time of that pass through
+// what the call has made counts, too (tensor/pass_clock.h): such a sample comes when the pass has ended. A program that
+// takes no passes saves nothing by them.
 #pragma once
 
 #include <array>
@@ -12,6 +12,7 @@
 
 #include "capture/policy/verdict.h"
 #include "capture/segment.h"
+#include "tensor/pass_clock.h"
 
 namespace framejit::capture {
 
@@ -23,8 +24,9 @@ class Timing {
     uint64_t key = 0;
     int64_t captures = 0, loops = 0;  // that there were; loops: those that became code
     uint64_t mapped = 0;              // See ArenaPool.
-    double start = 0, in_gradients = 0;
+    double start = 0;
     double before = 0, waited = -1;  // See Waited, and when that was; -1: of a short call, which is rarely disturbed.
+    tensor::Measured call;           // null: it is part of another call that is timed
   };
   // at: which part of the function, if not all of it.
   Turn Begin(Compiled& compiled, PyObject* const* args, Py_ssize_t n, uint64_t at = 0) {
@@ -35,10 +37,8 @@ class Timing {
   // a backward pass.
   // `whole`: what is computed with gradients has its backward pass in it, too.
   static bool Measurable(const Compiled& compiled, bool whole = false);
-  // While a call is timed, the runs of graphs that have a backward pass are, too.
-  static inline int timed = 0;  // such calls, of all threads
-  static inline double in_gradients = 0;
-  void Ended(Compiled& compiled, const Turn& turn, PyObject* result);  // null: an exception
+  void Ended(Compiled& compiled, const Turn& turn, PyObject* const* args, Py_ssize_t n,
+             PyObject* result);  // null: an exception
 
   // No segment is for these arguments. Has it been tried in vain so often that the call is Python's? That is so for a
   // function in which nothing of a framework and no loop for machine code was found, once two calls or more that ran in
@@ -76,11 +76,17 @@ class Timing {
     State state = State::kMeasuring;
     int warm = 0, tries = 0, maps = 0;  // calls without and with captures; those that got memory from the system
     Samples seconds;
-    long until = 0, pause = 0;  // The calls until it is measured again.
-    int64_t passes = 0;         // Backward passes that there had been before it was met.
+    long until = 0, pause = 0;    // The calls until it is measured again.
+    int64_t passes = 0;           // Backward passes that there had been before it was met.
+    bool with_pass = false;       // Do samples have the time of their passes in them?
+    int waiting = 0, missed = 0;  // calls whose passes have not ended yet; those that were not measured because of that
   };
   Turn Choose(Compiled& compiled, PyObject* const* args, Py_ssize_t n, uint64_t at);
   Class* Find(uint64_t key);
+  void Take(Compiled& compiled, Class& c, bool python, double seconds);
+  void Await(Compiled& compiled, Class& c, const Turn& turn, PyObject* const* args, Py_ssize_t n, PyObject* result,
+             double seconds);
+  void Passed(Compiled& compiled, uint64_t key, bool python, double seconds);
   bool AllLeft() const { return left_ && !measuring_ && left_ == static_cast<int>(classes_.size()); }
   void Rest(long calls) { rest_ = span_ = calls; }
   void LeaveUnasked(long calls);
