@@ -300,6 +300,33 @@ def _beginning():
     return Beginning
 
 
+WHOLE = 16 << 20  # bytes of which a copy is made
+SAMPLES = 256
+
+
+def _sample(x):
+    rows = x.reshape(-1)
+    return rows[:: max(1, len(rows) // SAMPLES)].clone()
+
+
+def shown(x):
+    """What an input of a call holds, whose memory is shown to somebody who may write there uncounted (`x.data`): a copy, or, of a large one, (some of it,)."""
+    x = x.detach()
+    return x.clone() if x.nbytes <= WHOLE else (_sample(x),)
+
+
+def held(content, x):
+    """None: the tensor holds that still. Else new memory that holds it."""
+    import torch
+
+    x = x.detach()
+    if isinstance(content, tuple):
+        if torch.equal(content[0], _sample(x)):
+            return None
+        raise RuntimeError("framejit: a backward pass that runs the program again: a large input was written since, in a way that its version does not count (`x.data`)")
+    return None if torch.equal(content, x) else content.clone()
+
+
 def follow(gradients, aliases, inputs, given, watched):
     """Where such gradients of a replay are differentiated, its aliases of inputs have the memory that the inputs have by then (`x.data = u`).
     What the pass was given is none of them. `watched`: tensors that share the version of a result each, and results of the replay. Writes

@@ -623,6 +623,9 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const tensor::TraceRun
   NoteCalls(graph, &t);
   for (const auto& [source, value] : s.late)
     t.late.push_back({Ref::Borrow(source->base->object), Ref::Borrow(source->object), Ref::Borrow(value)});
+  for (PyTypeObject* type : s.late_classes)
+    t.late_classes.push_back(
+        {Ref::Borrow(reinterpret_cast<PyObject*>(type)), tensor::Training::FunctionsOf(type), type->tp_version_tag});
   plan.kept.emplace_back();
   for (const ViewResult& v : views) {
     t.views.push_back({v.plan, plans[v.plan].index});
