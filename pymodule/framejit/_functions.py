@@ -117,13 +117,13 @@ def own_backward(function, number, count, names, values, wanting, shared, held, 
     leaves = []
     context = Later()
     own = [g if g is None else g.detach() for g in grads]
-    memory = {_address(t) for t in (*_tensors(values), *own) if t is not None}
+    given = values
     if shared:
         values = _copied(values, {_address(t) for t in shared}, {})
     vars(context).update(zip(names, _wanting(values, wanting, leaves)), **(held() if held else {}))
     before = _references(own)
     kept = getattr(_state, "of_call", None)
-    with _Pass(kept, number, context, uncounted, memory):
+    with _Pass(kept, number, context, uncounted, (given, own)):
         result = function(context, *own)
     del context
     if any(x.grad is not None for x in leaves):
@@ -135,7 +135,7 @@ def own_backward(function, number, count, names, values, wanting, shared, held, 
         error = NoGradient(f"{function.__qualname__} does not return a gradient for each tensor that wants one")
         error.results = {**_answers(kept), number: result}
         raise error
-    if kept is not None and function not in _usual:
+    if function not in _usual and kept is not None:
         _answers(kept)[number] = result
         _usual.add(function)
     del wanted
@@ -185,6 +185,7 @@ def of_call(kept):
 
 
 _ABSENT = object()
+SCALARS = (type(None), bool, int, float, str)
 
 
 class _Pass:
@@ -192,7 +193,7 @@ class _Pass:
     have changed there. What this one changes is kept for those that follow: the attribute, as the function leaves it."""
 
     def __init__(self, kept, number, context, uncounted, memory):
-        """kept: what the call keeps, None: nothing. memory: the addresses of what is the pass's own, so that the next one needs a copy of it."""
+        """kept: what the call keeps, None: nothing. memory: tensors of the pass's own, of which the next one needs a copy."""
         self.kept, self.context, self.uncounted, self.memory = kept, context, uncounted, memory
         self.left = next((e[2] for e in kept or () if type(e) is tuple and e[0] is Later and e[1] == number), None)
         self.number = number
@@ -201,7 +202,7 @@ class _Pass:
         if self.kept is None:
             return
         attributes = vars(self.context)
-        for name, value in (self.left or {}).items():
+        for name, value in self.left.items() if self.left else ():
             if name == "saved_tensors" and not isinstance(self.context, Later):
                 _refill(self.context.saved_tensors, value)
             elif value is _ABSENT:
@@ -216,16 +217,16 @@ class _Pass:
             return
         attributes, before = vars(self.context), self.before
         changed = {name for name, value in attributes.items() if before.get(name) != _as_it_is(value, self.uncounted)}
+        if not changed and len(before) == len(attributes):
+            return
         written = {_address(t) for name in changed for t in _tensors(attributes[name])}
         changed |= {name for name, value in attributes.items() if not written.isdisjoint(map(_address, _tensors(value)))}
         changed |= before.keys() - attributes.keys()
-        if not changed:
-            return
         if self.left is None:
             self.left = {}
             self.kept.append((Later, self.number, self.left))
-        copies = {}
-        self.left.update({name: _copied(attributes[name], self.memory, copies) if name in attributes else _ABSENT for name in changed})
+        copies, memory = {}, {_address(t) for t in _tensors(self.memory)}
+        self.left.update({name: _copied(attributes[name], memory, copies) if name in attributes else _ABSENT for name in changed})
 
 
 def _keeping(function, kept, number):
@@ -269,6 +270,8 @@ def _address(tensor):
 
 def _as_it_is(value, uncounted):
     """What writes to this value of a context, or to what it holds, would change."""
+    if isinstance(value, SCALARS):
+        return id(value)
     import torch
 
     if isinstance(value, torch.Tensor):
@@ -298,11 +301,15 @@ def _copied(value, memory, copies):
         address = _address(value)
         if address not in memory:
             return value
-        storage = value.untyped_storage()
-        if address not in copies:
-            copies[address] = storage.clone()
-        own = torch.empty(0, dtype=value.dtype, device=value.device).set_(copies[address], value.storage_offset(), value.size(), value.stride())
-        return own.requires_grad_(value.requires_grad)
+        if address in copies:
+            own = torch.empty(0, dtype=value.dtype, device=value.device)
+            own.set_(copies[address].untyped_storage(), value.storage_offset(), value.size(), value.stride())
+        elif value.is_contiguous() and value.nbytes == value.untyped_storage().nbytes():
+            own = copies[address] = value.detach().clone()
+        else:
+            own = torch.empty(0, dtype=value.dtype, device=value.device)
+            copies[address] = own.set_(value.untyped_storage().clone(), value.storage_offset(), value.size(), value.stride())
+        return own.requires_grad_() if value.requires_grad else own
     if type(value) is dict:
         for k, v in value.items():
             value[k] = _copied(v, memory, copies)
@@ -356,7 +363,6 @@ def _answering(function, result):
 def _sparing(function, run, args):
     """What the function gives, whose backward is not called where all that it would be given went to the program's own results (_gradients.Own): eager
     does not come by it."""
-    import torch
     from torch._C import _current_graph_task_id as number_of_pass
 
     spared = set()  # passes

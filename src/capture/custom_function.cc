@@ -431,8 +431,7 @@ bool CustomCall::AsItIs(PyObject* backward) {
   const Origin* origin = s_.Find(backward);
   if (origin && origin->kind == Origin::kFresh) return Refuse("a backward that was made here"), false;
   const Manner manner = MannerOf(backward);
-  if (manner.asks_facts)
-    return Refuse("a backward that is not captured and asks how its tensors were made"), false;
+  if (manner.asks_facts) return Refuse("a backward that is not captured and asks how its tensors were made"), false;
   GradOff off(s_, tracked_);
   Ref names, values, held;
   std::vector<PyObject*> wanted;

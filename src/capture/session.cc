@@ -434,14 +434,16 @@ static PyObject* SliceSeen(Session& s, std::unordered_map<PyObject*, const Sourc
   return s.MarkFresh(shown.release());
 }
 
+// What forward of a custom function reads among globals, and a replay reads there again. It gives true.
+static bool NoteForward(Session& s, PyObject* o, const Source* source) {
+  if (!s.in_custom || s.later || !IsGlobal(source) || OfSteadyModule(source->base->object)) return true;
+  s.Keep(Py_NewRef(o));
+  s.late.emplace(source, o);
+  return true;
+}
+
 PyObject* Session::FromOutside(PyObject* o, const Source* s, bool used) {
-  if (later && !ReadLater(o, s)) return nullptr;
-  const auto note_forward = [&] {  // of such a function: a replay runs it again
-    if (!in_custom || later || !IsGlobal(s) || OfSteadyModule(s->base->object)) return;
-    keep_.push_back(Borrow(o));
-    late.emplace(s, o);
-  };
-  if (IsConstantKind(o)) note_forward();
+  if (later ? !ReadLater(o, s) : IsConstantKind(o) && !NoteForward(*this, o, s)) return nullptr;
   if (IsPrimitive(o) || IsTupleOfPrimitives(o)) {
     // Where it goes out it is read there again. One that is found in two places is that object in both.
     const auto note_found = [&](PyObject* seen) {
@@ -474,7 +476,7 @@ PyObject* Session::FromOutside(PyObject* o, const Source* s, bool used) {
     } else {
       if (PyObject* symbol = used && !late.contains(s) ? SymbolOf(o, s) : nullptr) return symbol;
       if (broken_) return nullptr;
-      note_forward();
+      NoteForward(*this, o, s);
       guard::Row row{guard::Kind::kEqual, s};
       row.object = o;
       row.here = true;
@@ -608,7 +610,8 @@ bool Session::NoteAbstract() {
 }
 
 void Session::NoteLate(PyTypeObject* t) {
-  PyObject* mro = (later || in_custom) && !IsSteady(t) && !IsFresh(reinterpret_cast<PyObject*>(t)) ? t->tp_mro : nullptr;
+  PyObject* mro =
+      (later || in_custom) && !IsSteady(t) && !IsFresh(reinterpret_cast<PyObject*>(t)) ? t->tp_mro : nullptr;
   for (Py_ssize_t i = 0; mro && i < PyTuple_GET_SIZE(mro); ++i) {
     auto* base = reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(mro, i));
     if (!IsSteady(base)) late_classes.insert(base);

@@ -26,6 +26,35 @@ class AsInForward {
   std::vector<std::pair<Training::Late, Ref>> changed_;
 };
 
+// Memory that holds what inputs held in the call, each with what holds it by now.
+using Rewritten = std::vector<std::pair<Ref, Ref>>;
+
+// What the program runs on for an input gets the memory of the call, if that is another. False: an exception.
+bool GiveMemoryOfCall(const CallState& s, int input, bool wanted, bool copied, Rewritten* rewritten, Ref* own) {
+  static PyObject* const held = ResolveCallee("framejit._gradients.held");
+  Ref memory = s.former && s.former->contains(input) ? s.former->at(input) : Ref();
+  if (s.shown && !copied && s.shown->contains(input)) {
+    Ref now = memory ? memory : Ref::Borrow(PyTuple_GET_ITEM(s.inputs, input));
+    Ref then(PyObject_CallFunctionObjArgs(held, s.shown->at(input).get(), now.get(), nullptr));
+    if (!then) return false;
+    if (then.get() != Py_None) {
+      rewritten->emplace_back(then, std::move(now));
+      memory = std::move(then);
+    }
+  }
+  if (!memory) return true;
+  if (!wanted && !copied) *own = Ref(PyObject_CallMethodNoArgs(own->get(), Interned(kDetach)));
+  return *own && GiveData(own->get(), memory.get()) == 0;
+}
+
+// Behind the run: views that it has kept read what is there by now.
+bool Rewrite(const Rewritten& rewritten) {
+  return std::all_of(rewritten.begin(), rewritten.end(), [](const auto& both) {
+    Ref now(PyObject_CallMethodNoArgs(both.second.get(), Interned(kDetach)));
+    return now && Ref(PyObject_CallMethod(both.first.get(), "copy_", "O", now.get()));
+  });
+}
+
 }  // namespace
 
 PyObject* Training::Late::Now() const {
@@ -113,11 +142,9 @@ int SegmentHook::Again(CallState* s, const std::vector<bool>& standing, bool cre
   // What the inputs were made of is not this segment's: their gradients are those of aliases, which end here, and call
   // no hooks.
   auto alias = [](PyObject* o) { return Ref(PyObject_CallMethod(o, "view_as", "O", o)); };
-  static PyObject* const content = ResolveCallee("framejit._gradients.held");
-  std::vector<std::pair<Ref, Ref>> rewritten;  // memory that holds what an input held in the call, and what has it now
+  Rewritten rewritten;
   std::vector<PyObject*> inputs, results(num_results());
   static const std::map<int, Ref> none;
-  const std::map<int, Ref>& has_former = s->former ? *s->former : none;
   for (size_t i = 0; i < t_.wanted.size(); ++i) {
     Ref input = Ref::Borrow(PyTuple_GET_ITEM(s->inputs, i));
     if (t_.copied[i] && !t_.wanted[i]) {
@@ -128,22 +155,7 @@ int SegmentHook::Again(CallState* s, const std::vector<bool>& standing, bool cre
       input = plain ? Ref(PyObject_CallMethod(plain.get(), "requires_grad_", nullptr)) : alias(input.get());
     }
     if (!input) return -1;
-    const int n = static_cast<int>(i);
-    const auto at = has_former.find(n);
-    Ref memory = at != has_former.end() ? at->second : Ref();
-    if (s->shown && !t_.copied[i] && s->shown->contains(n)) {
-      Ref now = memory ? memory : Ref::Borrow(PyTuple_GET_ITEM(s->inputs, i));
-      Ref then(PyObject_CallFunctionObjArgs(content, s->shown->at(n).get(), now.get(), nullptr));
-      if (!then) return -1;
-      if (then.get() != Py_None) {
-        rewritten.emplace_back(then, std::move(now));
-        memory = std::move(then);
-      }
-    }
-    if (memory) {
-      if (!t_.wanted[i] && !t_.copied[i]) input = Ref(PyObject_CallMethodNoArgs(input.get(), Interned(kDetach)));
-      if (!input || GiveData(input.get(), memory.get()) < 0) return -1;
-    }
+    if (!GiveMemoryOfCall(*s, static_cast<int>(i), t_.wanted[i], t_.copied[i], &rewritten, &input)) return -1;
     run->inputs.push_back(std::move(input));
   }
   run->standing.resize(standing.size());
@@ -197,11 +209,9 @@ int SegmentHook::Again(CallState* s, const std::vector<bool>& standing, bool cre
   }
   if (!ran) return -1;
   for (PyObject* o : results) run->results.emplace_back(o);
-  for (const auto& [memory, now] : rewritten) {  // views that the run has kept read it, too
-    Ref content_now(PyObject_CallMethodNoArgs(now.get(), Interned(kDetach)));
-    if (!content_now || !Ref(PyObject_CallMethod(memory.get(), "copy_", "O", content_now.get()))) return -1;
-  }
-  for (const auto& [i, former] : has_former) {  // what the run has kept of it as an object has this memory from now on
+  if (!Rewrite(rewritten)) return -1;
+  for (const auto& [i, former] :
+       s->former ? *s->former : none) {  // what the run has kept of it as an object has this memory from now on
     if (t_.copied[i]) continue;
     Ref now(PyObject_CallMethodNoArgs(PyTuple_GET_ITEM(s->inputs, i), Interned(kDetach)));
     if (!now || GiveData(run->inputs[i].get(), now.get()) < 0) return -1;
