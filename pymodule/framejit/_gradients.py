@@ -175,6 +175,10 @@ def only_with_gradient(hooks, tensor):
 
 def keep(tensor, grad):
     """tensor.grad = grad, also of a tensor that has another shape since it was asked to keep it. Shape of `grad`: what it was then."""
+    import torch
+
+    if torch.is_grad_enabled() or not grad.is_contiguous():  # a replay's, of which others may have the memory
+        grad = grad.clone(memory_format=torch.contiguous_format)
     if tensor.shape == grad.shape:
         tensor.grad = grad
         return
