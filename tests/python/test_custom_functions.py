@@ -1,6 +1,7 @@
 """torch.autograd.Function, random draws and writes inside compiled programs that want gradients: one graph each, and what eager gives."""
 
 import io
+
 import framejit
 import pytest
 
