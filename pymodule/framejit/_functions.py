@@ -3,6 +3,8 @@
 from _thread import _local
 from sys import getrefcount
 from types import FunctionType
+from weakref import WeakSet
+from zlib import crc32
 
 from ._gradients import differentiated
 
@@ -39,9 +41,12 @@ def give_attributes(tensor, items):
 
 def call(function, *args, own=None):
     """The framework's own way, for replays. own: the number of the call whose backward function runs as it is."""
+    kept = getattr(_state, "of_call", None)
+    if own is not None and kept is not None:
+        function = _keeping(function, kept, own)
     error = getattr(_state, "error", None)
-    if error is not None and error.number == own:
-        function = _answering(function, error.result)
+    if error is not None and own in error.results:
+        function = _answering(function, error.results[own])
     run = differentiated()
     if run is None or not isinstance(function, type):  # a call that is made again (framejit._wrappers.Again) has no backward of its own
         results = function.apply(*args)
@@ -70,11 +75,11 @@ _state = _local()
 
 class NoGradient(RuntimeError):
     """A backward function that was not captured gives None for a tensor that wants a gradient, or what the framework refuses: the pass goes through
-    the framework. number, result: of which call, and what it gives."""
+    the framework. results: what it gives, by the number of its call, and what others have given in this pass."""
 
 
 def answer(error):
-    """From now on the call of such an error has its result in replays (None: no call has); returns what was before."""
+    """From now on the calls of such an error have their results in replays (None: no call has); returns what was before."""
     before, _state.error = getattr(_state, "error", None), error
     return before
 
@@ -101,28 +106,25 @@ def holder(objects):
     return held
 
 
-def own_backward(function, number, count, names, values, wanting, held, likes, *grads):
+def own_backward(function, number, count, names, values, wanting, shared, held, uncounted, likes, *grads):
     """What a backward function of the program's gives when it is called as it is, for the arguments that want gradients: likes has (number, shape,
     dtype) of each, of `count` arguments. number: of the call. names, values, held: the attributes of its context. wanting: which tensors of the values
-    want gradients there."""
+    want gradients there. shared: those that it may write to, and others read. uncounted: it may write to tensors in a way that their versions do not count."""
     import torch
 
     if any(g.is_meta for g in grads if g is not None):
         return tuple(torch.empty(shape, dtype=dtype, device="meta") for _, shape, dtype in likes)
     leaves = []
-    kept = getattr(_state, "of_call", None)
-    context = next((e[2] for e in kept or () if type(e) is tuple and e[0] is Later and e[1] == number), None)
-    state = None
-    if context is None:
-        context = Later()
-        vars(context).update(zip(names, _wanting(values, wanting, leaves)), **(held() if held else {}))
-        state = _as_it_is(vars(context)) if kept is not None else None
+    context = Later()
     own = [g if g is None else g.detach() for g in grads]
+    given = values
+    if shared:
+        values = _copied(values, {_address(t) for t in shared}, {})
+    vars(context).update(zip(names, _wanting(values, wanting, leaves)), **(held() if held else {}))
     before = _references(own)
-    result = function(context, *own)
-    if state and _as_it_is(vars(context)) != state:  # the next pass finds what this one leaves
-        vars(context).update({name: _copied(value) for name, value in vars(context).items() if name in names})
-        kept.append((Later, number, context))
+    kept = getattr(_state, "of_call", None)
+    with _Pass(kept, number, context, uncounted, (given, own)):
+        result = function(context, *own)
     del context
     if any(x.grad is not None for x in leaves):
         raise RuntimeError(f"framejit: {function.__qualname__} calls backward() through tensors of its context: detach them there")
@@ -131,8 +133,11 @@ def own_backward(function, number, count, names, values, wanting, held, likes, *
     usual = [isinstance(g, torch.Tensor) and g.layout == torch.strided and _expands(shape, g.shape) for g, (_, shape, _) in zip(wanted, likes)]
     if not all(usual) or len(made) < count or any(g is not None for g in made[count:]):
         error = NoGradient(f"{function.__qualname__} does not return a gradient for each tensor that wants one")
-        error.number, error.result = number, result
+        error.results = {**_answers(kept), number: result}
         raise error
+    if function not in _usual and kept is not None:
+        _answers(kept)[number] = result
+        _usual.add(function)
     del wanted
     del result
     for g, now, then in zip(own, _references(own), before):  # what somebody keeps needs memory of its own: this is the pass's
@@ -155,34 +160,174 @@ def own_backward(function, number, count, names, values, wanting, held, likes, *
     return tuple(gradients)
 
 
+_usual = WeakSet()  # functions that have given a gradient for each tensor that wants one
+
+
+def _answers(kept):
+    """By the number of the call: what functions that were not known to do so have given in this pass."""
+    from torch._C import _current_graph_task_id as number_of_pass
+
+    here = number_of_pass()
+    for e in kept or ():
+        if type(e) is tuple and e[0] is NoGradient and e[1] == here:
+            return e[2]
+    answers = {}
+    if kept is not None:
+        kept[:] = [e for e in kept if not (type(e) is tuple and e[0] is NoGradient)]
+        kept.append((NoGradient, here, answers))
+    return answers
+
+
 def of_call(kept):
     """What the call of which a pass comes keeps of functions of the program's, from now on; returns what was before."""
     before, _state.of_call = getattr(_state, "of_call", None), kept
     return before
 
 
-def _as_it_is(value):
+_ABSENT = object()
+SCALARS = (type(None), bool, int, float, str)
+
+
+class _Pass:
+    """While it is entered, a backward function of the program's that is not captured runs. It finds in its context what earlier passes of the same call
+    have changed there. What this one changes is kept for those that follow: the attribute, as the function leaves it."""
+
+    def __init__(self, kept, number, context, uncounted, memory):
+        """kept: what the call keeps, None: nothing. memory: tensors of the pass's own, of which the next one needs a copy."""
+        self.kept, self.context, self.uncounted, self.memory = kept, context, uncounted, memory
+        self.left = next((e[2] for e in kept or () if type(e) is tuple and e[0] is Later and e[1] == number), None)
+        self.number = number
+
+    def __enter__(self):
+        if self.kept is None:
+            return
+        attributes = vars(self.context)
+        for name, value in self.left.items() if self.left else ():
+            if name == "saved_tensors" and not isinstance(self.context, Later):
+                _refill(self.context.saved_tensors, value)
+            elif value is _ABSENT:
+                attributes.pop(name, None)
+            else:
+                attributes[name] = value
+        self.held = list(attributes.values())  # or others may be taken for them
+        self.before = {name: _as_it_is(value, self.uncounted) for name, value in attributes.items()}
+
+    def __exit__(self, *error):
+        if self.kept is None:
+            return
+        attributes, before = vars(self.context), self.before
+        changed = {name for name, value in attributes.items() if before.get(name) != _as_it_is(value, self.uncounted)}
+        if not changed and len(before) == len(attributes):
+            return
+        written = {_address(t) for name in changed for t in _tensors(attributes[name])}
+        changed |= {name for name, value in attributes.items() if not written.isdisjoint(map(_address, _tensors(value)))}
+        changed |= before.keys() - attributes.keys()
+        if self.left is None:
+            self.left = {}
+            self.kept.append((Later, self.number, self.left))
+        copies, memory = {}, {_address(t) for t in _tensors(self.memory)}
+        self.left.update({name: _copied(attributes[name], memory, copies) if name in attributes else _ABSENT for name in changed})
+
+
+def _keeping(function, kept, number):
+    """This function, for replays: its backward finds in the context what other passes of the call have left there."""
+    from ._kernels import manner
+
+    name = _name_of_backward(function)
+
+    def backward(ctx, *grads):
+        own = getattr(function, name)
+        _, _, uncounted = manner(own)
+        with _Pass(kept, number, ctx, uncounted, ()):
+            return own(ctx, *grads)
+
+    return type(function.__name__, (function,), {name: staticmethod(backward)})
+
+
+def _name_of_backward(function):
+    import torch
+
+    return "vjp" if function.backward is torch.autograd.Function.backward else "backward"
+
+
+def _tensors(value):
+    """Those of a value, also in lists, tuples and dicts."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple, dict)):
+        for v in value.values() if isinstance(value, dict) else value:
+            yield from _tensors(v)
+
+
+def _address(tensor):
+    """Of the memory that it shares with others."""
+    import torch
+
+    return tensor.untyped_storage().data_ptr() if tensor.layout == torch.strided else 0
+
+
+def _as_it_is(value, uncounted):
     """What writes to this value of a context, or to what it holds, would change."""
+    if isinstance(value, SCALARS):
+        return id(value)
     import torch
 
     if isinstance(value, torch.Tensor):
-        return id(value), value._version
+        content = uncounted and _content(value)
+        return id(value), value._version, value.data_ptr() if value.layout == torch.strided else 0, content
     if isinstance(value, dict):
-        return id(value), [(id(k), _as_it_is(v)) for k, v in value.items()]
+        return id(value), [(id(k), _as_it_is(v, uncounted)) for k, v in value.items()]
     if isinstance(value, (list, tuple)):
-        return id(value), [_as_it_is(v) for v in value]
-    return id(value), len(value) if isinstance(value, (set, bytearray)) else value.tobytes() if hasattr(value, "__array_interface__") else None
+        return id(value), [_as_it_is(v, uncounted) for v in value]
+    return id(value), len(value) if isinstance(value, (set, bytearray)) else crc32(value.tobytes()) if hasattr(value, "__array_interface__") else None
 
 
-def _copied(value):
-    """The same in memory that is not the pass's."""
+def _content(tensor):
+    """A checksum of what a tensor holds."""
+    import torch
+
+    with torch._C.DisableTorchFunctionSubclass():
+        rows = tensor.detach().resolve_conj().resolve_neg().to("cpu").contiguous()
+    return crc32(rows.reshape(-1).view(torch.uint8).numpy())
+
+
+def _copied(value, memory, copies):
+    """The same, without what lies at one of these addresses. Tensors that share memory do so in the copies, too."""
     import torch
 
     if isinstance(value, torch.Tensor):
-        return value.detach().clone().requires_grad_(value.requires_grad)
+        address = _address(value)
+        if address not in memory:
+            return value
+        if address in copies:
+            own = torch.empty(0, dtype=value.dtype, device=value.device)
+            own.set_(copies[address].untyped_storage(), value.storage_offset(), value.size(), value.stride())
+        elif value.is_contiguous() and value.nbytes == value.untyped_storage().nbytes():
+            own = copies[address] = value.detach().clone()
+        else:
+            own = torch.empty(0, dtype=value.dtype, device=value.device)
+            copies[address] = own.set_(value.untyped_storage().clone(), value.storage_offset(), value.size(), value.stride())
+        return own.requires_grad_() if value.requires_grad else own
     if type(value) is dict:
-        return {k: _copied(v) for k, v in value.items()}
-    return type(value)(_copied(v) for v in value) if type(value) in (list, tuple) else value
+        for k, v in value.items():
+            value[k] = _copied(v, memory, copies)
+    elif type(value) is list:
+        value[:] = [_copied(v, memory, copies) for v in value]
+    elif type(value) is tuple:
+        return tuple(_copied(v, memory, copies) for v in value)
+    return value
+
+
+def _refill(tensors, values):
+    """These tensors hold what those do."""
+    import torch
+
+    with torch.no_grad():
+        for tensor, value in zip(tensors, values):
+            if tensor is not None and not torch.equal(tensor, value):
+                tensor.data.copy_(value)
 
 
 def _wanting(value, wanting, leaves):
@@ -218,7 +363,6 @@ def _answering(function, result):
 def _sparing(function, run, args):
     """What the function gives, whose backward is not called where all that it would be given went to the program's own results (_gradients.Own): eager
     does not come by it."""
-    import torch
     from torch._C import _current_graph_task_id as number_of_pass
 
     spared = set()  # passes
@@ -227,14 +371,13 @@ def _sparing(function, run, args):
         if all(g is None for g in grads) and number_of_pass() in run.given:
             spared.add(number_of_pass())
 
-    name = "vjp" if function.backward is torch.autograd.Function.backward else "backward"
-    own = getattr(function, name)
+    name = _name_of_backward(function)
 
     def backward(ctx, *grads):
         if number_of_pass() in spared:
             spared.remove(number_of_pass())
             return (None,) * len(args)
-        return own(ctx, *grads)
+        return getattr(function, name)(ctx, *grads)
 
     results = type(function.__name__, (function,), {name: staticmethod(backward)}).apply(*args)
     node = _node_of(results)

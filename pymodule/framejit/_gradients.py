@@ -175,6 +175,10 @@ def only_with_gradient(hooks, tensor):
 
 def keep(tensor, grad):
     """tensor.grad = grad, also of a tensor that has another shape since it was asked to keep it. Shape of `grad`: what it was then."""
+    import torch
+
+    if torch.is_grad_enabled() or not grad.is_contiguous():  # a replay's, of which others may have the memory
+        grad = grad.clone(memory_format=torch.contiguous_format)
     if tensor.shape == grad.shape:
         tensor.grad = grad
         return
@@ -298,6 +302,33 @@ def _beginning():
             return None, None, *grads, *(given.get(i) for i in range(ctx.results))
 
     return Beginning
+
+
+WHOLE = 16 << 20  # bytes of which a copy is made
+SAMPLES = 256
+
+
+def _sample(x):
+    rows = x.reshape(-1)
+    return rows[:: max(1, len(rows) // SAMPLES)].clone()
+
+
+def shown(x):
+    """What an input of a call holds, whose memory is shown to somebody who may write there uncounted (`x.data`): a copy, or, of a large one, (some of it,)."""
+    x = x.detach()
+    return x.clone() if x.nbytes <= WHOLE else (_sample(x),)
+
+
+def held(content, x):
+    """None: the tensor holds that still. Else new memory that holds it."""
+    import torch
+
+    x = x.detach()
+    if isinstance(content, tuple):
+        if torch.equal(content[0], _sample(x)):
+            return None
+        raise RuntimeError("framejit: a backward pass that runs the program again: a large input was written since, in a way that its version does not count (`x.data`)")
+    return None if torch.equal(content, x) else content.clone()
 
 
 def follow(gradients, aliases, inputs, given, watched):

@@ -27,6 +27,7 @@ MOST = 20_000
 SCHEMA = {"int", "SymInt", "float", "bool", "str", "number", "Device"}  # types of arguments that are no tensors
 GRADIENTS = {"requires_grad", "is_leaf", "grad_fn", "grad"}  # what the run's tensors, which have values only, do not tell
 FACTS = {"is_leaf", "grad_fn", "_version", "_base", "_is_view", "is_view", "output_nr", "retain_grad", "retains_grad", "register_hook", "Parameter"}
+UNCOUNTED = {"data", "numpy", "__array__", "asarray", "data_ptr", "untyped_storage", "to_dlpack", "from_dlpack", "set_"}  # what may lead to writes that no version counts
 asking, wondering = set(), set()  # the operators whose kernels read one of GRADIENTS, of the other FACTS
 LYING = {"set_", "resize_", "resize_as_", "swap_tensors", "_swap_tensors"}  # what has a tensor lie in other memory, where the run would not look for it
 moving = set()  # the operators whose kernels call one of these, or set `data`
@@ -350,16 +351,16 @@ def composite_of(op):
     return f, tuple(a.name for a in arguments), tuple(a.default_value if a.has_default_value() else absent for a in arguments), absent
 
 
-def asks_facts(function):
-    """Could a backward function ask what its tensors are to others: how they were made, how often they were written, whose views they are? A run has
-    tensors of its own for it, with the same values."""
+def manner(function):
+    """Of a backward function: (could it ask what its tensors are to others: how they were made, how often they were written, whose views they are? A run
+    has tensors of its own for it, with the same values; could it write to tensors?; in a way that their versions do not count?)"""
     reads = KernelReads()
     try:
         reads._value(function)
         reads._spaces()
     except Unfollowed:
-        pass
-    return not FACTS.isdisjoint(reads.names)
+        reads.everything = True
+    return not FACTS.isdisjoint(reads.names), reads.writes or reads.everything, reads.everything or not UNCOUNTED.isdisjoint(reads.names)
 
 
 def reached(op, tensors):

@@ -80,6 +80,7 @@ int CaptureSemantics::GenericSetAttr(PyObject* o, PyObject* name, PyObject* valu
   if (s_.IsPrivate(o) && (of_class || !HasOutsideDict(s_, o))) return PyObject_GenericSetAttr(o, name, value);
   if (d && IsSlot(d)) return StoreSlot(o, name, d, value);
   if (of_class) return s_.Break(BreakId::kSideEffect, "a slot of an outside object"), -1;
+  if (IsOfLogging(type) && !s_.IsPrivate(o)) return s_.Break(BreakId::kSideEffect, "what records of logging read"), -1;
   const Source* ds;
   PyObject* dict = InstanceDict(o, &ds);
   if (s_.broken()) return -1;

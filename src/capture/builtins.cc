@@ -75,6 +75,8 @@ constexpr struct PythonRow {
 } kPythonFunctions[] = {
     {"logging", "Logger.isEnabledFor", Effect::kMemo},
     {"logging", "Logger._log", Effect::kOutput},
+    {"logging", "Filterer.addFilter", Effect::kOutput},
+    {"logging", "Filterer.removeFilter", Effect::kOutput},
     {"re", "_compile", Effect::kPure},
     {"torch._dynamo.compiled_autograd", "_disable", Effect::kNoScope},
     {"torch._functorch.predispatch", "lazy_load_decompositions", Effect::kNothing},  // torch.vmap is not run

@@ -31,11 +31,6 @@ bool IsName(PyObject* value) {
          PyUnicode_FindChar(value, 0, 0, PyUnicode_GET_LENGTH(value), 1) < 0;
 }
 
-bool IsOfLogging(PyTypeObject* type) {
-  const std::string_view module = ModuleOf(type);
-  return module == "logging" || module.starts_with("logging.");
-}
-
 // May a store to an attribute of a class wait for the exit? What it replaces and what is stored is a function, or
 // neither bound nor asked when it is read, and capture itself asks a class of the framework for nothing that has no
 // underscores around it, but for a class of tensors and, where it looks for functions, for one of custom functions.
@@ -87,6 +82,14 @@ bool ChangesEachTime(Session& s, PyTypeObject* type, PyObject* name, PyObject* r
 }
 
 }  // namespace
+
+bool IsOfLogging(PyTypeObject* type) {
+  for (PyTypeObject* base = type; base; base = base->tp_base) {
+    const std::string_view module = ModuleOf(base);
+    if (module == "logging" || module.starts_with("logging.")) return true;
+  }
+  return false;
+}
 
 static bool IsOfWhatItIsCalled(const PendingStore& st) {
   return PyType_Check(st.dict.get()) && !PyUnicode_Check(st.key.get());

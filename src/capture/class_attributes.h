@@ -26,6 +26,9 @@ bool ShowsToC(const PendingEffects& pending, PyObject* o);
 bool StoresFunctions(const PendingEffects& pending);  // Do stores of functions to classes wait?
 bool NamesClasses(const PendingEffects& pending);     // Is a class called otherwise from the exit on?
 
+// Is it a class of the module logging, or of one below it, or has it such a base? Records read its objects at the exit.
+bool IsOfLogging(PyTypeObject* type);
+
 bool MakesPlainClasses(PyTypeObject* metatype);  // type or abc.ABCMeta
 // Answers builtins.__build_class__(body, name, *bases).
 PyObject* BuildClass(CaptureSemantics& c, Session& s, PyObject* const* args, Py_ssize_t n);

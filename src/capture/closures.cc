@@ -57,6 +57,10 @@ PyObject* CaptureSemantics::LoadCell(PyObject* cell) {
     s_.guards().Absent(s);
     return nullptr;
   }
+  if (s_.later && IsConstantKind(v)) {
+    s_.Keep(Py_NewRef(v));
+    s_.late.emplace(s_.guards().Child(SourceKind::kCell, s_.guards().Const(cell)), v);
+  }
   return s_.FromOutside(v, s, true);
 }
 

@@ -90,9 +90,10 @@ class CustomCall {
   bool TakeGradients();
   bool StateOf(Ref* names, Ref* values, Ref* held);
   PyObject* Wanting(PyObject* o);
+  PyObject* MadeThere(PyObject* values);
   bool AsItIs(PyObject* backward);
   PyObject* Reduced(PyObject* gradient, const shape::Ints& sizes);  // borrowed; null: Break or an exception
-  bool Bind(framejit::Call* call);
+  bool Bind();
 
   std::nullptr_t Refuse(const std::string& why) {
     return s_.Break(BreakId::kAutogradCall, "a torch.autograd.Function: " + why);
@@ -108,7 +109,10 @@ class CustomCall {
   PyObject* const* const args_;
   const Py_ssize_t nargs_;
   bool tracked_ = false, materialize_ = true;
+  size_t Effects();
+  size_t effects_ = 0;  // that waited before forward
   Ref context_, forward_, set_up_, out_;
+  framejit::Call call_;  // that the trace keeps
   Reach before_;
   surface::Lowering::Custom custom_;
   std::vector<PyObject*> outputs_;
@@ -136,10 +140,25 @@ bool CustomCall::MakeContext() {
   return static_cast<bool>(set_up_);
 }
 
+// What waits for the exit, but for changes of arguments: a replay has its own ones of these.
+size_t CustomCall::Effects() {
+  const auto given = [&](PyObject* o) { return std::find(args_, args_ + nargs_, o) != args_ + nargs_; };
+  const PendingEffects& p = s_.pending();
+  size_t count = p.cells().size();
+  for (const PendingStore& store : p.stores()) count += !given(store.dict.get());
+  for (const PendingCall& call : p.calls()) count += call.args.empty() || !given(call.args[0].get());
+  for (PyObject* list : p.lists()) count += !given(list);
+  return count;
+}
+
 bool CustomCall::Forward() {
+  call_.args.resize(static_cast<size_t>(nargs_) + 1);  // forward may write to lists among them
+  for (Py_ssize_t i = 0; tracked_ && i <= nargs_; ++i)
+    if (!s_.ToArg(i ? args_[i - 1] : cls_, &call_.args[i])) return false;
   std::vector<PyObject*> roots(args_, args_ + nargs_);
   roots.push_back(forward_.get());
   before_ = ReachFrom(s_, roots);
+  effects_ = Effects();
   s_.lowering().BeginCustom(&custom_);
   GradOff off(s_, tracked_);
   std::vector<PyObject*> all(args_, args_ + nargs_);
@@ -341,6 +360,8 @@ bool CustomCall::StateOf(Ref* names, Ref* values, Ref* held) {
     if (function || (origin && origin->kind == Origin::kOutside)) {
       if (origin->real || origin->written || origin->changes || origin->proxy)
         return Refuse("its backward reads what was written here"), false;
+      if ((PyList_Check(value) || PyDict_Check(value)) && std::find(args_, args_ + nargs_, value) != args_ + nargs_)
+        return Refuse("its context has a list or dict that it was given"), false;  // of which a replay has a copy
       s_.guards().Is(origin->source, value);
       if (PyDict_SetItem(objects.get(), key, value) < 0) return false;
       continue;
@@ -375,24 +396,48 @@ PyObject* CustomCall::Wanting(PyObject* o) {
   return held_.back().get();
 }
 
-// Could this function ask what its tensors are to others (is_leaf, _version)?
-bool AsksFacts(PyObject* function) {
-  static PyObject* const asks = FromModule("framejit._kernels", "asks_facts");
+// What a backward that is not captured could do (framejit._kernels.manner).
+struct Manner {
+  bool asks_facts = true, writes = true, uncounted = true;
+};
+Manner MannerOf(PyObject* function) {
+  static PyObject* const manner = FromModule("framejit._kernels", "manner");
   SuspendScope off;
-  Ref answer(asks ? PyObject_CallOneArg(asks, function) : nullptr);
-  if (!answer) PyErr_Clear();
-  return answer.get() != Py_False;
+  Ref answer(manner ? PyObject_CallOneArg(manner, function) : nullptr);
+  if (!answer) return PyErr_Clear(), Manner();
+  const auto is = [&](int i) { return PyTuple_GET_ITEM(answer.get(), i) == Py_True; };
+  return {is(0), is(1), is(2)};
+}
+
+// Those tensors among these that forward has made, to which the backward may write: others read them, too, and what is
+// equal is one value of the graph. Null: Break. Where two lie in the same memory and are not the same, a run may have
+// them in two places.
+PyObject* CustomCall::MadeThere(PyObject* values) {
+  std::map<TraceId, TraceId> first;  // by what has the memory
+  std::vector<PyObject*> made;
+  const Reach objects = ReachFrom(s_, {values});
+  for (const Ref& o : objects.held) {
+    if (!IsTensor(o.get())) continue;
+    const TraceId id = AsTensor(o.get())->id, base = s_.trace().tensors[id].base;
+    const auto [at, is_first] = first.try_emplace(base, id);
+    if (at->second != id) return Refuse("a backward that is not captured and may write to tensors that share memory");
+    if (is_first && base >= custom_.tensors) made.push_back(o.get());
+  }
+  return sem_.BuildTuple(made.data(), static_cast<Py_ssize_t>(made.size()));
 }
 
 // The backward is not captured: a call of the graph runs it as it is, when the pass does, and gives the gradients.
 bool CustomCall::AsItIs(PyObject* backward) {
   const Origin* origin = s_.Find(backward);
   if (origin && origin->kind == Origin::kFresh) return Refuse("a backward that was made here"), false;
-  if (AsksFacts(backward)) return Refuse("a backward that is not captured and asks how its tensors were made"), false;
+  const Manner manner = MannerOf(backward);
+  if (manner.asks_facts) return Refuse("a backward that is not captured and asks how its tensors were made"), false;
   GradOff off(s_, tracked_);
   Ref names, values, held;
   std::vector<PyObject*> wanted;
   if (!StateOf(&names, &values, &held)) return false;
+  Ref made(manner.writes ? MadeThere(values.get()) : sem_.BuildTuple(nullptr, 0));
+  if (!made) return false;
   for (Py_ssize_t i = 0; i < nargs_; ++i) {
     if (!IsTensor(args_[i]) || !s_.meta(AsTensor(args_[i])->id).requires_grad) continue;
     Ref shape(Attribute(args_[i], "shape")), dtype(Attribute(args_[i], "dtype"));
@@ -409,8 +454,9 @@ bool CustomCall::AsItIs(PyObject* backward) {
   std::vector<PyObject*> given = Given();
   if (!likes || !count || !number || given.empty()) return false;
   s_.modes.now.autocast = {};
-  PyObject* first[] = {backward,     number.get(), count.get(), names.get(),
-                       values.get(), wanting,      held.get(),  likes.get()};
+  PyObject* uncounted = manner.uncounted ? Py_True : Py_False;
+  PyObject* first[] = {backward, number.get(), count.get(), names.get(), values.get(),
+                       wanting,  made.get(),   held.get(),  uncounted,   likes.get()};
   given.insert(given.begin(), std::begin(first), std::end(first));
   result_ = Ref(s_.CallFramework(callees::kOwnBackward, given.data(), static_cast<Py_ssize_t>(given.size()), nullptr));
   if (!result_) return false;
@@ -430,22 +476,18 @@ bool CustomCall::AsItIs(PyObject* backward) {
 // The call that the trace keeps. Results are numbered from here on: EndCustom makes them in this order. The keywords
 // are for EndCustom alone: torch refuses the backward pass where one of those saved has been written, and what was
 // guessed of those asked is read after every run.
-bool CustomCall::Bind(framejit::Call* call) {
-  call->callee = kCustomCall;
-  call->mode = s_.modes.now;
-  call->args.resize(static_cast<size_t>(nargs_) + 1);
-  if (!s_.ToArg(cls_, &call->args[0])) return false;
-  for (Py_ssize_t i = 0; i < nargs_; ++i)
-    if (!s_.ToArg(args_[i], &call->args[i + 1])) return false;
+bool CustomCall::Bind() {
+  call_.callee = kCustomCall;
+  call_.mode = s_.modes.now;
   Ref saved(Attribute(context_.get(), "saved_tensors"));
-  if (!saved || !s_.ToArg(saved.get(), &call->kwargs.emplace_back("saved", Arg::None()).second)) return false;
+  if (!saved || !s_.ToArg(saved.get(), &call_.kwargs.emplace_back("saved", Arg::None()).second)) return false;
   std::vector<Arg> structure, asked;
   for (const Guess& g : s_.guessing().made())
     if (g.tensor >= custom_.tensors) asked.push_back(Arg::Tensor(g.tensor));
-  if (!asked.empty()) call->kwargs.emplace_back("asked", Arg::Seq(Arg::Kind::kTuple, std::move(asked)));
+  if (!asked.empty()) call_.kwargs.emplace_back("asked", Arg::Seq(Arg::Kind::kTuple, std::move(asked)));
   const auto next = static_cast<TraceId>(s_.trace().tensors.size());
   for (int k : number_) structure.push_back(k < 0 ? Arg::None() : Arg::Tensor(next + static_cast<TraceId>(k)));
-  call->result = PyTuple_Check(out_.get()) ? Arg::Seq(Arg::Kind::kTuple, structure) : structure[0];
+  call_.result = PyTuple_Check(out_.get()) ? Arg::Seq(Arg::Kind::kTuple, structure) : structure[0];
   return true;
 }
 
@@ -454,15 +496,17 @@ PyObject* CustomCall::WithGradients() {
   if (!other) return nullptr;
   if (backward.get() == TorchParts().backward || (TorchParts().vjp && other.get() != TorchParts().vjp))
     return Refuse("no backward of its own");
-  framejit::Call call;
+  s_.later = true;  // the engine looks for it when it runs
+  s_.NoteLate(reinterpret_cast<PyTypeObject*>(cls_));
+  s_.later = false;
   if (s_.options().RunsAsItIs(backward.get())) {
     if (!AsItIs(backward.get())) return nullptr;
   } else {
     s_.not_captured = backward.get();  // if this ends here
     if (!MayRunLater({context_.get(), backward.get()}) || !Backward(backward.get()) || !TakeGradients()) return nullptr;
   }
-  if (!Bind(&call)) return nullptr;
-  std::vector<TraceId> made = s_.lowering().EndCustom(&custom_, std::move(call), inputs_, grads_);
+  if (!Bind()) return nullptr;
+  std::vector<TraceId> made = s_.lowering().EndCustom(&custom_, std::move(call_), inputs_, grads_);
   s_.not_captured = nullptr;
   ++s_.op_count;
   std::vector<PyObject*> seen;
@@ -479,6 +523,7 @@ PyObject* CustomCall::Run() {
   const absl::Cleanup back = [&, outer = s_.made_within] { s_.made_within = outer; };
   s_.made_within = static_cast<TraceId>(s_.trace().tensors.size());
   if (!MakeContext() || !Forward() || !LookAtOutputs()) return nullptr;
+  if (tracked_ && Effects() != effects_) return Refuse("its forward does what a replay would do again");
   if (!tracked_)
     return PyTuple_Check(out_.get()) ? sem_.BuildTuple(outputs_.data(), static_cast<Py_ssize_t>(outputs_.size()))
                                      : Py_NewRef(outputs_[0]);

@@ -200,6 +200,28 @@ PyMethodDef print_def = {"print_to", PrintTo, METH_VARARGS, nullptr};
 PyMethodDef logger_def = {"logger_is_plain", LoggerIsPlain, METH_VARARGS, nullptr};
 PyMethodDef log_def = {"log_from", LogFrom, METH_VARARGS, nullptr};
 
+PyObject* LogFunction() {
+  static PyObject* const log = Function(&log_def);
+  return log;
+}
+
+// Is this list one of the handlers or filters by which a record of the logger goes out?
+bool GoesOutBy(PyObject* logger, PyObject* list) {
+  const auto has = [&](PyObject* o, const char* name) {
+    Ref own(PyObject_GetAttrString(o, name));
+    if (!own) PyErr_Clear();
+    return own.get() == list;
+  };
+  for (Ref at = Borrow(logger); at && at.get() != Py_None; at = Ref(PyObject_GetAttrString(at.get(), "parent"))) {
+    Ref handlers(PyObject_GetAttrString(at.get(), "handlers"));
+    bool found = has(at.get(), "handlers") || has(at.get(), "filters");
+    for (Py_ssize_t i = 0; handlers && PyList_Check(handlers.get()) && i < PyList_GET_SIZE(handlers.get()); ++i)
+      found |= has(PyList_GET_ITEM(handlers.get(), i), "filters");
+    if (found) return true;
+  }
+  return PyErr_Clear(), false;
+}
+
 // Guards that the function says True of these arguments (stolen). False: it does not, now.
 bool SaysYes(Session& s, PyObject* function, PyObject* arguments) {
   Ref key(arguments), answer(key ? PyObject_CallObject(function, key.get()) : nullptr);
@@ -361,6 +383,9 @@ PyObject* Session::WriteList(PyObject* list) {
   // Each item would be read and checked, and so it would be in every call.
   if (constexpr Py_ssize_t kMostItems = 10'000; PyList_CheckExact(list) && PyList_GET_SIZE(list) > kMostItems)
     return Break(BreakId::kSideEffect, "an item of a list of more than 10,000 is written to");
+  for (const PendingCall& call : pending_.calls())
+    if (call.method.get() == LogFunction() && GoesOutBy(call.args[0].get(), list))
+      return Break(BreakId::kSideEffect, "what records of logging read");
   g->shadow = nullptr;
   std::vector<PendingCall> mine = pending_.TakeCalls(list);
   g->changes = false;
@@ -492,7 +517,7 @@ PyObject* CaptureSemantics::Warn(PyObject* const* args, Py_ssize_t nargs, PyObje
 // Logger._log, of which the frames of the module logging itself are not the caller.
 PyObject* CaptureSemantics::Log(PyFunctionObject* function, PyObject* const* args, Py_ssize_t nargs,
                                 PyObject* kwnames) {
-  static PyObject *const plain = Function(&logger_def), *const log = Function(&log_def);
+  static PyObject* const plain = Function(&logger_def);
   PyObject* given[8] = {};
   if (!Parameters({"self", "level", "msg", "args", "exc_info", "extra", "stack_info", "stacklevel"}, args, nargs,
                   kwnames, given))
@@ -525,7 +550,9 @@ PyObject* CaptureSemantics::Log(PyFunctionObject* function, PyObject* const* arg
   if (!all || !SaysYes(s_, plain, Py_BuildValue("(OO)", logger, ascii ? Py_True : Py_False)))
     return PyErr_Clear(), nullptr;
   s_.MarkFresh(all.get());
-  PendingCall call{Borrow(log), {}};
+  for (PyObject* list : s_.pending().lists())
+    if (GoesOutBy(logger, list)) return nullptr;
+  PendingCall call{Borrow(LogFunction()), {}};
   call.args = {Borrow(logger), Borrow(level), at.file, Ref(PyLong_FromLong(at.line)), at.function, Borrow(text), all};
   s_.pending().Call(std::move(call));
   Py_RETURN_NONE;

@@ -8,6 +8,7 @@
 #include "bytecode/code.h"
 #include "bytecode/lines.h"
 #include "capture/builtins.h"
+#include "capture/class_attributes.h"
 #include "capture/identity.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
@@ -317,20 +318,34 @@ bool OfSteadyModule(PyObject* dict) {
   return false;
 }
 
-// A number, a text or nothing among the globals of a module.
-bool IsGlobal(PyObject* o, const Source* s) {
-  if (s->kind != SourceKind::kDictItem || s->base->kind != SourceKind::kConst || (o && !IsPrimitive(o))) return false;
+// Is it among the globals of a module?
+bool IsGlobal(const Source* s) {
+  if (s->kind != SourceKind::kDictItem || s->base->kind != SourceKind::kConst) return false;
   return PyDict_CheckExact(s->base->object) && PyDict_GetItemString(s->base->object, "__builtins__");
+}
+
+// A class of the program's, to which it may give other functions.
+bool IsSteady(PyTypeObject* t) {
+  if (!(t->tp_flags & Py_TPFLAGS_HEAPTYPE)) return true;
+  const std::string_view module = ModuleOf(t);
+  const std::string_view top = module.substr(0, module.find('.'));
+  return top == "torch" || top == "numpy" || top == "framejit" || top == "abc" || top == "enum";
 }
 
 void Session::NoteAbsent(const Source* s) {
   guards_->Absent(s);
-  if (later && IsGlobal(nullptr, s) && !OfSteadyModule(s->base->object)) late.emplace(s, nullptr);
+  if (later && IsGlobal(s) && !OfSteadyModule(s->base->object)) late.emplace(s, nullptr);
 }
 
 bool Session::ReadLater(PyObject* o, const Source* s) {
   // What torch.library.custom_op makes is as good as a function.
-  if (IsConstantKind(o) || PyCell_Check(o) || !strcmp(Py_TYPE(o)->tp_name, "CustomOpDef")) return true;
+  const bool function = IsConstantKind(o) || !strcmp(Py_TYPE(o)->tp_name, "CustomOpDef");
+  if (IsGlobal(s) && !OfSteadyModule(s->base->object) && (function || IsPrimitive(o))) {
+    keep_.push_back(Borrow(o));
+    late.emplace(s, o);
+    return true;
+  }
+  if (function || PyCell_Check(o)) return true;
   switch (s->kind) {
     case SourceKind::kInstanceDict:
     case SourceKind::kFuncDict:
@@ -342,11 +357,6 @@ bool Session::ReadLater(PyObject* o, const Source* s) {
     case SourceKind::kDictItem:
       if (s->base->kind == SourceKind::kKwDefaults) return true;
       if (s->base->kind == SourceKind::kConst && OfSteadyModule(s->base->object)) return true;
-      if (IsGlobal(o, s)) {
-        keep_.push_back(Borrow(o));
-        late.emplace(s, o);
-        return true;
-      }
       break;
     case SourceKind::kConst:
       if (PyDict_Check(o) && PyDict_GetItemString(o, "__builtins__")) return true;  // globals: their items are asked
@@ -424,8 +434,16 @@ static PyObject* SliceSeen(Session& s, std::unordered_map<PyObject*, const Sourc
   return s.MarkFresh(shown.release());
 }
 
+// What forward of a custom function reads among globals, and a replay reads there again. It gives true.
+static bool NoteForward(Session& s, PyObject* o, const Source* source) {
+  if (!s.in_custom || s.later || !IsGlobal(source) || OfSteadyModule(source->base->object)) return true;
+  s.Keep(Py_NewRef(o));
+  s.late.emplace(source, o);
+  return true;
+}
+
 PyObject* Session::FromOutside(PyObject* o, const Source* s, bool used) {
-  if (later && !ReadLater(o, s)) return nullptr;
+  if (later ? !ReadLater(o, s) : IsConstantKind(o) && !NoteForward(*this, o, s)) return nullptr;
   if (IsPrimitive(o) || IsTupleOfPrimitives(o)) {
     // Where it goes out it is read there again. One that is found in two places is that object in both.
     const auto note_found = [&](PyObject* seen) {
@@ -458,6 +476,7 @@ PyObject* Session::FromOutside(PyObject* o, const Source* s, bool used) {
     } else {
       if (PyObject* symbol = used && !late.contains(s) ? SymbolOf(o, s) : nullptr) return symbol;
       if (broken_) return nullptr;
+      NoteForward(*this, o, s);
       guard::Row row{guard::Kind::kEqual, s};
       row.object = o;
       row.here = true;
@@ -590,7 +609,17 @@ bool Session::NoteAbstract() {
   return true;
 }
 
+void Session::NoteLate(PyTypeObject* t) {
+  PyObject* mro =
+      (later || in_custom) && !IsSteady(t) && !IsFresh(reinterpret_cast<PyObject*>(t)) ? t->tp_mro : nullptr;
+  for (Py_ssize_t i = 0; mro && i < PyTuple_GET_SIZE(mro); ++i) {
+    auto* base = reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(mro, i));
+    if (!IsSteady(base)) late_classes.insert(base);
+  }
+}
+
 bool Session::NoteType(PyTypeObject* t) {
+  NoteLate(t);
   // Static builtin types cannot change.
   if (!(t->tp_flags & Py_TPFLAGS_HEAPTYPE)) return true;
   if (t == type_noted_ || types_noted_.contains(t)) return true;
@@ -606,6 +635,7 @@ bool Session::NoteType(PyTypeObject* t) {
 }
 
 PyObject* Session::NoteLookup(PyTypeObject* t, PyObject* name) {
+  NoteLate(t);
   PyObject* found = _PyType_Lookup(t, name);
   if (!(t->tp_flags & Py_TPFLAGS_HEAPTYPE) || !lookups_noted_.insert({t, name}).second) return found;
   if (const Source* s = SourceOf(reinterpret_cast<PyObject*>(t))) {

@@ -147,6 +147,7 @@ class Session {
   // False (Break): an operator in Python may have changed it by now.
   bool Unchanged(PyObject* owner, PyObject* key = nullptr);
   bool UnchangedClass(PyTypeObject* type, PyObject* name);
+  void NoteLate(PyTypeObject* t);
   bool NoteType(PyTypeObject* t);  // Called when attributes of the type were looked up.
   // One attribute of a class of the framework, which programs add to: what a lookup finds (borrowed, may be null),
   // guarded by itself.
@@ -276,11 +277,13 @@ class Session {
   // These are torch.autograd.Function and what torch builds on it.
   int in_custom = 0;        // The number of those that are being captured.
   TraceId made_within = 0;  // The first tensor that the innermost of them can have made; 0 outside of all.
-  // A backward pass of the user's is captured, which runs later: of what is outside it may read what never changes, and
-  // numbers and texts among the globals of modules. late: these, each with what it is now, and names that are not
-  // there, so that a builtin is meant. Where it is another by then, the framework runs the program again, with
-  // what it was, and the user's own backward, with what it is.
+  // A backward pass of the user's is captured, which runs later: of what is outside it may read what never changes,
+  // and what is looked at again when it runs: numbers, texts, functions and classes among the globals of modules and
+  // among the variables of functions (late: each with what it is now, and names that are not there, so that a builtin
+  // is meant), and what classes are asked for (late_classes). Where it is another by then, the framework runs the
+  // program again, with what it was, and the user's own backward, with what it is.
   bool later = false;
+  std::set<PyTypeObject*> late_classes;
   PyObject* not_captured = nullptr;  // The user's backward function that the capture stands in; borrowed.
   std::map<const Source*, PyObject*> late;
   bool ReadLater(PyObject* o, const Source* s);  // It is false after a Break: that may be another by then.

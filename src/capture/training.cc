@@ -8,6 +8,7 @@
 #include "capture/estimate.h"
 #include "capture/got_memory.h"
 #include "capture/keepers.h"
+#include "capture/late_reads.h"
 #include "capture/numbers/guess.h"
 #include "capture/override.h"
 #include "diag/diag.h"
@@ -621,8 +622,7 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const tensor::TraceRun
     t.kept[i] = t.differentiable[i] && s.lowering().MayBeKept(replay.outputs[i]);
   plan.region = RegionsOf(graph, s.lowering().checkpointed());
   NoteCalls(graph, &t);
-  for (const auto& [source, value] : s.late)
-    t.late.push_back({Ref::Borrow(source->base->object), Ref::Borrow(source->object), Ref::Borrow(value)});
+  NoteLate(s, &t);
   plan.kept.emplace_back();
   for (const ViewResult& v : views) {
     t.views.push_back({v.plan, plans[v.plan].index});

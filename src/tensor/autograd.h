@@ -93,13 +93,23 @@ struct Training {
   // of the input count then.
   std::map<size_t, int> got;
   bool draws = false;  // it draws random numbers, and a replay draws the same
-  // What a backward of the user's reads of a module, null for nothing: a pass that finds another object there is made
-  // by a replay, to which what was there is put back.
+  // What a backward of the user's reads of a module, a variable or a class, null for nothing: a pass that finds another
+  // object there is made by a replay, to which what was there is put back.
   struct Late {
-    Ref dict, key, value;
-    PyObject* Now() const { return PyDict_GetItemWithError(dict.get(), key.get()); }
+    Ref owner, key, value;  // the dict of a module, a cell (without a key), or a class
+    PyObject* Now() const;
+    void Put(PyObject* to) const;
   };
   std::vector<Late> late;
+  // Of classes: the functions that they have, and what says that nothing has changed since (0: it does not say).
+  struct LateClass {
+    Ref type;
+    std::vector<Late> functions;
+    mutable uint32_t tag = 0;
+  };
+  std::vector<LateClass> late_classes;
+  static std::vector<Late> FunctionsOf(PyTypeObject* type);
+  std::vector<std::pair<Late, Ref>> Changed() const;  // with what is there now
   // The operations that keep something for their derivatives in the framework. A backward pass frees it, and the
   // framework refuses another pass that comes through the same operation. All others can be passed again.
   struct Keepers {

@@ -230,9 +230,9 @@ int SegmentHook::Spend(CallState* s, const std::vector<bool>& tangents) {
   return 0;
 }
 
-// Does a backward of the user's find something else in a module? Also with an exception.
+// Does a backward of the user's find something else? Also with an exception.
 bool SegmentHook::LateChanged() const {
-  return std::any_of(t_.late.begin(), t_.late.end(), [](const Training::Late& l) { return l.Now() != l.value.get(); });
+  return !t_.Changed().empty();
 }
 
 // The framework keeps of an input that object, with the memory that it has when a derivative runs, or a view, with that
@@ -394,32 +394,6 @@ int SegmentHook::BeginRest(CallState* s, PyObject* ctx, const std::vector<bool>&
   if (!cleared) PyErr_Clear();
   return 0;
 }
-
-namespace {
-
-// While this lives, functions of the program's that are called as they are find what passes of this call have left.
-class OfCall {
- public:
-  explicit OfCall(PyObject* own) {
-    if (own) before_ = Tell(own);
-  }
-  ~OfCall() {
-    SavedError error;
-    if (before_ && !Tell(before_.get())) PyErr_Clear();
-  }
-  OfCall(const OfCall&) = delete;
-
- private:
-  static Ref Tell(PyObject* kept) {
-    static PyObject* const of_call = ResolveCallee("framejit._functions.of_call");
-    Ref before(of_call ? PyObject_CallOneArg(of_call, kept) : nullptr);
-    if (!before) PyErr_Clear();
-    return before;
-  }
-  Ref before_;
-};
-
-}  // namespace
 
 int SegmentHook::Go(CallState* s, int number, Pass* pass) {
   const Part& part = pass->compiled->parts[number];

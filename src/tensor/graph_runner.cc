@@ -151,6 +151,8 @@ class Runner : public GraphRunner {
       if (!resolved.back()) return EndOfCall();
       if (!FillTorch(resolved.back().get(), &in[i], &bytes)) return RunEnd::kInternal;
     }
+    for (size_t w = 0; w < written_.size(); ++w)
+      if (!bumps_[w] && !array_input_[written_[w]]) KeepContent(inputs[written_[w]]);
     for (int w : written_)  // a copy-on-write storage (torch._lazy_clone) becomes its own when it is asked for a
                             // It has a writable address.
       if (!array_input_[w]) bound_torch->get_data_ptr(&in[w].handle, &in[w].data);

@@ -8,6 +8,35 @@
 
 namespace framejit::tensor {
 
+// Calls that this is an input of, through which a pass may come, each with its number there.
+static void EachCall(PyObject* tensor, absl::FunctionRef<void(CallState*, int)> f) {
+  for (CallState* s = NewestCall(); s; s = s->older) {
+    if (!s->inputs || (s->freed && std::find(s->spent->begin(), s->spent->end(), false) == s->spent->end())) continue;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(s->inputs); ++i)
+      if (PyTuple_GET_ITEM(s->inputs, i) == tensor) f(s, static_cast<int>(i));
+  }
+}
+static bool IsAwaited(PyObject* tensor) {
+  bool any = false;
+  EachCall(tensor, [&](CallState*, int) { any = true; });
+  return any;
+}
+
+void KeepContent(PyObject* tensor) {
+  if (!IsAwaited(tensor)) return;
+  SavedError error;
+  OverridesOff own;
+  static PyObject* const shown = ResolveCallee("framejit._gradients.shown");
+  Ref content;
+  EachCall(tensor, [&](CallState* s, int i) {
+    if ((s->former && s->former->contains(i)) || (s->shown && s->shown->contains(i))) return;
+    if (!content) content = Ref(shown ? PyObject_CallOneArg(shown, tensor) : nullptr);
+    if (!content) return PyErr_Clear();
+    if (!s->shown) s->shown = new std::map<int, Ref>();
+    s->shown->emplace(i, content);
+  });
+}
+
 void KeepMemory(PyObject* tensor) {
   for (CallState* s = NewestCall(); s; s = s->older) {
     if (!s->rebound) continue;
@@ -19,21 +48,12 @@ void KeepMemory(PyObject* tensor) {
       PyErr_Clear();
     }
   }
-  const auto each = [&](auto&& f) {  // calls that it is an input of, through which a pass may come
-    for (CallState* s = NewestCall(); s; s = s->older) {
-      if (!s->inputs || (s->freed && std::find(s->spent->begin(), s->spent->end(), false) == s->spent->end())) continue;
-      for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(s->inputs); ++i)
-        if (PyTuple_GET_ITEM(s->inputs, i) == tensor) f(s, static_cast<int>(i));
-    }
-  };
-  bool any = false;
-  each([&](CallState*, int) { any = true; });
-  if (!any) return;
+  if (!IsAwaited(tensor)) return;
   SavedError error;
   OverridesOff own;
   const Ref former(PyObject_CallMethodNoArgs(tensor, Interned(kDetach)));
   if (!former) return PyErr_Clear();
-  each([&](CallState* s, int i) {
+  EachCall(tensor, [&](CallState* s, int i) {
     if (!s->former) s->former = new std::map<int, Ref>();
     s->former->emplace(i, former);
   });

@@ -9,33 +9,101 @@
 namespace framejit::tensor {
 namespace {
 
-// While this lives, modules hold what they held for the forward pass, as far as backwards of the user's read it.
+// While this lives, modules, variables and classes hold what they held for the forward pass, as far as backwards of the
+// user's read it.
 class AsInForward {
  public:
-  explicit AsInForward(const std::vector<Training::Late>& late) {
-    for (const Training::Late& l : late) {
-      Ref now = Ref::Borrow(l.Now());
-      if (now.get() == l.value.get()) continue;
-      Put(l, l.value.get());
-      changed_.emplace_back(&l, std::move(now));
-    }
+  explicit AsInForward(const Training& t) : changed_(t.Changed()) {
+    for (const auto& [late, now] : changed_) late.Put(late.value.get());
   }
   ~AsInForward() {
     SavedError error;
-    for (auto& [late, now] : changed_) Put(*late, now.get());
+    for (const auto& [late, now] : changed_) late.Put(now.get());
   }
   AsInForward(const AsInForward&) = delete;
 
  private:
-  static void Put(const Training::Late& l, PyObject* value) {
-    const int failed =
-        value ? PyDict_SetItem(l.dict.get(), l.key.get(), value) : PyDict_DelItem(l.dict.get(), l.key.get());
-    if (failed) PyErr_Clear();
-  }
-  std::vector<std::pair<const Training::Late*, Ref>> changed_;
+  std::vector<std::pair<Training::Late, Ref>> changed_;
 };
 
+// Memory that holds what inputs held in the call, each with what holds it by now.
+using Rewritten = std::vector<std::pair<Ref, Ref>>;
+
+// What the program runs on for an input gets the memory of the call, if that is another. False: an exception.
+bool GiveMemoryOfCall(const CallState& s, int input, bool wanted, bool copied, Rewritten* rewritten, Ref* own) {
+  static PyObject* const held = ResolveCallee("framejit._gradients.held");
+  Ref memory = s.former && s.former->contains(input) ? s.former->at(input) : Ref();
+  if (s.shown && !copied && s.shown->contains(input)) {
+    Ref now = memory ? memory : Ref::Borrow(PyTuple_GET_ITEM(s.inputs, input));
+    Ref then(PyObject_CallFunctionObjArgs(held, s.shown->at(input).get(), now.get(), nullptr));
+    if (!then) return false;
+    if (then.get() != Py_None) {
+      rewritten->emplace_back(then, std::move(now));
+      memory = std::move(then);
+    }
+  }
+  if (!memory) return true;
+  if (!wanted && !copied) *own = Ref(PyObject_CallMethodNoArgs(own->get(), Interned(kDetach)));
+  return *own && GiveData(own->get(), memory.get()) == 0;
+}
+
+// Behind the run: views that it has kept read what is there by now.
+bool Rewrite(const Rewritten& rewritten) {
+  return std::all_of(rewritten.begin(), rewritten.end(), [](const auto& both) {
+    Ref now(PyObject_CallMethodNoArgs(both.second.get(), Interned(kDetach)));
+    return now && Ref(PyObject_CallMethod(both.first.get(), "copy_", "O", now.get()));
+  });
+}
+
 }  // namespace
+
+PyObject* Training::Late::Now() const {
+  if (PyCell_Check(owner.get())) return PyCell_GET(owner.get());
+  PyObject* dict = PyType_Check(owner.get()) ? reinterpret_cast<PyTypeObject*>(owner.get())->tp_dict : owner.get();
+  return PyDict_GetItemWithError(dict, key.get());
+}
+
+void Training::Late::Put(PyObject* to) const {
+  int failed = 0;
+  if (PyCell_Check(owner.get()))
+    failed = PyCell_Set(owner.get(), to);
+  else if (PyType_Check(owner.get()))
+    failed = PyType_Type.tp_setattro(owner.get(), key.get(), to);
+  else
+    failed = to ? PyDict_SetItem(owner.get(), key.get(), to) : PyDict_DelItem(owner.get(), key.get());
+  if (failed) PyErr_Clear();
+}
+
+std::vector<std::pair<Training::Late, Ref>> Training::Changed() const {
+  std::vector<std::pair<Late, Ref>> changed;
+  const auto look = [&](const Late& l) {
+    PyObject* now = l.Now();
+    if (now != l.value.get()) changed.emplace_back(l, Ref::Borrow(now));
+  };
+  for (const Late& l : late) look(l);
+  for (const LateClass& c : late_classes) {
+    auto* type = reinterpret_cast<PyTypeObject*>(c.type.get());
+    if (c.tag && type->tp_version_tag == c.tag) continue;
+    const size_t before = changed.size();
+    for (const Late& l : c.functions) look(l);
+    for (const Late& l : FunctionsOf(type))
+      if (std::none_of(c.functions.begin(), c.functions.end(), [&](auto& had) { return had.key.get() == l.key.get(); }))
+        changed.push_back({{c.type, l.key, Ref()}, l.value});
+    if (changed.size() == before) c.tag = type->tp_version_tag;
+  }
+  return changed;
+}
+
+std::vector<Training::Late> Training::FunctionsOf(PyTypeObject* type) {
+  std::vector<Late> all;
+  PyObject *key, *value;
+  for (Py_ssize_t at = 0; PyDict_Next(type->tp_dict, &at, &key, &value);) {
+    const bool own = Py_IS_TYPE(value, &PyGetSetDescr_Type) || Py_IS_TYPE(value, &PyMemberDescr_Type);
+    if (!own && (Py_TYPE(value)->tp_descr_get || Py_TYPE(value)->tp_call))
+      all.push_back({Ref::Borrow(reinterpret_cast<PyObject*>(type)), Ref::Borrow(key), Ref::Borrow(value)});
+  }
+  return all;
+}
 
 // What a derivative is made of is the program's own result, or made of one, also where the derivative is
 // differentiated: what the run begins with comes from a node that has edges to such results.
@@ -74,9 +142,9 @@ int SegmentHook::Again(CallState* s, const std::vector<bool>& standing, bool cre
   // What the inputs were made of is not this segment's: their gradients are those of aliases, which end here, and call
   // no hooks.
   auto alias = [](PyObject* o) { return Ref(PyObject_CallMethod(o, "view_as", "O", o)); };
+  Rewritten rewritten;
   std::vector<PyObject*> inputs, results(num_results());
   static const std::map<int, Ref> none;
-  const std::map<int, Ref>& has_former = s->former ? *s->former : none;
   for (size_t i = 0; i < t_.wanted.size(); ++i) {
     Ref input = Ref::Borrow(PyTuple_GET_ITEM(s->inputs, i));
     if (t_.copied[i] && !t_.wanted[i]) {
@@ -87,10 +155,7 @@ int SegmentHook::Again(CallState* s, const std::vector<bool>& standing, bool cre
       input = plain ? Ref(PyObject_CallMethod(plain.get(), "requires_grad_", nullptr)) : alias(input.get());
     }
     if (!input) return -1;
-    if (auto at = has_former.find(static_cast<int>(i)); at != has_former.end()) {
-      if (!t_.wanted[i] && !t_.copied[i]) input = Ref(PyObject_CallMethodNoArgs(input.get(), Interned(kDetach)));
-      if (!input || GiveData(input.get(), at->second.get()) < 0) return -1;
-    }
+    if (!GiveMemoryOfCall(*s, static_cast<int>(i), t_.wanted[i], t_.copied[i], &rewritten, &input)) return -1;
     run->inputs.push_back(std::move(input));
   }
   run->standing.resize(standing.size());
@@ -123,7 +188,8 @@ int SegmentHook::Again(CallState* s, const std::vector<bool>& standing, bool cre
   int failed = 0;
   bool ran = false;
   {
-    AsInForward modules(t_.late);
+    AsInForward modules(t_);
+    const OfCall call(s->own);
     OutsideBatches outside(bool(s->drawn));
     GivesMemory as_program;
     for (const auto& [i, times] : t_.rebound) {
@@ -143,7 +209,9 @@ int SegmentHook::Again(CallState* s, const std::vector<bool>& standing, bool cre
   }
   if (!ran) return -1;
   for (PyObject* o : results) run->results.emplace_back(o);
-  for (const auto& [i, former] : has_former) {  // what the run has kept of it as an object has this memory from now on
+  if (!Rewrite(rewritten)) return -1;
+  for (const auto& [i, former] :
+       s->former ? *s->former : none) {  // what the run has kept of it as an object has this memory from now on
     if (t_.copied[i]) continue;
     Ref now(PyObject_CallMethodNoArgs(PyTuple_GET_ITEM(s->inputs, i), Interned(kDetach)));
     if (!now || GiveData(run->inputs[i].get(), now.get()) < 0) return -1;

@@ -23,6 +23,7 @@ void Dealloc(PyObject* o) {
   if (s->older) s->older->newer = s->newer;
   if (newest == s) newest = s->older;
   delete s->former;
+  delete s->shown;
   delete s->rebound;
   delete s->hook;
   delete s->symbols;
@@ -252,6 +253,18 @@ Answering::~Answering() {
   if (!Ref(PyObject_CallOneArg(answer, before_.get()))) PyErr_Clear();
 }
 
+Ref OfCall::Tell(PyObject* kept) {
+  static PyObject* const of_call = ResolveCallee("framejit._functions.of_call");
+  Ref before(of_call ? PyObject_CallOneArg(of_call, kept) : nullptr);
+  if (!before) PyErr_Clear();
+  return before;
+}
+
+OfCall::~OfCall() {
+  SavedError error;
+  if (before_ && !Tell(before_.get())) PyErr_Clear();
+}
+
 CallState* NewestCall() {
   return newest;
 }
@@ -272,7 +285,7 @@ CallState* NewState(const std::shared_ptr<SegmentHook>& hook, int part, PyObject
   s->retained = head ? nullptr : new std::map<int, CallState::Inner>();
   s->routed = head ? nullptr : new std::map<int64_t, CallState::Routes>();
   s->part = part;
-  s->former = nullptr;
+  s->former = s->shown = nullptr;
   s->rebound = nullptr;
   s->measured = !head && measured_call ? new Measured(measured_call) : nullptr;
   s->newer = s->older = nullptr;

@@ -197,6 +197,20 @@ class Answering {
   Ref before_;
 };
 
+// While this lives, functions of the program's that are called as they are find what passes of this call have left.
+class OfCall {
+ public:
+  explicit OfCall(PyObject* own) {
+    if (own) before_ = Tell(own);
+  }
+  ~OfCall();
+  OfCall(const OfCall&) = delete;
+
+ private:
+  static Ref Tell(PyObject* kept);
+  Ref before_;
+};
+
 // What one call leaves for its backward pass. Not the tensors it reads: those are saved with the framework.
 struct CallState {
   PyObject_HEAD std::shared_ptr<SegmentHook>* hook;
@@ -242,6 +256,7 @@ struct CallState {
   PyObject* opaque;     // A tuple: outputs without gradients, on the same way.
 
   std::map<int, Ref>* former;  // by input that has other memory by now: what it had in the call
+  std::map<int, Ref>* shown;   // by input whose memory somebody may write uncounted: framejit._gradients.shown
   struct Rebound {
     Ref object;
     int times;   // that it may get other memory by this call itself
@@ -278,6 +293,9 @@ class GivesMemory {
 // The memory of this tensor is about to become another (`x.data = u`): calls that it is an input of keep what it had,
 // as far as a pass may come through them.
 void KeepMemory(PyObject* tensor);
+// Its memory is about to be shown to somebody who may write there in a way that its version does not count (`x.data`):
+// likewise, what it holds.
+void KeepContent(PyObject* tensor);
 void EachInput(absl::FunctionRef<void(PyObject*)> take);  // of all calls to which a pass may come, borrowed
 void NoteDetached(PyObject* tensor);                      // Likewise behind tensor.detach_(), of a result.
 void WatchTensors();                                      // From now on (watch.cc).

@@ -93,6 +93,7 @@ getter get_data;
 setter set_data;
 PyObject* GetData(PyObject* self, void* closure) {
   Expose(self);
+  KeepContent(self);
   return get_data(self, closure);
 }
 int SetData(PyObject* self, PyObject* value, void* closure) {

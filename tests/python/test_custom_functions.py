@@ -1,5 +1,7 @@
 """torch.autograd.Function, random draws and writes inside compiled programs that want gradients: one graph each, and what eager gives."""
 
+import io
+
 import framejit
 import pytest
 
@@ -1408,3 +1410,335 @@ def test_a_method_of_a_class_that_a_backward_reads_and_the_function_stores(fresh
             x = torch.ones(2, requires_grad=True)
             g(x).backward()
             assert x.grad.tolist() == [3.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    "keeps, write",
+    [
+        ("ctx.n = 0", "ctx.n += 1; n = ctx.n"),
+        ("ctx.t = a.detach() * 0", "ctx.t.add_(1); n = ctx.t"),
+        ("ctx.t = a.detach() * 0", "ctx.t.data.add_(1); n = ctx.t"),
+        ("ctx.t = a.detach() * 0", "ctx.t.data = ctx.t + 1; n = ctx.t"),
+        ("ctx.l = [[]]", "ctx.l[0].append(1); n = len(ctx.l[0])"),
+        ("ctx.l = []", "ctx.l.append(g.detach()); n = len(ctx.l) * (ctx.l[0] / g.detach())"),
+        ("ctx.t = a.detach() * 0; ctx.u = ctx.t", "ctx.t.add_(1); n = ctx.u"),
+        ("ctx.t = a.detach() * 0; ctx.u = [ctx.t]", "ctx.t.data.add_(1); n = ctx.u[0]"),
+        ("ctx.n = ctx.m = 1", "n = getattr(ctx, 'k', 0) + ctx.m; ctx.k = n; vars(ctx).pop('n', None)"),
+        ("ctx.i = iter(range(1, 9))", "n = next(ctx.i)"),
+        ("ctx.t = a.detach() * 0; ctx.u = ctx.t[:2]", "ctx.t.add_(1); n = ctx.u.mean()"),
+    ],
+)
+@pytest.mark.parametrize("create", ["0000", "1111", "0101", "1001"])
+def test_passes_that_are_replays_find_and_leave_what_others_do(fresh, keeps, write, create):
+    space = {"torch": torch}
+    exec(f'''
+class Counts(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, a):
+        {keeps}
+        return a * 2
+
+    @staticmethod
+    def backward(ctx, g):
+        n = 0
+        if float(g.sum()) > 0:
+            {write}
+        return g * n
+''', space)  # fmt: skip
+
+    def f(x):
+        return space["Counts"].apply(x.exp()).sum()
+
+    compiled = fresh.compile(f)
+    for g in (f, compiled, compiled):
+        x = torch.zeros(3, requires_grad=True)
+        y = g(x)
+        for n, c in enumerate(create):
+            got = torch.autograd.grad(y, x, retain_graph=True, create_graph=c == "1")[0]
+            torch.testing.assert_close(got.detach(), torch.full((3,), n + 1.0))
+    assert compiled.cache_info()["segments"]
+    if not ("iter(" in keeps or "[:2]" in keeps):  # what cannot be so in a graph is not there
+        assert compiled.cache_info()["breaks"] == 0 and "Compiled" in type(y.grad_fn).__name__
+
+
+def test_what_gives_none_once_finds_what_other_passes_left(fresh):
+    class Fn(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, a, b):
+            ctx.n = 0
+            return a * b
+
+        @staticmethod
+        def backward(ctx, g):
+            ctx.n += 1
+            if float(g.sum()) > 0 and ctx.n == 2:
+                return g, None
+            return g * ctx.n, g * ctx.n
+
+    def f(x, y):
+        return Fn.apply(x.exp(), y.exp()).sum()
+
+    compiled, told = fresh.compile(f), []
+    for g in (f, compiled):
+        x, y = torch.zeros(2, requires_grad=True), torch.zeros(2, requires_grad=True)
+        z = g(x, y)
+        told.append([[None if t is None else t.tolist() for t in torch.autograd.grad(z, [x, y], retain_graph=True, allow_unused=True)] for _ in range(4)])
+    assert told[0] == told[1]
+    assert compiled.cache_info()["breaks"] == 0
+
+
+@pytest.mark.parametrize("captured", [True, False])
+@pytest.mark.parametrize("outside", [True, False])
+def test_a_list_that_forward_writes_to_is_in_replays_what_it_was(fresh, captured, outside):
+    class Fn(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, a, given):
+            given.append(len(given))
+            ctx.k = len(given)
+            return a * len(given)
+
+        @staticmethod
+        def backward(ctx, g):
+            return (g * ctx.k if captured or float(g.sum()) > 0 else g), None
+
+    given = [7]
+
+    def f(x):
+        own = given if outside else [7]
+        return Fn.apply(x.exp(), own).sum() * len(own)
+
+    compiled, told = fresh.compile(f), []
+    for g in (f, compiled):
+        given[:] = [7]
+        for _ in range(2):
+            x = torch.zeros(2, requires_grad=True)
+            y = g(x)
+            told.append([torch.autograd.grad(y, x, retain_graph=True, create_graph=c)[0].tolist() for c in (False, True, False)])
+        told.append(list(given))
+    assert told[:3] == told[3:]
+    assert compiled.cache_info()["breaks"] == 0
+
+
+def five(*args):
+    return args[-1] * 5
+
+
+def helper(g):
+    return g * 2
+
+
+@pytest.mark.parametrize("how", ["method", "static", "of the class", "metaclass", "operator", "base", "nearer", "variable", "global", "backward", "gone"])
+@pytest.mark.parametrize("create", [False, True])
+def test_what_a_backward_calls_is_replaced_before_it_runs(fresh, how, create):
+    class Meta(type):
+        def scale(cls, g):
+            return g * 2
+
+        def __mul__(cls, g):
+            return g * 2
+
+    class Base(metaclass=Meta):
+        def inherited(self, g):
+            return g * 2
+
+        def shadowed(self, g):
+            return g * 2
+
+    class A(Base):
+        def scaled(self, g):
+            return g * 2
+
+        def shadowed(self, g):
+            return g * 2
+
+        @staticmethod
+        def static(g):
+            return g * 2
+
+        @classmethod
+        def of_class(cls, g):
+            return g * 2
+
+    def local(g):
+        return g * 2
+
+    use = {
+        "method": lambda g: A().scaled(g),
+        "static": lambda g: A.static(g),
+        "of the class": lambda g: A.of_class(g),
+        "metaclass": lambda g: A.scale(g),
+        "operator": lambda g: A * g,
+        "base": lambda g: A().inherited(g),
+        "nearer": lambda g: A().inherited(g),
+        "gone": lambda g: A().shadowed(g),
+        "variable": lambda g: local(g),
+        "global": lambda g: helper(g),
+        "backward": lambda g: g * 2,
+    }[how]
+
+    class Fn(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 1
+
+        @staticmethod
+        def backward(ctx, g):
+            return use(g)
+
+    def replace():
+        nonlocal local
+        if how == "variable":
+            local = five
+        elif how == "global":
+            globals()["helper"] = five
+        elif how == "backward":
+            Fn.backward = staticmethod(five)
+        elif how == "gone":
+            Base.shadowed = five
+            del A.shadowed
+        else:
+            of, name = {"method": (A, "scaled"), "base": (Base, "inherited"), "nearer": (A, "inherited"), "metaclass": (Meta, "scale")}.get(how, (A, "static"))
+            of, name = {"operator": (Meta, "__mul__"), "of the class": (A, "of_class")}.get(how, (of, name))
+            setattr(of, name, {"static": staticmethod, "of the class": classmethod}.get(how, lambda x: x)(five))
+
+    def f(x):
+        return Fn.apply(x).sum()
+
+    compiled = fresh.compile(f)
+    own = helper
+    try:
+        for k in range(4):
+            x = torch.ones(2, requires_grad=True)
+            y = compiled(x)
+            assert "Compiled" in type(y.grad_fn).__name__
+            if k == 2:
+                replace()
+            for _ in range(2):
+                got = torch.autograd.grad(y, x, retain_graph=True, create_graph=create)[0]
+                assert got.tolist() == [2.0 if k < 2 else 5.0] * 2
+    finally:
+        globals()["helper"] = own
+    assert compiled.cache_info()["breaks"] == 0
+
+
+def test_a_class_that_changes_in_another_way_needs_no_replay(fresh, capfd):
+    class A:
+        def scaled(self, g):
+            return g * 2
+
+    class Fn(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 1
+
+        @staticmethod
+        def backward(ctx, g):
+            return A().scaled(g)
+
+    compiled = fresh.compile(lambda x: Fn.apply(x).sum())
+    x = torch.ones(2, requires_grad=True)
+    y = compiled(x)
+    A.seen = 3
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: pytest.fail("it runs again"), lambda t: t):
+        for _ in range(2):
+            assert torch.autograd.grad(y, x, retain_graph=True)[0].tolist() == [2.0, 2.0]
+
+
+@pytest.mark.parametrize("keeps", ["torch.zeros(3)", "a.detach() * 0", "[torch.zeros(3)]"])
+def test_calls_that_keep_what_is_equal_keep_memory_of_their_own(fresh, keeps):
+    space = {"torch": torch}
+    exec(f'''
+class Counts(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, a):
+        ctx.t = {keeps}
+        return a * 1
+
+    @staticmethod
+    def backward(ctx, g):
+        t = ctx.t[0] if isinstance(ctx.t, list) else ctx.t
+        t += 1
+        return g * t if float(g.sum()) > 0 else g
+''', space)  # fmt: skip
+    Counts = space["Counts"]
+    compiled = fresh.compile(lambda x: Counts.apply(Counts.apply(x)).sum() + Counts.apply(x).sum())
+    for _ in range(2):
+        x = torch.ones(3, requires_grad=True)
+        y = compiled(x)
+        for n in (1.0, 2.0, 3.0):
+            assert torch.autograd.grad(y, x, retain_graph=True)[0].tolist() == [n * n + n] * 3
+    assert compiled.cache_info()["breaks"] == 0
+
+
+def test_functions_that_ran_before_one_gives_none_are_not_called_again(fresh):
+    calls = []
+
+    class Counts(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.n = 0
+            return x * 1
+
+        @staticmethod
+        def backward(ctx, g):
+            ctx.n += 1
+            calls.append(ctx.n)
+            return g * ctx.n if float(g.sum()) > -1e9 else g
+
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, s):
+            ctx.save_for_backward(s)
+            return x * s
+
+        @staticmethod
+        def backward(ctx, g):
+            calls.append(float(g.sum()))
+            return g * ctx.saved_tensors[0], None
+
+    def f(x, s):
+        return Counts.apply(Scaled.apply(Counts.apply(x), s)).sum()
+
+    compiled, told = fresh.compile(f), []
+    for g in (f, compiled, f, compiled):
+        calls.clear()
+        x, s = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
+        y = g(x, s)
+        told.append([torch.autograd.grad(y, [x, s], retain_graph=True, allow_unused=True)[0].tolist() for _ in range(3)])
+        told[-1].append(list(calls))
+    assert told[0] == told[1] == told[2] == told[3]
+    assert compiled.cache_info()["breaks"] == 0
+
+
+@pytest.mark.parametrize("effect", ["log.append(1)", "print('forward', file=out)", "state['n'] += 1", "Fn.n += 1", "count()"])
+def test_what_a_forward_does_outside_is_done_once(fresh, effect):
+    """A pass that is differentiated runs forward again: so its effects end the graph."""
+    out, log, state, number = io.StringIO(), [], {"n": 0}, 0
+
+    def count():
+        nonlocal number
+        number += 1
+
+    space = {"torch": torch, "out": out, "log": log, "state": state, "count": count}
+    exec(f'''
+class Fn(torch.autograd.Function):
+    n = 0
+
+    @staticmethod
+    def forward(ctx, x):
+        {effect}
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 2
+''', space)  # fmt: skip
+    Fn = space["Fn"]
+    compiled = fresh.compile(lambda x: Fn.apply(x.exp()).sum())
+    for k in range(1, 4):
+        x = torch.zeros(3, requires_grad=True)
+        y = compiled(x)
+        for create in (True, False, True):
+            assert torch.autograd.grad(y, x, retain_graph=True, create_graph=create)[0].tolist() == [2.0] * 3
+        assert max(len(log), out.getvalue().count("forward"), state["n"], Fn.n, number) == k
+    assert compiled.cache_info()["breaks"]

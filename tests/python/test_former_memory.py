@@ -374,3 +374,86 @@ def test_a_checkpoint_reads_the_memory_of_now(fresh, where, reentrant):
         torch.testing.assert_close(got, seen[0])
     assert compiled.cache_info()["segments"] and compiled.cache_info()["breaks"] == 0
     assert compiled_backward(compiled)
+
+
+def written_uncounted(x):
+    x.data.add_(1)
+
+
+def written_in_part(x):
+    x.data[0] = 5
+
+
+def written_in_a_view(x):
+    x.data.t()[0].mul_(3)
+
+
+@pytest.mark.parametrize("which", ["x", "w", "both"])
+@pytest.mark.parametrize("name, write", [("linear", written_uncounted), ("rows", written_in_part), ("norm", written_in_a_view), ("both", written_in_part)])
+def test_passes_that_run_the_program_again_know_of_writes_that_count_no_version(fresh, name, which, write):
+    """What eager keeps of the call is what it was; what derivatives read of an input is what that holds by then."""
+
+    def outcome(g, forced):
+        x = torch.linspace(-1, 1, 3).requires_grad_()
+        w = torch.linspace(0.5, 1.5, 9).view(3, 3).requires_grad_()
+        y = loss(g(x, w))
+        if which != "w":
+            x.data.mul_(2)
+        if which != "x":
+            write(w)
+        if forced:  # a pass that is a replay, and is not differentiated
+            x.data = torch.full((3,), 3.0)
+            return torch.autograd.grad(y, [x, w])
+        first = torch.autograd.grad(y, [x, w], create_graph=True)
+        return first, torch.autograd.grad(sum(t.pow(2).sum() for t in first), [x, w], allow_unused=True)
+
+    f = FUNCTIONS[name]
+    compiled = fresh.compile(f)
+    for forced in (False, True):
+        expected = outcome(f, forced)
+        for _ in range(2):
+            torch.testing.assert_close(outcome(compiled, forced), expected)
+    assert compiled.cache_info()["segments"] and compiled.cache_info()["breaks"] == 0
+
+
+def test_a_large_input_that_was_written_uncounted_is_refused(fresh, monkeypatch):
+    import framejit._gradients
+
+    monkeypatch.setattr(framejit._gradients, "WHOLE", 16)
+    compiled = fresh.compile(lambda x, w: (x * w.exp()).sum())
+    for write in (False, True):
+        x, w = torch.ones(2000, requires_grad=True), torch.ones(2000, requires_grad=True)
+        y = compiled(x, w)
+        assert w.data.norm() > 0
+        if write:
+            w.data.add_(1)
+            with pytest.raises(RuntimeError, match="does not count"):
+                torch.autograd.grad(y, x, create_graph=True)
+        else:
+            assert torch.autograd.grad(y, x, create_graph=True)[0].requires_grad
+    torch.testing.assert_close(torch.autograd.grad(y, x)[0], torch.ones(2000).exp())  # one that is not differentiated has it
+
+
+def test_what_is_shown_is_kept_where_a_pass_may_come(fresh):
+    import framejit._gradients
+
+    compiled, copies = fresh.compile(lambda x, w: (x * w.exp()).sum()), []
+
+    def write(w):
+        before = torch.Tensor.clone
+        torch.Tensor.clone = lambda x: copies.append(x.shape) or before(x)
+        try:
+            w.data.add_(1)
+        finally:
+            torch.Tensor.clone = before
+
+    x, w = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
+    y = compiled(x, w)
+    y.backward()
+    write(w)  # as an optimizer does
+    assert not copies
+    y = compiled(x, w)
+    write(w)
+    write(w)
+    assert copies == [(3,)]
+    assert framejit._gradients.WHOLE and torch.autograd.grad(y, x, create_graph=True)[0].tolist() == pytest.approx([float(torch.tensor(2.0).exp())] * 3)

@@ -151,3 +151,56 @@ def test_filters_and_exceptions(fresh, logger):
     logger.removeFilter(only)
     compiled(torch.ones(2))
     assert "dropped 2" in written(logger)
+
+
+@pytest.mark.parametrize(
+    "change, back",
+    [
+        ("handler.setLevel(logging.ERROR)", "handler.setLevel(logging.NOTSET)"),
+        ("handler.level = logging.ERROR", "handler.level = logging.NOTSET"),
+        ("handler.setFormatter(other)", "handler.setFormatter(own)"),
+        ("handler.formatter = other", "handler.formatter = own"),
+        ("handler.formatter._style._fmt = 'C %(message)s'", "handler.formatter._style._fmt = own._fmt"),
+        ("handler.addFilter(no)", "handler.removeFilter(no)"),
+        ("handler.filters.append(no)", "handler.filters.remove(no)"),
+        ("logger.addFilter(no)", "logger.removeFilter(no)"),
+        ("logger.disabled = True", "logger.disabled = False"),
+        ("handler.stream = other_stream", "handler.stream = stream"),
+        ("handler.terminator = '!'", "handler.terminator = '.'"),
+    ],
+)
+def test_records_go_out_by_what_handlers_are_by_then(fresh, logger, change, back):
+    handler = logger.handlers[0]
+    space = {
+        "logging": logging,
+        "logger": logger,
+        "handler": handler,
+        "own": handler.formatter,
+        "other": logging.Formatter("B %(message)s"),
+        "no": lambda record: False,
+        "stream": handler.stream,
+        "other_stream": io.StringIO(),
+    }
+    exec(
+        f'''
+def f(x):
+    logger.info("zero")
+    x = x + 1
+    {change}
+    logger.info("one")
+    x = x * 2
+    {back}
+    logger.info("two")
+    return x
+''',
+        space,
+    )
+    f, x = space["f"], torch.ones(2)
+    if "terminator" in back:
+        handler.terminator = "."
+    expected = f(x), written(logger)
+    compiled = fresh.compile(f)
+    for _ in range(3):
+        assert torch.equal(compiled(x), expected[0])
+        assert written(logger) == expected[1]
+    assert compiled.cache_info()["segments"] and compiled.cache_info()["breaks"]

@@ -467,3 +467,26 @@ def test_a_hook_of_many_results_of_which_some_get_nothing(fresh, order, mode):
     compiled = fresh.compile(f, fullgraph=True)
     for _ in range(3):
         assert run(compiled) == run(f)
+
+
+def test_what_a_result_keeps_in_a_pass_that_is_differentiated_is_its_own(fresh):
+    """The gradient of a sum is one number with strides of 0, and that of a view is the one that arrives."""
+
+    def f(x):
+        y = x * 2
+        y.retain_grad()
+        return y, y.sum(), y.view(-1)
+
+    compiled, told = fresh.compile(f), []
+    for g in (f, compiled, compiled):
+        x = torch.ones(2, 3, requires_grad=True)
+        y, total, flat = g(x)
+        total.backward(retain_graph=True, create_graph=True)
+        told.append([y.grad.stride(), y.grad.tolist()])
+        y.grad, given = None, torch.ones(6, requires_grad=True)
+        flat.backward(given, create_graph=True)
+        with torch.no_grad():
+            given.add_(1)
+        told[-1] += [y.grad.stride(), y.grad.tolist(), y.grad.requires_grad]
+    assert told[0] == told[1] == told[2]
+    assert compiled.cache_info()["segments"] and compiled.cache_info()["breaks"] == 0
