@@ -5,6 +5,7 @@
 
 #include "capture/callees.h"
 #include "capture/modes.h"
+#include "capture/object_arrays.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
 #include "capture/semantics.h"
@@ -17,13 +18,6 @@ namespace {
 
 bool Dispatches(PyObject* callable) {
   return OfType(callable, CType::kNumpyFunction);
-}
-
-// Gives the Python function behind a function of NumPy that dispatches on its arguments' types. Null: it has none.
-Ref BodyOf(PyObject* callable) {
-  Ref body(PyObject_GetAttrString(callable, "_implementation"));
-  if (!body) PyErr_Clear();
-  return body && PyFunction_Check(body.get()) ? std::move(body) : Ref();
 }
 
 // Functions whose Python body is a few operations that the graph has, and better than a call of them.
@@ -166,6 +160,13 @@ PyObject* OutByPosition(Session& s, PyObject* callable, PyObject* const* args, P
 
 }  // namespace
 
+// Gives the Python function behind a function of NumPy that dispatches on its arguments' types. Null: it has none.
+Ref BodyOf(PyObject* callable) {
+  Ref body(PyObject_GetAttrString(callable, "_implementation"));
+  if (!body) PyErr_Clear();
+  return body && PyFunction_Check(body.get()) ? std::move(body) : Ref();
+}
+
 // numpy.add.reduce(...) and the like. It is null without an error where it is none of them.
 PyObject* CaptureSemantics::UfuncMethod(PyObject* callable, PyObject* const* args, Py_ssize_t nargs,
                                         PyObject* kwnames) {
@@ -262,6 +263,7 @@ PyObject* CaptureSemantics::ScipyCall(const Callee& name, PyObject* callable, Py
 }
 
 PyObject* CaptureSemantics::NumpyCall(PyObject* callable, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  if (PyObject* r = CallOfObjects(callable, args, nargs, kwnames); r || s_.broken() || PyErr_Occurred()) return r;
   if (PyObject* r = UfuncMethod(callable, args, nargs, kwnames); r || s_.broken() || PyErr_Occurred()) return r;
   if (PyObject* r = OutByPosition(s_, callable, args, nargs, kwnames); r || s_.broken() || PyErr_Occurred()) return r;
   if (PyObject* r = NewArray(callable, args, nargs, kwnames); r || s_.broken() || PyErr_Occurred()) return r;
