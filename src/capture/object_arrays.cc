@@ -211,7 +211,8 @@ PyObject* CaptureSemantics::CallOfObjects(PyObject* callable, PyObject* const* a
   const Callee name = tensor::CalleeOf(callable);
   if (!type && !name.name().starts_with("numpy.")) return nullptr;
   const std::string_view last = name.last();
-  const bool makes = type || (name.space() == "numpy" && Among(kMaking, last));
+  static tensor::Named iterator("numpy.nditer");  // one that may only read, as its elements say
+  const bool makes = type || (name.space() == "numpy" && Among(kMaking, last)) || (given && callable == iterator.Get());
   if (makes && std::all_of(args, args + total, plain)) return Ended(PyObject_Vectorcall(callable, args, nargs, kwnames));
   if (!given && !Among(kMakingInPython, last)) return nullptr;
   if (last == "copyto" && nargs == 2 && IsObjectArray(args[0]) && s_.IsFresh(args[0]) && IsPrimitive(args[1]))

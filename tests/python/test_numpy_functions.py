@@ -12,6 +12,8 @@ FUNCTIONS = {  # of these arrays, by the letters
     "np.add.outer(v, w) * 2": "vw",
     "np.minimum.outer(a, w) * 2": "aw",
     "np.less.outer(v, v)": "v",
+    "np.equal(i, 3) | np.equal(a, b)[:, :5]": "abi",
+    "np.equal(*a.shape[:1] * 2) & (v > 0.5)": "av",
     "np.multiply.outer(i, i[0]) + 1": "i",
     "np.roll(a, 2, axis=1) * 2": "a",
     "np.roll(a, (1, -2), (0, 1)) * 2": "a",
