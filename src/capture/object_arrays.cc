@@ -60,12 +60,13 @@ PyObject* LayoutOfObjects(PyObject*, PyObject* o) {
 }
 
 // Methods that give elements, copies or views, and ask the elements nothing.
-constexpr std::array<std::string_view, 14> kReading = {
-    "__copy__", "__len__", "copy",    "flatten", "item",     "ravel",  "repeat",
-    "reshape",  "squeeze", "swapaxes", "take",    "tolist", "transpose", "diagonal"};
+constexpr std::array<std::string_view, 14> kReading = {"__copy__", "__len__", "copy",      "flatten", "item",
+                                                       "ravel",    "repeat",  "reshape",   "squeeze", "swapaxes",
+                                                       "take",     "tolist",  "transpose", "diagonal"};
 // Functions that make an array of what they are given, by the name behind "numpy.": in C, and in Python.
 constexpr std::array<std::string_view, 6> kMaking = {"array", "asanyarray", "asarray", "empty", "empty_like", "zeros"};
-constexpr std::array<std::string_view, 6> kMakingInPython = {"full", "full_like", "ones", "ones_like", "zeros_like", "copyto"};
+constexpr std::array<std::string_view, 6> kMakingInPython = {"full",      "full_like",  "ones",
+                                                             "ones_like", "zeros_like", "copyto"};
 
 template <size_t n>
 bool Among(const std::array<std::string_view, n>& names, std::string_view name) {
@@ -213,13 +214,13 @@ PyObject* CaptureSemantics::CallOfObjects(PyObject* callable, PyObject* const* a
   const std::string_view last = name.last();
   static tensor::Named iterator("numpy.nditer");  // one that may only read, as its elements say
   const bool makes = type || (name.space() == "numpy" && Among(kMaking, last)) || (given && callable == iterator.Get());
-  if (makes && std::all_of(args, args + total, plain)) return Ended(PyObject_Vectorcall(callable, args, nargs, kwnames));
+  if (makes && std::all_of(args, args + total, plain))
+    return Ended(PyObject_Vectorcall(callable, args, nargs, kwnames));
   if (!given && !Among(kMakingInPython, last)) return nullptr;
   if (last == "copyto" && nargs == 2 && IsObjectArray(args[0]) && s_.IsFresh(args[0]) && IsPrimitive(args[1]))
     return Ended(PyObject_Vectorcall(callable, args, nargs, kwnames));
   if (PyFunction_Check(callable)) return CallPython(callable, args, nargs, kwnames);
-  if (Ref body = BodyOf(callable); body && s_.SourceOf(body.get()))
-    return CallPython(body.get(), args, nargs, kwnames);
+  if (Ref body = BodyOf(callable); body && s_.SourceOf(body.get())) return CallPython(body.get(), args, nargs, kwnames);
   return given ? s_.Break(BreakId::kUnknownCall, Describe(callable) + " of an array of objects") : nullptr;
 }
 

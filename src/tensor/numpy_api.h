@@ -23,7 +23,8 @@ struct NumpyDescr {  // the common head of PyArray_Descr
   char kind, type, byteorder, old_flags;
   int type_num;
 };
-inline constexpr int kNpyInOrder = 0x1 /* C */, kNpyInFortranOrder = 0x2, kNpyOwnData = 0x4, kNpyAligned = 0x100, kNpyWriteable = 0x400;
+inline constexpr int kNpyInOrder = 0x1 /* C */, kNpyInFortranOrder = 0x2, kNpyOwnData = 0x4, kNpyAligned = 0x100,
+                     kNpyWriteable = 0x400;
 
 struct NumpyApi {
   PyObject* module = nullptr;

@@ -405,8 +405,8 @@ PyObject* CacheInfo(PyObject* o, PyObject*) {
                        (long long)c.captures, "recompiles", (long long)c.recompiles, "kernels", c.kernels.kernels,
                        "kernels_compiled", c.kernels.kernels_compiled, "kernels_reused", c.kernels.kernels_reused,
                        "library_calls", c.kernels.library_calls, "externs", c.kernels.externs, "compile_seconds",
-                       c.seconds, "notes", Strings(c.notes), "breaks", static_cast<Py_ssize_t>(lines.size()), "scalar_loops",
-                       (long long)c.scalar_loops, "scalar_runs", (long long)c.scalar_runs, "outcomes",
+                       c.seconds, "notes", Strings(c.notes), "breaks", static_cast<Py_ssize_t>(lines.size()),
+                       "scalar_loops", (long long)c.scalar_loops, "scalar_runs", (long long)c.scalar_runs, "outcomes",
                        OutcomeDict(*c.outcomes));
 }
 
