@@ -163,7 +163,8 @@ bool IsConstantKind(PyObject* o) {
   if (PyType_Check(o) || PyModule_Check(o) || PyFunction_Check(o) || PyCFunction_Check(o)) return true;
   const TypeFacts facts = FactsOf(Py_TYPE(o));
   return facts.Has(F::kConstant) ||
-         (facts.type == CType::kNumpyDType && (tensor::DTypeOf(o) || o == tensor::bound_numpy->object_descr)) ||
+         (facts.type == CType::kNumpyDType &&
+          (tensor::DTypeOf(o) || (tensor::bound_numpy && o == tensor::bound_numpy->object_descr))) ||
          tensor::HasCalleeName(o) || IsPackedWeight(o);
 }
 
