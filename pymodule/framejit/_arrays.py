@@ -18,6 +18,22 @@ def written(name, target, *args, **kwargs):
     return target
 
 
+def of_objects(items, shape, order):
+    """The array of objects with these elements, or, without an order, the whole one that is given, in another shape."""
+    import numpy as np
+
+    if order is None:
+        return items.reshape(shape)
+    flat = np.empty(len(items), dtype=object)
+    for i, item in enumerate(items):  # NumPy looks into what it is given as a whole
+        flat[i] = item
+    if len(shape) == 1:
+        return flat
+    array = np.empty(shape, dtype=object, order=order)
+    array.ravel(order)[...] = flat
+    return array
+
+
 def filled(name, out, *args, **kwargs):
     """The others write what they would return, where they are told to."""
     _named(name)(*args, out=out, **kwargs)

@@ -16,6 +16,7 @@
 #include "capture/wrappers/tape.h"
 #include "capture/wrappers/wrappers.h"
 #include "guard/versions.h"
+#include "tensor/numpy_api.h"
 
 namespace framejit::capture {
 namespace {
@@ -75,6 +76,7 @@ int CaptureSemantics::GenericSetAttr(PyObject* o, PyObject* name, PyObject* valu
     Ref r(Call(python_set, args, value ? 3 : 2, nullptr));
     return r ? 0 : -1;
   }
+  if (tensor::IsObjectArray(o)) return s_.Break(BreakId::kSideEffect, "an attribute of an array of objects"), -1;
   const bool of_class = d && Py_TYPE(d)->tp_descr_set;
   if (s_.IsPrivate(o) && guard::IsThreadLocal(type)) return LayoutOf(type)->tp_setattro(o, name, value);
   if (s_.IsPrivate(o) && (of_class || !HasOutsideDict(s_, o))) return PyObject_GenericSetAttr(o, name, value);

@@ -22,6 +22,7 @@
 #include "guard/annotate.h"
 #include "guard/own_values.h"
 #include "guard/versions.h"
+#include "tensor/numpy_api.h"
 
 namespace framejit::capture {
 namespace {
@@ -301,6 +302,12 @@ PyObject* CaptureSemantics::FindAttr(PyObject* object, PyObject* name, bool* mis
       if (!v) s_.guards().Absent(member);
       return v ? s_.FromOutside(v.get(), member, true) : nullptr;
     }
+    if (tensor::IsObjectArray(object)) {  // no flags, and nothing through which it is written
+      static constexpr std::string_view kFacts = " T dtype itemsize nbytes ndim shape size strides ";
+      if (kFacts.find(" " + std::string(text) + " ") == kFacts.npos)
+        return s_.Break(BreakId::kUnknownCall, std::string(text) + " of an array of objects");
+      return s_.Adopt(PyObject_GenericGetAttr(object, name));
+    }
     if (PyCell_Check(object) && PyCell_GET(object) && !strcmp(text, "cell_contents")) return LoadCell(object);
     if (IsMemberDescr(d) || (IsGetSetDescr(d) && Facts(s_, object)))
       return AdoptFact(s_, object, PyObject_GenericGetAttr(object, name));
@@ -482,7 +489,8 @@ bool CaptureSemantics::NoteText(PyObject* o) {
     return noted;
   }
   if (PyExceptionInstance_Check(o)) NoteNames();
-  if (s_.IsNumpyNumber(o)) return s_.Break(BreakId::kThreadState, "text by numpy.set_printoptions"), false;
+  if (s_.IsNumpyNumber(o) || tensor::IsObjectArray(o))
+    return s_.Break(BreakId::kThreadState, "text by numpy.set_printoptions"), false;
   if (!(PyType_Check(o) && Py_TYPE(o)->tp_repr == PyType_Type.tp_repr) && !PyFunction_Check(o)) return true;
   if (s_.IsFresh(o)) return true;
   if (PyType_Check(o) && NamesClasses(s_.pending()) && s_.pending().Has(o))

@@ -264,6 +264,9 @@ bool CCall::AnsweredByName() {
   if (effect_ == Effect::kUnknown && !owner_ && !strcmp(name_, "_make_extobj") &&
       std::all_of(args_, args_ + total_, IsPrimitive))  // of numpy.errstate
     return Done(s_.MarkFresh(PyObject_Vectorcall(callable_, args_, nargs_, kwnames_)));
+  if (effect_ == Effect::kPure && !owner_ && total_ == 1 && !strcmp(name_, "callable") && !IsTensor(args_[0]) &&
+      !IsUnseen(args_[0]) && !s_.pending().WritesClass(Py_TYPE(args_[0])))  // of its class alone
+    return s_.NoteType(Py_TYPE(args_[0])), Done(PyBool_FromLong(PyCallable_Check(args_[0])));
   if (effect_ == Effect::kPure && !owner_ && nargs_ == 2 && !kwnames_ && !strcmp(name_, "_abc_instancecheck") &&
       (PyTuple_CheckExact(args_[1]) || PyList_CheckExact(args_[1]) || PyDict_CheckExact(args_[1])))
     return Done(PyObject_Vectorcall(callable_, args_, nargs_, nullptr));  // of its class alone

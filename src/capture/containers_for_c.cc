@@ -7,6 +7,7 @@
 #include "capture/containers.h"
 #include "capture/drops.h"
 #include "capture/identity.h"
+#include "capture/object_arrays.h"
 #include "capture/own_attributes.h"
 #include "capture/proxy.h"
 #include "capture/session.h"
@@ -14,6 +15,7 @@
 #include "capture/wrappers/wrappers.h"
 #include "guard/source.h"
 #include "guard/versions.h"
+#include "tensor/numpy_api.h"
 
 namespace framejit::capture {
 namespace {
@@ -100,6 +102,7 @@ PyObject* Session::LeafForC(PyObject* o, bool asked_nothing) {
   if (IsUnreadText(o)) return asked_nothing ? o : AskUnreadText(o);
   if (PyAnySet_Check(o)) return NoteContents(o) ? o : nullptr;
   if (UsesContext(o)) return Break(BreakId::kThreadState, "decimal.getcontext()");
+  if (tensor::IsObjectArray(o)) return ObjectsForC(*this, o) ? o : nullptr;
   if (!IteratedByC(o)) return nullptr;
   if (PyObject* dict = DictOfView(o); dict && IsFresh(o) && IsFresh(dict)) {  // C code reads what is in it
     if (Py_IS_TYPE(o, &PyDictKeys_Type) ? !NoteContents(dict) : !ForC(dict, asked_nothing)) return nullptr;

@@ -11,6 +11,7 @@
 #include "capture/identity.h"
 #include "capture/no_warnings.h"
 #include "capture/numbers/unseen.h"
+#include "capture/object_arrays.h"
 #include "capture/override.h"
 #include "capture/own_attributes.h"
 #include "capture/proxy.h"
@@ -21,6 +22,7 @@
 #include "guard/own_values.h"
 #include "guard/versions.h"
 #include "tensor/import.h"
+#include "tensor/numpy_api.h"
 
 namespace framejit::capture {
 namespace {
@@ -359,6 +361,10 @@ std::optional<int> Recipe::AddValue(PyObject* o) {
     RecipeNode n{RecipeNode::kConst};  // immutable
     n.object = Borrow(o);
     return Push(std::move(n));
+  }
+  if (tensor::IsObjectArray(o)) {
+    Ref parts = PartsOfObjects(*s_, o);
+    return parts ? AddCall(ObjectsMaker(), parts.release()) : (PyErr_Clear(), Fail("a view of an array of objects"));
   }
   if (PyTuple_Check(o) && IsStructSequence(t)) return call_with_items();  // torch.return_types.max, ...
   if (OfType(t, CType::kDeque)) {

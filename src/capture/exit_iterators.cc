@@ -1,4 +1,5 @@
 // The recipes of iterators, and of other builtin objects that know how to rebuild themselves (exit.h).
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -18,8 +19,22 @@ struct OrderedIterator {  // CPython's own type (Objects/odictobject.c), which n
 
 }  // namespace
 
+// A file in memory: what is in it, and where it is read and written.
+static bool IsFileInMemory(PyTypeObject* t) {
+  return OfType(t, CType::kStringIO) || !strcmp(t->tp_name, "_io.BytesIO");
+}
+
 int Recipe::AddBuiltin(PyObject* o) {
   PyTypeObject* t = Py_TYPE(o);
+  if (IsFileInMemory(t)) {
+    Ref state(PyObject_CallMethod(o, "__getstate__", nullptr)), nothing(PyTuple_New(0));
+    PyObject* parts[] = {reinterpret_cast<PyObject*>(t), nothing.get(), state.get()};
+    RecipeNode n{RecipeNode::kReduce};
+    if (!state || !nothing) return PyErr_Clear(), Fail("a closed file in memory");
+    const bool ok = AddAll(parts, 3, &n.children);
+    for (Ref* part : {&nothing, &state}) s_->Keep(part->release());  // their addresses are in the memo
+    return ok ? Push(std::move(n)) : -1;
+  }
   PyObject* container = nullptr;  // of an iterator that notices when what it iterates over changes
   if (t == &PyDictIterKey_Type || t == &PyDictIterValue_Type || t == &PyDictIterItem_Type || t == &PySetIter_Type)
     t->tp_traverse(

@@ -40,8 +40,7 @@ Explained Explain(Compiled& compiled) {
     for (auto& [at, reason] : state->stopped)
       if (reason < compiled.met.size() && (left || passed.contains(at))) compiled.met[reason] = true;
   }
-  for (size_t i = 0; i < compiled.breaks.size(); ++i)
-    if (compiled.met[i] && compiled.EndsGraph(i)) e.breaks.push_back(diag::Render(compiled.breaks[i]));
+  for (const diag::Break& b : compiled.Shown(&compiled.met)) e.breaks.push_back(diag::Render(b));
   for (auto& graph : compiled.graphs)  // in the order of capture
     if (ran.contains(graph.get())) e.graphs.push_back(graph->text.str());
   return e;

@@ -5,6 +5,7 @@
 
 #include "capture/callees.h"
 #include "capture/modes.h"
+#include "capture/object_arrays.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
 #include "capture/semantics.h"
@@ -17,13 +18,6 @@ namespace {
 
 bool Dispatches(PyObject* callable) {
   return OfType(callable, CType::kNumpyFunction);
-}
-
-// Gives the Python function behind a function of NumPy that dispatches on its arguments' types. Null: it has none.
-Ref BodyOf(PyObject* callable) {
-  Ref body(PyObject_GetAttrString(callable, "_implementation"));
-  if (!body) PyErr_Clear();
-  return body && PyFunction_Check(body.get()) ? std::move(body) : Ref();
 }
 
 // Functions whose Python body is a few operations that the graph has, and better than a call of them.
@@ -166,6 +160,13 @@ PyObject* OutByPosition(Session& s, PyObject* callable, PyObject* const* args, P
 
 }  // namespace
 
+// Gives the Python function behind a function of NumPy that dispatches on its arguments' types. Null: it has none.
+Ref BodyOf(PyObject* callable) {
+  Ref body(PyObject_GetAttrString(callable, "_implementation"));
+  if (!body) PyErr_Clear();
+  return body && PyFunction_Check(body.get()) ? std::move(body) : Ref();
+}
+
 // numpy.add.reduce(...) and the like. It is null without an error where it is none of them.
 PyObject* CaptureSemantics::UfuncMethod(PyObject* callable, PyObject* const* args, Py_ssize_t nargs,
                                         PyObject* kwnames) {
@@ -261,7 +262,33 @@ PyObject* CaptureSemantics::ScipyCall(const Callee& name, PyObject* callable, Py
   return declined ? nullptr : r;
 }
 
+// What NumPy's Python code calls below its own functions: the function of C behind one that dispatches (numpy.block
+// calls concatenate so), and the method of the array that is made of a list. It is null without an error where it is
+// neither.
+static PyObject* InnerCall(CaptureSemantics& sem, Session& s, PyObject* callable, PyObject* const* args,
+                           Py_ssize_t nargs, PyObject* kwnames) {
+  static tensor::Named method_of_list("numpy._core.fromnumeric._wrapit");
+  if (PyFunction_Check(callable)) {
+    if (nargs < 2 || callable != method_of_list.Get() || !PyUnicode_CheckExact(args[1])) return nullptr;
+    Ref array = ArrayOfNumbers(s, args[0]);
+    Ref method(array ? sem.LoadAttr(array.get(), args[1]) : nullptr);
+    return method ? sem.Call(method.get(), args + 2, nargs - 2, kwnames) : nullptr;
+  }
+  if (!PyCFunction_Check(callable) || !tensor::bound_numpy) return nullptr;
+  PyObject* module = reinterpret_cast<PyCFunctionObject*>(callable)->m_module;
+  if (!module || !PyUnicode_Check(module) || PyUnicode_CompareWithASCIIString(module, "numpy._core._multiarray_umath"))
+    return nullptr;
+  const char* name = reinterpret_cast<PyCFunctionObject*>(callable)->m_ml->ml_name;
+  Ref named(PyObject_GetAttrString(tensor::bound_numpy->module, name));
+  Ref behind(named && Dispatches(named.get()) ? PyObject_GetAttrString(named.get(), "_implementation") : nullptr);
+  PyErr_Clear();
+  return behind.get() == callable ? sem.Call(named.get(), args, nargs, kwnames) : nullptr;
+}
+
 PyObject* CaptureSemantics::NumpyCall(PyObject* callable, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  if (PyObject* r = CallOfObjects(callable, args, nargs, kwnames); r || s_.broken() || PyErr_Occurred()) return r;
+  if (PyObject* r = InnerCall(*this, s_, callable, args, nargs, kwnames); r || s_.broken() || PyErr_Occurred())
+    return r;
   if (PyObject* r = UfuncMethod(callable, args, nargs, kwnames); r || s_.broken() || PyErr_Occurred()) return r;
   if (PyObject* r = OutByPosition(s_, callable, args, nargs, kwnames); r || s_.broken() || PyErr_Occurred()) return r;
   if (PyObject* r = NewArray(callable, args, nargs, kwnames); r || s_.broken() || PyErr_Occurred()) return r;

@@ -5,6 +5,7 @@
 #include "capture/changed_sets.h"
 #include "capture/containers.h"
 #include "capture/identity.h"
+#include "capture/object_arrays.h"
 #include "capture/policy/generators.h"
 #include "capture/policy/rounds.h"
 #include "capture/proxy.h"
@@ -13,6 +14,7 @@
 #include "capture/wrappers/wrappers.h"
 #include "diag/diag.h"
 #include "guard/source.h"
+#include "tensor/numpy_api.h"
 
 namespace framejit::capture {
 namespace {
@@ -74,6 +76,11 @@ PyObject* CaptureSemantics::Binary(int op, PyObject* a, PyObject* b) {
     if (IsTensor(b) || !(Py_TYPE(b)->tp_flags & Py_TPFLAGS_HEAPTYPE)) return TensorBinary(s_, op, a, b);
   } else if (IsTensor(b) && (IsPrimitive(a) || Container(a) || s_.IsNumpyNumber(a))) {
     return TensorBinary(s_, op, a, b);
+  }
+  if (tensor::IsObjectArray(a) || tensor::IsObjectArray(b)) {
+    for (PyObject* o : {a, b})  // NumPy would look into anything else
+      if (!tensor::IsObjectArray(o) && !IsPrimitive(o))
+        return s_.Break(BreakId::kUnknownCall, "an operator of an array of objects");
   }
   if (!IsPrimitive(a) || !IsPrimitive(b)) {
     if (op >= kFirstInPlace && IsListOrDeque(a) && s_.IsOutside(a) && !(a = s_.WriteList(a))) return nullptr;
@@ -240,6 +247,7 @@ PyObject* CaptureSemantics::GetItem(PyObject* o, PyObject* key) {
   }
   if (IsTensor(o)) return PyObject_GetItem(o, key);
   if (IsTensor(key) && !PyDict_Check(o) && !PyType_Check(o)) return s_.Break(BreakId::kTensorItem, "index");
+  if (tensor::IsObjectArray(o)) return ObjectsItem(s_, o, key);
   s_.NoteType(Py_TYPE(o));
   if (PyObject* last = s_.Appended(o, key)) return Py_NewRef(last);
   if (!WasThere(s_, o, key) && !(o = s_.Settled(o))) return nullptr;
@@ -300,6 +308,7 @@ int CaptureSemantics::SetItem(PyObject* o, PyObject* key, PyObject* value) {
     return Ref(CallSpecial(s_, "__setitem__", args, 3)) ? 0 : -1;
   }
   if (IsTensor(o)) return value ? PyObject_SetItem(o, key, value) : PyObject_DelItem(o, key);
+  if (tensor::IsObjectArray(o)) return SetObjectsItem(s_, o, key, value);
   s_.NoteType(Py_TYPE(o));
   if (s_.IsOutside(o)) {
     static PyObject* const setitem_name = PyUnicode_InternFromString("__setitem__");
@@ -348,6 +357,7 @@ PyObject* CaptureSemantics::UpdateDict(PyObject* dict, PyObject* with) {
 PyObject* CaptureSemantics::Iter(PyObject* o) {
   RESOLVE(o);
   if (IsTensor(o)) return TensorIter(s_, o);
+  if (tensor::IsObjectArray(o)) return s_.Adopt(PyObject_GetIter(o));
   s_.NoteType(Py_TYPE(o));
   static PyObject* const iter_name = Interned("__iter__");
   const bool asked = PythonFunctionIn(Py_TYPE(o), iter_name);
@@ -587,8 +597,8 @@ PyObject* CaptureSemantics::ListToTuple(PyObject* list) {
 
 int CaptureSemantics::Unpack(PyObject* seq, int before, int after, PyObject** items) {
   RESOLVE_INT(seq);
-  if (IsTensor(seq)) {
-    Ref it(TensorIter(s_, seq));
+  if (IsTensor(seq) || tensor::IsObjectArray(seq)) {
+    Ref it(Iter(seq));
     Ref list(it ? PySequence_List(it.get()) : nullptr);
     return list ? frame::Semantics::Unpack(list.get(), before, after, items) : -1;
   }

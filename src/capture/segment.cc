@@ -454,6 +454,42 @@ static bool IsRefusal(Compiled& compiled, Place& place, Captured& c) {
 // In CodeState::stopped: an instruction at which the frame ended by itself (EndsItself).
 constexpr size_t kNoBreak = std::numeric_limits<size_t>::max();
 
+// A capture of the program's own code ended at this break, which a library's code came to.
+static void NoteInLibrary(Compiled& compiled, size_t i, PyCodeObject* co, int at, const diag::Break& reason) {
+  Ref inner(reinterpret_cast<PyObject*>(PyCode_NewEmpty(reason.file.c_str(), reason.function.c_str(), reason.line)));
+  if (!inner) return PyErr_Clear();
+  auto* root = reinterpret_cast<PyCodeObject*>(compiled.root_code.get());
+  auto library = compiled.libraries.Of(reinterpret_cast<PyCodeObject*>(inner.get()), root);
+  if (!library) return;
+  diag::Break b = reason;
+  b.detail += (b.detail.empty() ? "" : ", ") + std::string("in ") + reason.file + ":" + std::to_string(reason.line);
+  b.file = PyUnicode_AsUTF8(co->co_filename);
+  b.function = PyUnicode_AsUTF8(co->co_qualname);
+  b.line = PyCode_Addr2Line(co, 2 * at);
+  b.column = b.end_column = b.first_line = 0;
+  Compiled::InLibrary& known = compiled.in_libraries[i];
+  known.library = std::move(library);
+  if (std::none_of(known.seen.begin(), known.seen.end(), [&](auto& s) { return s.file == b.file && s.line == b.line; }))
+    known.seen.push_back(std::move(b));
+}
+
+std::vector<diag::Break> Compiled::Shown(const std::vector<bool>* which) const {
+  std::vector<diag::Break> shown;
+  const auto show = [&](const diag::Break& b) {
+    const auto same = [&](const diag::Break& s) { return s.file == b.file && s.line == b.line; };
+    if (std::none_of(shown.begin(), shown.end(), same)) shown.push_back(b);
+  };
+  for (size_t i = 0; i < breaks.size(); ++i) {
+    if (!EndsGraph(i) || (which && !(*which)[i])) continue;
+    const auto at = in_libraries.find(i);
+    if (at == in_libraries.end() || !at->second.library->barren())
+      shown.push_back(breaks[i]);
+    else
+      std::for_each(at->second.seen.begin(), at->second.seen.end(), show);
+  }
+  return shown;
+}
+
 // Remembers the breaks of a capture, and where they stopped it.
 static std::vector<size_t> Remembered(Compiled& compiled, CodeState& code, FjFrame* frame, const Captured& c,
                                       std::vector<diag::Break>& reasons, const std::vector<int>& stopped) {
@@ -474,6 +510,7 @@ static std::vector<size_t> Remembered(Compiled& compiled, CodeState& code, FjFra
       reason.first_line = PyCode_Addr2Line(co, 2 * fj_next(frame));
     const size_t known = compiled.breaks.size();
     const size_t i = ends.emplace_back(RememberBreak(compiled, reason));
+    if (!code.library) NoteInLibrary(compiled, i, co, stopped[k], reason);
     if (!code.library || (c.segment && c.segment->calls))
       compiled.before_calls.erase(i);
     else if (i == known)

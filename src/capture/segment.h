@@ -69,6 +69,16 @@ struct Compiled : std::enable_shared_from_this<Compiled> {
     const auto at = before_calls.find(i);
     return at == before_calls.end() || !at->second->barren() || at->second->calls;
   }
+  // Of those that captures of the program's own code came to in the code of a library: the program's lines that led
+  // there. Where the library's frames are left to Python, graphs end at these.
+  struct InLibrary {
+    std::shared_ptr<InstalledLibrary> library;
+    std::vector<diag::Break> seen;  // at the program's lines
+  };
+  std::map<size_t, InLibrary> in_libraries;
+  // Those at which graphs end; null: all of them. What a library that is left to Python came to is told once a line of
+  // the program.
+  std::vector<diag::Break> Shown(const std::vector<bool>* which) const;
   std::vector<bool> met;                                  // Which of these the call that is explained has met.
   std::vector<std::shared_ptr<const ShownGraph>> graphs;  // All graphs that were compiled.
   std::vector<Ref> as_they_are;                           // Backward functions that cannot be captured.

@@ -114,6 +114,8 @@ class CaptureSemantics : public frame::Semantics {
   PyObject* ScipyCall(const Callee& name, PyObject* callable, PyObject* const* args, Py_ssize_t nargs,
                       PyObject* kwnames);
   PyObject* NumpyCall(PyObject* callable, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
+  PyObject* CallOfObjects(PyObject* callable, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
+  PyObject* Ended(PyObject* result);
   PyObject* TypeQuestion(PyObject* callable, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   PyObject* UfuncMethod(PyObject* callable, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   PyObject* Outer(const Callee& ufunc, PyObject* a, PyObject* b);

@@ -20,6 +20,7 @@
 #include "shape/typical.h"
 #include "tensor/autograd.h"
 #include "tensor/import.h"
+#include "tensor/numpy_api.h"
 #include "tensor/ones.h"
 
 namespace framejit::capture {
@@ -502,6 +503,7 @@ PyObject* Session::FromOutside(PyObject* o, const Source* s, bool used) {
     Py_INCREF(r);
     return r;
   }
+  if (tensor::IsObjectArray(o)) return ObjectsInput(o, s);
   tensor::Class c = tensor::Classify(o);
   const bool wrapper = c == tensor::Class::kTorchSubclass;
   if (wrapper && !NoteWrapper(*this, o, s)) return nullptr;
@@ -563,6 +565,7 @@ PyObject* Session::Adopt(PyObject* o) {
     Py_DECREF(o);
     return seen;
   }
+  if (tensor::IsObjectArray(o)) return AdoptObjects(o);
   if (tensor::Classify(o) != tensor::Class::kNone && !IsNumpyNumber(o)) {
     Py_DECREF(o);
     return Break(BreakId::kUnknownOrigin, "a tensor that framejit did not see being made");

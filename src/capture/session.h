@@ -316,6 +316,8 @@ class Session {
   mutable std::unordered_map<Instruction, guard::Line, Instruction::Hash> lines_;  // What Where() has answered.
   mutable std::vector<Ref> lines_kept_;
   PyObject* TensorInput(PyObject* o, const Source* s, tensor::Class c);
+  PyObject* ObjectsInput(PyObject* array, const Source* s);  // object_arrays.h
+  PyObject* AdoptObjects(PyObject* array);                   // of Adopt
   bool NoteQuiet(PyObject* o, const Source* s);
 
   FjFrame* root_;

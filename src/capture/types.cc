@@ -6,6 +6,7 @@
 
 #include "capture/override.h"
 #include "capture/session.h"
+#include "tensor/numpy_api.h"
 #include "tensor/tensor.h"
 
 namespace framejit::capture {
@@ -161,7 +162,9 @@ static bool IsPackedWeight(PyObject* o) {
 bool IsConstantKind(PyObject* o) {
   if (PyType_Check(o) || PyModule_Check(o) || PyFunction_Check(o) || PyCFunction_Check(o)) return true;
   const TypeFacts facts = FactsOf(Py_TYPE(o));
-  return facts.Has(F::kConstant) || (facts.type == CType::kNumpyDType && tensor::DTypeOf(o).has_value()) ||
+  return facts.Has(F::kConstant) ||
+         (facts.type == CType::kNumpyDType &&
+          (tensor::DTypeOf(o) || (tensor::bound_numpy && o == tensor::bound_numpy->object_descr))) ||
          tensor::HasCalleeName(o) || IsPackedWeight(o);
 }
 

@@ -343,7 +343,6 @@ constexpr Row kNumpy[] = {
      "logspace ones rfftfreq tri zeros",
      {.flags = kSizedByNumbers}},
     {"__rtruediv__ add div divide mul multiply sub subtract true_divide truediv", {.flags = kTakesFloatSymbols}},
-    {"equal", {.ends = BreakId::kTensorBool}},
     {"__complex__", {.ends = BreakId::kTensorItem}},
     {"argwhere numpy.compress numpy.ndarray.compress numpy.ndarray.nonzero numpy.nonzero unique",
      {.flags = kOutside | kSizedByData}},

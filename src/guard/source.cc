@@ -8,6 +8,7 @@
 #include "guard/dict_entries.h"
 #include "guard/program.h"
 #include "tensor/import.h"
+#include "tensor/numpy_api.h"
 #include "tensor/overrides.h"
 #include "tensor/tensor.h"
 
@@ -221,6 +222,10 @@ PyObject* Step(SourceKind kind, int index, PyObject* object, PyObject* base, PyO
     case SourceKind::kItem:
       if (PyTuple_Check(base)) return index < PyTuple_GET_SIZE(base) ? PyTuple_GET_ITEM(base, index) : nullptr;
       if (PyList_Check(base)) return index < PyList_GET_SIZE(base) ? PyList_GET_ITEM(base, index) : nullptr;
+      if (tensor::IsObjectArray(base)) {
+        const bool there = index < tensor::NumElements(base) && tensor::AsArray(base)->flags & tensor::kNpyInOrder;
+        return there ? tensor::ObjectAt(base, index) : nullptr;
+      }
       return IsDeque(base) && index < PySequence_Size(base) ? Ref(PySequence_GetItem(base, index)).get() : nullptr;
     case SourceKind::kCell: return PyCell_Check(base) ? PyCell_GET(base) : nullptr;
     case SourceKind::kClosure:

@@ -51,7 +51,9 @@ bool Bind(NumpyApi& n) {
     if (!d || d->type_num != r.type_num || d->typeobj != n.scalar[i]) return false;  // the struct is not what we think
     n.descr_types[i] = Py_TYPE(n.descr[i]);
   }
-  return true;
+  constexpr int kObject = 17;
+  n.object_descr = descr_from_type(kObject);
+  return n.object_descr && reinterpret_cast<NumpyDescr*>(n.object_descr)->type_num == kObject;
 }
 
 // Before 2.0 results had other types (numpy.float32(3) + 3.0), and the error handling lay elsewhere.

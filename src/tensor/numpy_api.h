@@ -23,7 +23,8 @@ struct NumpyDescr {  // the common head of PyArray_Descr
   char kind, type, byteorder, old_flags;
   int type_num;
 };
-inline constexpr int kNpyOwnData = 0x4, kNpyAligned = 0x100, kNpyWriteable = 0x400;
+inline constexpr int kNpyInOrder = 0x1 /* C */, kNpyInFortranOrder = 0x2, kNpyOwnData = 0x4, kNpyAligned = 0x100,
+                     kNpyWriteable = 0x400;
 
 struct NumpyApi {
   PyObject* module = nullptr;
@@ -32,6 +33,7 @@ struct NumpyApi {
   PyTypeObject* descr_types[kNumDTypes] = {};  // metatypes differ by dtype in newer versions; type(np.dtype(x))
   PyObject* descr[kNumDTypes] = {};            // The objects of native types.
   PyTypeObject* scalar[kNumDTypes] = {};       // The types np.float64 and the like.
+  PyObject* object_descr = nullptr;            // numpy.dtype(object)
   PyObject* (*new_from_descr)(PyTypeObject*, PyObject* descr, int, const intptr_t*, const intptr_t*, void*, int,
                               PyObject*) = nullptr;
   int (*set_base)(PyObject* array, PyObject* stolen) = nullptr;
@@ -46,6 +48,20 @@ inline const NumpyApi* Numpy() {
 
 inline const NumpyArray* AsArray(PyObject* o) {
   return reinterpret_cast<const NumpyArray*>(o);
+}
+// An array whose elements are objects of Python's.
+inline bool IsObjectArray(PyObject* o) {
+  return bound_numpy && Py_TYPE(o) == bound_numpy->array && AsArray(o)->descr == bound_numpy->object_descr;
+}
+inline int64_t NumElements(PyObject* array) {
+  int64_t n = 1;
+  for (int i = 0; i < AsArray(array)->nd; ++i) n *= AsArray(array)->dims[i];
+  return n;
+}
+// Element `i` of one that lies in C order. Borrowed.
+inline PyObject* ObjectAt(PyObject* array, int64_t i) {
+  PyObject* o = reinterpret_cast<PyObject**>(AsArray(array)->data)[i];
+  return o ? o : Py_None;
 }
 // By NumPy's type number; nullopt for object, string, date, long double, structured, the spare 64-bit types.
 std::optional<DType> FromTypeNum(int type_num);

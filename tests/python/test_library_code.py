@@ -5,6 +5,7 @@ import enum
 import hashlib
 import json
 import logging
+import re
 import subprocess
 import sys
 import warnings
@@ -492,6 +493,27 @@ def test_libraries_in_which_nothing_is_found_are_left_to_python(fresh, ledger):
     assert "code of ledger is left to Python" in " ".join(told.notes)
     ran = "\n".join(told.graphs)
     assert "cos" in ran and "relu" in ran  # what it calls back, and what gets tensors, is compiled
+
+
+def test_what_breaks_in_such_a_library_is_told_at_the_programs_line(fresh, ledger):
+    def f(x):
+        table = {}
+        ledger.step20(table, len)
+        y = x.sin()
+        ledger.step25(table, len)
+        ledger.step25(table, len), ledger.step26(table, len)
+        return y.cos(), table["n"]
+
+    compiled = fresh.compile(f, options={"leave": True})
+    for size in (5, 5, 7, 5):
+        torch.testing.assert_close(compiled(torch.ones(size)), f(torch.ones(size)))
+    told = fresh.explain(compiled)(torch.randn(5))
+    assert "code of ledger is left to Python" in " ".join(told.notes)
+    first = f.__code__.co_firstlineno
+    places = [re.search(r"--> (.*?):(\d+)", str(b)) for b in told.break_reasons]
+    assert [(at[1], int(at[2]) - first) for at in places] == [(__file__, 2), (__file__, 4), (__file__, 5)], told.break_reasons
+    assert "ledger/__init__.py:" in str(told.break_reasons[0])  # and what it was, in the library
+    assert compiled.cache_info()["breaks"] == 3
 
 
 def test_a_comprehension_that_breaks_goes_on_in_the_next_graph(fresh):

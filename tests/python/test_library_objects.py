@@ -1131,6 +1131,64 @@ def test_what_is_made_and_left_is_new_in_each_call(fresh):
         assert out.getvalue() == "abcd" and lock.acquire(blocking=False)
 
 
+def test_files_in_memory_are_made_again(fresh):
+    def f(x, n):
+        text, raw = io.StringIO("one\r\n", newline=None), io.BytesIO(b"abcdef")
+        text.seek(0, io.SEEK_END)
+        text.write("two" * n)
+        text.name = ["a file"]
+        raw.seek(n)
+        y = x.sin() + n
+        return y, text, raw, (raw, y.cos())
+
+    compiled = fresh.compile(f)
+    before = []
+    for n in (2, 2, 3, 0):
+        got, expected = compiled(torch.ones(2), n), f(torch.ones(2), n)
+        torch.testing.assert_close((got[0], got[3][1]), (expected[0], expected[3][1]))
+        assert got[3][0] is got[2] and got[1].name == ["a file"]
+        assert not any(file in before for file in got[1:3])
+        before += got[1:3]
+        for mine, theirs in zip(got[1:3], expected[1:3]):
+            assert (type(mine), mine.tell(), mine.getvalue(), mine.read()) == (type(theirs), theirs.tell(), theirs.getvalue(), theirs.read())
+        for file in (got[1], expected[1]):
+            file.write("x\r\n")
+        assert got[1].getvalue() == expected[1].getvalue()
+    assert compiled.cache_info()["breaks"] == 0 and compiled.graphs
+
+    def left(x):
+        shut = io.StringIO()
+        shut.close()
+        return x + 1, shut
+
+    for _ in range(3):
+        assert fresh.compile(left)(torch.ones(2))[1].closed
+
+
+def test_whether_an_object_is_callable(fresh):
+    class Some:
+        value = property(lambda self: 1)
+        made = None
+
+    class Called:
+        def __call__(self):
+            return 3
+
+    def f(x):
+        kinds = [callable(getattr(Some, name, None)) for name in ("value", "made", "__init__", "absent")]
+        return x * sum(kinds) + callable(Some.made), kinds
+
+    compiled = fresh.compile(f)
+    for made in (None, None, Called(), Some(), len, Called):
+        Some.made = made
+        same(compiled(torch.ones(2)), f(torch.ones(2)))
+    fresh.reset()
+    Some.made = None
+    compiled = fresh.compile(f)
+    compiled(torch.ones(2))
+    assert compiled.cache_info()["breaks"] == 0 and compiled.graphs
+
+
 def test_texts_of_tensors_in_such_a_file(fresh):
     def f(x):
         out = io.StringIO()

@@ -12,6 +12,9 @@ FUNCTIONS = {  # of these arrays, by the letters
     "np.add.outer(v, w) * 2": "vw",
     "np.minimum.outer(a, w) * 2": "aw",
     "np.less.outer(v, v)": "v",
+    "np.block([[a, b], [b, a]]) * 2": "ab",
+    "np.equal(i, 3) | np.equal(a, b)[:, :5]": "abi",
+    "np.equal(*a.shape[:1] * 2) & (v > 0.5)": "av",
     "np.multiply.outer(i, i[0]) + 1": "i",
     "np.roll(a, 2, axis=1) * 2": "a",
     "np.roll(a, (1, -2), (0, 1)) * 2": "a",
@@ -177,3 +180,17 @@ def test_protocols_of_arrays(fresh):
         for got, want in zip(compiled(x), f(x)):
             assert np.allclose(got, want) and type(got) is type(want)
     assert fresh.cache_info(compiled)["breaks"] == 0 and len(compiled.graphs) > 0
+
+
+def test_functions_of_lists(fresh):
+    """NumPy calls the method of the array that it makes of the list."""
+
+    def f(x):
+        return np.argmax([1, 3, 2]), np.squeeze([1.0]) + x, np.cumsum([x[0], x[1]]), np.prod([2.0, 3.0]) * x, np.swapaxes([[1, 2], [3, 4]], 0, 1) * x[0]
+
+    compiled = fresh.compile(f)
+    for n in (2, 2, 3, 5):
+        for got, want in zip(compiled(np.arange(n) + 0.5), f(np.arange(n) + 0.5)):
+            assert type(got) is type(want) and got.dtype == want.dtype
+            np.testing.assert_allclose(got, want)
+    assert compiled.cache_info()["breaks"] == 0 and compiled.graphs

@@ -5,6 +5,7 @@
 #include <structmember.h>
 
 #include <optional>
+#include <set>
 
 #include "capture/estimate.h"
 #include "capture/meter.h"
@@ -167,6 +168,7 @@ bool NoHook() {
   if (!compiled.fullgraph) return;  // else the breaks of this call are told of
   compiled.breaks.clear();
   compiled.before_calls.clear();
+  compiled.in_libraries.clear();
   compiled.met.clear();
 }
 
@@ -397,14 +399,14 @@ PyObject* CacheInfo(PyObject* o, PyObject*) {
   long segments = 0;
   for (auto& [code, state] : c.codes)
     for (auto& [key, place] : state->places) segments += place.segments.size();
-  Py_ssize_t breaks = 0;
-  for (size_t i = 0; i < c.breaks.size(); ++i) breaks += c.EndsGraph(i);
+  std::set<std::pair<std::string, int>> lines;
+  for (const diag::Break& b : c.Shown(nullptr)) lines.emplace(b.file, b.line);
   return Py_BuildValue("{s:l,s:L,s:L,s:i,s:i,s:i,s:i,s:i,s:d,s:N,s:n,s:L,s:L,s:N}", "segments", segments, "captures",
                        (long long)c.captures, "recompiles", (long long)c.recompiles, "kernels", c.kernels.kernels,
                        "kernels_compiled", c.kernels.kernels_compiled, "kernels_reused", c.kernels.kernels_reused,
                        "library_calls", c.kernels.library_calls, "externs", c.kernels.externs, "compile_seconds",
-                       c.seconds, "notes", Strings(c.notes), "breaks", breaks, "scalar_loops",
-                       (long long)c.scalar_loops, "scalar_runs", (long long)c.scalar_runs, "outcomes",
+                       c.seconds, "notes", Strings(c.notes), "breaks", static_cast<Py_ssize_t>(lines.size()),
+                       "scalar_loops", (long long)c.scalar_loops, "scalar_runs", (long long)c.scalar_runs, "outcomes",
                        OutcomeDict(*c.outcomes));
 }
 

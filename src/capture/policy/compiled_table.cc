@@ -92,6 +92,7 @@ void ResetCompiled(Compiled& c) {
   DropSegments(c);
   c.breaks.clear();
   c.before_calls.clear();
+  c.in_libraries.clear();
   c.met.clear();
   c.notes.clear();
   c.libraries = {};
