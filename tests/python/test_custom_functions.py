@@ -1408,3 +1408,33 @@ def test_a_method_of_a_class_that_a_backward_reads_and_the_function_stores(fresh
             x = torch.ones(2, requires_grad=True)
             g(x).backward()
             assert x.grad.tolist() == [3.0, 3.0]
+
+
+@pytest.mark.parametrize("made", ["w * 2 + x", "torch.stack([w, x]).sum(0)", "x + 1"])
+def test_gradients_inside_of_what_was_made_before(fresh, made):
+    """What a function of the program's is given may lead further, outside of the graph, to what a gradient is looked for of."""
+
+    class Product(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, a, b):
+            ctx.save_for_backward(a, b)
+            return a * b
+
+        @staticmethod
+        def backward(ctx, gradient):
+            a, b = ctx.saved_tensors
+            return gradient * b * 3, gradient * a
+
+    w, x = torch.tensor([1.0, 2.0], requires_grad=True), torch.tensor([0.5, 3.0])
+
+    def f(a):
+        y = Product.apply(a, w).sum()
+        return torch.autograd.grad(y, w, retain_graph=True)[0], y
+
+    compiled = fresh.compile(f)
+    for _ in range(3):
+        a = eval(made, {"w": w, "x": x, "torch": torch})
+        for got, expected in zip(compiled(a), f(a), strict=True):
+            torch.testing.assert_close(got, expected)
+    if made == "x + 1":
+        assert fresh.cache_info(compiled)["outcomes"]["run"] == {"graph": 3}
