@@ -27,13 +27,16 @@ Keeps TakesPart(const TensorMeta& target, const Arg& index, size_t dim) {
       Keeps all = Keeps::kNothing;
       for (size_t i = 0; i < index.items.size(); ++i) {
         const bool behind = i > 0 && index.items[i - 1].is(Arg::Kind::kEllipsis);
-        all = std::max(all, TakesPart(target, index.items[i], behind ? target.sizes.size() - index.items.size() + i : i));
+        all =
+            std::max(all, TakesPart(target, index.items[i], behind ? target.sizes.size() - index.items.size() + i : i));
       }
       return all;
     }
     case Arg::Kind::kSlice: {
       const Arg &start = index.items[0], &stop = index.items[1], &step = index.items[2];
-      const auto is = [](const Arg& a, int64_t v) { return a.is(Arg::Kind::kNone) || (a.is(Arg::Kind::kInt) && a.i == v); };
+      const auto is = [](const Arg& a, int64_t v) {
+        return a.is(Arg::Kind::kNone) || (a.is(Arg::Kind::kInt) && a.i == v);
+      };
       if (!is(start, 0) || !is(step, 1)) return Keeps::kSurely;
       if (stop.is(Arg::Kind::kNone)) return Keeps::kNothing;
       if (!stop.is(Arg::Kind::kInt) || dim >= target.sizes.size()) return Keeps::kUnknown;

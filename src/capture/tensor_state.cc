@@ -317,8 +317,8 @@ PyObject* SeenOtherwise(Session& s, Callee callee, PyObject* const* args, Py_ssi
   static const Callee copy("torch.Tensor.copy_");
   const TraceTensor& t = s.trace().tensors[IdOf(tensor)];
   PyObject* const same[] = {tensor, tensor};
-  const bool stale = t.base != t.id && t.meta.requires_grad &&
-                     (s.trace().tensors[t.base].mutated || IsOneOfSeveral(s.trace(), t.id));
+  const bool stale =
+      t.base != t.id && t.meta.requires_grad && (s.trace().tensors[t.base].mutated || IsOneOfSeveral(s.trace(), t.id));
   if (stale && !Ref(s.CallFramework(copy, same, 2, nullptr))) return nullptr;
   Ref made(s.CallFramework(Callee(callee.name().substr(0, callee.name().size() - 1)), args, nargs, kwnames));
   if (!made || !IsTensor(made.get())) return nullptr;

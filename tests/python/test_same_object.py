@@ -469,3 +469,13 @@ def test_equal_values_that_become_one_object(value, asked):
         held[1] = space["make"]()
         check()
     assert framejit.cache_info(g)["outcomes"]["run"]["graph"] >= 3
+
+
+def test_a_dtype_of_another_byte_order_becomes_the_usual_one():
+    space = {"usual": np.dtype("f4"), "held": [np.dtype(">f4")]}
+    exec("def f(x): return x * 2, held[0] is usual, held[0] == usual", space)
+    g = framejit.compile(space["f"])
+    for dtype in (">f4", ">f4", "f4", "i4", ">f4", "f4"):
+        space["held"][0] = np.dtype(dtype)
+        assert g(np.arange(3.0))[1:] == space["f"](np.arange(3.0))[1:]
+    assert framejit.cache_info(g)["outcomes"]["run"]["graph"] >= 4
