@@ -145,13 +145,9 @@ std::vector<bool> DependsOn(const Graph& g, const std::vector<ValueId>& values) 
 std::vector<bool> MadeOf(const Graph& g, const std::vector<ValueId>& values) {
   std::vector<bool> made(g.nodes.size());
   for (ValueId v : values) made[v] = true;
-  for (ValueId v = 0; v < g.nodes.size(); ++v) {
-    const Node& n = g.node(v);
-    if (n.derivative && n.derivative->rule == "stop") continue;
-    for (ValueId o : n.operands) made[v] = made[v] || made[o];
-    if (!n.derivative) continue;  // one that the program wrote is of what it was given, and computed of what stops
-    for (ValueId o : n.derivative->operands) made[v] = made[v] || made[o];
-  }
+  for (ValueId v = 0; v < g.nodes.size(); ++v)
+    if (!g.node(v).derivative || g.node(v).derivative->rule != "stop")
+      for (ValueId o : g.node(v).operands) made[v] = made[v] || made[o];
   return made;
 }
 
