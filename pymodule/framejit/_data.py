@@ -15,7 +15,7 @@ class WithData(torch.autograd.Function):
         return gradient, None
 
 
-def given(tensor, data):
+def given(tensor, data, wanted):
     """`tensor` behind `tensor.data = data`. A run that stands for the program does that (`GivesMemory` in src/tensor/segment_node.h); all others leave the
-    tensor as it is."""
-    return WithData.apply(tensor, data.data) if tensor.requires_grad else data.data
+    tensor as it is. wanted: does it want a gradient there? What stops that waits for the end of the run."""
+    return WithData.apply(tensor, data.data) if wanted and tensor.requires_grad else data.data

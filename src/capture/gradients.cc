@@ -5,6 +5,7 @@
 #include <functional>
 #include <string_view>
 
+#include "autodiff/autodiff.h"
 #include "capture/callees.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
@@ -186,8 +187,12 @@ bool NoHooks(Session& s, const std::vector<TraceId>& inputs) {
 bool NoHistory(Session& s, const std::vector<TraceId>& outputs, const std::vector<TraceId>& inputs) {
   std::vector<TraceId> tracked;
   for (TraceId t : s.lowering().TrackedInputs()) {
-    const bool used =
-        std::any_of(outputs.begin(), outputs.end(), [&](TraceId y) { return s.lowering().Depends(y, {t}); });
+    const bool used = std::any_of(outputs.begin(), outputs.end(), [&](TraceId y) -> bool {
+      if (s.lowering().Depends(y, {t})) return true;
+      // A function of the program's leads to what it was given, of which its results are not made.
+      const ValueId from = s.lowering().ValueOf(y), to = s.lowering().ValueOf(t);
+      return autodiff::DependsOn(s.graph(), {to})[from];
+    });
     if (used && !(inputs.size() == 1 && inputs[0] == t)) tracked.push_back(t);
   }
   if (std::all_of(inputs.begin(), inputs.end(), [&](TraceId t) { return s.lowering().IsLeaf(t); })) return true;

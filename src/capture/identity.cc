@@ -36,6 +36,19 @@ static std::optional<int> IsOfNewNumbers(Session& s, PyObject* a, PyObject* b) {
   return s.Break(BreakId::kUnknownCall, "whether two equal numbers that change are one object"), -1;
 }
 
+// Of these there may be several that are equal, as far as programs look.
+static bool IsValueObject(PyObject* o) {
+  return PyLong_CheckExact(o) || PyFloat_CheckExact(o) || PyUnicode_CheckExact(o) || PyBytes_CheckExact(o) ||
+         PyComplex_CheckExact(o) || PyTuple_CheckExact(o);
+}
+
+// Where such an object was read, which a guard compares by value.
+static const Source* ReadAt(Session& s, PyObject* o) {
+  if (const Source* found = s.WhereFound(o)) return found;
+  const Origin* nan = guard::IsNan(o) ? s.Find(o) : nullptr;
+  return nan ? nan->source : nullptr;
+}
+
 std::optional<int> IsOfValues(Session& s, PyObject* a, PyObject* b) {
   if (const auto answer = IsOfNewNumbers(s, a, b)) return answer;
   struct Found {
@@ -50,12 +63,16 @@ std::optional<int> IsOfValues(Session& s, PyObject* a, PyObject* b) {
     const int64_t bits = s.env().Hint(shape::Int::Symbol(reinterpret_cast<SymFloat*>(o)->symbol));
     return {source, Ref(PyFloat_FromDouble(std::bit_cast<double>(bits)))};
   };
-  const Found p = found(a), q = found(b);
-  if ((!p.source && !q.source) || s.later) return {};
+  Found p = found(a), q = found(b);
   PyObject *x = p.value.get(), *y = q.value.get();
-  const bool value = PyLong_CheckExact(x) || PyFloat_CheckExact(x) || PyUnicode_CheckExact(x) ||
-                     PyBytes_CheckExact(x) || PyComplex_CheckExact(x) || PyTuple_CheckExact(x);
-  if (!value || Py_TYPE(x) != Py_TYPE(y)) return {};
+  if (s.later || !IsValueObject(x) || Py_TYPE(x) != Py_TYPE(y)) return {};
+  if (!p.source && !q.source) {
+    // Values that are not equal are two objects, and what is one object in two places is guarded as that.
+    if (x == y || !(PyObject_RichCompareBool(x, y, Py_EQ) == 1 || (guard::IsNan(x) && guard::IsNan(y)))) return {};
+  }
+  for (Found* f : {&p, &q})
+    if (!f->source) f->source = ReadAt(s, f->value.get());
+  if (!p.source && !q.source) return {};
   const bool same = p.source == q.source || x == y;
   if ((FoundAt(a) || FoundAt(b)) && !same && PyObject_RichCompareBool(x, y, Py_EQ) != 0)
     return s.Break(BreakId::kUnknownCall, "whether two equal numbers that change are one object"), -1;

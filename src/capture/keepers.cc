@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "capture/callees.h"
 #include "graph/arguments.h"
 #include "graph/effects.h"
 
@@ -14,6 +15,49 @@ namespace {
 
 // Does the framework's node of this call keep something? What is not known of a function is not sure.
 enum class Keeps { kNothing, kUnknown, kSurely };
+
+// Is this what is stored to a part of the target by, or to a view of it that the framework makes first? `dim`: which of
+// its dimensions the index is of.
+Keeps TakesPart(const TensorMeta& target, const Arg& index, size_t dim) {
+  switch (index.kind) {
+    case Arg::Kind::kInt:
+    case Arg::Kind::kNone:
+    case Arg::Kind::kBool: return Keeps::kSurely;
+    case Arg::Kind::kTuple: {
+      Keeps all = Keeps::kNothing;
+      for (size_t i = 0; i < index.items.size(); ++i) {
+        const bool behind = i > 0 && index.items[i - 1].is(Arg::Kind::kEllipsis);
+        all =
+            std::max(all, TakesPart(target, index.items[i], behind ? target.sizes.size() - index.items.size() + i : i));
+      }
+      return all;
+    }
+    case Arg::Kind::kSlice: {
+      const Arg &start = index.items[0], &stop = index.items[1], &step = index.items[2];
+      const auto is = [](const Arg& a, int64_t v) {
+        return a.is(Arg::Kind::kNone) || (a.is(Arg::Kind::kInt) && a.i == v);
+      };
+      if (!is(start, 0) || !is(step, 1)) return Keeps::kSurely;
+      if (stop.is(Arg::Kind::kNone)) return Keeps::kNothing;
+      if (!stop.is(Arg::Kind::kInt) || dim >= target.sizes.size()) return Keeps::kUnknown;
+      if (stop.i == target.sizes[dim]) return Keeps::kNothing;
+      if (!stop.i.is_const() || !target.sizes[dim].is_const()) return Keeps::kUnknown;
+      return stop.i.value() >= target.sizes[dim].value() ? Keeps::kNothing : Keeps::kSurely;
+    }
+    default: return Keeps::kNothing;  // tensors and lists: the target itself is written
+  }
+}
+
+// A write to a view of a tensor, or to a part of it, is a node (CopySlices) of which a pass leaves nothing.
+Keeps WritesPart(const Trace& t, const Call& c) {
+  if (!ChangesFirst(c.callee) || c.args.empty() || !c.args[0].is(Arg::Kind::kTensor)) return Keeps::kNothing;
+  const TraceTensor& target = t.tensors[c.args[0].t];
+  const Callee view = target.view_call < 0 ? Callee() : t.calls[target.view_call].callee;
+  if (target.view_call >= 0 && view != callees::kTensorDetach && view != callees::kTensorData) return Keeps::kSurely;
+  const bool store = c.callee.last() == "__setitem__" && c.args.size() == 3;
+  return store ? TakesPart(target.meta, c.args[1], 0) : Keeps::kNothing;
+}
+
 Keeps WhatItKeeps(const Trace& t, const Call& c, int number) {
   bool gradients = false, view = false, indices = false;
   int tensors = 0;
@@ -26,9 +70,11 @@ Keeps WhatItKeeps(const Trace& t, const Call& c, int number) {
     view |= t.tensors[id].view_call == number;
     indices |= !IsFloat(t.tensors[id].meta.dtype);
   }
-  if (!gradients || view || !c.mode.grad || c.mode.inference) return Keeps::kNothing;
+  if (!gradients || !c.mode.grad || c.mode.inference) return Keeps::kNothing;
+  const Keeps part = WritesPart(t, c);
+  if (view || part == Keeps::kSurely) return part;
   const bool operand = !c.callee.Has(kKeepsNoOperand), result = !c.callee.Has(kKeepsNoResult);
-  if (!operand && !result && !indices) return Keeps::kNothing;
+  if (!operand && !result && !indices) return part;
   // The last operand is kept for the sake of others (lerp), or these for the sake of the last one.
   constexpr std::string_view kByLast[] = {"lerp", "lerp_"};
   constexpr std::string_view kForLast[] = {"fmod", "fmod_", "remainder", "remainder_", "__mod__", "__imod__"};

@@ -156,13 +156,14 @@ int CaptureSemantics::Is(PyObject* a, PyObject* b) {
   for (PyObject* o : {a, b})  // a container that a cache gives
     if (const Origin* g = s_.Find(o); g && g->kind == Origin::kFresh && g->source && Py_TYPE(a) == Py_TYPE(b))
       return s_.Break(BreakId::kUnknownCall, "which object a functools.lru_cache has"), -1;
-  // A function that is made anew for each call is known by its code, and may be another's next time.
-  const bool functions = PyFunction_Check(a) && PyFunction_Check(b) && (s_.IsOutside(a) || s_.IsOutside(b));
+  // A function that is made anew for each call is known by its code, a dtype of another byte order by its value: beside
+  // one that is known as the object that it is, it may be that next time.
+  const bool alike = Py_TYPE(a) == Py_TYPE(b) && (s_.IsOutside(a) || s_.IsOutside(b));
   for (auto [o, s] : {std::pair{a, &p}, {b, &q}}) {
     if (IsTensor(o)) {
       for (auto& t : s_.trace().tensors)
         if (t.id == AsTensor(o)->id && t.input >= 0) *s = s_.input_sources()[t.input];
-    } else if (functions || s_.IsOutside(o)) {
+    } else if (alike || s_.IsOutside(o)) {
       *s = s_.SourceOf(o);
     } else if (PySlice_Check(o)) {  // one whose bounds change
       *s = s_.WhereFound(o);

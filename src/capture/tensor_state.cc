@@ -172,7 +172,8 @@ std::optional<bool> SetData(Session& s, PyObject* tensor, PyObject* value) {
   Call& given = s.trace().calls.back();
   if (given.results != std::vector{IdOf(made.get())}) return {};
   given.callee = tensor::kGiven;
-  given.args = {Arg::Tensor(s.pending().Original(IdOf(tensor))), Arg::Tensor(IdOf(value))};
+  given.args = {Arg::Tensor(s.pending().Original(IdOf(tensor))), Arg::Tensor(IdOf(value)),
+                Arg::Bool(WantsGradient(s, tensor))};
   given.kwargs.clear();
   Alone(s, input);
   s.trace().tensors[IdOf(made.get())].meta.is_parameter = was.is_parameter;
@@ -286,6 +287,17 @@ bool CountWrite(Session& s, PyObject* tensor) {
   return true;
 }
 
+// Is it, or what it is a view of, one of several views that one call gave?
+bool IsOneOfSeveral(const Trace& t, TraceId id) {
+  while (t.tensors[id].view_call >= 0) {
+    const Call& made = t.calls[t.tensors[id].view_call];
+    if (made.results.size() > 1) return true;
+    if (made.args.empty() || !made.args[0].is(Arg::Kind::kTensor)) return false;
+    id = made.args[0].t;
+  }
+  return false;
+}
+
 // Answers t.unsqueeze_(0): the object is a view of what it was.
 PyObject* SeenOtherwise(Session& s, Callee callee, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   PyObject* tensor = args[0];
@@ -300,11 +312,13 @@ PyObject* SeenOtherwise(Session& s, Callee callee, PyObject* const* args, Py_ssi
   PyObject* function = Method(s, tensor, name.c_str());
   if (!function) return nullptr;
   if (input < 0 && !s.meta(IdOf(tensor)).requires_grad && !CountWrite(s, tensor)) return nullptr;
-  // A view whose base was written behind it: where the framework takes it for a leaf, it refuses this as a write.
+  // A view whose base was written behind it: where the framework takes it for a leaf, it refuses this as a write. So it
+  // does with one of several views that a call gave.
   static const Callee copy("torch.Tensor.copy_");
   const TraceTensor& t = s.trace().tensors[IdOf(tensor)];
   PyObject* const same[] = {tensor, tensor};
-  const bool stale = t.base != t.id && t.meta.requires_grad && s.trace().tensors[t.base].mutated;
+  const bool stale =
+      t.base != t.id && t.meta.requires_grad && (s.trace().tensors[t.base].mutated || IsOneOfSeveral(s.trace(), t.id));
   if (stale && !Ref(s.CallFramework(copy, same, 2, nullptr))) return nullptr;
   Ref made(s.CallFramework(Callee(callee.name().substr(0, callee.name().size() - 1)), args, nargs, kwnames));
   if (!made || !IsTensor(made.get())) return nullptr;

@@ -421,7 +421,10 @@ PyObject* OwnItem(PyObject* const* args, size_t positional, PyObject* kwnames) {
 }
 
 PyObject* OwnGiven(PyObject* const* args, size_t positional, PyObject* kwnames) {
-  return GivesMemory::now && positional == 2 && !kwnames ? GivesMemory::now->Give(args[0], args[1]) : nullptr;
+  if (!GivesMemory::now || positional != 3 || kwnames) return nullptr;
+  Ref now(GivesMemory::now->Give(args[0], args[1]));
+  // What stopped wanting gradients before that waits for the end of the run, and is no such tensor yet.
+  return now && args[2] == Py_False ? PyObject_CallMethodNoArgs(now.get(), Interned(kDetach)) : now.release();
 }
 
 }  // namespace

@@ -1742,3 +1742,30 @@ class Fn(torch.autograd.Function):
             assert torch.autograd.grad(y, x, retain_graph=True, create_graph=create)[0].tolist() == [2.0] * 3
         assert max(len(log), out.getvalue().count("forward"), state["n"], Fn.n, number) == k
     assert compiled.cache_info()["breaks"]
+@pytest.mark.parametrize("made", ["w * 2 + x", "torch.stack([w, x]).sum(0)", "x + 1"])
+def test_gradients_inside_of_what_was_made_before(fresh, made):
+    """What a function of the program's is given may lead further, outside of the graph, to what a gradient is looked for of."""
+
+    class Product(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, a, b):
+            ctx.save_for_backward(a, b)
+            return a * b
+
+        @staticmethod
+        def backward(ctx, gradient):
+            a, b = ctx.saved_tensors
+            return gradient * b * 3, gradient * a
+
+    w, x = torch.tensor([1.0, 2.0], requires_grad=True), torch.tensor([0.5, 3.0])
+
+    def f(a):
+        return torch.autograd.grad(Product.apply(a, w).sum(), w)[0]
+
+    compiled = fresh.compile(f)
+    for _ in range(3):
+        a = eval(made, {"w": w, "x": x, "torch": torch})
+        got = compiled(a)
+        torch.testing.assert_close(got, f(eval(made, {"w": w, "x": x, "torch": torch})))
+    if made == "x + 1":
+        assert fresh.cache_info(compiled)["outcomes"]["run"] == {"graph": 3}

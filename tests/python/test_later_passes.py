@@ -166,3 +166,42 @@ def test_passes_that_torch_refuses(fresh, f):
     (values, passes), (expected, eager) = seen(fresh.compile(f)), seen(f)
     assert values == pytest.approx(expected, rel=1e-6)
     assert passes == eager
+
+
+WRITES = """a[0] = 0.|a[0, 1] = w[0, 0]|a[:, 0] = 0.|a[None] = 0.|a[:1] = 1.|a[..., 1] = 2.|a[0:2] = 0.|a[:] = 0.|a[...] = 0.|a[0][...] = 0.|a[rows] = 0.|a[0][rows] = 0.
+a.view(-1).zero_()|a[0].add_(1)|a[0] += 1|a[0].copy_(w[1])|a.t().add_(w)|a.add_(w)|a.fill_(1)|a.detach().add_(1)|a.detach()[0] = 0.|a.data[0] = 0.
+a.diagonal().add_(1)|a.unsqueeze(0).add_(1)|a.narrow(0, 0, 1).sub_(w[:1])|a[0:n] = 0.|a[:n, 0:1] = 0.|a = torch.zeros(2, 2); a[0] = w[0]
+a = torch.zeros(2, 2); v = a[0]; v.add_(w[0])|a = torch.zeros(2, 2); a.add_(w)|a = torch.zeros(2, 2).detach(); a[0].copy_(w[0])""".replace("\n", "|").split("|")
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_a_second_pass_through_a_write_to_a_part(fresh, write):
+    """The node of a write to a part of a tensor, or to a view of it, is spent by a pass, one of a write to the whole of it keeps nothing."""
+    space = {"torch": torch, "rows": torch.tensor([0])}
+    body = "\n    ".join(["n = w.shape[0]", "a = w + 1", *write.split("; ")])
+    exec(f"def f(w):\n    {body}\n    return a, w * 3", space)
+    exec(f"def g(w):\n    {body}\n    a.sum().backward()\n    a.sum().backward()\n    return w.grad", space)
+
+    def outside(f, order):
+        w, seen = torch.ones(2, 2, requires_grad=True), []
+        results = f(w)
+        for k, retain in order:
+            try:
+                results[k].sum().backward(retain_graph=retain)
+                seen.append("")
+            except RuntimeError as error:
+                seen.append(str(error).partition("(")[0])
+        return seen, None if w.grad is None else w.grad.tolist()
+
+    def inside(g):
+        try:
+            return g(torch.ones(2, 2, requires_grad=True)).tolist()
+        except RuntimeError as error:
+            return str(error).partition("(")[0]
+
+    f, g = (fresh.compile(space[name]) for name in "fg")
+    for order in ([(0, False), (0, False)], [(0, True), (0, False), (0, False)], [(1, False), (0, False), (1, False)]):
+        assert outside(f, order) == outside(space["f"], order), order
+    assert [inside(g) for _ in range(2)] == [inside(space["g"])] * 2
+    runs = fresh.cache_info(f)["outcomes"]["run"]
+    assert runs.get("framework" if ".detach()" in write or ".data" in write else "graph", 0) >= 3, runs

@@ -441,3 +441,41 @@ class TestCompiledFunctionsAsObjects:
         for g in self.functions(fresh) * 2:
             held.g = listed[0] = other = g
             assert [y.tolist() for y in compiled(torch.ones(2))] == [g(torch.ones(2)).tolist()] * 3
+
+
+VALUES = ["float('1.5')", "float('nan')", "complex('1+2j')", "bytes([1, 2])", "'a b' + str(len(held))", "(1, float('2.5'))"]
+
+
+@pytest.mark.parametrize("value", VALUES)
+@pytest.mark.parametrize("asked", ["held[0] is held[1]", "held[0] is not held[1]", "id(held[0]) == id(held[1])", "o.a is held[0]"])
+def test_equal_values_that_become_one_object(value, asked):
+    space = {"o": Holder(), "held": [0, 0]}
+    exec(f"def make(): return {value}\ndef f(x): return x * 2, {asked}", space)
+    g = framejit.compile(space["f"])
+    a, held, o = np.arange(3.0), space["held"], space["o"]
+
+    def check():
+        double, got = g(a)
+        np.testing.assert_array_equal(double, a * 2)
+        assert got is space["f"](a)[1]
+
+    for _ in range(2):
+        held[:], o.a = [space["make"](), space["make"]()], space["make"]()
+        check()  # three equal ones
+        held[1] = o.a = held[0]
+        check()  # one
+        o.a = space["make"]()
+        check()
+        held[1] = space["make"]()
+        check()
+    assert framejit.cache_info(g)["outcomes"]["run"]["graph"] >= 3
+
+
+def test_a_dtype_of_another_byte_order_becomes_the_usual_one():
+    space = {"usual": np.dtype("f4"), "held": [np.dtype(">f4")]}
+    exec("def f(x): return x * 2, held[0] is usual, held[0] == usual", space)
+    g = framejit.compile(space["f"])
+    for dtype in (">f4", ">f4", "f4", "i4", ">f4", "f4"):
+        space["held"][0] = np.dtype(dtype)
+        assert g(np.arange(3.0))[1:] == space["f"](np.arange(3.0))[1:]
+    assert framejit.cache_info(g)["outcomes"]["run"]["graph"] >= 4

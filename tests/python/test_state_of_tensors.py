@@ -1626,3 +1626,32 @@ def test_ids_leave_the_graph_as_they_are(fresh):
     assert fresh.cache_info(compiled)["breaks"] == 0
     compiled = fresh.compile(lambda x: (id(torch.nn.Parameter(x)) in [id(p) for p in net.parameters()], x * 2))
     assert compiled(torch.ones(2))[0] is False and fresh.cache_info(compiled)["breaks"] > 0  # of what is made here nothing is known
+
+
+@pytest.mark.parametrize("stop", ["w.requires_grad_(False)", "w.requires_grad = False", "w.detach_()"])
+@pytest.mark.parametrize("given", ["w.data = w.data * 0.5", "w.data = torch.ones_like(x) * x"])
+def test_data_of_what_wants_no_gradient_any_more(fresh, stop, given):
+    space = {"torch": torch}
+    exec(f"def f(w, x):\n    z = w * 2\n    {stop}\n    {given}\n    return z, w * x", space)
+    for _ in range(2):
+        both(fresh, space["f"], lambda: (torch.ones(2, 2, requires_grad=True), torch.full((2, 2), 3.0)), rounds=2)
+
+
+@pytest.mark.parametrize("views", ["a.unbind(0)[1]", "a.split(1)[1]", "a.chunk(2)[0].view(-1)"])
+@pytest.mark.parametrize("change", ["v.t_()", "v.unsqueeze_(0)", "v.squeeze_()"])
+def test_one_of_several_views_changes_in_place(fresh, views, change):
+    space = {"torch": torch}
+    exec(f"def f(x, w):\n    a = x * w\n    v = {views}\n    {change}\n    return v, a", space)
+
+    def seen(f, gradients):
+        w = torch.ones(2, 2, requires_grad=gradients)
+        try:
+            return [(t.tolist(), t.stride()) for t in f(torch.full((2, 2), 2.0), w)]
+        except RuntimeError as error:
+            return str(error)
+
+    f = fresh.compile(space["f"])
+    for gradients in (True, False, True):
+        assert seen(f, gradients) == seen(space["f"], gradients)
+    assert "being modified inplace" in seen(f, True)
+    assert fresh.cache_info(f)["outcomes"]["run"].get("graph", 0) >= 1
