@@ -47,6 +47,7 @@
 #include "codegen/sunk_checks.h"
 #include "codegen/sunk_counters.h"
 #include "codegen/sure_loads.h"
+#include "codegen/told_numbers.h"
 #include "codegen/undone_checks.h"
 #include "codegen/versioned_loops.h"
 
@@ -176,6 +177,7 @@ void OptimizeScalar(llvm::Module& m, llvm::TargetMachine& machine) {
   fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(again), /*UseMemorySSA=*/true));
   fpm.addPass(CarriedElementsPass());
   fpm.addPass(ExpandModuloPass());
+  fpm.addPass(ToldNumbersPass());
   fpm.addPass(LateChecksPass());
   fpm.addPass(HoistChecksPass());
   // What all ways of a branch end with stands behind them once: then ways that only choose a number are no branches.
@@ -193,6 +195,7 @@ void OptimizeScalar(llvm::Module& m, llvm::TargetMachine& machine) {
   fpm.addPass(llvm::InstCombinePass());
   fpm.addPass(llvm::SimplifyCFGPass());
   fpm.addPass(DropAssumesPass());
+  fpm.addPass(EraseToldPass());
   fpm.addPass(AddedChecksPass());
   fpm.addPass(SunkCountersPass());
   fpm.addPass(GroupedRoundsPass());

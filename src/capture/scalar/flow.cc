@@ -265,6 +265,13 @@ bool Translator::OverNumbers(const State& s) {
   return it.is == Is::kChunk || (f.code->At(f.pc).op == Op::kForIter && it.is == Is::kRangeIter && (it.unit || it.few));
 }
 
+// Does it call what may change what the processor has noted of numbers?
+static bool CallsOthers(const codegen::ScalarCode& code) {
+  return std::ranges::any_of(code.blocks, [](const auto& block) {
+    return std::ranges::any_of(block, [](const codegen::ScalarInst& i) { return i.foreign; });
+  });
+}
+
 // Leaves a transaction that would have too many rounds with so many more. A few, of a loop in the outermost frame, are
 // let through: loops that hold loops with loops in them ask in each round.
 void Translator::ExitIfLong(const State& s, int more) {
@@ -670,6 +677,7 @@ Translation Translator::Run() {
   out_.apart = code.apart;
   out_.transaction = hopes_.transaction;
   out_.at_once = hopes_.transaction && hopes_.at_once;
+  out_.status = code.status = hopes_.status && hopes_.transaction && !code.specials.empty() && !CallsOthers(code);
   out_.blocks = static_cast<int>(code.blocks.size()) - extra_blocks_;
   out_.code = std::move(code);
   out_.code.name = PyUnicode_AsUTF8(fj_code(frame_)->co_qualname);
