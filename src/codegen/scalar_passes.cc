@@ -196,6 +196,7 @@ void OptimizeScalar(llvm::Module& m, llvm::TargetMachine& machine) {
   fpm.addPass(llvm::SimplifyCFGPass());
   fpm.addPass(DropAssumesPass());
   fpm.addPass(EraseToldPass());
+  fpm.addPass(llvm::SimplifyCFGPass());
   fpm.addPass(AddedChecksPass());
   fpm.addPass(SunkCountersPass());
   fpm.addPass(GroupedRoundsPass());

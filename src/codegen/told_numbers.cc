@@ -1,17 +1,25 @@
 #include "codegen/told_numbers.h"
 
+#include <llvm/ADT/MapVector.h>
+#include <llvm/ADT/STLExtras.h>
 #include <llvm/ADT/STLFunctionalExtras.h>
 #include <llvm/Analysis/LoopInfo.h>
 #include <llvm/Analysis/ScalarEvolution.h>
 #include <llvm/Analysis/ScalarEvolutionExpressions.h>
 #include <llvm/IR/Dominators.h>
 #include <llvm/IR/InlineAsm.h>
+#include <llvm/IR/IntrinsicInst.h>
+#include <llvm/IR/MDBuilder.h>
 #include <llvm/IR/Module.h>
+#include <llvm/Transforms/Utils/BasicBlockUtils.h>
+#include <llvm/Transforms/Utils/Local.h>
 
 #include <algorithm>
 #include <iterator>
 #include <string>
 #include <vector>
+
+#include "codegen/late_checks.h"
 
 namespace framejit::codegen {
 namespace {
@@ -20,7 +28,7 @@ using llvm::BasicBlock;
 using llvm::Value;
 
 constexpr const char* kTold = "fj_told_";
-constexpr int kMostSteps = 8;  // from a number to what is made of it
+constexpr int kMostSteps = 24;  // from a number to what is made of it
 
 std::vector<llvm::CallInst*> AllTold(llvm::Function& f) {
   std::vector<llvm::CallInst*> all;
@@ -33,8 +41,10 @@ std::vector<llvm::CallInst*> AllTold(llvm::Function& f) {
 // Does the operation run wherever this one does that takes its result? A select may become a branch.
 bool Computes(const llvm::User* user, const BasicBlock* block) {
   const auto* i = llvm::dyn_cast<llvm::Instruction>(user);
+  const auto* call = llvm::dyn_cast<llvm::IntrinsicInst>(user);
   return i && i->getParent() == block && i->getType()->isFloatingPointTy() &&
-         llvm::isa<llvm::BinaryOperator, llvm::UnaryOperator, llvm::FPExtInst, llvm::FPTruncInst>(i);
+         (llvm::isa<llvm::BinaryOperator, llvm::UnaryOperator, llvm::FPExtInst, llvm::FPTruncInst>(i) ||
+          (call && call->getIntrinsicID() == llvm::Intrinsic::sqrt));
 }
 
 // Is the number, or one that is made of it in this block, taken there by what holds for `takes`?
@@ -62,6 +72,12 @@ class ToldNumbers {
     for (llvm::CallInst* told : AllTold(f_)) Move(*told);
     for (llvm::CallInst* told : AllTold(f_))
       if (Stored(*told)) told->eraseFromParent();
+    for (auto& [loop, told] : OfLoops()) {
+      const auto carried = [&](const llvm::CallInst* call) {
+        return CarriedOn(call->getArgOperand(0), *loop) != nullptr;
+      };
+      if (llvm::none_of(told, carried)) LookAt(told);
+    }
     return true;
   }
 
@@ -110,6 +126,48 @@ class ToldNumbers {
                    });
   }
 
+  // What is left in innermost loops.
+  llvm::MapVector<const llvm::Loop*, std::vector<llvm::CallInst*>> OfLoops() const {
+    llvm::MapVector<const llvm::Loop*, std::vector<llvm::CallInst*>> all;
+    for (llvm::CallInst* told : AllTold(f_))
+      if (const llvm::Loop* loop = li_.getLoopFor(told->getParent()))
+        if (loop->isInnermost() && loop->isLoopSimplifyForm()) all[loop].push_back(told);
+    return all;
+  }
+
+  // Where nothing is carried on the loop may be vectorised once late_checks.h has had its numbers looked at behind it.
+  // If it is not, Skip takes these checks back. They are made at the end of what a block tells of.
+  static void LookAt(const std::vector<llvm::CallInst*>& told) {
+    for (size_t k = 0; k < told.size();) {
+      BasicBlock* block = told[k]->getParent();
+      const size_t first = k;
+      while (k < told.size() && told[k]->getParent() == block) ++k;
+      BasicBlock* next = llvm::SplitBlock(block, std::next(told[k - 1]->getIterator()));
+      auto* special = BasicBlock::Create(block->getContext(), "special", block->getParent(), next);
+      llvm::IRBuilder<> b(block->getTerminator());
+      Value* good = nullptr;
+      for (llvm::Type* type : {b.getFloatTy(), b.getDoubleTy()}) {
+        Value* nothing = nullptr;
+        for (size_t n = first; n < k; ++n) {
+          Value* number = told[n]->getArgOperand(0);
+          if (number->getType() != type) continue;
+          Value* none = b.CreateFSub(number, number);
+          nothing = nothing ? b.CreateFAdd(nothing, none) : none;
+        }
+        if (!nothing) continue;
+        Value* finite = b.CreateFCmpORD(nothing, nothing);
+        good = good ? b.CreateAnd(good, finite) : finite;
+      }
+      auto* branch =
+          b.CreateCondBr(good, next, special, llvm::MDBuilder(b.getContext()).createBranchWeights(1 << 16, 1));
+      branch->setMetadata(kLateCheck, llvm::MDNode::get(b.getContext(), {}));
+      block->getTerminator()->eraseFromParent();
+      b.SetInsertPoint(special);
+      llvm::Instruction* jump = b.CreateBr(next);
+      for (size_t n = first; n < k; ++n) told[n]->moveBefore(jump);
+    }
+  }
+
   const llvm::SCEV* Place(const llvm::StoreInst& store) {
     return se_.getSCEV(const_cast<Value*>(store.getPointerOperand()));
   }
@@ -129,6 +187,24 @@ class ToldNumbers {
   const llvm::DominatorTree& dt_;
   llvm::ScalarEvolution& se_;
 };
+
+// A check behind which numbers are only told of is none.
+void Skip(BasicBlock& special) {
+  BasicBlock *from = special.getSinglePredecessor(), *to = special.getSingleSuccessor();
+  auto* branch = from ? llvm::dyn_cast<llvm::BranchInst>(from->getTerminator()) : nullptr;
+  const auto tells = [](const llvm::Instruction& i) { return IsTold(i) || i.isTerminator(); };
+  if (!to || !branch || !branch->isConditional() || !branch->getMetadata(kLateCheck) || !llvm::all_of(special, tells) ||
+      !llvm::is_contained(branch->successors(), to))
+    return;
+  while (!special.front().isTerminator()) special.front().moveBefore(branch);
+  to->removePredecessor(&special, /*KeepOneInputPHIs=*/true);
+  special.getTerminator()->eraseFromParent();
+  llvm::IRBuilder<>(&special).CreateUnreachable();
+  Value* condition = branch->getCondition();
+  llvm::BranchInst::Create(to, branch);
+  branch->eraseFromParent();
+  llvm::RecursivelyDeleteTriviallyDeadInstructions(condition);
+}
 
 // Of a constant no operation is left that would have been noted: one is made, of a number that LLVM does not know.
 void Erase(llvm::CallInst& told) {
@@ -176,7 +252,9 @@ llvm::PreservedAnalyses ToldNumbersPass::run(llvm::Function& f, llvm::FunctionAn
 
 llvm::PreservedAnalyses EraseToldPass::run(llvm::Function& f, llvm::FunctionAnalysisManager&) {
   const std::vector<llvm::CallInst*> all = AllTold(f);
+  for (llvm::CallInst* told : all) Skip(*told->getParent());
   for (llvm::CallInst* told : all) Erase(*told);
+  llvm::EliminateUnreachableBlocks(f);
   return all.empty() ? llvm::PreservedAnalyses::all() : llvm::PreservedAnalyses::none();
 }
 
