@@ -503,6 +503,19 @@ bool Translator::Distinguish(const State& s) {
   return true;
 }
 
+// Do the next instructions make an exception and raise it, whatever comes, and does nothing here catch it?
+static bool Raises(const bytecode::Code& code, int at) {
+  constexpr int kMost = 40;
+  for (int k = 0; k < kMost && at < code.size(); ++k) {
+    const Instr& i = code.At(at);
+    if (code.FindHandler(i.unit) || IsJump(i.op)) return false;
+    if (i.op == Op::kRaise) return true;
+    if (i.op == Op::kReturnValue || i.op == Op::kReturnConst || i.op == Op::kForIter || i.op == Op::kSend) return false;
+    at += i.length;
+  }
+  return false;
+}
+
 void Translator::LeaveBefore(State s, const std::string& why) {
   const bool named = std::none_of(s.top().stack.begin(), s.top().stack.end(), [](const Val& v) { return Waiting(v); });
   if (s.frames.size() == 1 && named) ComputeAll(s);
@@ -565,6 +578,7 @@ void Translator::Block(State s) {
       code.blocks[here].resize(written);
       Abandon(blocks);
       if (Distinguish(before)) return;
+      if (hopes_.transaction && Raises(*f.code, f.pc)) return void(Emit({.op = ScalarOp::kExit, .exit = UndoExit()}));
       return LeaveBefore(before, u.why + Line(before));
     }
     if (ended_) return;
