@@ -93,6 +93,12 @@ llvm::LoopUnrollPass UnrollWhole() {
       llvm::LoopUnrollOptions(3).setPartial(false).setRuntime(false).setPeeling(false).setUpperBound(true));
 }
 
+void HoistFromLoops(llvm::FunctionPassManager& fpm) {
+  llvm::LoopPassManager loops;
+  loops.addPass(llvm::LICMPass(llvm::LICMOptions()));
+  fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(loops), /*UseMemorySSA=*/true));
+}
+
 // A loop whose number of rounds is known once the loop around it is none is unrolled, too.
 void UnrollFewRounds(llvm::FunctionPassManager& fpm) {
   fpm.addPass(UnrollWhole());
@@ -157,7 +163,7 @@ void OptimizeScalar(llvm::Module& m, llvm::TargetMachine& machine) {
   loops.addPass(llvm::LoopRotatePass());
   loops.addPass(llvm::LICMPass(llvm::LICMOptions()));
   fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(loops), /*UseMemorySSA=*/true));
-  llvm::LoopPassManager counted, inner, again, late;
+  llvm::LoopPassManager counted;
   counted.addPass(llvm::SimpleLoopUnswitchPass(/*NonTrivial=*/false, /*Trivial=*/true));
   counted.addPass(llvm::IndVarSimplifyPass());
   fpm.addPass(llvm::EarlyCSEPass(true));
@@ -167,14 +173,12 @@ void OptimizeScalar(llvm::Module& m, llvm::TargetMachine& machine) {
   fpm.addPass(VersionLoopsPass(/*unrolled=*/false));
   fpm.addPass(UnrollWhole());
   fpm.addPass(llvm::EarlyCSEPass(true));
-  inner.addPass(llvm::LICMPass(llvm::LICMOptions()));
-  fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(inner), /*UseMemorySSA=*/true));
+  HoistFromLoops(fpm);
   fpm.addPass(VersionLoopsPass(/*unrolled=*/true));  // of loops that are innermost now
   fpm.addPass(llvm::SimplifyCFGPass());
   fpm.addPass(llvm::InstCombinePass());
   fpm.addPass(llvm::GVNPass());
-  again.addPass(llvm::LICMPass(llvm::LICMOptions()));
-  fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(again), /*UseMemorySSA=*/true));
+  HoistFromLoops(fpm);
   fpm.addPass(CarriedElementsPass());
   fpm.addPass(ExpandModuloPass());
   fpm.addPass(ToldNumbersPass());
@@ -186,17 +190,15 @@ void OptimizeScalar(llvm::Module& m, llvm::TargetMachine& machine) {
   fpm.addPass(llvm::SimplifyCFGPass());
   fpm.addPass(UndoneChecksPass());
   fpm.addPass(CarriedElementsPass());  // of writes that stood on all ways of a branch
-  late.addPass(llvm::LICMPass(llvm::LICMOptions()));
-  fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(late), /*UseMemorySSA=*/true));
+  HoistFromLoops(fpm);
   fpm.addPass(CarriedChecksPass());
   fpm.addPass(VectorisedChecksPass());
   fpm.addPass(OneVectorPass());
   fpm.addPass(llvm::LoopVectorizePass());
+  fpm.addPass(EraseToldPass());
   fpm.addPass(llvm::InstCombinePass());
   fpm.addPass(llvm::SimplifyCFGPass());
   fpm.addPass(DropAssumesPass());
-  fpm.addPass(EraseToldPass());
-  fpm.addPass(llvm::SimplifyCFGPass());
   fpm.addPass(AddedChecksPass());
   fpm.addPass(SunkCountersPass());
   fpm.addPass(GroupedRoundsPass());

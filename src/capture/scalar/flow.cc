@@ -506,12 +506,10 @@ bool Translator::Distinguish(const State& s) {
 // Do the next instructions make an exception and raise it, whatever comes, and does nothing here catch it?
 static bool Raises(const bytecode::Code& code, int at) {
   constexpr int kMost = 40;
-  for (int k = 0; k < kMost && at < code.size(); ++k) {
+  for (int k = 0; k < kMost && at < code.size(); at += code.At(at).length, ++k) {
     const Instr& i = code.At(at);
-    if (code.FindHandler(i.unit) || IsJump(i.op)) return false;
-    if (i.op == Op::kRaise) return true;
-    if (i.op == Op::kReturnValue || i.op == Op::kReturnConst || i.op == Op::kForIter || i.op == Op::kSend) return false;
-    at += i.length;
+    if (i.op == Op::kRaise) return !code.FindHandler(i.unit);
+    if (code.FindHandler(i.unit) || IsJump(i.op) || i.op == Op::kReturnValue || i.op == Op::kReturnConst) return false;
   }
   return false;
 }

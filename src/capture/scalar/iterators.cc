@@ -440,7 +440,8 @@ void Translator::NextOfChunk(State& s, const Instr& i, const State& done) {
 void Translator::ForgetKinds(Frame& f, const std::vector<bool>& live) {
   for (int i = 0; i < f.nlocals(); ++i) {
     Val& v = f.locals[i];
-    if (live[i] || changed_[i] < 0 || (v.is != Is::kFloat && (v.is != Is::kNumpy || v.dtype != DType::kFloat64))) continue;
+    if (live[i] || changed_[i] < 0 || (v.is != Is::kFloat && (v.is != Is::kNumpy || v.dtype != DType::kFloat64)))
+      continue;
     v = AsEither(*this, std::move(v));
   }
 }

@@ -273,9 +273,7 @@ void CodeLoops::Compile(Compiled& compiled, Head& head, FjFrame* frame) {
   const double start = Now();
   auto made = std::make_unique<Version>();
   scalar::Hopes hopes{.natural = head.versions.size() + 1 < kVersions, .sizes = !head.differ};
-  hopes.brief = !HasLongRows(frame);
-  hopes.whole = head.function;
-  hopes.longs = head.longs;
+  hopes.brief = !HasLongRows(frame), hopes.whole = head.function, hopes.longs = head.longs;
   hopes.together = !head.function && (head.together || !hopes.natural);
   hopes.rounds = RoundsLeft(head, frame);
   hopes.finite = hopes.natural && !head.undone && hopes.rounds >= kWorthUndo;

@@ -121,8 +121,8 @@ struct Hopes {
   // The run is undone where Python would answer with an exception, a warning or an int of more bits, and where it would
   // go round for long: so nothing that the frame would have to be told there is kept in the rounds.
   bool transaction = false;
-  // What NumPy would tell of is asked of the processor behind the run (ScalarCode::status). Some operations run that the
-  // program does not come to, so it may say yes in vain.
+  // What NumPy would tell of is asked of the processor behind the run (ScalarCode::status). Some operations run that
+  // the program does not come to, so it may say yes in vain.
   bool status = false;
   bool at_once = false;  // The loop has at most kCommitted rounds: a transaction does not end where it goes round.
   int64_t seen = 0;      // So many bytes of arrays of ints may be looked at before the code is entered.

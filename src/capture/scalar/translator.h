@@ -400,7 +400,6 @@ class Translator final : public Builder {
   }
 
   int ServeSometimes(const State& s, int left, int whole, absl::FunctionRef<int()> part);
-
   void ServeAfterMany(State& s);
 
   static bool OverNumbers(const State& s);
