@@ -195,10 +195,10 @@ void OptimizeScalar(llvm::Module& m, llvm::TargetMachine& machine) {
   fpm.addPass(VectorisedChecksPass());
   fpm.addPass(OneVectorPass());
   fpm.addPass(llvm::LoopVectorizePass());
-  fpm.addPass(EraseToldPass());
   fpm.addPass(llvm::InstCombinePass());
   fpm.addPass(llvm::SimplifyCFGPass());
   fpm.addPass(DropAssumesPass());
+  fpm.addPass(EraseToldPass());
   fpm.addPass(AddedChecksPass());
   fpm.addPass(SunkCountersPass());
   fpm.addPass(GroupedRoundsPass());

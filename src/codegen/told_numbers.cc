@@ -3,6 +3,7 @@
 #include <llvm/ADT/MapVector.h>
 #include <llvm/ADT/STLExtras.h>
 #include <llvm/ADT/STLFunctionalExtras.h>
+#include <llvm/ADT/SmallPtrSet.h>
 #include <llvm/Analysis/LoopInfo.h>
 #include <llvm/Analysis/ScalarEvolution.h>
 #include <llvm/Analysis/ScalarEvolutionExpressions.h>
@@ -72,12 +73,8 @@ class ToldNumbers {
     for (llvm::CallInst* told : AllTold(f_)) Move(*told);
     for (llvm::CallInst* told : AllTold(f_))
       if (Stored(*told)) told->eraseFromParent();
-    for (auto& [loop, told] : OfLoops()) {
-      const auto carried = [&](const llvm::CallInst* call) {
-        return CarriedOn(call->getArgOperand(0), *loop) != nullptr;
-      };
-      if (llvm::none_of(told, carried)) LookAt(told);
-    }
+    for (auto& [loop, told] : OfLoops())
+      if (!Gathers(*loop)) LookAt(told);
     return true;
   }
 
@@ -124,6 +121,21 @@ class ToldNumbers {
                      const auto* store = llvm::dyn_cast<llvm::StoreInst>(&i);
                      return store && store->getValueOperand() == v && Moves(*store, *loop) && !Overwritten(*store);
                    });
+  }
+
+  // Is a float made of what it was in the round before? LLVM vectorises no such loop.
+  static bool Gathers(const llvm::Loop& loop) {
+    return llvm::any_of(loop.getHeader()->phis(), [&](llvm::PHINode& phi) {
+      llvm::SmallPtrSet<const Value*, 16> seen;
+      return phi.getType()->isFloatingPointTy() &&
+             MadeOf(phi.getIncomingValueForBlock(loop.getLoopLatch()), phi, loop, seen);
+    });
+  }
+  static bool MadeOf(const Value* v, const llvm::PHINode& of, const llvm::Loop& loop,
+                     llvm::SmallPtrSetImpl<const Value*>& seen) {
+    const auto* i = llvm::dyn_cast<llvm::Instruction>(v);
+    if (!i || !loop.contains(i) || llvm::isa<llvm::LoadInst>(i) || !seen.insert(i).second) return false;
+    return i == &of || llvm::any_of(i->operands(), [&](const llvm::Use& use) { return MadeOf(use, of, loop, seen); });
   }
 
   // What is left in innermost loops.
