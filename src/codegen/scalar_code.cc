@@ -22,6 +22,7 @@
 #include "codegen/scalar_passes.h"
 #include "codegen/scalar_ranges.h"
 #include "codegen/sure_loads.h"
+#include "codegen/told_numbers.h"
 #include "codegen/undone_checks.h"
 
 namespace framejit::codegen {
@@ -38,7 +39,8 @@ class Emitter {
         values_(code.num_values),
         ranges_(RangesOf(code)),
         low_bits_(LowBitsOf(code)),
-        only_compared_(OnlyCompared(code)) {
+        only_compared_(OnlyCompared(code)),
+        returned_(code.num_values) {
     auto* type = llvm::FunctionType::get(b_.getInt64Ty(), {b_.getPtrTy(), b_.getInt64Ty()}, false);
     f_ = llvm::Function::Create(type, llvm::Function::ExternalLinkage, symbol, m);
     f_->addFnAttr(llvm::Attribute::NoUnwind);
@@ -299,8 +301,24 @@ class Emitter {
     return b_.CreateSub(b_.CreateSDiv(x, y), b_.CreateZExt(wrong, b_.getInt64Ty()));
   }
 
+  // What functions return is looked at: what they do to make it is theirs.
+  ScalarSpecials Asked(const ScalarSpecials& made) {
+    ScalarSpecials asked;
+    for (const ScalarSpecials::Made& one : made.all) {
+      if (!returned_[one.value]) {
+        TellOf(b_, values_[one.value]);
+        continue;
+      }
+      asked.all.push_back(one);
+      asked.last.push_back(one.value);
+    }
+    return asked;
+  }
+
   void NewSpecial(const ScalarInst& i) {
-    const ScalarSpecials& made = code_.specials[i.imm];
+    const ScalarSpecials& all = code_.specials[i.imm];
+    const ScalarSpecials made = code_.status ? Asked(all) : all;
+    if (made.last.empty()) return;
     auto* special = llvm::BasicBlock::Create(m_.getContext(), "special", f_);
     auto* next = llvm::BasicBlock::Create(m_.getContext(), "next", f_);
     Value* good = nullptr;
@@ -439,6 +457,7 @@ class Emitter {
 
   void One(const ScalarInst& i) {
     Value* v = Make(i);
+    if (i.op == ScalarOp::kCall || i.op == ScalarOp::kSquare || i.op == ScalarOp::kHypot) returned_[i.id] = true;
     if (i.id >= 0) values_[i.id] = v;
   }
 
@@ -549,7 +568,7 @@ class Emitter {
   std::vector<llvm::BasicBlock*> blocks_;
   std::vector<Value*> values_;
   std::vector<ScalarRange> ranges_;
-  std::vector<bool> low_bits_, only_compared_;
+  std::vector<bool> low_bits_, only_compared_, returned_;
   std::map<int, ScalarInst> distances_;  // values that are not computed but where it must be
   std::map<std::pair<int64_t, ScalarType>, Value*> inputs_;
   std::map<int, llvm::BasicBlock*> exits_, plain_exits_;  // of this block of code; that say nothing but their number

@@ -98,6 +98,7 @@ struct ScalarInst {
   bool small = false;     // of a cell: from -kSmallNumber to kSmallNumber; of a load: what is known of `array` holds
   bool sure = false;      // of a load: its address, made of constants and kInputs, may be read whenever the code runs
   bool told = false;      // of what may leave: it does so whatever is asked of its value, as NumPy tells of an overflow
+  bool foreign = false;   // of a call: of a function that may change what the processor has noted of numbers
   bool seldom = false;    // of a branch: it hardly ever goes to the block imm
   int parallel = 0;       // of loads, stores and the jump back: of this loop, whose rounds do not meet in memory
   int array = -1;         // of loads and stores: in which array; those are apart if the code says so
@@ -128,6 +129,9 @@ struct ScalarCode {
   std::vector<ScalarSpecials> specials;
   std::vector<int> entries;  // The blocks at which it is entered.
   int num_values = 0;
+  // Whoever runs it asks the processor behind the run whether NumPy would have told of a number (told_numbers.h), and
+  // undoes the run then: of operations of its own. What functions return is looked at.
+  bool status = false;
   bool apart = false;  // no element of an array that is written lies in another array
   int64_t most_rounds = kMostRounds;
   // Arrays of ints that were looked at before the code is entered: they are from -kSeenNumber - 1, or from 0 if that is

@@ -47,6 +47,7 @@
 #include "codegen/sunk_checks.h"
 #include "codegen/sunk_counters.h"
 #include "codegen/sure_loads.h"
+#include "codegen/told_numbers.h"
 #include "codegen/undone_checks.h"
 #include "codegen/versioned_loops.h"
 
@@ -90,6 +91,12 @@ struct DropAssumesPass : llvm::PassInfoMixin<DropAssumesPass> {
 llvm::LoopUnrollPass UnrollWhole() {
   return llvm::LoopUnrollPass(
       llvm::LoopUnrollOptions(3).setPartial(false).setRuntime(false).setPeeling(false).setUpperBound(true));
+}
+
+void HoistFromLoops(llvm::FunctionPassManager& fpm) {
+  llvm::LoopPassManager loops;
+  loops.addPass(llvm::LICMPass(llvm::LICMOptions()));
+  fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(loops), /*UseMemorySSA=*/true));
 }
 
 // A loop whose number of rounds is known once the loop around it is none is unrolled, too.
@@ -156,7 +163,7 @@ void OptimizeScalar(llvm::Module& m, llvm::TargetMachine& machine) {
   loops.addPass(llvm::LoopRotatePass());
   loops.addPass(llvm::LICMPass(llvm::LICMOptions()));
   fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(loops), /*UseMemorySSA=*/true));
-  llvm::LoopPassManager counted, inner, again, late;
+  llvm::LoopPassManager counted;
   counted.addPass(llvm::SimpleLoopUnswitchPass(/*NonTrivial=*/false, /*Trivial=*/true));
   counted.addPass(llvm::IndVarSimplifyPass());
   fpm.addPass(llvm::EarlyCSEPass(true));
@@ -166,16 +173,15 @@ void OptimizeScalar(llvm::Module& m, llvm::TargetMachine& machine) {
   fpm.addPass(VersionLoopsPass(/*unrolled=*/false));
   fpm.addPass(UnrollWhole());
   fpm.addPass(llvm::EarlyCSEPass(true));
-  inner.addPass(llvm::LICMPass(llvm::LICMOptions()));
-  fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(inner), /*UseMemorySSA=*/true));
+  HoistFromLoops(fpm);
   fpm.addPass(VersionLoopsPass(/*unrolled=*/true));  // of loops that are innermost now
   fpm.addPass(llvm::SimplifyCFGPass());
   fpm.addPass(llvm::InstCombinePass());
   fpm.addPass(llvm::GVNPass());
-  again.addPass(llvm::LICMPass(llvm::LICMOptions()));
-  fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(again), /*UseMemorySSA=*/true));
+  HoistFromLoops(fpm);
   fpm.addPass(CarriedElementsPass());
   fpm.addPass(ExpandModuloPass());
+  fpm.addPass(ToldNumbersPass());
   fpm.addPass(LateChecksPass());
   fpm.addPass(HoistChecksPass());
   // What all ways of a branch end with stands behind them once: then ways that only choose a number are no branches.
@@ -184,8 +190,7 @@ void OptimizeScalar(llvm::Module& m, llvm::TargetMachine& machine) {
   fpm.addPass(llvm::SimplifyCFGPass());
   fpm.addPass(UndoneChecksPass());
   fpm.addPass(CarriedElementsPass());  // of writes that stood on all ways of a branch
-  late.addPass(llvm::LICMPass(llvm::LICMOptions()));
-  fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(late), /*UseMemorySSA=*/true));
+  HoistFromLoops(fpm);
   fpm.addPass(CarriedChecksPass());
   fpm.addPass(VectorisedChecksPass());
   fpm.addPass(OneVectorPass());
@@ -193,6 +198,7 @@ void OptimizeScalar(llvm::Module& m, llvm::TargetMachine& machine) {
   fpm.addPass(llvm::InstCombinePass());
   fpm.addPass(llvm::SimplifyCFGPass());
   fpm.addPass(DropAssumesPass());
+  fpm.addPass(EraseToldPass());
   fpm.addPass(AddedChecksPass());
   fpm.addPass(SunkCountersPass());
   fpm.addPass(GroupedRoundsPass());

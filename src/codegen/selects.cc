@@ -13,6 +13,7 @@
 
 #include <optional>
 
+#include "codegen/told_numbers.h"
 #include "codegen/undone_checks.h"
 #include "codegen/versioned_loops.h"
 
@@ -47,8 +48,9 @@ bool OnlyComputes(const BasicBlock& way, const BasicBlock& from, const BasicBloc
   if (way.getSinglePredecessor() != &from || way.getSingleSuccessor() != &to || way.size() > kMostComputed + 1)
     return false;
   return llvm::all_of(way, [](const llvm::Instruction& i) {
-    return i.isTerminator() || (!llvm::isa<llvm::PHINode, llvm::LoadInst, llvm::CallBase>(i) &&
-                                i.getOpcode() != llvm::Instruction::FDiv && llvm::isSafeToSpeculativelyExecute(&i));
+    return i.isTerminator() || IsTold(i) ||
+           (!llvm::isa<llvm::PHINode, llvm::LoadInst, llvm::CallBase>(i) && i.getOpcode() != llvm::Instruction::FDiv &&
+            llvm::isSafeToSpeculativelyExecute(&i));
   });
 }
 

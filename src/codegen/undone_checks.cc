@@ -23,6 +23,7 @@
 #include <optional>
 #include <vector>
 
+#include "codegen/told_numbers.h"
 #include "codegen/versioned_loops.h"
 
 namespace framejit::codegen {
@@ -136,7 +137,7 @@ class UndoneChecks {
   // Can it run in rounds that would not have come to it?
   bool GoesOn(llvm::Instruction& i) {
     if (Value* at = llvm::getLoadStorePointerOperand(&i)) return !i.isVolatile() && !i.isAtomic() && Counts(at);
-    if (llvm::isa<llvm::PHINode, llvm::AssumeInst>(i) || i.isTerminator()) return true;
+    if (llvm::isa<llvm::PHINode, llvm::AssumeInst>(i) || i.isTerminator() || IsTold(i)) return true;
     return !i.mayReadOrWriteMemory() && llvm::isSafeToSpeculativelyExecute(&i) &&
            !llvm::canCreatePoison(llvm::cast<llvm::Operator>(&i), /*ConsiderFlagsAndMetadata=*/false);
   }

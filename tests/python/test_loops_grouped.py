@@ -147,7 +147,7 @@ def test_rounds_are_grouped(name, grouped):
     program = f"""
 import framejit, numpy as np
 import test_loops_grouped
-x = np.linspace(0, 1, 3000)
+x = np.linspace(0, 1, 70_000)
 compiled = framejit.compile(test_loops_grouped.{name})
 for _ in range(3): compiled(x.copy(), *{{"filtered": (x.copy(), 0.5), "two_written": (x.copy(), x.copy())}}.get({name!r}, (2000,)))
 assert compiled.cache_info()["scalar_runs"]

@@ -265,6 +265,13 @@ bool Translator::OverNumbers(const State& s) {
   return it.is == Is::kChunk || (f.code->At(f.pc).op == Op::kForIter && it.is == Is::kRangeIter && (it.unit || it.few));
 }
 
+// Does it call what may change what the processor has noted of numbers?
+static bool CallsOthers(const codegen::ScalarCode& code) {
+  return std::ranges::any_of(code.blocks, [](const auto& block) {
+    return std::ranges::any_of(block, [](const codegen::ScalarInst& i) { return i.foreign; });
+  });
+}
+
 // Leaves a transaction that would have too many rounds with so many more. A few, of a loop in the outermost frame, are
 // let through: loops that hold loops with loops in them ask in each round.
 void Translator::ExitIfLong(const State& s, int more) {
@@ -496,6 +503,17 @@ bool Translator::Distinguish(const State& s) {
   return true;
 }
 
+// Do the next instructions make an exception and raise it, whatever comes, and does nothing here catch it?
+static bool Raises(const bytecode::Code& code, int at) {
+  constexpr int kMost = 40;
+  for (int k = 0; k < kMost && at < code.size(); at += code.At(at).length, ++k) {
+    const Instr& i = code.At(at);
+    if (i.op == Op::kRaise) return !code.FindHandler(i.unit);
+    if (code.FindHandler(i.unit) || IsJump(i.op) || i.op == Op::kReturnValue || i.op == Op::kReturnConst) return false;
+  }
+  return false;
+}
+
 void Translator::LeaveBefore(State s, const std::string& why) {
   const bool named = std::none_of(s.top().stack.begin(), s.top().stack.end(), [](const Val& v) { return Waiting(v); });
   if (s.frames.size() == 1 && named) ComputeAll(s);
@@ -558,6 +576,7 @@ void Translator::Block(State s) {
       code.blocks[here].resize(written);
       Abandon(blocks);
       if (Distinguish(before)) return;
+      if (hopes_.transaction && Raises(*f.code, f.pc)) return void(Emit({.op = ScalarOp::kExit, .exit = UndoExit()}));
       return LeaveBefore(before, u.why + Line(before));
     }
     if (ended_) return;
@@ -670,6 +689,7 @@ Translation Translator::Run() {
   out_.apart = code.apart;
   out_.transaction = hopes_.transaction;
   out_.at_once = hopes_.transaction && hopes_.at_once;
+  out_.status = code.status = hopes_.status && hopes_.transaction && !code.specials.empty() && !CallsOthers(code);
   out_.blocks = static_cast<int>(code.blocks.size()) - extra_blocks_;
   out_.code = std::move(code);
   out_.code.name = PyUnicode_AsUTF8(fj_code(frame_)->co_qualname);

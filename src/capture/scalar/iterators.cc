@@ -435,12 +435,14 @@ void Translator::NextOfChunk(State& s, const Instr& i, const State& done) {
   Emit({.op = ScalarOp::kBranch, .a = more, .other = Way(done), .imm = yes});
 }
 
-// Of which kind a float is that nobody asks for is no reason for code of its own: one of either kind.
-static void ForgetKinds(Builder& b, Frame& f, const std::vector<bool>& live) {
+// Of which kind a float is that nobody asks for is no reason for code of its own: one of either kind. One that the code
+// writes to no more is of one kind anyway.
+void Translator::ForgetKinds(Frame& f, const std::vector<bool>& live) {
   for (int i = 0; i < f.nlocals(); ++i) {
     Val& v = f.locals[i];
-    if (live[i] || (v.is != Is::kFloat && (v.is != Is::kNumpy || v.dtype != DType::kFloat64))) continue;
-    v = AsEither(b, std::move(v));
+    if (live[i] || changed_[i] < 0 || (v.is != Is::kFloat && (v.is != Is::kNumpy || v.dtype != DType::kFloat64)))
+      continue;
+    v = AsEither(*this, std::move(v));
   }
 }
 
@@ -451,7 +453,7 @@ void Translator::ForIter(State& s, const Instr& i) {
   if (s.frames.size() == 1 && loop_.Holds(i.target)) {
     const auto [live, made] = live_.try_emplace(i.target);
     if (made) live->second = LiveAt(*s.top().code, i.target, s.top().nlocals());
-    ForgetKinds(*this, done.top(), live->second);
+    ForgetKinds(done.top(), live->second);
   }
   ended_ = true;
   const Val& it = s.top().stack.back();

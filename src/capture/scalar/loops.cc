@@ -2,6 +2,9 @@
 #include "capture/scalar/loops.h"
 
 #include <absl/container/inlined_vector.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 #include <algorithm>
 #include <atomic>
@@ -64,6 +67,24 @@ constexpr int64_t kShortArray = 1 << 16, kAnyArray = std::numeric_limits<int64_t
 
 }  // namespace
 
+// What the processor has noted of floats: an invalid operation, a division by zero, an overflow.
+#if defined(__x86_64__)
+constexpr bool kHasStatus = true;
+constexpr unsigned kAllNoted = 0x3f, kToldOf = _MM_EXCEPT_INVALID | _MM_EXCEPT_DIV_ZERO | _MM_EXCEPT_OVERFLOW;
+static void ForgetStatus() {
+  _mm_setcsr(_mm_getcsr() & ~kAllNoted);
+}
+static bool StatusTells() {
+  return (_mm_getcsr() & kToldOf) != 0;
+}
+#else
+constexpr bool kHasStatus = false;
+static void ForgetStatus() {}
+static bool StatusTells() {
+  return false;
+}
+#endif
+
 // Is there an array whose rows are so long that an inner loop over one of them would be no brief one?
 static bool HasLongRows(FjFrame* frame) {
   const tensor::NumpyApi* api = tensor::Numpy();
@@ -104,6 +125,7 @@ struct CodeLoops::Head {
   bool seldom = false;                                 // it pays only where many rounds are left
   bool differ = false;                                 // numbers that were alike when code was made no longer are
   bool undone = false;                                 // A run was undone.
+  bool told = false;                                   // One was that the processor told of: numbers are looked at.
   bool vain = false;                                   // What was hoped of a transaction did not come.
   int64_t others = 0;                                  // Of the runs that ended where other kinds came.
   bool together = false;                               // Hopes::together: kinds come and go
@@ -251,15 +273,14 @@ void CodeLoops::Compile(Compiled& compiled, Head& head, FjFrame* frame) {
   const double start = Now();
   auto made = std::make_unique<Version>();
   scalar::Hopes hopes{.natural = head.versions.size() + 1 < kVersions, .sizes = !head.differ};
-  hopes.brief = !HasLongRows(frame);
-  hopes.whole = head.function;
-  hopes.longs = head.longs;
+  hopes.brief = !HasLongRows(frame), hopes.whole = head.function, hopes.longs = head.longs;
   hopes.together = !head.function && (head.together || !hopes.natural);
   hopes.rounds = RoundsLeft(head, frame);
   hopes.finite = hopes.natural && !head.undone && hopes.rounds >= kWorthUndo;
   hopes.at_once = head.innermost && hopes.rounds >= kWorthUndo && hopes.rounds <= scalar::kCommitted;
   hopes.transaction =
       hopes.natural && !head.undone && !hopes.together && (head.function || !head.innermost || hopes.at_once);
+  hopes.status = hopes.transaction && kHasStatus && !head.told;
   const int64_t instructions = head.function   ? coded_ / std::max<int64_t>(calls_, 1)
                                : hopes.at_once ? hopes.rounds * head.each
                                                : Expected(head, frame);
@@ -355,6 +376,7 @@ struct CodeLoops::Running {
   scalar::Undo undo;
   std::optional<scalar::MadeOfRun> made;
   std::optional<scalar::ProductsAhead> ahead;
+  bool told = false;  // Has it made a number of which NumPy would have told?
   scalar::Made* memory() { return made ? made->get() : nullptr; }
 };
 
@@ -376,7 +398,10 @@ std::optional<int64_t> CodeLoops::Enter(Head& head, Version& version, PyObject* 
     run->cells[scalar::kMadeCell] =
         reinterpret_cast<int64_t>(run->made.emplace(head.function ? kShortArray : kAnyArray).get());
   if (t.ahead) run->cells[scalar::kAheadCell] = reinterpret_cast<int64_t>(&run->ahead.emplace());
-  return version.code.fn(run->cells.data(), 0);
+  if (t.status) ForgetStatus();
+  const int64_t exit = version.code.fn(run->cells.data(), 0);
+  run->told = t.status && !t.exits[exit].undo && StatusTells();
+  return run->told ? t.undo : exit;
 }
 
 // *version is that of the one before then.
@@ -388,7 +413,7 @@ void CodeLoops::Drop(Head& head, size_t* version) {
 
 void CodeLoops::Undone(Head& head, size_t* version, const Running& run) {
   run.undo.PutBack();
-  head.undone = true;
+  (run.told ? head.told : head.undone) = true;
   Drop(head, version);
   if (head.function) head.visits = head.again - 2;  // made anew in the next call, which may be less unusual
 }

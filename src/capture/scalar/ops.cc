@@ -174,7 +174,7 @@ int ShiftRight(Builder& b, int x, int y) {
 int IntegerPower(Builder& b, int x, int y) {
   const int out = b.Emit({.op = ScalarOp::kAddress, .type = ScalarType::kPtr, .imm = b.scratch, .id = -2});
   b.ExitIf(b.Op(ScalarOp::kNot, ScalarType::kBool,
-                b.Call(reinterpret_cast<void*>(IntPower), ScalarType::kBool, {x, y, out})));
+                b.CallComputes(reinterpret_cast<void*>(IntPower), ScalarType::kBool, {x, y, out})));
   return b.Emit({.op = ScalarOp::kCell, .type = ScalarType::kInt, .imm = b.scratch, .id = -2});
 }
 
@@ -200,7 +200,7 @@ int Integers(Builder& b, int op, int x, int y, std::optional<int64_t> constant, 
 // ------------------------------------------------------------------------------------------------------------
 int Helper(Builder& b, const void* f, ScalarType t, int x, int y) {
   const int out = b.Emit({.op = ScalarOp::kAddress, .type = ScalarType::kPtr, .imm = b.scratch, .id = -2});
-  b.ExitIf(b.Op(ScalarOp::kNot, ScalarType::kBool, b.Call(f, ScalarType::kBool, {x, y, out})));
+  b.ExitIf(b.Op(ScalarOp::kNot, ScalarType::kBool, b.CallComputes(f, ScalarType::kBool, {x, y, out})));
   return b.Emit({.op = ScalarOp::kCell, .type = t, .imm = b.scratch, .id = -2});
 }
 
@@ -551,7 +551,7 @@ static int64_t GcdOf(int64_t x, int64_t y) {
 
 static Val MathOfTwo(Builder& b, const std::string& name, const Val& x, const Val& y) {
   if (name == "gcd" && x.integral() && y.integral()) {
-    const int gcd = b.Call(reinterpret_cast<void*>(GcdOf), ScalarType::kInt, {Whole(b, x), Whole(b, y)});
+    const int gcd = b.CallComputes(reinterpret_cast<void*>(GcdOf), ScalarType::kInt, {Whole(b, x), Whole(b, y)});
     b.ExitIf(b.Compare(ScalarOp::kLt, gcd, b.Int(0)));
     return New(Is::kInt, gcd);
   }
@@ -560,7 +560,7 @@ static Val MathOfTwo(Builder& b, const std::string& name, const Val& x, const Va
   const int v = Double(b, x), w = Double(b, y);
   for (const int number : {v, w})  // of others Python has its own answers
     b.ExitIf(b.Op(ScalarOp::kNot, ScalarType::kBool, b.Op(ScalarOp::kFinite, ScalarType::kBool, number)));
-  const int r = b.Call(reinterpret_cast<void*>(row->f), ScalarType::kF64, {v, w});
+  const int r = b.CallComputes(reinterpret_cast<void*>(row->f), ScalarType::kF64, {v, w});
   b.ExitIfNewSpecial(r, v, w);  // Python raises an error
   return New(Is::kFloat, r);
 }
@@ -600,7 +600,7 @@ Val MathCall(Builder& b, const std::string& name, const std::vector<Val>& args) 
   int r = -1;
   if (name == "sqrt") r = b.Op(ScalarOp::kSqrt, ScalarType::kF64, v);
   for (const MathRow& row : kMath)
-    if (name == row.name) r = b.Call(reinterpret_cast<void*>(row.f), ScalarType::kF64, {v});
+    if (name == row.name) r = b.CallComputes(reinterpret_cast<void*>(row.f), ScalarType::kF64, {v});
   if (r < 0) throw Unsupported{"math." + name};
   b.ExitIfNewSpecial(r, v);  // Python raises an error
   return New(Is::kFloat, r);

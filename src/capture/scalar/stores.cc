@@ -166,6 +166,7 @@ int Translator::UndoExit() {
     code.exits.push_back({.undo = true});
     out_.exits.push_back({.undo = true});
     out_.undoes = true;
+    out_.undo = undo_exit_;
   }
   return undo_exit_;
 }

@@ -81,6 +81,8 @@ struct Translation {
   bool undoes = false;        // Some exit is to put back what was written (undo.h).
   bool transaction = false;   // Hopes::transaction
   bool at_once = false;       // Hopes::at_once
+  bool status = false;        // ScalarCode::status
+  int undo = -1;              // The exit that undoes the run, if there is one.
   int64_t undo_rounds = 0;    // So many rounds write most of each array whose copy is made for that.
   int64_t seen = 0;           // how many bytes of arrays are looked at before it is entered (ObjectSpec::seen)
   int64_t kept = 0;           // How many bytes of arrays a copy of what is written took then.
@@ -119,6 +121,9 @@ struct Hopes {
   // The run is undone where Python would answer with an exception, a warning or an int of more bits, and where it would
   // go round for long: so nothing that the frame would have to be told there is kept in the rounds.
   bool transaction = false;
+  // What NumPy would tell of is asked of the processor behind the run (ScalarCode::status). Some operations run that
+  // the program does not come to, so it may say yes in vain.
+  bool status = false;
   bool at_once = false;  // The loop has at most kCommitted rounds: a transaction does not end where it goes round.
   int64_t seen = 0;      // So many bytes of arrays of ints may be looked at before the code is entered.
 };

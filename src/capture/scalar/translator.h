@@ -342,6 +342,7 @@ class Translator final : public Builder {
   }
 
   void CountAnew();
+  void ForgetKinds(Frame& f, const std::vector<bool>& live);
   void MergeKinds(Frame& f, bool round);
   bool Distinguish(const State& s);
   bool Brief(const State& s) const;
@@ -399,7 +400,6 @@ class Translator final : public Builder {
   }
 
   int ServeSometimes(const State& s, int left, int whole, absl::FunctionRef<int()> part);
-
   void ServeAfterMany(State& s);
 
   static bool OverNumbers(const State& s);

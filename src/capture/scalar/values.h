@@ -146,8 +146,18 @@ class Builder {
   }
   int Compare(ScalarOp op, int a, int b) { return Op(op, ScalarType::kBool, a, b); }
   int Call(const void* f, ScalarType t, std::vector<int> args) {
-    return Emit(
-        {.op = ScalarOp::kCall, .type = t, .imm = reinterpret_cast<int64_t>(f), .id = -2, .args = std::move(args)});
+    return Emit({.op = ScalarOp::kCall,
+                 .type = t,
+                 .imm = reinterpret_cast<int64_t>(f),
+                 .id = -2,
+                 .foreign = true,
+                 .args = std::move(args)});
+  }
+  // Likewise of a function of ours or of libm, which only computes.
+  int CallComputes(const void* f, ScalarType t, std::vector<int> args) {
+    const int id = Call(f, t, std::move(args));
+    code.blocks[block].back().foreign = false;
+    return id;
   }
   // pow(v, 2), for which `f` is asked where that may not be v * v.
   int Square(const void* f, int v) {
