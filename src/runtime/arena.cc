@@ -177,14 +177,16 @@ ArenaPool& ArenaPool::Get() {
 
 ArenaPool::ArenaPool() : s_(*new State()) {}
 
-void ArenaPool::AddUser() {
-  std::lock_guard lock(s_.mu);
-  ++s_.users;
+ArenaPool::User::User() {
+  State& s = Get().s_;
+  std::lock_guard lock(s.mu);
+  ++s.users;
 }
 
-void ArenaPool::RemoveUser() {
-  std::lock_guard lock(s_.mu);
-  if (--s_.users == 0) s_.Shrink(0);
+ArenaPool::User::~User() {
+  State& s = Get().s_;
+  std::lock_guard lock(s.mu);
+  if (--s.users == 0) s.Shrink(0);
 }
 
 Block ArenaPool::Acquire(size_t bytes) {

@@ -35,8 +35,12 @@ void FreeBlock(Block b);
 class ArenaPool {
  public:
   static ArenaPool& Get();
-  void AddUser();
-  void RemoveUser();
+  struct User {  // Somebody who may need memory again.
+    User();
+    ~User();
+    User(const User&) = delete;
+    User& operator=(const User&) = delete;
+  };
   Block Acquire(size_t bytes);  // Throws std::bad_alloc.
   void Release(Block b);
   // For a result of kResultFrom to kResultTo bytes; given back from any thread, by its address alone.

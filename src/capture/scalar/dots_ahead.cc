@@ -10,7 +10,6 @@
 namespace framejit::capture::scalar {
 namespace {
 
-constexpr int64_t kItem = sizeof(double);
 constexpr int kMostVain = 4;
 constexpr int64_t kMostTerms = 4096;  // A BLAS may have threads for more.
 

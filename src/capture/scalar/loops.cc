@@ -80,7 +80,8 @@ struct CodeLoops::Version {
   Translation t;
   scalar::Names names;
   codegen::CompiledScalar code;
-  bool hoped = false;            // a transaction that was made as more was hoped than is known
+  std::optional<runtime::ArenaPool::User> user;  // of memory for what may be undone
+  bool hoped = false;                            // a transaction that was made as more was hoped than is known
   int64_t runs = 0, rounds = 0;  // then
 };
 
@@ -326,6 +327,7 @@ void CodeLoops::Compile(Compiled& compiled, Head& head, FjFrame* frame) {
     diag::Warn(std::string("a loop has no code: ") + e.what());
     return;
   }
+  if (made->t.undoes) made->user.emplace();
   compiled.seconds += Now() - start;
   ++compiled.scalar_loops;
   const std::string note = head.function
