@@ -19,7 +19,6 @@
 #include <llvm/Analysis/TargetLibraryInfo.h>
 #include <llvm/Analysis/TargetTransformInfo.h>
 #include <llvm/Analysis/TypeBasedAliasAnalysis.h>
-#include <llvm/Analysis/VectorUtils.h>
 #include <llvm/IR/Dominators.h>
 #include <llvm/IR/PassManager.h>
 #include <llvm/Transforms/InstCombine/InstCombine.h>
@@ -35,7 +34,6 @@
 #include <llvm/Transforms/Scalar/SROA.h>
 #include <llvm/Transforms/Scalar/SimpleLoopUnswitch.h>
 #include <llvm/Transforms/Scalar/SimplifyCFG.h>
-#include <llvm/Transforms/Utils/BasicBlockUtils.h>
 #include <llvm/Transforms/Utils/Local.h>
 #include <llvm/Transforms/Utils/LoopUtils.h>
 #include <llvm/Transforms/Vectorize/LoopVectorize.h>
@@ -44,6 +42,7 @@
 #include "codegen/grouped_rounds.h"
 #include "codegen/late_checks.h"
 #include "codegen/modulo.h"
+#include "codegen/scalar_lanes.h"
 #include "codegen/selects.h"
 #include "codegen/several_rounds.h"
 #include "codegen/sunk_checks.h"
@@ -65,80 +64,12 @@ struct OneVectorPass : llvm::PassInfoMixin<OneVectorPass> {
   }
 };
 
-// Elements of vectors of counters, and of what is computed from these, as they are in `lane`: addresses of elements that
-// lie far apart, which the vectoriser would compute side by side and take apart again.
-class ScalarLanes {
- public:
-  explicit ScalarLanes(llvm::Loop& loop) : loop_(loop) {}
-  // Null: something else goes into it.
-  llvm::Value* At(llvm::Value* v, unsigned lane, llvm::Instruction* before) {
-    if (llvm::Value* same = llvm::getSplatValue(v)) return same;
-    if (auto* c = llvm::dyn_cast<llvm::Constant>(v)) return c->getAggregateElement(lane);
-    if (auto* phi = llvm::dyn_cast<llvm::PHINode>(v)) return Counter(*phi, lane, before);
-    auto* op = llvm::dyn_cast<llvm::BinaryOperator>(v);
-    if (!op || !loop_.contains(op) || op->isIntDivRem()) return nullptr;
-    llvm::Value* a = At(op->getOperand(0), lane, before);
-    llvm::Value* b = a ? At(op->getOperand(1), lane, before) : nullptr;
-    return b ? llvm::BinaryOperator::Create(op->getOpcode(), a, b, "lane", before->getIterator()) : nullptr;
-  }
-
- private:
-  // One that begins at constants is the loop's own counter and a constant.
-  llvm::Value* Counter(llvm::PHINode& v, unsigned lane, llvm::Instruction* before) {
-    llvm::BasicBlock *from = loop_.getLoopPreheader(), *latch = loop_.getLoopLatch();
-    if (v.getParent() != loop_.getHeader() || !from || !latch) return nullptr;
-    const auto step = [&](llvm::PHINode& phi) -> llvm::Constant* {
-      auto* next = llvm::dyn_cast<llvm::BinaryOperator>(phi.getIncomingValueForBlock(latch));
-      if (!next || next->getOpcode() != llvm::Instruction::Add || next->getOperand(0) != &phi) return nullptr;
-      return llvm::dyn_cast<llvm::Constant>(next->getOperand(1));
-    };
-    auto* first = llvm::dyn_cast<llvm::Constant>(v.getIncomingValueForBlock(from));
-    llvm::Constant* const each = step(v);
-    auto* place = first && each ? llvm::dyn_cast_or_null<llvm::ConstantInt>(first->getAggregateElement(lane)) : nullptr;
-    if (!place) return nullptr;
-    for (llvm::PHINode& counter : loop_.getHeader()->phis()) {
-      if (counter.getType() != place->getType() || step(counter) != each->getSplatValue()) continue;
-      auto* begin = llvm::dyn_cast<llvm::ConstantInt>(counter.getIncomingValueForBlock(from));
-      if (!begin || !step(counter)) continue;
-      auto* behind = llvm::ConstantInt::get(place->getContext(), place->getValue() - begin->getValue());
-      return llvm::BinaryOperator::CreateAdd(&counter, behind, "lane", before->getIterator());
-    }
-    return nullptr;
-  }
-
-  llvm::Loop& loop_;
-};
-
-struct ScalarLanesPass : llvm::PassInfoMixin<ScalarLanesPass> {
-  llvm::PreservedAnalyses run(llvm::Function& f, llvm::FunctionAnalysisManager& fam) {
-    bool changed = false;
-    for (llvm::Loop* loop : fam.getResult<llvm::LoopAnalysis>(f).getLoopsInPreorder()) {
-      if (!loop->isInnermost() || Runs(*loop)) continue;
-      ScalarLanes lanes(*loop);
-      llvm::SmallVector<llvm::WeakTrackingVH> dead;
-      for (llvm::BasicBlock* block : loop->blocks())
-        for (llvm::Instruction& i : *block) {
-          auto* taken = llvm::dyn_cast<llvm::ExtractElementInst>(&i);
-          if (!taken || !taken->getType()->isIntegerTy(64)) continue;
-          const auto* lane = llvm::dyn_cast<llvm::ConstantInt>(taken->getIndexOperand());
-          llvm::Value* scalar = lane ? lanes.At(taken->getVectorOperand(), lane->getZExtValue(), taken) : nullptr;
-          if (!scalar) continue;
-          taken->replaceAllUsesWith(scalar);
-          dead.push_back(taken);
-        }
-      changed |= !dead.empty();
-      llvm::RecursivelyDeleteTriviallyDeadInstructionsPermissive(dead);
-      llvm::DeleteDeadPHIs(loop->getHeader());
-    }
-    return changed ? llvm::PreservedAnalyses::none() : llvm::PreservedAnalyses::all();
-  }
-};
-
 // Counters and products of counters become one addition in each round.
 struct StrengthReducePass : llvm::PassInfoMixin<StrengthReducePass> {
   llvm::PreservedAnalyses run(llvm::Loop& loop, llvm::LoopAnalysisManager& lam,
                               llvm::LoopStandardAnalysisResults& known, llvm::LPMUpdater& updater) {
-    return loop.isInnermost() ? llvm::LoopStrengthReducePass().run(loop, lam, known, updater) : llvm::PreservedAnalyses::all();
+    return loop.isInnermost() ? llvm::LoopStrengthReducePass().run(loop, lam, known, updater)
+                              : llvm::PreservedAnalyses::all();
   }
 };
 

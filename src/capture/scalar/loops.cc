@@ -82,7 +82,7 @@ struct CodeLoops::Version {
   codegen::CompiledScalar code;
   std::optional<runtime::ArenaPool::User> user;  // of memory for what may be undone
   bool hoped = false;                            // a transaction that was made as more was hoped than is known
-  int64_t runs = 0, rounds = 0;  // then
+  int64_t runs = 0, rounds = 0;                  // then
 };
 
 struct CodeLoops::Head {
@@ -327,7 +327,6 @@ void CodeLoops::Compile(Compiled& compiled, Head& head, FjFrame* frame) {
     diag::Warn(std::string("a loop has no code: ") + e.what());
     return;
   }
-  if (made->t.undoes) made->user.emplace();
   compiled.seconds += Now() - start;
   ++compiled.scalar_loops;
   const std::string note = head.function
@@ -371,7 +370,10 @@ std::optional<int64_t> CodeLoops::Enter(Head& head, Version& version, PyObject* 
     return {};
   }
   if (t.seen && !scalar::AllSeen(t, run->objects.data())) return {};
-  if (t.undoes && !run->undo.Keep(t, run->objects.data())) return {};
+  if (t.undoes) {
+    if (!version.user) version.user.emplace();
+    if (!run->undo.Keep(t, run->objects.data())) return {};
+  }
   uint32_t bits;
   run->cells[scalar::kBreakerCell] = reinterpret_cast<int64_t>(fj_breaker(PyThreadState_Get(), &bits));
   if (t.makes)
