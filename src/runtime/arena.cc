@@ -232,6 +232,12 @@ void ArenaPool::ReleaseResult(void* data) {
     s_.Keep(b);
 }
 
+size_t ArenaPool::BytesOfResult(void* data) {
+  std::lock_guard lock(s_.mu);
+  auto at = s_.results.find(data);
+  return at == s_.results.end() ? 0 : at->second.bytes;
+}
+
 bool ArenaPool::IsUntouched(void* data) {
   std::lock_guard lock(s_.mu);
   auto at = s_.results.find(data);

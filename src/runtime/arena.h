@@ -46,6 +46,7 @@ class ArenaPool {
   // For a result of kResultFrom to kResultTo bytes; given back from any thread, by its address alone.
   void* AcquireResult(size_t bytes);
   void ReleaseResult(void* data);
+  size_t BytesOfResult(void* data);  // at least what was asked for; 0: it is none
   // While one lives, results of this thread are memory that nobody has touched: zeros, and pages that stay untouched
   // (most rows of an embedding's gradient) cost nothing. It is not for others afterwards.
   class Untouched {
