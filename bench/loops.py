@@ -33,6 +33,7 @@ def _same(a, b):
 
 
 WARM = 0.01  # seconds: what takes longer needs no call before it
+PAUSE = 0.05  # seconds: OpenBLAS, of which rivals bring one of their own, spins for half of this
 
 
 def _timed(call, fresh):
@@ -142,7 +143,7 @@ def one(name, function, make, seconds, numba=False, versions=()):
     for other, version, place in versions:
         if found := _rival(version, place, arguments, known):
             contenders[other], row[f"{other}_first"] = found
-    times = measure.taken(contenders, seconds)
+    times = measure.taken(contenders, seconds, pause=PAUSE)
     row.update(measure.record("loops", name, "ms", times))
     if others := [other for other in contenders if other not in ("eager", "framejit")]:
         best = min(others, key=lambda other: row[other])

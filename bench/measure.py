@@ -5,6 +5,7 @@ over the median) where it was sampled, and vs_x = x's time over framejit's. In a
 import datetime
 import gc
 import json
+import random
 import statistics
 import subprocess
 import time
@@ -63,14 +64,22 @@ def summary(values):
     return middle, (high - low) / 2 / middle
 
 
-def taken(contenders, seconds=3.0, rounds=(7, 60)):
-    """As interleaved, of functions that say themselves how long what is measured took (without making its arguments)."""
+def taken(contenders, seconds=3.0, rounds=(7, 60), pause=0.0):
+    """As interleaved, of functions that say themselves how long what is measured took (without making its arguments). Each stands behind
+    any other one. pause: seconds before each, off the clock: threads of libraries spin for a while behind what they computed, and would
+    take the next contender's cores."""
     seconds = min(seconds, 1.0) if OURS_ALONE else seconds
     samples = {name: [] for name in contenders}
-    begin = time.perf_counter()
-    while (done := len(next(iter(samples.values())))) < rounds[0] or (done < rounds[1] and time.perf_counter() - begin < seconds):
-        for name in contenders if done % 2 else reversed(contenders):
+    pause = pause if len(contenders) > 1 else 0.0
+    order, names = random.Random(1), list(contenders)
+    used = 0.0
+    while (done := len(next(iter(samples.values())))) < rounds[0] or (done < rounds[1] and used < seconds):
+        order.shuffle(names)
+        for name in names:
+            time.sleep(pause)
+            start = time.perf_counter()
             samples[name].append(contenders[name]())
+            used += time.perf_counter() - start
     return {name: summary(values) for name, values in samples.items()}
 
 

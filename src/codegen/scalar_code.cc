@@ -48,7 +48,7 @@ class Emitter {
 #if defined(__x86_64__)
     f_->addFnAttr("tune-cpu", llvm::sys::getHostCPUName());  // such as whether small numbers are divided faster
     // Elements far apart: loads one by one, which are foreseen by their even distance, are faster than one gather.
-    f_->addFnAttr("target-features", (features + ",+prefer-no-gather").str());
+    f_->addFnAttr("target-features", (features + ",+prefer-no-gather,+prefer-no-scatter").str());
 #endif
     f_->addParamAttr(0, llvm::Attribute::NoAlias);
     if (const auto undo = std::ranges::find(code_.exits, true, &ScalarExit::undo); undo != code_.exits.end())

@@ -42,6 +42,7 @@
 #include "codegen/grouped_rounds.h"
 #include "codegen/late_checks.h"
 #include "codegen/modulo.h"
+#include "codegen/scalar_lanes.h"
 #include "codegen/selects.h"
 #include "codegen/several_rounds.h"
 #include "codegen/sunk_checks.h"
@@ -68,7 +69,8 @@ struct OneVectorPass : llvm::PassInfoMixin<OneVectorPass> {
 struct StrengthReducePass : llvm::PassInfoMixin<StrengthReducePass> {
   llvm::PreservedAnalyses run(llvm::Loop& loop, llvm::LoopAnalysisManager& lam,
                               llvm::LoopStandardAnalysisResults& known, llvm::LPMUpdater& updater) {
-    return Runs(loop) ? llvm::LoopStrengthReducePass().run(loop, lam, known, updater) : llvm::PreservedAnalyses::all();
+    return loop.isInnermost() ? llvm::LoopStrengthReducePass().run(loop, lam, known, updater)
+                              : llvm::PreservedAnalyses::all();
   }
 };
 
@@ -196,6 +198,7 @@ void OptimizeScalar(llvm::Module& m, llvm::TargetMachine& machine) {
   fpm.addPass(OneVectorPass());
   fpm.addPass(llvm::LoopVectorizePass());
   fpm.addPass(llvm::InstCombinePass());
+  fpm.addPass(ScalarLanesPass());
   fpm.addPass(llvm::SimplifyCFGPass());
   fpm.addPass(DropAssumesPass());
   fpm.addPass(EraseToldPass());

@@ -177,14 +177,16 @@ ArenaPool& ArenaPool::Get() {
 
 ArenaPool::ArenaPool() : s_(*new State()) {}
 
-void ArenaPool::AddUser() {
-  std::lock_guard lock(s_.mu);
-  ++s_.users;
+ArenaPool::User::User() {
+  State& s = Get().s_;
+  std::lock_guard lock(s.mu);
+  ++s.users;
 }
 
-void ArenaPool::RemoveUser() {
-  std::lock_guard lock(s_.mu);
-  if (--s_.users == 0) s_.Shrink(0);
+ArenaPool::User::~User() {
+  State& s = Get().s_;
+  std::lock_guard lock(s.mu);
+  if (--s.users == 0) s.Shrink(0);
 }
 
 Block ArenaPool::Acquire(size_t bytes) {
@@ -228,6 +230,12 @@ void ArenaPool::ReleaseResult(void* data) {
     FreeBlock(b);
   else
     s_.Keep(b);
+}
+
+size_t ArenaPool::BytesOfResult(void* data) {
+  std::lock_guard lock(s_.mu);
+  auto at = s_.results.find(data);
+  return at == s_.results.end() ? 0 : at->second.bytes;
 }
 
 bool ArenaPool::IsUntouched(void* data) {

@@ -35,13 +35,18 @@ void FreeBlock(Block b);
 class ArenaPool {
  public:
   static ArenaPool& Get();
-  void AddUser();
-  void RemoveUser();
+  struct User {  // Somebody who may need memory again.
+    User();
+    ~User();
+    User(const User&) = delete;
+    User& operator=(const User&) = delete;
+  };
   Block Acquire(size_t bytes);  // Throws std::bad_alloc.
   void Release(Block b);
   // For a result of kResultFrom to kResultTo bytes; given back from any thread, by its address alone.
   void* AcquireResult(size_t bytes);
   void ReleaseResult(void* data);
+  size_t BytesOfResult(void* data);  // at least what was asked for; 0: it is none
   // While one lives, results of this thread are memory that nobody has touched: zeros, and pages that stay untouched
   // (most rows of an embedding's gradient) cost nothing. It is not for others afterwards.
   class Untouched {

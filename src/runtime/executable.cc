@@ -29,13 +29,11 @@ class PlanExecutable : public Executable, public Estimated {
       const std::vector<bool> moving(plan_.inputs.size(), false);
       records_ = !cuda::FindRanges(plan_, moving, plan_.graphs == GpuGraphs::kAlways).empty();
     }
-    ArenaPool::Get().AddUser();
   }
 
   ~PlanExecutable() override {
     delete hot_.load();
     for (Context* c : idle_) delete c;
-    ArenaPool::Get().RemoveUser();
   }
 
   const CompileStats& stats() const override { return stats_; }
@@ -150,6 +148,7 @@ class PlanExecutable : public Executable, public Estimated {
     return instances_.back();
   }
 
+  const ArenaPool::User user_;
   const Plan plan_;
   const PlanIndex index_;
   const Moving moving_{plan_};

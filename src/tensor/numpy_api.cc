@@ -43,6 +43,9 @@ bool Bind(NumpyApi& n) {
   n.make_scalar = reinterpret_cast<decltype(n.make_scalar)>(table[60]);
   n.new_from_descr = reinterpret_cast<decltype(n.new_from_descr)>(table[94]);
   n.set_base = reinterpret_cast<decltype(n.set_base)>(table[282]);
+  n.set_memory = reinterpret_cast<decltype(n.set_memory)>(table[304]);
+  n.get_memory = reinterpret_cast<decltype(n.get_memory)>(table[305]);
+  n.own_memory = *static_cast<PyObject**>(table[306]);
   for (const TypeRow& r : kTypes) {
     int i = static_cast<int>(r.dtype);
     n.descr[i] = descr_from_type(r.type_num);

@@ -38,6 +38,10 @@ struct NumpyApi {
                               PyObject*) = nullptr;
   int (*set_base)(PyObject* array, PyObject* stolen) = nullptr;
   PyObject* (*make_scalar)(void*, PyObject* descr, PyObject*) = nullptr;
+  // Who gives memory to new arrays of this context: a capsule, of which both give a reference, and NumPy's own.
+  PyObject* (*set_memory)(PyObject* handler) = nullptr;
+  PyObject* (*get_memory)() = nullptr;
+  PyObject* own_memory = nullptr;
 };
 
 extern const NumpyApi* bound_numpy;

@@ -1,7 +1,11 @@
 // This file has the NumPy side of a run. Allocation and library calls need the GIL and take it. Kernels run on
 // framejit's own threads.
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
 #include <new>
 
+#include "runtime/arena.h"
 #include "runtime/copy.h"
 #include "runtime/thread_pool.h"
 #include "tensor/numpy_api.h"
@@ -26,6 +30,78 @@ bool Describes(const Buffer& b, const NumpyArray& a) {
   }
   return true;
 }
+
+// PyDataMem_Handler of NumPy's headers: large results are memory of the pool, others (an array that is resized)
+// malloc's.
+struct MemoryHandler {
+  char name[127];
+  uint8_t version;
+  void* context;
+  void* (*malloc)(void*, size_t);
+  void* (*calloc)(void*, size_t, size_t);
+  void* (*realloc)(void*, void*, size_t);
+  void (*free)(void*, void*, size_t);
+};
+
+bool Pooled(size_t bytes) {
+  return bytes >= (runtime::Poisons() ? 1 : runtime::kResultFrom) && bytes <= runtime::kResultTo;
+}
+
+void* TakeMemory(void*, size_t bytes) {
+  if (!Pooled(bytes)) return std::malloc(bytes);
+  try {
+    return runtime::ArenaPool::Get().AcquireResult(bytes);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+void GiveMemory(void*, void* data, size_t) {
+  if (!data) return;
+  if (runtime::ArenaPool::Get().BytesOfResult(data))
+    runtime::ArenaPool::Get().ReleaseResult(data);
+  else
+    std::free(data);
+}
+
+void* TakeZeros(void*, size_t n, size_t size) {
+  void* data = TakeMemory(nullptr, n * size);
+  if (data) std::memset(data, 0, n * size);
+  return data;
+}
+
+void* TakeOtherMemory(void*, void* data, size_t bytes) {
+  const size_t old = data ? runtime::ArenaPool::Get().BytesOfResult(data) : 0;
+  if (!old) return std::realloc(data, bytes);
+  void* other = TakeMemory(nullptr, bytes);
+  if (!other) return nullptr;
+  std::memcpy(other, data, std::min(old, bytes));
+  GiveMemory(nullptr, data, old);
+  return other;
+}
+
+// While it lives, arrays that are made of so many bytes lie in the pool, unless the program says itself where arrays
+// lie.
+class FromPool {
+ public:
+  FromPool(const NumpyApi& n, size_t bytes) : n_(n) {
+    if (!Pooled(bytes)) return;
+    static MemoryHandler handler{"framejit", 1, nullptr, TakeMemory, TakeZeros, TakeOtherMemory, GiveMemory};
+    static PyObject* const ours = PyCapsule_New(&handler, "mem_handler", nullptr);
+    const Ref now(n.get_memory());
+    if (ours && now.get() == n.own_memory) before_ = Ref(n.set_memory(ours));
+    PyErr_Clear();
+  }
+  ~FromPool() {
+    if (!before_) return;
+    SavedError saved;
+    const Ref ours(n_.set_memory(before_.get()));
+  }
+
+ private:
+  const NumpyApi& n_;
+  Ref before_;
+};
 
 class Host : public framejit::Host, public runtime::RowProducts {
  public:
@@ -129,6 +205,7 @@ class Host : public framejit::Host, public runtime::RowProducts {
       numel *= sizes[i];
     }
     const runtime::Extent reach = runtime::ExtentOf(sizes, strides);
+    const FromPool pool(n, (reach.high - reach.low) * item);
     if (reach.low == 0 && reach.high == numel) [[likely]]
       return NewArray(n, dtype, rank, sizes.data(), numel ? bytes : nullptr);
     const int64_t length = reach.high - reach.low;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <thread>
 
 #include "runtime/arena.h"
@@ -238,7 +239,7 @@ TEST(FallbackGemm, LinearWithBiasAndStridedRows) {
 TEST(ArenaPool, KeepsCutsAndJoinsItsMemory) {
   auto& pool = runtime::ArenaPool::Get();
   constexpr size_t kMiB = 1 << 20;
-  pool.AddUser();
+  std::optional<runtime::ArenaPool::User> user(std::in_place);
   runtime::Block a = pool.Acquire(3 * kMiB);
   EXPECT_EQ(reinterpret_cast<uintptr_t>(a.data) % 64, 0u);
   pool.Release(a);
@@ -260,7 +261,7 @@ TEST(ArenaPool, KeepsCutsAndJoinsItsMemory) {
   std::memset(pool.AcquireResult(17 * kMiB), 1, 17 * kMiB);
   EXPECT_EQ(pool.idle_bytes(), 0u);
   pool.ReleaseResult(result);
-  pool.RemoveUser();
+  user.reset();
   EXPECT_EQ(pool.idle_bytes(), 0u);
 }
 

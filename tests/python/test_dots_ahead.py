@@ -43,6 +43,56 @@ def writes_columns(a, b, out):
             b[:, j + 1] *= 0.5
 
 
+def orthogonal(a, b, out):
+    for i in range(b.shape[1]):
+        out[:, i] = b[:, i] / np.sqrt(np.dot(b[:, i], b[:, i]))
+        for j in range(i + 1, b.shape[1]):
+            a[i % a.shape[0], j % a.shape[1]] = np.dot(out[:, i], b[:, j])
+            b[:, j] -= out[:, i] * a[i % a.shape[0], j % a.shape[1]]
+
+
+def orthogonal_in_place(a, b, out):
+    for i in range(b.shape[1]):
+        for j in range(i + 1, b.shape[1]):
+            b[:, j] -= b[:, i] * (np.dot(b[:, i], b[:, j]) / 32.0)
+
+
+def writes_columns_behind(a, b, out):
+    for i in range(a.shape[1]):
+        for j in range(2, b.shape[1]):
+            out[i, j] = np.dot(a[:, i], b[:, j])
+            b[::-1, j - 2] *= 0.5
+
+
+def writes_columns_far_ahead(a, b, out):
+    for i in range(a.shape[1]):
+        for j in range(b.shape[1]):
+            out[i, j] = np.dot(a[:, i], b[:, j])
+            b[::-1, (j + 7) % b.shape[1]] *= 0.5
+
+
+def writes_half_columns(a, b, out):
+    for i in range(a.shape[1]):
+        for j in range(b.shape[1] - 1):
+            out[i, j] = np.dot(a[1::2, i], b[1::2, j])
+            b[::2, j + 1] *= 0.5
+            b[1::2, j] += 1.0
+
+
+def writes_rows(a, b, out):
+    for i in range(a.shape[1]):
+        for j in range(b.shape[1]):
+            out[i, j] = np.dot(a[:, i], b[:, j])
+            b[j % b.shape[0], j + 1 :: 2] *= 0.5
+
+
+def writes_a_column_that_stays(a, b, out):
+    for i in range(a.shape[1]):
+        for j in range(b.shape[1]):
+            out[i, j] = np.dot(a[:, i], b[:, j])
+            a[:, (i + j) % a.shape[1]] *= 0.75
+
+
 def writes_what_stays(a, b, out):
     for i in range(a.shape[1]):
         for j in range(b.shape[1]):
@@ -106,7 +156,7 @@ def through_another_matrix(a, b, out):
 
 
 ROWS = [rows_of_a_triangle, rows_of_all, rows_of_columns, writes_a_later_vector, writes_the_matrix, writes_a_part_backwards, through_another_matrix]  # fmt: skip
-PROGRAMS = [triangular, moves_on_the_left, writes_the_next, writes_one_far_ahead, writes_columns, writes_what_stays, the_same_again]  # fmt: skip
+PROGRAMS = [triangular, moves_on_the_left, writes_the_next, writes_one_far_ahead, writes_columns, writes_columns_behind, writes_columns_far_ahead, writes_half_columns, writes_rows, writes_a_column_that_stays, writes_what_stays, the_same_again]  # fmt: skip
 
 
 def arrays(n, width, seed=0):
@@ -130,6 +180,12 @@ def check(program, make, calls=4):
 @pytest.mark.parametrize("width", [1, 5, 6, 13, 55])
 def test_products_ahead_are_numpys(program, width):
     check(program, lambda: arrays(23, width))
+
+
+@pytest.mark.parametrize("program", [orthogonal, orthogonal_in_place])
+@pytest.mark.parametrize(("n", "width"), [(23, 13), (23, 55), (40, 33), (70, 60)])  # of fewer columns the loops are graphs, whose last bits differ
+def test_columns_are_written_once_they_have_been_asked_for(program, n, width):
+    check(program, lambda: arrays(n, width))
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 7, 40])

@@ -1,6 +1,7 @@
 """Checks of loop code that are asked once before a loop, or once behind it: where they hold in all rounds, and where they fail in one of them."""
 
 import os
+import platform
 import subprocess
 import sys
 
@@ -520,6 +521,44 @@ assert compiled.cache_info()["scalar_runs"]
     text = done.stdout + done.stderr
     last = name == "with_helpers"  # the version whose sum is Python's float at first
     assert wanted in text[(text.rindex if last else text.index)("define i64 @fj_scalar") :]
+
+
+def column_updates(a, b, n):
+    for k in range(n):
+        for j in range(a.shape[1]):
+            a[1:, j] -= b[:-1, k] * 0.5 + a[:-1, k] * b[k, j]
+
+
+def rows_of_columns(a, b, n):
+    for k in range(n):
+        for i in range(a.shape[0]):
+            a[i, : i + 1] += b[i, k] * b[: i + 1, k]
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="vectors of four")
+@pytest.mark.parametrize("name", ["column_updates", "rows_of_columns"])
+def test_addresses_far_apart_are_sums(name):
+    program = f"""
+import framejit, numpy as np
+import test_loops_checks
+function = getattr(test_loops_checks, {name!r})
+compiled = framejit.compile(function)
+for size in (40, 40, 40, 9, 3, 2):
+    a, b = np.random.default_rng(size).normal(size=(2, size, size))
+    expected = a.copy()
+    function(expected, b, size)
+    compiled(a, b, size)
+    assert expected.tobytes() == a.tobytes()
+assert compiled.cache_info()["scalar_runs"]
+"""
+    path = os.pathsep.join([os.getcwd(), os.path.dirname(__file__), *filter(None, sys.path)])
+    env = {**os.environ, "FRAMEJIT_LOG": "llvm", "PYTHONPATH": path}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    text = done.stdout + done.stderr
+    text = text[text.rindex("define i64 @fj_scalar") :]
+    assert "fmul <4 x double>" in text
+    assert "extractelement <4 x i64>" not in text and "mul <4 x i64>" not in text and "masked.scatter" not in text
 
 
 # --- numbers that are equal when code is made ----------------------------------------------------------------------------

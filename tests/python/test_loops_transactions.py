@@ -2,7 +2,10 @@
 Where that happens the code is made anew, without it: so `scalar_loops` tells."""
 
 import itertools
+import os
 import signal
+import subprocess
+import sys
 import time
 import types
 
@@ -469,3 +472,44 @@ def test_functions_that_have_computed_much_become_one_code_sooner():
             assert compiled(a, out) == 3 * a.sum()
         assert out.tolist() == (np.cumsum(3 * a) % 1000).tolist()
         assert any("as a whole" in note for note in compiled.cache_info()["notes"]) == whole
+
+
+# --- what is put back is copied to memory that is used again ----------------------------------------------------------------
+def columns(a, q, r):
+    for k in range(a.shape[1]):
+        for j in range(k + 1, a.shape[1]):
+            r[k, j] = np.dot(q[:, k], a[:, j])
+            a[:, j] -= q[:, k] * r[k, j]
+
+
+def test_large_arrays_are_put_back():
+    given = np.random.default_rng(4).normal(size=(3, 200, 200)) / 20
+    compiled = framejit.compile(columns)
+    for _ in range(3):
+        loops = compare(compiled, columns, *given.copy())
+    given[0, 50, 199] = 1e308  # NumPy warns in the middle: all is as it was, and Python goes on from there
+    given[1] *= 100
+    assert compare(compiled, columns, *given) > loops
+
+
+def test_copies_of_large_arrays_cost_no_fresh_pages():
+    program = """
+import resource
+import numpy as np
+import framejit
+from test_loops_transactions import columns
+given = np.random.default_rng(4).normal(size=(3, 200, 200)) / 20
+compiled = framejit.compile(columns)
+for _ in range(6):
+    args = [x.copy() for x in given]
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    compiled(*args)
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+assert compiled.cache_info()["scalar_runs"] > 5
+print(faults)
+"""
+    path = os.pathsep.join([os.path.dirname(__file__), *filter(None, sys.path)])
+    env = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "FRAMEJIT_POISON": "0", "PYTHONPATH": path}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert int(done.stdout) < 200 * 200 * 8 / 4096, done.stdout

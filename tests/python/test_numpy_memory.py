@@ -7,6 +7,8 @@ import warnings
 import numpy as np
 import pytest
 
+import framejit
+
 # Names of arguments: a[n], b[n, 3], c[n, 2, 3], sq[n, n], z[n] complex, i[n] indices.
 CALLS = {
     "steps": """
@@ -285,3 +287,25 @@ def test_calls_without_a_row_take_arrays_that_lie_backwards_or_repeat(fresh):
                 assert np.array_equal(got, want) and got.strides == want.strides
     info = fresh.cache_info(compiled)
     assert info["breaks"] == 0 and info["segments"] > 0
+
+
+# --- large results are memory that is used again ---------------------------------------------------------------------------
+def test_large_results_lie_in_the_pool():
+    compiled = framejit.compile(lambda a, s: a * s + 1.0)
+    a = np.random.default_rng(0).normal(size=(300, 400))
+    kept = [compiled(a, float(i)) for i in range(5)]
+    assert len({x.ctypes.data for x in kept}) == 5
+    for i, x in enumerate(kept):
+        np.testing.assert_array_equal(x, a * float(i) + 1.0)
+    handler = np._core.multiarray.get_handler_name
+    assert handler(kept[4]) == "framejit" and handler(a) == handler(np.empty(100_000)) == "default_allocator"
+    grown, view = kept.pop(), kept[0][1:]
+    grown.resize((500, 400), refcheck=False)
+    np.testing.assert_array_equal(grown[:300], a * 4.0 + 1.0)
+    assert not grown[300:].any() and grown.flags.owndata
+    grown.resize((2, 400), refcheck=False)
+    np.testing.assert_array_equal(grown, (a * 4.0 + 1.0)[:2])
+    del kept, grown, x
+    again = [compiled(a, float(i)) for i in range(5)]
+    np.testing.assert_array_equal(view, (a * 0.0 + 1.0)[1:])
+    assert len({x.ctypes.data for x in again} | {view.base.ctypes.data}) == 6

@@ -10,12 +10,12 @@
 namespace framejit::capture::scalar {
 namespace {
 
-constexpr int64_t kItem = sizeof(double);
 constexpr int kMostVain = 4;
 constexpr int64_t kMostTerms = 4096;  // A BLAS may have threads for more.
 
 #if defined(__x86_64__)
-// Four terms at a time go to two sums. The products of these are rounded, those of the last few terms are not.
+// The loops over vectors are unrolled, or the sums would lie in memory. Four terms at a time go to two sums. The
+// products of these are rounded, those of the last few terms are not.
 template <int kVectors>
 __attribute__((target("avx2,fma"))) void Sums(const char* still, int64_t still_next, const char* moving,
                                               int64_t moving_next, int64_t n, double* out) {
@@ -26,13 +26,17 @@ __attribute__((target("avx2,fma"))) void Sums(const char* still, int64_t still_n
     return _mm256_loadu_pd(reinterpret_cast<const double*>(moving + i * moving_next) + 4 * v);
   };
   __m256d even[kVectors], odd[kVectors];
+#pragma GCC unroll 4
   for (int v = 0; v < kVectors; ++v) even[v] = odd[v] = _mm256_setzero_pd();
   int64_t i = 0;
   for (; i + 4 <= n; i += 4) {
     __m256d x[4];
+#pragma GCC unroll 4
     for (int k = 0; k < 4; ++k) x[k] = term(i + k);
+#pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
       __m256d p[4];
+#pragma GCC unroll 4
       for (int k = 0; k < 4; ++k) {
         p[k] = _mm256_mul_pd(load(i + k, v), x[k]);
         asm("" : "+x"(p[k]));  // no product may become part of the sum
@@ -42,7 +46,9 @@ __attribute__((target("avx2,fma"))) void Sums(const char* still, int64_t still_n
     }
   }
   for (; i < n; ++i)
+#pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) even[v] = _mm256_fmadd_pd(load(i, v), term(i), even[v]);
+#pragma GCC unroll 4
   for (int v = 0; v < kVectors; ++v)  // NumPy adds this to 0
     _mm256_storeu_pd(out + 4 * v, _mm256_add_pd(_mm256_setzero_pd(), _mm256_add_pd(even[v], odd[v])));
 }
@@ -58,13 +64,17 @@ __attribute__((target("avx512f"))) void WideSums(const char* still, int64_t stil
     return _mm512_loadu_pd(reinterpret_cast<const double*>(moving + i * moving_next) + 8 * v);
   };
   __m512d even[kVectors], odd[kVectors];
+#pragma GCC unroll 4
   for (int v = 0; v < kVectors; ++v) even[v] = odd[v] = _mm512_setzero_pd();
   int64_t i = 0;
   for (; i + 4 <= n; i += 4) {
     __m512d x[4];
+#pragma GCC unroll 4
     for (int k = 0; k < 4; ++k) x[k] = term(i + k);
+#pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
       __m512d p[4];
+#pragma GCC unroll 4
       for (int k = 0; k < 4; ++k) {
         p[k] = _mm512_mul_pd(load(i + k, v), x[k]);
         asm("" : "+v"(p[k]));
@@ -74,7 +84,9 @@ __attribute__((target("avx512f"))) void WideSums(const char* still, int64_t stil
     }
   }
   for (; i < n; ++i)
+#pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) even[v] = _mm512_fmadd_pd(load(i, v), term(i), even[v]);
+#pragma GCC unroll 4
   for (int v = 0; v < kVectors; ++v)
     _mm512_storeu_pd(out + 8 * v, _mm512_add_pd(_mm512_setzero_pd(), _mm512_add_pd(even[v], odd[v])));
 }

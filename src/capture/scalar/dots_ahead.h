@@ -26,12 +26,21 @@ class DotsAhead {
     *out = Take();
     return true;
   }
-  // Something has been written in [low, high).
-  void Wrote(const char* low, const char* high) {
-    const auto meets = [&](const Extent& e) { return low < e.high && high > e.low; };
-    if (at_ < known_ && (meets(reads_[0]) || meets(reads_[1]))) Drop();
+  // Something has been written in [low, high): all of it, or so many bytes of each `step`, from low on. Such a column
+  // meets neither other columns nor those that have been handed out.
+  void Wrote(const char* low, const char* high, int64_t bytes = 0, int64_t step = 0) {
+    const auto meets = [&](const Extent& e, int64_t next, int64_t from, int64_t to) {
+      if (low >= e.high || high <= e.low) return false;
+      if (step != next || bytes > step || to > step) return true;
+      const int64_t apart = (low - e.low) % step, column = apart < 0 ? apart + step : apart;
+      return (column < to && column + bytes > from) || column + bytes - step > from;
+    };
+    if (at_ < known_ && (meets(reads_[0], next_.moving_next, at_ * kItem, known_ * kItem) ||
+                         meets(reads_[1], next_.still_next, 0, kItem)))
+      Drop();
   }
 
+  static constexpr int64_t kItem = sizeof(double);
   static constexpr int kFewestLanes = 4, kLanes = 32;
   static int MostLanes();  // of this processor
   // Products of one vector with `lanes` others, a power of two up to that, each of which lies an element behind the one
@@ -52,7 +61,7 @@ class DotsAhead {
   bool FindNew(const Operand& a, const Operand& b, int64_t n, double* out);
   bool Begin(const Call& call, const char* end);
   double Take() {
-    next_.moving += sizeof(double);
+    next_.moving += kItem;
     return values_[at_++];
   }
   void Drop();

@@ -101,8 +101,9 @@ struct CodeLoops::Version {
   Translation t;
   scalar::Names names;
   codegen::CompiledScalar code;
-  bool hoped = false;            // a transaction that was made as more was hoped than is known
-  int64_t runs = 0, rounds = 0;  // then
+  std::optional<runtime::ArenaPool::User> user;  // of memory for what may be undone
+  bool hoped = false;                            // a transaction that was made as more was hoped than is known
+  int64_t runs = 0, rounds = 0;                  // then
 };
 
 struct CodeLoops::Head {
@@ -391,7 +392,10 @@ std::optional<int64_t> CodeLoops::Enter(Head& head, Version& version, PyObject* 
     return {};
   }
   if (t.seen && !scalar::AllSeen(t, run->objects.data())) return {};
-  if (t.undoes && !run->undo.Keep(t, run->objects.data())) return {};
+  if (t.undoes) {
+    if (!version.user) version.user.emplace();
+    if (!run->undo.Keep(t, run->objects.data())) return {};
+  }
   uint32_t bits;
   run->cells[scalar::kBreakerCell] = reinterpret_cast<int64_t>(fj_breaker(PyThreadState_Get(), &bits));
   if (t.makes)

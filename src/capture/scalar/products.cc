@@ -227,6 +227,13 @@ int64_t WroteAt(ProductsAhead* ahead, const char* at, int64_t bytes) {
   return 0;
 }
 
+// Likewise a vector whose last element lies so many bytes behind its first, and each `step` behind the one before.
+int64_t WroteAlong(ProductsAhead* ahead, const char* at, int64_t bytes, int64_t along, int64_t step) {
+  const char *low = along < 0 ? at + along : at, *high = (along < 0 ? at : at + along) + bytes;
+  ahead->Wrote(low, high, bytes, std::abs(step));
+  return 0;
+}
+
 // Likewise an array whose last element along each axis lies so many bytes behind its first.
 int64_t WroteAll(ProductsAhead* ahead, const char* at, int64_t bytes, int64_t x, int64_t y, int64_t z) {
   const char *low = at, *high = at + bytes;
@@ -332,9 +339,15 @@ void Translator::TellOfWrite(const Part& to) {
     args.push_back(Op(ScalarOp::kMul, ScalarType::kInt, Op(ScalarOp::kSub, ScalarType::kInt, to.sizes[axis], Int(1)),
                       to.strides[axis]));
   if (args.size() > kMost) throw Unsupported{"an array of many axes"};
-  while (to.rank() && args.size() < kMost) args.push_back(Int(0));
-  Call(to.rank() ? reinterpret_cast<const void*>(WroteAll) : reinterpret_cast<const void*>(WroteAt), ScalarType::kBool,
-       args);
+  const void* function = reinterpret_cast<const void*>(WroteAt);
+  if (to.rank() == 1) {
+    args.push_back(to.strides[0]);
+    function = reinterpret_cast<const void*>(WroteAlong);
+  } else if (to.rank()) {
+    while (args.size() < kMost) args.push_back(Int(0));
+    function = reinterpret_cast<const void*>(WroteAll);
+  }
+  Call(function, ScalarType::kBool, args);
 }
 
 // An array of these sizes, one element behind the other.

@@ -64,9 +64,8 @@ class RowsAhead {
 struct ProductsAhead {
   DotsAhead dots;
   RowsAhead rows;
-  // Something has been written in [low, high).
-  void Wrote(const char* low, const char* high) {
-    dots.Wrote(low, high);
+  void Wrote(const char* low, const char* high, int64_t bytes = 0, int64_t step = 0) {  // as DotsAhead's
+    dots.Wrote(low, high, bytes, step);
     rows.Wrote(low, high);
   }
 };

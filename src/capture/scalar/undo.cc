@@ -2,7 +2,6 @@
 #include "capture/scalar/undo.h"
 
 #include <cstring>
-#include <utility>
 
 #include "tensor/numpy_api.h"
 
@@ -11,6 +10,7 @@ namespace framejit::capture::scalar {
 namespace {
 
 constexpr int64_t kLargerThan = 4;
+constexpr int64_t kPooled = int64_t{64} << 10;  // bytes: malloc would ask the system for them in each run
 // Of a transaction: bytes that are copied in no time, and instructions of Python that are worth a byte.
 constexpr int64_t kLittle = 4096, kForByte = 2;
 }  // namespace
@@ -101,16 +101,30 @@ bool Undo::Keep(const Translation& t, PyObject* const* objects) {
     const int64_t bytes = BytesOf(objects[k], spec.dtype);
     all += bytes;
     if (bytes < 0 || all > kLargerThan * t.kept) return false;
-    Kept kept{tensor::AsArray(objects[k])->data, static_cast<size_t>(bytes), {}};
-    kept.copy = std::make_unique_for_overwrite<char[]>(kept.bytes);
-    memcpy(kept.copy.get(), kept.data, kept.bytes);
-    all_.push_back(std::move(kept));
+    all_.push_back({tensor::AsArray(objects[k])->data, static_cast<size_t>(bytes)});
+  }
+  if (!all) return true;
+  pooled_ = all >= kPooled;
+  copy_ = pooled_ ? runtime::ArenaPool::Get().Acquire(all) : runtime::AllocateBlock(all);
+  std::byte* to = copy_.data;
+  for (const Kept& kept : all_) {
+    memcpy(to, kept.data, kept.bytes);
+    to += kept.bytes;
   }
   return true;
 }
 
+Undo::~Undo() {
+  if (!copy_.data) return;
+  pooled_ ? runtime::ArenaPool::Get().Release(copy_) : runtime::FreeBlock(copy_);
+}
+
 void Undo::PutBack() const {
-  for (const Kept& kept : all_) memcpy(kept.data, kept.copy.get(), kept.bytes);
+  const std::byte* from = copy_.data;
+  for (const Kept& kept : all_) {
+    memcpy(kept.data, from, kept.bytes);
+    from += kept.bytes;
+  }
 }
 
 }  // namespace framejit::capture::scalar

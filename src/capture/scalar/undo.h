@@ -3,11 +3,12 @@
 // before it, so the elements go to a buffer first.
 #pragma once
 
+#include <absl/container/inlined_vector.h>
+
 #include <cstddef>
-#include <memory>
-#include <vector>
 
 #include "capture/scalar/translate.h"
+#include "runtime/arena.h"
 
 namespace framejit::capture::scalar {
 
@@ -28,6 +29,10 @@ int64_t BytesOf(PyObject* array, DType t);
 
 class Undo {
  public:
+  Undo() = default;
+  Undo(const Undo&) = delete;
+  Undo& operator=(const Undo&) = delete;
+  ~Undo();
   // False: an array that the code writes does not lie in one piece, or they are much larger than when it was made.
   bool Keep(const Translation& t, PyObject* const* objects);
   void PutBack() const;
@@ -36,9 +41,10 @@ class Undo {
   struct Kept {
     char* data;
     size_t bytes;
-    std::unique_ptr<char[]> copy;
   };
-  std::vector<Kept> all_;
+  absl::InlinedVector<Kept, 4> all_;
+  runtime::Block copy_;  // of one behind the other
+  bool pooled_ = false;
 };
 
 }  // namespace framejit::capture::scalar
