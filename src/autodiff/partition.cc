@@ -192,22 +192,24 @@ bool IsGiven(const Graph& g, const Node& n) {
 // By value: the one of which it is a view for the program, or itself. Who keeps the one keeps the memory of the other.
 std::vector<ValueId> Memories(const Graph& g) {
   std::vector<ValueId> memory(g.nodes.size());
-  std::vector<Layout> layout(g.nodes.size());
+  std::vector<std::optional<Layout>> layout(g.nodes.size());  // of views, and of what is seen through views
   for (ValueId v = 0; v < g.nodes.size(); ++v) {
     const Node& n = g.node(v);
     memory[v] = v;
-    layout[v].strides = n.strides.empty() ? RowMajor(n.type.shape) : n.strides.list();
     if (n.operands.empty()) continue;
     const ValueId of = n.operands[0];
-    std::optional<Layout> view;
-    if (IsStop(n) || IsGiven(g, n)) view = layout[of];
-    if (n.op == Op::kPermute || n.op == Op::kBroadcast || n.op == Op::kSlice || n.op == Op::kReshape)
-      view = ViewLayout(n, g.node(of).type, layout[of]);
-    if ((n.op == Op::kExtern || n.op == Op::kResult) && g.node(n.op == Op::kExtern ? v : of).attrs.name == kViews)
-      view = layout[v];  // a call that returns views
-    if (!view) continue;
-    memory[v] = memory[of];
-    layout[v] = std::move(*view);
+    bool view = (n.op == Op::kExtern || n.op == Op::kResult) &&
+                g.node(n.op == Op::kExtern ? v : of).attrs.name == kViews;  // a call that returns views
+    const bool same = IsStop(n) || IsGiven(g, n);
+    if (same || n.op == Op::kPermute || n.op == Op::kBroadcast || n.op == Op::kSlice || n.op == Op::kReshape) {
+      if (!layout[of]) {
+        const Node& viewed = g.node(of);
+        layout[of] = Layout{viewed.strides.empty() ? RowMajor(viewed.type.shape) : viewed.strides.list(), 0};
+      }
+      layout[v] = same ? layout[of] : ViewLayout(n, g.node(of).type, *layout[of]);
+      view = layout[v].has_value();
+    }
+    if (view) memory[v] = memory[of];
   }
   return memory;
 }

@@ -16,6 +16,7 @@
 #include "graph/effects.h"
 #include "graph/hints.h"
 #include "graph/raises.h"
+#include "loop/alike.h"
 #include "loop/order.h"
 #include "pass/alias.h"
 
@@ -32,7 +33,8 @@ constexpr double kLargeFed = 1 << 18;
 
 class Fuser {
  public:
-  Fuser(const Graph& g, const FuseOptions& options, Grouping& out) : g_(g), options_(options), out_(out) {}
+  Fuser(const Graph& g, const FuseOptions& options, loop::Fusing& fusing, Grouping& out)
+      : g_(g), options_(options), fusing_(fusing), out_(out) {}
 
   void Run() {
     MarkLive();
@@ -342,7 +344,8 @@ class Fuser {
       return false;
     }
     const Group group = Complete(merged);
-    if (!loop::CanFuse(g_, group.nodes, group.stored, why)) return false;
+    if (!(why ? loop::CanFuse(g_, group.nodes, group.stored, why) : fusing_.Can(group.nodes, group.stored)))
+      return false;
     if (loop::SumsInOrder(g_, group.nodes, group.stored, layouts_)) return true;
     if (why) *why = "NumPy adds up in another order than one kernel would";
     return false;
@@ -478,6 +481,7 @@ class Fuser {
 
   const Graph& g_;
   const FuseOptions& options_;
+  loop::Fusing& fusing_;
   Grouping& out_;
   std::vector<bool> live_, must_store_, free_, fed_;
   std::vector<loop::Layout> layouts_;  // by value, where it is stored; empty if nothing is a sum of NumPy
@@ -503,8 +507,9 @@ bool FeedsProduct(DType dtype, const shape::Ints& matrix, const shape::Ints& vec
 
 Grouping Fuse(const Graph& g, const FuseOptions& options) {
   Grouping out;
-  Fuser(g, options, out).Run();
-  AliasStoredViews(g, out);
+  loop::Fusing fusing(g);
+  Fuser(g, options, fusing, out).Run();
+  AliasStoredViews(g, fusing, out);
   SetLayouts(g, out);
   return out;
 }
