@@ -73,7 +73,7 @@ namespace {
 
 }  // namespace
 
-static bool HasNoItems(PyObject* v) {
+bool HasNoItems(PyObject* v) {
   return v && (PyDict_CheckExact(v) || PyODict_CheckExact(v)) && PyDict_GET_SIZE(v) == 0;
 }
 
@@ -153,10 +153,18 @@ bool Program::Refresh(Group& g, PyObject* dict, bool may_miss, int64_t* symbols)
     g.tag.Invalidate();
     return false;
   };
-  if (real ? !PyODict_Check(dict) : !dict)
-    for (int32_t i = g.keys_first; i < g.keys_last; ++i)
-      if (!KeysMatch(dict, tests[i].expected.get())) return fail();
   int32_t next_empty = g.empties_first;
+  for (int32_t i = g.keys_first; i < g.keys_last; ++i) {
+    PyObject* expected = tests[i].expected.get();
+    if (tests[i].kind == Kind::kEntries) {
+      if (!real && !may_miss) return fail();
+      for (PyObject* name : EntryNames(expected, false))
+        if (real && DictLookup(dict, name)) return fail();
+      for (PyObject* name : EntryNames(expected, true)) empties[next_empty++] = real ? DictLookup(dict, name) : nullptr;
+    } else if ((real ? !PyODict_Check(dict) : !dict) && !KeysMatch(dict, expected)) {
+      return fail();
+    }
+  }
   for (int32_t l = g.first; l < g.last; ++l) {
     const Lookup& at = lookups[l];
     PyObject* v = real ? DictLookup(dict, SourceOf(at).object) : nullptr;
@@ -175,6 +183,13 @@ bool Program::InObject(const Node& node, const FjOwn& own, int64_t* symbols) {
   if (node.group < 0) return true;
   Group& g = groups[node.group];
   g.tag.Invalidate();
+  for (int32_t i = g.keys_first; i < g.keys_last; ++i) {  // kEntries
+    PyObject* expected = tests[i].expected.get();
+    for (PyObject* name : EntryNames(expected, false))
+      if (fj_own_value(&own, name)) return false;
+    for (PyObject* name : EntryNames(expected, true))
+      if (!HasNoItems(fj_own_value(&own, name))) return false;
+  }
   for (int32_t l = g.first; l < g.last; ++l) {
     const Lookup& at = lookups[l];
     PyObject* v = fj_own_value(&own, SourceOf(at).object);

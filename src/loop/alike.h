@@ -23,7 +23,15 @@ class Patterns {
 
   Pattern Of(const std::vector<ValueId>& nodes, const std::vector<ValueId>& stored) {
     Pattern p;
-    p.values = nodes;
+    Write(nodes, stored, &p);
+    return p;
+  }
+  // Into what may have been another one before.
+  void Write(const std::vector<ValueId>& nodes, const std::vector<ValueId>& stored, Pattern* to) {
+    Pattern& p = *to;
+    p.values.assign(nodes.begin(), nodes.end());
+    p.operands.clear();
+    p.stored.clear();
     for (size_t i = 0; i < p.values.size(); ++i) place_[p.values[i]] = static_cast<int>(i);
     for (ValueId v : nodes) {
       for (ValueId o : g_.nodes[v].operands) {
@@ -36,7 +44,6 @@ class Patterns {
     }
     for (ValueId v : stored) p.stored.push_back(place_[v]);
     for (ValueId v : p.values) place_[v] = -1;
-    return p;
   }
 
   // `members`: how many of the values are. Of what is read from outside a kernel knows how it lies, and of what type it
@@ -55,8 +62,7 @@ class Patterns {
         return false;
       }
     }
-    return std::all_of(a.stored.begin(), a.stored.end(),
-                       [&](int i) { return lie_alike(a.values[i], b.values[i]); });
+    return std::all_of(a.stored.begin(), a.stored.end(), [&](int i) { return lie_alike(a.values[i], b.values[i]); });
   }
 
  private:
@@ -70,13 +76,13 @@ class Fusing {
   explicit Fusing(const Graph& g) : g_(g), patterns_(g) {}
 
   bool Can(const std::vector<ValueId>& nodes, const std::vector<ValueId>& stored) {
-    Pattern pattern = patterns_.Of(nodes, stored);
+    patterns_.Write(nodes, stored, &asked_);
     const auto known = std::find_if(known_.rbegin(), known_.rend(), [&](const Known& k) {
-      return k.members == nodes.size() && patterns_.Alike(k.pattern, pattern, k.members, nullptr);
+      return k.members == nodes.size() && patterns_.Alike(k.pattern, asked_, k.members, nullptr);
     });
     if (known != known_.rend()) return known->can;
     if (known_.size() == kKnown) known_.erase(known_.begin());
-    return known_.emplace_back(Known{std::move(pattern), nodes.size(), CanFuse(g_, nodes, stored)}).can;
+    return known_.emplace_back(Known{asked_, nodes.size(), CanFuse(g_, nodes, stored)}).can;
   }
 
  private:
@@ -88,6 +94,7 @@ class Fusing {
   static constexpr size_t kKnown = 16;  // the last ones
   const Graph& g_;
   Patterns patterns_;
+  Pattern asked_;
   std::vector<Known> known_;
 };
 

@@ -184,8 +184,7 @@ void AliasStoredViews(const Graph& g, loop::Fusing& fusing, Grouping& grouping) 
       changed.nodes[i] = kNoValue;
     }
     std::erase(changed.nodes, kNoValue);
-    if (!fusing.Can(changed.nodes, changed.stored) ||
-        !SumsStayInOrder(g, grouping, summing, group, changed, found))
+    if (!fusing.Can(changed.nodes, changed.stored) || !SumsStayInOrder(g, grouping, summing, group, changed, found))
       continue;
     group = std::move(changed);
     for (auto& [v, alias] : found) grouping.aliases[v] = std::move(alias);
