@@ -73,8 +73,12 @@ namespace {
 
 }  // namespace
 
-bool HasNoItems(PyObject* v) {
+[[gnu::always_inline]] static inline bool IsEmptyDict(PyObject* v) {
   return v && (PyDict_CheckExact(v) || PyODict_CheckExact(v)) && PyDict_GET_SIZE(v) == 0;
+}
+
+bool HasNoItems(PyObject* v) {
+  return IsEmptyDict(v);
 }
 
 bool Compare(double a, double b, int op) {
@@ -103,7 +107,7 @@ bool Compare(double a, double b, int op) {
     case Kind::kLength: return (v && PyDict_Check(v) ? PyDict_GET_SIZE(v) : LengthOf(v)) == t.number;
     case Kind::kLeaf: return v && (t.number ? tensor::HasHistory(v) && !tensor::IsView(v) : !tensor::HasHistory(v));
     case Kind::kNoHooks: return v && !tensor::HasHooks(v);
-    case Kind::kNoItems: return HasNoItems(v);
+    case Kind::kNoItems: return IsEmptyDict(v);
     case Kind::kKeys:  // of a dict: by its group; but an OrderedDict can be reordered behind its dict's back
       if (!v || Py_IS_TYPE(v, &PyDict_Type)) return true;
       if (PyODict_Check(v))
@@ -188,7 +192,7 @@ bool Program::InObject(const Node& node, const FjOwn& own, int64_t* symbols) {
     for (PyObject* name : EntryNames(expected, false))
       if (fj_own_value(&own, name)) return false;
     for (PyObject* name : EntryNames(expected, true))
-      if (!HasNoItems(fj_own_value(&own, name))) return false;
+      if (!IsEmptyDict(fj_own_value(&own, name))) return false;
   }
   for (int32_t l = g.first; l < g.last; ++l) {
     const Lookup& at = lookups[l];
@@ -234,7 +238,7 @@ bool Program::InObject(const Node& node, const FjOwn& own, int64_t* symbols) {
       Group& g = groups[node.group];
       if (!g.tag.Fresh(node.value) && !Refresh(g, node.value, !node.value, symbols)) return false;
       for (int32_t e = g.empties_first; e < g.empties_last; ++e)
-        if (!HasNoItems(empties[e])) return false;
+        if (!IsEmptyDict(empties[e])) return false;
     }
   }
   if (sizes == n && !SizesHold(symbols)) return false;
