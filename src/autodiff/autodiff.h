@@ -140,7 +140,7 @@ struct BackwardParts {
 };
 // part[i] is the part that computes the gradient of input i. The first `num_saved` inputs of the backward graph are the
 // saved values, the others are tangents.
-BackwardParts SplitBackward(const Graph& backward, const std::vector<GradSource>& grads, const std::vector<int>& part,
+BackwardParts SplitBackward(Graph backward, const std::vector<GradSource>& grads, const std::vector<int>& part,
                             int num_saved);
 
 // For each of these values: which inputs does it depend on?

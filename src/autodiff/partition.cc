@@ -2,7 +2,10 @@
 // source feeds what only the forward part can make (inputs; results of contractions, reductions, calls), the sink
 // drinks from what the gradients use. The edges of a minimum cut are saved: all that the backward part computes again
 // follows from them. Of equal cuts the one nearest to the gradients is taken, which computes least again.
+#include <absl/container/inlined_vector.h>
+
 #include <algorithm>
+#include <span>
 
 #include "autodiff/autodiff.h"
 #include "autodiff/flow.h"
@@ -135,7 +138,7 @@ class Copier {
   bool has(ValueId v) const { return map_[v] != kNoValue; }
   ValueId operator[](ValueId v) const { return map_[v]; }
   void Copy(ValueId v) { Copy(v, v, from_.node(v).operands); }
-  void Copy(ValueId node, ValueId as, const std::vector<ValueId>& operands) {
+  void Copy(ValueId node, ValueId as, std::span<const ValueId> operands) {
     Node n = from_.node(node);
     for (size_t i = 0; i < operands.size(); ++i) n.operands[i] = map_.at(operands[i]);
     n.derivative.reset();
@@ -192,22 +195,24 @@ bool IsGiven(const Graph& g, const Node& n) {
 // By value: the one of which it is a view for the program, or itself. Who keeps the one keeps the memory of the other.
 std::vector<ValueId> Memories(const Graph& g) {
   std::vector<ValueId> memory(g.nodes.size());
-  std::vector<Layout> layout(g.nodes.size());
+  std::vector<std::optional<Layout>> layout(g.nodes.size());  // of views, and of what is seen through views
   for (ValueId v = 0; v < g.nodes.size(); ++v) {
     const Node& n = g.node(v);
     memory[v] = v;
-    layout[v].strides = n.strides.empty() ? RowMajor(n.type.shape) : n.strides.list();
     if (n.operands.empty()) continue;
     const ValueId of = n.operands[0];
-    std::optional<Layout> view;
-    if (IsStop(n) || IsGiven(g, n)) view = layout[of];
-    if (n.op == Op::kPermute || n.op == Op::kBroadcast || n.op == Op::kSlice || n.op == Op::kReshape)
-      view = ViewLayout(n, g.node(of).type, layout[of]);
-    if ((n.op == Op::kExtern || n.op == Op::kResult) && g.node(n.op == Op::kExtern ? v : of).attrs.name == kViews)
-      view = layout[v];  // a call that returns views
-    if (!view) continue;
-    memory[v] = memory[of];
-    layout[v] = std::move(*view);
+    bool view = (n.op == Op::kExtern || n.op == Op::kResult) &&
+                g.node(n.op == Op::kExtern ? v : of).attrs.name == kViews;  // a call that returns views
+    const bool same = IsStop(n) || IsGiven(g, n);
+    if (same || n.op == Op::kPermute || n.op == Op::kBroadcast || n.op == Op::kSlice || n.op == Op::kReshape) {
+      if (!layout[of]) {
+        const Node& viewed = g.node(of);
+        layout[of] = Layout{viewed.strides.empty() ? RowMajor(viewed.type.shape) : viewed.strides.list(), 0};
+      }
+      layout[v] = same ? layout[of] : ViewLayout(n, g.node(of).type, *layout[of]);
+      view = layout[v].has_value();
+    }
+    if (view) memory[v] = memory[of];
   }
   return memory;
 }
@@ -515,7 +520,8 @@ Graph BackwardGraph(const Joint& j, const std::vector<ValueId>& saved, std::vect
     const ValueId node = node_of(v);
     const int region = v < size ? RegionOfDerivative(j, v) : v < 2 * size ? 0 : RegionOf(j, node);
     const bool before = !region && (v >= size || (node < j.primal ? !moves(node) : ReadsBefore(g, node)));
-    std::vector<ValueId> operands = g.node(node).operands;
+    const std::vector<ValueId>& from = g.node(node).operands;
+    absl::InlinedVector<ValueId, 4> operands(from.begin(), from.end());
     for (ValueId& o : operands) o = IsRemade(j, o, region) ? o + 2 * size : before && moves(o) ? o + size : o;
     return operands;
   };
@@ -546,12 +552,14 @@ Graph BackwardGraph(const Joint& j, const std::vector<ValueId>& saved, std::vect
   for (ValueId v : saved) input(number(v), v < j.primal ? v : v - j.primal);
   for (ValueId v : j.tangents)
     if (v != kNoValue) input(v, v);
+  std::vector<ValueId> todo;
   auto make = [&](ValueId v) {
-    std::vector<ValueId> todo = {v};
+    if (copy.has(v)) return;
+    todo.assign(1, v);
     while (!todo.empty()) {
       const ValueId at = todo.back();
       const size_t before = todo.size();
-      const std::vector<ValueId> operands = operands_of(at);
+      const auto operands = operands_of(at);
       for (ValueId o : operands)
         if (!copy.has(o) && !copy.has(at)) todo.push_back(o);
       if (todo.size() > before) continue;
@@ -598,7 +606,7 @@ Graph BackwardGraph(const Joint& j, const std::vector<ValueId>& saved, std::vect
   return out;
 }
 
-BackwardParts SplitBackward(const Graph& g, const std::vector<GradSource>& grads, const std::vector<int>& part,
+BackwardParts SplitBackward(Graph g, const std::vector<GradSource>& grads, const std::vector<int>& part,
                             int num_saved) {
   BackwardParts all;
   const int num_parts = part.empty() ? 1 : *std::max_element(part.begin(), part.end()) + 1;
@@ -626,6 +634,30 @@ BackwardParts SplitBackward(const Graph& g, const std::vector<GradSource>& grads
       if (owner[v] == kNobody) owner[v] = p;
       for (ValueId o : g.node(v).operands) needs[p][o] = true;
     }
+  }
+  const auto number_grads = [&] {
+    for (const GradSource& s : grads)
+      all.grads.push_back(s.kind == GradSource::kOutput    ? number[g.outputs[s.index]]
+                          : s.kind == GradSource::kTangent ? num_saved + s.index
+                                                           : -1);
+  };
+  // The only part is the graph itself, where all of it is needed. Inputs are in front.
+  const auto inputs = static_cast<ptrdiff_t>(g.inputs.size());
+  if (num_parts == 1 && std::find(needs[0].begin(), needs[0].end(), false) == needs[0].end() &&
+      std::none_of(g.nodes.begin() + inputs, g.nodes.end(), [](const Node& n) { return n.op == Op::kInput; })) {
+    BackwardPart whole;
+    for (ptrdiff_t i = 0; i < inputs; ++i) whole.inputs.push_back(static_cast<int>(i));
+    std::vector<ValueId> outputs;
+    for (ValueId v = inputs; v < g.nodes.size(); ++v) {
+      if (!output[v]) continue;
+      outputs.push_back(v);
+      whole.outputs.push_back(number[v] = all.count++);
+    }
+    number_grads();
+    g.outputs = std::move(outputs);
+    whole.graph = std::move(g);
+    all.parts.push_back(std::move(whole));
+    return all;
   }
   for (int p = 0; p < num_parts; ++p) {
     BackwardPart out;
@@ -660,10 +692,7 @@ BackwardParts SplitBackward(const Graph& g, const std::vector<GradSource>& grads
     }
     all.parts.push_back(std::move(out));
   }
-  for (const GradSource& s : grads)
-    all.grads.push_back(s.kind == GradSource::kOutput    ? number[g.outputs[s.index]]
-                        : s.kind == GradSource::kTangent ? num_saved + s.index
-                                                         : -1);
+  number_grads();
   return all;
 }
 

@@ -11,6 +11,7 @@
 #include "capture/proxy.h"
 #include "capture/session.h"
 #include "capture/wrappers/wrappers.h"
+#include "guard/program.h"
 #include "guard/source.h"
 #include "guard/versions.h"
 
@@ -152,7 +153,7 @@ void Session::SeparateWrites() {
     const bool dict = PyDict_Check(st.dict.get()) && !IsSlotOf(st.dict.get(), st.key.get());
     for (auto& r : reads_)
       if (dict ? PyDict_Check(r.container) && (!r.key || same(r.key, st.key.get())) : r.key == st.key.get())
-        apart(st.dict.get(), r.container, r.source, r.typed);
+        apart(st.dict.get(), r.container, SourceOf(r), r.typed);
     for (auto& other : pending_.stores())
       if (same(other.key.get(), st.key.get())) apart(st.dict.get(), other.dict.get(), SourceOf(other.dict.get()));
   }
@@ -162,7 +163,7 @@ void Session::SeparateWrites() {
   for (auto& c : pending_.cells()) changed.push_back(c.cell.get());
   for (PyObject* one : changed) {
     for (auto& r : reads_)
-      if (Py_TYPE(r.container) == Py_TYPE(one)) apart(one, r.container, r.source);
+      if (Py_TYPE(r.container) == Py_TYPE(one)) apart(one, r.container, SourceOf(r));
     for (PyObject* other : changed)
       if (Py_TYPE(other) == Py_TYPE(one)) apart(one, other, SourceOf(other));
   }
@@ -174,7 +175,8 @@ void Session::SeparateWrites() {
   for (auto& st : pending_.stores())
     kernels.Separate(*this, st.dict.get(), st.key.get(), SourceOf(st.dict.get()), true);
   for (PyObject* one : changed) kernels.Separate(*this, one, nullptr, SourceOf(one), true);
-  for (auto& r : reads_) kernels.Separate(*this, r.container, r.key, r.source, false);
+  for (auto& r : reads_)
+    if (!r.item || kernels.changes()) kernels.Separate(*this, r.container, r.key, SourceOf(r), false);
   kernels.AddGuards(*this);
   GuardDrops(*this, reads_);
   for (auto& [cell, root] : root_cells)  // the frame's own, and those that functions brought along
@@ -469,6 +471,31 @@ const Source* Session::InnerDict(PyObject* dict, const Source* s, PyObject* key,
   }
   *inner = v;
   return item;
+}
+
+bool Session::ReadEntries(PyObject* dict, const Source* s, PyObject* entries) {
+  if (pending_.count()) return false;
+  for (PyObject* name : guard::EntryNames(entries, false))
+    if (PyDict_GetItemWithError(dict, name) || PyErr_Occurred()) return false;
+  for (PyObject* name : guard::EntryNames(entries, true)) {
+    PyObject* v = PyDict_GetItemWithError(dict, name);
+    if (!v || !(PyDict_CheckExact(v) || PyODict_CheckExact(v)) || PyDict_GET_SIZE(v) || Find(v)) return false;
+  }
+  for (bool empty : {false, true}) {
+    for (PyObject* name : guard::EntryNames(entries, empty)) {
+      if (!Reads(dict, name, s)) return false;
+      if (empty) reads_.push_back({PyDict_GetItemWithError(dict, name), nullptr, s, false, name});
+    }
+  }
+  guard::Row row{guard::Kind::kEntries, s};
+  row.object = entries;
+  row.here = true;
+  guards_->Add(std::move(row));
+  return true;
+}
+
+const Source* Session::SourceOf(const Read& r) {
+  return r.item ? guards_->Child(SourceKind::kDictItem, r.source, 0, r.item) : r.source;
 }
 
 void Session::NoteViewed(PyObject* const* given, Py_ssize_t n, PyObject* made) {

@@ -4,6 +4,7 @@
 #include <iterator>
 #include <map>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "capture/callees.h"
@@ -95,31 +96,33 @@ Keeps WhatItKeeps(const Trace& t, const Call& c, int number) {
 
 using Keepers = tensor::Training::Keepers;
 
-// Sets of inputs, by number. Each is another one and some more: those of a model's layers would be quadratic else.
+// Sets of inputs, by number. Each is another one and some more, those of a model's layers would be quadratic else: so
+// they are a tree, in which a set holds what the sets on its way to the empty one have more than those before them.
 class InputSets {
  public:
   static constexpr int kNone = 0;  // the empty one
-  explicit InputSets(size_t inputs) : seen_(inputs, 0) {}
+  explicit InputSets(size_t inputs) : seen_(inputs, 0), where_(inputs) {}
   int Of(int input) { return Append(kNone, {input}); }
   int size(int set) const { return sets_[set].size; }
 
   int Union(int a, int b) {
     if (a < b) std::swap(a, b);
-    if (b == kNone || a == b) return a;
-    int at = a;
-    while (at > sets_[b].within) at = sets_[at].before;
-    if (at != sets_[b].within) {
-      int common = b;
-      for (at = a; at != common;) at > common ? at = sets_[at].before : common = sets_[common].before;
+    if (b == kNone || a == b || OnTheWay(sets_[b].within, a)) return a;
+    const int common = Common(a, b);
+    std::vector<int> more;
+    size_t places = 0;  // at which to look for these inputs one by one
+    for (int s = b; s != common; s = sets_[s].before)
+      for (int input : sets_[s].more) more.push_back(input), places += where_[input].size();
+    if (places > static_cast<size_t>(sets_[a].depth - sets_[common].depth)) {
       ++stamp_;
       for (int s = a; s != common; s = sets_[s].before)
         for (int input : sets_[s].more) seen_[input] = stamp_;
-      std::vector<int> more;
-      for (int s = b; s != common; s = sets_[s].before)
-        for (int input : sets_[s].more)
-          if (seen_[input] != stamp_) more.push_back(input);
-      if (!more.empty()) a = Append(a, std::move(more));
+      std::erase_if(more, [&](int input) { return seen_[input] == stamp_; });
+    } else {
+      const auto held = [&](int set) { return OnTheWay(set, a); };
+      std::erase_if(more, [&](int i) { return std::any_of(where_[i].begin(), where_[i].end(), held); });
     }
+    if (!more.empty()) a = Append(a, std::move(more));
     return sets_[b].within = a;
   }
 
@@ -145,17 +148,40 @@ class InputSets {
  private:
   struct Set {
     int before = -1;  // always an earlier one
+    int far = -1;     // one on the way, so that all are reached in a logarithm of steps
+    int depth = 0;    // the length of the way
     int size = 0;
     int within = 0;  // the last set that is known to hold all of this one
     std::vector<int> more;
   };
   int Append(int before, std::vector<int> more) {
     const int number = static_cast<int>(sets_.size());
-    sets_.push_back({before, sets_[before].size + static_cast<int>(more.size()), number, std::move(more)});
+    for (int input : more) where_[input].push_back(number);
+    const Set& last = sets_[before];
+    const bool twice = last.far >= 0 && sets_[last.far].far >= 0 &&
+                       last.depth - sets_[last.far].depth == sets_[last.far].depth - sets_[sets_[last.far].far].depth;
+    const int far = twice ? sets_[last.far].far : before, size = last.size + static_cast<int>(more.size());
+    sets_.push_back({before, far, last.depth + 1, size, number, std::move(more)});
     return number;
   }
+  bool OnTheWay(int set, int from) const {
+    while (from > set) from = sets_[from].far >= set ? sets_[from].far : sets_[from].before;
+    return from == set;
+  }
+  int Common(int a, int b) const {  // the last set on both ways
+    while (a != b) {
+      if (sets_[a].depth < sets_[b].depth) std::swap(a, b);
+      const Set &x = sets_[a], &y = sets_[b];
+      if (x.depth == y.depth)
+        std::tie(a, b) = x.far != y.far ? std::pair(x.far, y.far) : std::pair(x.before, y.before);
+      else
+        a = x.far >= 0 && sets_[x.far].depth >= y.depth ? x.far : x.before;
+    }
+    return a;
+  }
   std::vector<Set> sets_ = std::vector<Set>(1);
-  std::vector<int> seen_;  // by input: the union that has met it last
+  std::vector<int> seen_;                // by input: the union that has met it last
+  std::vector<std::vector<int>> where_;  // by input: the sets that have it more
   int stamp_ = 0;
 };
 

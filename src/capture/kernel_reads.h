@@ -41,6 +41,7 @@ class KernelReads {
   bool Keeps(PyObject* op) const { return keeping_.contains(op); }
   // Could a kernel that was called have drawn random numbers that are not torch's?
   bool draws() const { return draws_; }
+  bool changes() const { return !changed_.empty(); }
 
  private:
   bool Add(Session& s, PyObject* op, const std::vector<PyObject*>& given);

@@ -11,6 +11,7 @@
 #include "capture/outcomes.h"
 #include "capture/override.h"
 #include "capture/semantics.h"
+#include "guard/program.h"
 #include "tensor/import.h"
 
 namespace framejit::capture {
@@ -171,27 +172,36 @@ PyObject* CaptureSemantics::ModuleItem(PyObject* self, PyObject* name, bool* han
   return nullptr;  // the real AttributeError
 }
 
-// The function that an attribute of `self` is bound from, or null: another thing.
-PyFunctionObject* CaptureSemantics::MethodBehind(PyObject* self, PyObject* dict, const Source* source, PyObject* name) {
+// The function that an attribute of `self` is bound from, or null: another thing. read: it is known that the object
+// has no such attribute of its own.
+PyFunctionObject* CaptureSemantics::MethodBehind(PyObject* self, PyObject* dict, const Source* source, PyObject* name,
+                                                 bool read) {
   PyObject* d = _PyType_Lookup(Py_TYPE(self), name);
   if (!d || !PyFunction_Check(d)) return nullptr;
-  bool found;
-  Ref own(s_.ReadDictItem(dict, source, name, &found));
+  bool found = false;
+  Ref own(read ? nullptr : s_.ReadDictItem(dict, source, name, &found));
   if (found || s_.broken() || PyErr_Occurred()) return nullptr;
   s_.SourceOf(d);
   return reinterpret_cast<PyFunctionObject*>(d);
 }
 
-bool CaptureSemantics::NoOwnHooks(PyObject* self, PyObject* dict, const Source* source) {
-  static const std::array<PyObject*, 4> names = {
-      PyUnicode_InternFromString("_backward_hooks"), PyUnicode_InternFromString("_backward_pre_hooks"),
-      PyUnicode_InternFromString("_forward_hooks"), PyUnicode_InternFromString("_forward_pre_hooks")};
-  for (PyObject* name : names) {
+// What a call of a module asks of its dict, where nothing is in the way of `forward`: what is not there, and what is
+// empty.
+static PyObject* EntriesOfCalls() {
+  static PyObject* const entries =
+      Py_BuildValue("((sss)(ssss))", "_compiled_call_impl", "_call_impl", "forward", "_backward_hooks",
+                    "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks");
+  return entries;
+}
+
+// read: these are known to be empty.
+bool CaptureSemantics::NoOwnHooks(PyObject* self, PyObject* dict, const Source* source, bool read) {
+  for (PyObject* name : guard::EntryNames(EntriesOfCalls(), true)) {
     bool found;
     PyObject* hooks;
     PyObject* d = _PyType_Lookup(Py_TYPE(self), name);
     if (d && Py_TYPE(d)->tp_descr_set) return false;
-    if (s_.InnerDict(dict, source, name, true, &hooks, &found)) continue;
+    if (read || s_.InnerDict(dict, source, name, true, &hooks, &found)) continue;
     if (s_.broken() || PyErr_Occurred() || !found) return false;
     Ref seen(s_.ReadDictItem(dict, source, name, &found));
     if (!seen || !(PyDict_CheckExact(seen.get()) || PyODict_CheckExact(seen.get())) || Truth(seen.get()) != 0)
@@ -245,14 +255,16 @@ PyObject* CaptureSemantics::CallModule(PyFunctionObject* f, PyObject* const* arg
   if (!dict || !source || s_.pending().Has(dict) || s_.pending().WritesClass(type) ||
       _PyType_Lookup(type, compiled_name) != Py_None)
     return nullptr;
-  bool found;
-  Ref compiled(s_.ReadDictItem(dict, source, compiled_name, &found));
+  const bool read = s_.ReadEntries(dict, source, EntriesOfCalls());
+  if (s_.broken()) return nullptr;
+  bool found = false;
+  Ref compiled(read ? nullptr : s_.ReadDictItem(dict, source, compiled_name, &found));
   if (found ? compiled.get() != Py_None : s_.broken() || PyErr_Occurred()) return nullptr;
-  PyFunctionObject* call = MethodBehind(self, dict, source, call_name);
+  PyFunctionObject* call = MethodBehind(self, dict, source, call_name, read);
   if (!call || call->func_code != Known().call.get() || s_.IsFresh(reinterpret_cast<PyObject*>(call)) ||
-      !NoteFunction(call) || !NoGlobalHooks(call) || !NoOwnHooks(self, dict, source))
+      !NoteFunction(call) || !NoGlobalHooks(call) || !NoOwnHooks(self, dict, source, read))
     return nullptr;
-  PyFunctionObject* forward = MethodBehind(self, dict, source, forward_name);
+  PyFunctionObject* forward = MethodBehind(self, dict, source, forward_name, read);
   if (!forward) return nullptr;
   *handled = true;
   s_.hidden_calls.push_back({PyEval_GetFrame(), call, f, Known().call_at, Known().wrapped_at});

@@ -93,8 +93,8 @@ class CaptureSemantics : public frame::Semantics {
   PyObject* CallModule(PyFunctionObject* function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
                        bool* handled);
   bool NoGlobalHooks(PyFunctionObject* call);
-  bool NoOwnHooks(PyObject* self, PyObject* dict, const Source* source);
-  PyFunctionObject* MethodBehind(PyObject* self, PyObject* dict, const Source* source, PyObject* name);
+  bool NoOwnHooks(PyObject* self, PyObject* dict, const Source* source, bool read);
+  PyFunctionObject* MethodBehind(PyObject* self, PyObject* dict, const Source* source, PyObject* name, bool read);
   PyObject* CallLru(PyObject* cached, PyObject** args, Py_ssize_t nargs, PyObject* kwnames);
   PyObject* Asked(PyObject* function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   PyObject* CallAttrGetter(PyObject* getter, PyObject* object);

@@ -188,6 +188,10 @@ class Session {
   // type; empty, if that is asked). Null without an error: it is absent (guarded), *found is false; or it must be read
   // as any other item, *found is true. Only while no store to `dict` is pending.
   const Source* InnerDict(PyObject* dict, const Source* s, PyObject* key, bool empty, PyObject** inner, bool* found);
+  // Reads that an outside dict has none of the names `absent`, and an exact dict, empty, at each of the names `empty`.
+  // entries: (absent, empty), one tuple for all who ask the same. It is false if that is not so, or something waits
+  // for the exit: then nothing was read.
+  bool ReadEntries(PyObject* dict, const Source* s, PyObject* entries);
   int WriteDictItem(PyObject* dict, PyObject* key, PyObject* value);  // It waits for the exit. Null deletes.
   // A method that changes an outside list, set or deque, needs nothing from it and cannot fail. True: it is kept for
   // the exit.
@@ -344,8 +348,10 @@ class Session {
   struct Read {
     PyObject *container, *key;
     const Source* source;
-    bool typed = false;  // Is its type guarded?
+    bool typed = false;        // Is its type guarded?
+    PyObject* item = nullptr;  // the source is that of a dict which has the container here
   };  // Where the key is null, it was read as a whole.
+  const Source* SourceOf(const Read& r);
   std::pmr::monotonic_buffer_resource reads_memory_{1 << 15};
   std::pmr::deque<Read> reads_{&reads_memory_};
   std::vector<PyObject*> constants_;

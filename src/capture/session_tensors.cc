@@ -199,8 +199,8 @@ PyObject* Session::TensorInput(PyObject* o, const Source* s, tensor::Class c) {
   meta.sizes = sizes;
   meta.strides = StridesBySizes(env_, sizes, std::span(m.strides, m.rank));
   const bool writable = IsOpaque(m.device) ? false
-                        : torch            ? !m.requires_grad || (options_.derivatives && MayOverwrite(o))
-                                           : !(m.key_set & tensor::kReadOnly);
+                        : torch ? !m.requires_grad || (options_.derivatives && m.has_grad_fn && MayOverwrite(o))
+                                : !(m.key_set & tensor::kReadOnly);
   TraceId id = lowering_->AddInput(meta, name, writable);
   guard::Row row{guard::Kind::kTensor, s};
   row.tensor = std::make_shared<guard::TensorExpect>(meta, m.key_set, tensor::IsQuiet(c));

@@ -407,8 +407,7 @@ auto BackwardCompiler(Plan plan, const std::vector<bool>& wanted, const std::vec
       if (j.tangents[i] != kNoValue) b.tangents.push_back(static_cast<int>(i));
     j = {};  // thousands of nodes, which would lie beside those of the parts and of what these become
     b.part = stops.empty() ? part : std::vector<int>(grads.size());
-    b.parts = autodiff::SplitBackward(whole, grads, b.part, static_cast<int>(plan.saved.size()));
-    whole = {};
+    b.parts = autodiff::SplitBackward(std::move(whole), grads, b.part, static_cast<int>(plan.saved.size()));
     for (const autodiff::BackwardPart& p : b.parts.parts)
       b.executables.push_back(MakeExecutableOf(p.graph, plan.options, plan.interpret));
     return b;

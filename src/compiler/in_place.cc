@@ -1,5 +1,7 @@
 #include "compiler/in_place.h"
 
+#include <absl/container/inlined_vector.h>
+
 #include <algorithm>
 #include <numeric>
 
@@ -271,7 +273,7 @@ void ReuseOperands(Plan& plan, const Kernels& kernels) {
   for (const Step& step : plan.steps)
     for (int v : step.operands)
       if (IsForeign(plan, step)) ours[plan.values[v].storage] = false;
-  std::vector<std::vector<int>> ways(plan.storages.size());  // the values of each
+  std::vector<absl::InlinedVector<int, 4>> ways(plan.storages.size());  // the values of each
   for (size_t v = 0; v < plan.values.size(); ++v) ways[plan.values[v].storage].push_back(static_cast<int>(v));
   for (size_t i = 0; i < plan.steps.size(); ++i) {
     const Step& step = plan.steps[i];

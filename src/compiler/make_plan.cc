@@ -5,7 +5,6 @@
 #include <map>
 
 #include "codegen/codegen.h"
-#include "compiler/alike.h"
 #include "compiler/in_place.h"
 #include "compiler/target.h"
 #include "diag/diag.h"
@@ -54,6 +53,15 @@ bool IsZero(const Node& n) {  // all its bits
   const double value = n.attrs.scalar.AsDouble();
   return value == 0 && !std::signbit(value);
 }
+
+// A kernel that was made of a group.
+struct MadeKernel {
+  loop::Pattern pattern;
+  size_t members = 0;
+  std::shared_ptr<const loop::Kernel> kernel;
+  std::shared_ptr<const runtime::KernelWork> work;
+  std::vector<int> buffers;  // by place in the pattern's values
+};
 
 class Planner {
  public:
@@ -290,13 +298,13 @@ class Planner {
   }
 
   // Says how lie what the group reads and what it stores.
-  void SetLayouts(const Group& group, const Pattern& pattern) {
+  void SetLayouts(const Group& group, const loop::Pattern& pattern) {
     for (size_t i = group.nodes.size(); i < pattern.values.size(); ++i) SetLayout(pattern.values[i]);
     for (ValueId v : group.stored) SetLayout(v);
   }
 
   void CompileKernel(const Group& group) {
-    Pattern pattern = patterns_.Of(group);
+    loop::Pattern pattern = patterns_.Of(group.nodes, group.stored);
     // Buffers are passed with their offsets added, so that kernels do not depend on them.
     std::vector<Layout>& layouts = kernel_layouts_;  // entries that this kernel does not read may be stale
     SetLayouts(group, pattern);
@@ -318,12 +326,12 @@ class Planner {
   // Takes the kernel of a group that does the same, if there was one.
   bool MakeAsKnown(const Group& group) {
     if (made_.empty() || diag::Enabled(diag::Channel::loop_)) return false;
-    const Pattern pattern = patterns_.Of(group);
+    const loop::Pattern pattern = patterns_.Of(group.nodes, group.stored);
     SetLayouts(group, pattern);
     const bool ieee = LooksAtExceptions(group);
     const auto known = std::find_if(made_.rbegin(), made_.rend(), [&](const MadeKernel& made) {
       return made.members == group.nodes.size() && made.kernel->ieee == ieee &&
-             !(made.kernel->stream && IsFed(group)) && patterns_.Alike(made.pattern, pattern, made.members, layouts_);
+             !(made.kernel->stream && IsFed(group)) && patterns_.Alike(made.pattern, pattern, made.members, &layouts_);
     });
     if (known == made_.rend()) return false;
     ++stats_.kernels;
@@ -577,7 +585,7 @@ class Planner {
   std::vector<Layout> layouts_;
   std::vector<std::shared_ptr<const runtime::Operation>> operations_;  // The last ones.
   const std::vector<int> uses_;                                        // in_place.h
-  Patterns patterns_;
+  loop::Patterns patterns_;
   std::vector<MadeKernel> made_;  // The last ones.
   std::vector<Layout> kernel_layouts_;
   std::vector<bool> part_;             // by graph value: it is made in the memory of what it is a part of

@@ -1,3 +1,5 @@
+#include <absl/container/inlined_vector.h>
+
 #include <algorithm>
 #include <numeric>
 
@@ -65,8 +67,7 @@ ValueId Builder::Input(TensorType type, Ints strides, std::string name) {
 }
 
 ValueId Builder::Add(Op op, std::vector<ValueId> operands, Attrs attrs) {
-  std::vector<const TensorType*> types;
-  types.reserve(operands.size());
+  absl::InlinedVector<const TensorType*, 4> types;
   for (ValueId v : operands) {
     FRAMEJIT_CHECK(v < g_.nodes.size());
     types.push_back(&g_.nodes[v].type);
@@ -123,7 +124,8 @@ ValueId Builder::BroadcastInDim(ValueId v, const Ints& shape, std::vector<int64_
   attrs.axes = axes;
   attrs.syms = shape;
   Ints known = type(v).shape;
-  if (InferAt(Op::kBroadcast, {&type(v)}, attrs, env_).shape == known && IsIota(axes)) return v;
+  const TensorType* const operand[] = {&type(v)};
+  if (InferAt(Op::kBroadcast, operand, attrs, env_).shape == known && IsIota(axes)) return v;
   // A size that turned out to be 1 (Infer asked, so it is guarded): later stages must see the number, or they would
   // take the size for an equal one.
   for (size_t i = 0; i < known.size(); ++i) {

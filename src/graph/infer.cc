@@ -13,7 +13,7 @@ using shape::Ints;
 // Reads the types of the operands where the graph has them, without a copy.
 class Types {
  public:
-  explicit Types(const std::vector<const TensorType*>& at) : at_(at) {}
+  explicit Types(std::span<const TensorType* const> at) : at_(at) {}
   size_t size() const { return at_.size(); }
   bool empty() const { return at_.empty(); }
   const TensorType& operator[](size_t i) const { return *at_[i]; }
@@ -28,7 +28,7 @@ class Types {
   Iterator end() const { return {at_.data() + at_.size()}; }
 
  private:
-  const std::vector<const TensorType*>& at_;
+  std::span<const TensorType* const> at_;
 };
 
 [[noreturn]] void Fail(Op op, const std::string& message) {
@@ -314,7 +314,7 @@ TensorType Infer(Op op, const std::vector<TensorType>& operands, const Attrs& at
   return InferAt(op, at, attrs, env);
 }
 
-TensorType InferAt(Op op, const std::vector<const TensorType*>& operands, const Attrs& attrs, shape::Env& env) {
+TensorType InferAt(Op op, std::span<const TensorType* const> operands, const Attrs& attrs, shape::Env& env) {
   const Types in(operands);
   const OpInfo& info = Info(op);
   if (info.arity >= 0 && in.size() != info.arity)

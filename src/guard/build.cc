@@ -186,6 +186,9 @@ void GuardBuilder::Add(Row row) {
       held.object = Ref(PySequence_Tuple(row.object));
       FRAMEJIT_CHECK(held.object);
       break;
+    case Kind::kEntries:
+      FRAMEJIT_CHECK(row.object && PyTuple_Check(row.object) && PyTuple_GET_SIZE(row.object) == 2);
+      break;
     case Kind::kIs:
     case Kind::kTypeIs:
     case Kind::kEqual: FRAMEJIT_CHECK(row.object); break;
@@ -264,9 +267,9 @@ class Assembler {
     for (int32_t i = list.first; i >= 0; i = next[i]) f(i);
   }
   template <typename F>
-  void ForRows(uint32_t id, bool keys, F&& f) const {  // kKeys, or all others
+  void ForRows(uint32_t id, bool keys, F&& f) const {  // kKeys and kEntries, or all others
     ForEach(branches_[id].rows, next_row_, [&](int32_t i) {
-      if ((rows_[i].kind == Kind::kKeys) == keys) f(i);
+      if ((rows_[i].kind == Kind::kKeys || rows_[i].kind == Kind::kEntries) == keys) f(i);
     });
   }
   template <typename F>
@@ -302,7 +305,7 @@ class Assembler {
     node().first = static_cast<int32_t>(p_.tests.size());
     for (bool keys : {false, true})  // in the walk, kKeys looks at OrderedDicts only
       ForRows(id, keys, [&](int32_t i) {
-        if (!node().looked_up || !Covered(rows_[i])) AddTest(i);
+        if (rows_[i].kind != Kind::kEntries && (!node().looked_up || !Covered(rows_[i]))) AddTest(i);
       });
     std::tie(node().first, node().last) = Share(node().first);
     EmitGroup(at, id);
@@ -320,11 +323,13 @@ class Assembler {
     });
   }
 
-  // Is all that is asked of the dict its type, its items under names, and whether it is that of another object?
+  // Is all that is asked of the dict its type, its items under names, and whether it is that of another object? Names
+  // are exactly strings.
   bool MayLieInObject(uint32_t id) const {
     const Branch& b = branches_[id];
     bool may = b.source->kind == SourceKind::kInstanceDict && !b.taken;
-    ForEach(b.rows, next_row_, [&](int32_t i) { may = may && rows_[i].kind == Kind::kTypeIs; });
+    ForEach(b.rows, next_row_,
+            [&](int32_t i) { may = may && (rows_[i].kind == Kind::kTypeIs || rows_[i].kind == Kind::kEntries); });
     ForEach(b.children, next_child_, [&](int32_t c) {
       const Source* s = branches_[c].source;
       may = may && s->kind == SourceKind::kDictItem && PyUnicode_CheckExact(s->object);
@@ -335,10 +340,14 @@ class Assembler {
   void EmitGroup(int32_t at, uint32_t id) {
     Group g;
     g.keys_first = static_cast<int32_t>(p_.tests.size());
-    ForRows(id, true, [&](int32_t i) { AddTest(i); });
-    g.keys_last = static_cast<int32_t>(p_.tests.size());
-    g.first = static_cast<int32_t>(p_.lookups.size());
     g.empties_first = static_cast<int32_t>(p_.empties.size());
+    ForRows(id, true, [&](int32_t i) {
+      if (rows_[i].kind == Kind::kEntries)
+        p_.empties.resize(p_.empties.size() + EntryNames(rows_[i].object.get(), true).size());
+      AddTest(i);
+    });
+    std::tie(g.keys_first, g.keys_last) = Share(g.keys_first);
+    g.first = static_cast<int32_t>(p_.lookups.size());
     ForChildren(id, true, [&](int32_t c) {
       const bool empty = OnlyEmpty(c);
       Lookup l{Lookup::Without(branches_[c].source->id, empty), static_cast<int32_t>(p_.tests.size()), 0};

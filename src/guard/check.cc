@@ -73,8 +73,12 @@ namespace {
 
 }  // namespace
 
-static bool HasNoItems(PyObject* v) {
+[[gnu::always_inline]] static inline bool IsEmptyDict(PyObject* v) {
   return v && (PyDict_CheckExact(v) || PyODict_CheckExact(v)) && PyDict_GET_SIZE(v) == 0;
+}
+
+bool HasNoItems(PyObject* v) {
+  return IsEmptyDict(v);
 }
 
 bool Compare(double a, double b, int op) {
@@ -103,7 +107,7 @@ bool Compare(double a, double b, int op) {
     case Kind::kLength: return (v && PyDict_Check(v) ? PyDict_GET_SIZE(v) : LengthOf(v)) == t.number;
     case Kind::kLeaf: return v && (t.number ? tensor::HasHistory(v) && !tensor::IsView(v) : !tensor::HasHistory(v));
     case Kind::kNoHooks: return v && !tensor::HasHooks(v);
-    case Kind::kNoItems: return HasNoItems(v);
+    case Kind::kNoItems: return IsEmptyDict(v);
     case Kind::kKeys:  // of a dict: by its group; but an OrderedDict can be reordered behind its dict's back
       if (!v || Py_IS_TYPE(v, &PyDict_Type)) return true;
       if (PyODict_Check(v))
@@ -153,10 +157,18 @@ bool Program::Refresh(Group& g, PyObject* dict, bool may_miss, int64_t* symbols)
     g.tag.Invalidate();
     return false;
   };
-  if (real ? !PyODict_Check(dict) : !dict)
-    for (int32_t i = g.keys_first; i < g.keys_last; ++i)
-      if (!KeysMatch(dict, tests[i].expected.get())) return fail();
   int32_t next_empty = g.empties_first;
+  for (int32_t i = g.keys_first; i < g.keys_last; ++i) {
+    PyObject* expected = tests[i].expected.get();
+    if (tests[i].kind == Kind::kEntries) {
+      if (!real && !may_miss) return fail();
+      for (PyObject* name : EntryNames(expected, false))
+        if (real && DictLookup(dict, name)) return fail();
+      for (PyObject* name : EntryNames(expected, true)) empties[next_empty++] = real ? DictLookup(dict, name) : nullptr;
+    } else if ((real ? !PyODict_Check(dict) : !dict) && !KeysMatch(dict, expected)) {
+      return fail();
+    }
+  }
   for (int32_t l = g.first; l < g.last; ++l) {
     const Lookup& at = lookups[l];
     PyObject* v = real ? DictLookup(dict, SourceOf(at).object) : nullptr;
@@ -175,6 +187,13 @@ bool Program::InObject(const Node& node, const FjOwn& own, int64_t* symbols) {
   if (node.group < 0) return true;
   Group& g = groups[node.group];
   g.tag.Invalidate();
+  for (int32_t i = g.keys_first; i < g.keys_last; ++i) {  // kEntries
+    PyObject* expected = tests[i].expected.get();
+    for (PyObject* name : EntryNames(expected, false))
+      if (fj_own_value(&own, name)) return false;
+    for (PyObject* name : EntryNames(expected, true))
+      if (!IsEmptyDict(fj_own_value(&own, name))) return false;
+  }
   for (int32_t l = g.first; l < g.last; ++l) {
     const Lookup& at = lookups[l];
     PyObject* v = fj_own_value(&own, SourceOf(at).object);
@@ -219,7 +238,7 @@ bool Program::InObject(const Node& node, const FjOwn& own, int64_t* symbols) {
       Group& g = groups[node.group];
       if (!g.tag.Fresh(node.value) && !Refresh(g, node.value, !node.value, symbols)) return false;
       for (int32_t e = g.empties_first; e < g.empties_last; ++e)
-        if (!HasNoItems(empties[e])) return false;
+        if (!IsEmptyDict(empties[e])) return false;
     }
   }
   if (sizes == n && !SizesHold(symbols)) return false;

@@ -51,6 +51,13 @@ class Teller {
     if (!row || PyList_Append(list_, row.get()) < 0) PyErr_Clear();
   }
 
+  // Of kEntries, as if it was asked of each name by itself.
+  void TellEntry(PyObject* dict, PyObject* name, bool empty) {
+    Ref row(Py_BuildValue("(sOOO[(sO)])", "dict_item", OrNone(dict), name, OrNone(DictLookup(dict, name)),
+                          empty ? "no items" : "absent", Py_None));
+    if (!row || PyList_Append(list_, row.get()) < 0) PyErr_Clear();
+  }
+
  private:
   const Program& p_;
   PyObject* list_;
@@ -73,6 +80,11 @@ void Program::Cover(PyObject* const* slots) const {
     std::pair<int32_t, int32_t> keys;
     if (node.group >= 0) keys = {groups[node.group].keys_first, groups[node.group].keys_last};
     teller.Tell(*nodes[n].source, from, value, {{node.first, node.last}, found_by[n], keys});
+    for (int32_t i = keys.first; i < keys.second; ++i) {
+      if (tests[i].kind != Kind::kEntries) continue;
+      for (bool empty : {false, true})
+        for (PyObject* name : EntryNames(tests[i].expected.get(), empty)) teller.TellEntry(value, name, empty);
+    }
     for (int32_t l = node.group < 0 ? 0 : groups[node.group].first; node.group >= 0 && l < groups[node.group].last; ++l)
       if (!lookups[l].has_node())
         teller.Tell(SourceOf(lookups[l]), value, DictLookup(value, SourceOf(lookups[l]).object),

@@ -22,6 +22,11 @@ const char* KindText(Kind k) {
   return names[static_cast<int>(k)];
 }
 
+// Of an item of what `dict` leads to.
+std::string EntryText(const Source& dict, PyObject* key, PyObject* varnames) {
+  return Source{&dict, key, 0, 0, SourceKind::kDictItem}.str(varnames);
+}
+
 std::string Num(int64_t v) {
   return std::to_string(v);
 }
@@ -178,7 +183,9 @@ class Explainer {
       if (Failure f = AtTest(i, *p_.nodes[at].source, v); !f.text.empty()) return f;
     if (node.group < 0) return {};
     const Group& g = p_.groups[node.group];
-    if (v && !PyDict_Check(v) && g.first < g.last)
+    const auto of_entries = [](const Test& t) { return t.kind == Kind::kEntries; };
+    const auto keys = p_.tests.begin();
+    if (v && !PyDict_Check(v) && (g.first < g.last || std::any_of(keys + g.keys_first, keys + g.keys_last, of_entries)))
       return {p_.nodes[at].source->str(names_) + ": expected a dict, got " + ValueText(v),
               "",
               "",
@@ -187,6 +194,10 @@ class Explainer {
               p_.nodes[at].source};
     for (int32_t i = g.keys_first; i < g.keys_last; ++i) {
       PyObject* keys = p_.tests[i].expected.get();
+      if (p_.tests[i].kind == Kind::kEntries) {
+        if (Failure f = AtEntries(i, *p_.nodes[at].source, v); !f.text.empty()) return f;
+        continue;
+      }
       if ((!v || PyDict_Check(v)) && !(v && PyODict_Check(v)) && !KeysMatch(v, keys))
         return KeysFailure(i, *p_.nodes[at].source, v);
     }
@@ -199,7 +210,29 @@ class Explainer {
     return {};
   }
 
-  Failure Missing(const Source& s) { return {s.str(names_) + ": not there (any more)", "", "", false, false, &s}; }
+  Failure AtEntries(int32_t i, const Source& s, PyObject* v) {
+    Failure f{"", Text(p_.where[i]), "", false, false, &s};
+    for (bool empty : {false, true}) {
+      for (PyObject* name : EntryNames(p_.tests[i].expected.get(), empty)) {
+        PyObject* item = v ? DictLookup(v, name) : nullptr;
+        if (empty ? HasNoItems(item) : !item) continue;
+        const std::string text = EntryText(s, name, names_);
+        f.text = !empty ? WasAbsent(text, item) : item ? WasEmpty(text, item) : NotThere(text);
+        return f;
+      }
+    }
+    return {};
+  }
+
+  static std::string NotThere(const std::string& name) { return name + ": not there (any more)"; }
+  static std::string WasAbsent(const std::string& name, PyObject* v) {
+    return name + ": was not there, now is " + ValueText(v);
+  }
+  static std::string WasEmpty(const std::string& name, PyObject* v) {
+    return name + ": was empty, now is " + ValueText(v) + ", length " + Num(std::max<Py_ssize_t>(0, LengthOf(v)));
+  }
+
+  Failure Missing(const Source& s) { return {NotThere(s.str(names_)), "", "", false, false, &s}; }
 
   Failure KeysFailure(int32_t i, const Source& s, PyObject* v) {
     std::string expected;
@@ -243,16 +276,14 @@ class Explainer {
         f.integer = e && Py_TYPE(e) == Py_TYPE(v) && (PyLong_CheckExact(e) || PyFloat_CheckExact(e));
         if (f.integer) f.hint = "pass a number that changes as a tensor, or set dynamic=True";
         break;
-      case Kind::kAbsent: f.text = name + ": was not there, now is " + ValueText(v); break;
+      case Kind::kAbsent: f.text = WasAbsent(name, v); break;
       case Kind::kLength: differ(": length", Num(t.number), Num(LengthOf(v))); break;
       case Kind::kLeaf:
         f.text = name + (t.number ? ": was made by an operation with gradients and no view, now it is otherwise"
                                   : ": was a leaf, now an operation with gradients made it");
         break;
       case Kind::kNoHooks: f.text = name + ": had no hooks on its gradient, now it has"; break;
-      case Kind::kNoItems:
-        f.text = name + ": was empty, now is " + ValueText(v) + ", length " + Num(std::max<Py_ssize_t>(0, LengthOf(v)));
-        break;
+      case Kind::kNoItems: f.text = WasEmpty(name, v); break;
       case Kind::kKeys: return KeysFailure(i, s, v);
       case Kind::kTypeVersion:
         f.text = name + (t.expected.Is(v) ? ": the class, or one of its bases, was changed" : ": another class");
@@ -474,6 +505,12 @@ std::vector<std::string> Program::Describe(PyObject* varnames) const {
     if (mine.empty()) out.push_back(indent + name);
     if (node.group < 0) continue;
     const Group& g = groups[node.group];
+    for (int32_t i = g.keys_first; i < g.keys_last; ++i)
+      for (bool empty : {false, true})
+        if (tests[i].kind == Kind::kEntries)
+          for (PyObject* entry : EntryNames(tests[i].expected.get(), empty))
+            out.push_back(indent + "  " + EntryText(*node.source, entry, varnames) + ": " +
+                          KindText(empty ? Kind::kNoItems : Kind::kAbsent) + where(Text(this->where[i])));
     for (int32_t l = g.first; l < g.last; ++l)
       for (int32_t i = lookups[l].first; !lookups[l].has_node() && i < lookups[l].last; ++i)
         out.push_back(indent + "  " + SourceOf(lookups[l]).str(varnames) + ": " + test_text(i));

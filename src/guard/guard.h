@@ -80,6 +80,9 @@ struct Source {
   X(kAbsent, "absent")    /* dict has no such key (source: kDictItem), empty cell, ContextVar unset */                 \
   X(kLength, "len")       /* list, tuple, dict, set, deque: that many items */                                         \
   X(kNoItems, "no items") /* an exact dict or OrderedDict, empty */                                                    \
+  X(kEntries,                                                                                                          \
+    "entries") /* object: two tuples of strings; a dict, that has none of the first, and has an exact dict or */       \
+               /* OrderedDict, empty, at each of the second: what many objects of one class are asked alike */         \
   X(kKeys,                                                                                                             \
     "keys") /* dict, set: exactly these keys (object: list or tuple), in this order (identity, then equality) */       \
   X(kTypeVersion,                                                                                                      \

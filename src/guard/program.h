@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "guard/guard.h"
@@ -123,9 +124,15 @@ struct Lookup {
 struct Group {
   DictTag tag;
   int32_t first = 0, last = 0;            // The lookups that belong to it.
-  int32_t keys_first = 0, keys_last = 0;  // the tests of kind kKeys of the dict itself
+  int32_t keys_first = 0, keys_last = 0;  // the tests of kinds kKeys and kEntries of the dict itself
   int32_t empties_first = 0, empties_last = 0;
 };
+
+// The names of a test of kEntries: of what is not there, and of what is empty.
+inline std::span<PyObject* const> EntryNames(PyObject* entries, bool empty) {
+  PyObject* names = PyTuple_GET_ITEM(entries, empty);
+  return {reinterpret_cast<PyTupleObject*>(names)->ob_item, static_cast<size_t>(PyTuple_GET_SIZE(names))};
+}
 
 // A test of kSameObject or kDifferentObject.
 struct Relation {
@@ -165,8 +172,8 @@ class Program final : public GuardSet {
   }
   std::vector<Lookup> lookups;
   std::vector<Group> groups;
-  // Of items of which nothing is asked but kNoItems, as of the dicts of a module's hooks, the values that a group has
-  // found. They need no nodes.
+  // Of items of which nothing is asked but that they are empty (kNoItems, kEntries), as of the dicts of a module's
+  // hooks, the values that a group has found: first those of kEntries. They need no nodes.
   std::vector<PyObject*> empties;
   std::vector<TensorTest> tensors;
   std::vector<TypeTest> types;
@@ -209,6 +216,7 @@ class Program final : public GuardSet {
   std::vector<PyObject*> objects_;
 };
 
+bool HasNoItems(PyObject* v);  // as kNoItems asks
 // Shared by check and explain.
 bool EqualValues(PyObject* found, PyObject* expected);
 bool IsNan(PyObject* o);  // a float or complex number that is none, of Python or NumPy

@@ -345,7 +345,11 @@ std::string ItemText(const Source& s, PyObject* varnames, Texts* kept) {
     return owner + "[" + quoted.substr(1, quoted.size() - 2) + "]";
   }
   const std::string& owner = BaseText(d, varnames, kept);
-  if (!name.empty() && PyUnicode_IS_ASCII(s.object) && name.size() < 100) return owner + "['" + name + "']";
+  if (!name.empty() && PyUnicode_IS_ASCII(s.object) && name.size() < 100) {
+    std::string text;
+    text.reserve(owner.size() + name.size() + 4);
+    return text.append(owner).append("['").append(name).append("']");
+  }
   return owner + "[" + ValueText(s.object) + "]";
 }
 

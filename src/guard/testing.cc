@@ -3,8 +3,8 @@
 //   guards = build_guards(rows, inputs=[path, ...], symbols=[(hint, min, max), ...], varnames=(...))
 // A path is a tuple: ("slot", i), ("const", o), else (kind, base path[, index or key]) with the kinds of
 // FRAMEJIT_SOURCES. A row is (kind, path, ...) with the kinds of FRAMEJIT_GUARDS, then the operand: an object for is,
-// type is, equals, type version (then an attribute name, if wanted), function, keys (of a set, then how many places
-// a copy of it has); a number for len and int; for
+// type is, equals, type version (then an attribute name, if wanted), function, entries, keys (of a set, then how many
+// places a copy of it has); a number for len and int; for
 // tensor an example of which sizes are taken, then {dim: symbol text}, then {dim: symbol text} for strides; a path for
 // the relations; ("shape", "lhs", "==", "rhs");
 // ("torch state",), ("numpy state",). A dictionary at the end may give {"where": text}.

@@ -70,8 +70,8 @@ Layout StoredLayout(const Graph& g, ValueId v) {
   }
   const bool row_major = n.op == Op::kMatMul || n.op == Op::kLinear;  // what Host::MatMul and Linear promise to write
   if (n.strides.empty() || row_major) return {RowMajor(sizes), 0};
-  const bool output = std::find(g.outputs.begin(), g.outputs.end(), v) != g.outputs.end();
-  if (n.op == Op::kInput || Info(n.op).kind == 'X' || output || Injective(n.strides, sizes)) return {n.strides, 0};
+  const auto output = [&] { return std::find(g.outputs.begin(), g.outputs.end(), v) != g.outputs.end(); };
+  if (n.op == Op::kInput || Info(n.op).kind == 'X' || Injective(n.strides, sizes) || output()) return {n.strides, 0};
   return {RowMajor(sizes), 0};
 }
 
@@ -126,7 +126,7 @@ static bool SumsStayInOrder(const Graph& g, const Grouping& grouping, const std:
   return true;
 }
 
-void AliasStoredViews(const Graph& g, Grouping& grouping) {
+void AliasStoredViews(const Graph& g, loop::Fusing& fusing, Grouping& grouping) {
   std::vector<bool> written(g.nodes.size(), false), output(g.nodes.size(), false);
   for (const Write& w : g.writes) written[w.value] = true;
   for (ValueId v : g.outputs) output[v] = true;
@@ -184,8 +184,7 @@ void AliasStoredViews(const Graph& g, Grouping& grouping) {
       changed.nodes[i] = kNoValue;
     }
     std::erase(changed.nodes, kNoValue);
-    if (!loop::CanFuse(g, changed.nodes, changed.stored) ||
-        !SumsStayInOrder(g, grouping, summing, group, changed, found))
+    if (!fusing.Can(changed.nodes, changed.stored) || !SumsStayInOrder(g, grouping, summing, group, changed, found))
       continue;
     group = std::move(changed);
     for (auto& [v, alias] : found) grouping.aliases[v] = std::move(alias);

@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "loop/alike.h"
 #include "pass/fuse.h"
 
 namespace framejit::pass {
@@ -19,7 +20,7 @@ std::vector<std::optional<Alias>> HardAliases(const Graph& g, const std::vector<
 
 // A view at the end of a kernel is better not stored: the kernel stores what is viewed, and the view becomes an alias.
 //   before: kernel {%3 = add, %4 = permute %3} stores %4     after: kernel {%3 = add} stores %3; %4 aliases %3
-void AliasStoredViews(const Graph& g, Grouping& grouping);
+void AliasStoredViews(const Graph& g, loop::Fusing& fusing, Grouping& grouping);
 
 // Fills grouping.layouts.
 void SetLayouts(const Graph& g, Grouping& grouping);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <memory_resource>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -91,7 +92,8 @@ Node Reshaped(const Node& like, ValueId value) {
 
 int Cse(Graph& g) {
   Rewriter r(g);
-  std::unordered_multimap<size_t, ValueId> seen;  // new values, by HashOf
+  std::pmr::monotonic_buffer_resource memory{1 << 12};
+  std::pmr::unordered_multimap<size_t, ValueId> seen(&memory);  // new values, by HashOf
   seen.reserve(g.nodes.size());
   // The value that is this one, if there is one, once `make` has made it else.
   const auto find = [&](const Node& n, auto make) {

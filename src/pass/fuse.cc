@@ -9,13 +9,17 @@
 
 #include "pass/fuse.h"
 
+#include <absl/container/inlined_vector.h>
+
 #include <algorithm>
 #include <queue>
+#include <span>
 
 #include "diag/diag.h"
 #include "graph/effects.h"
 #include "graph/hints.h"
 #include "graph/raises.h"
+#include "loop/alike.h"
 #include "loop/order.h"
 #include "pass/alias.h"
 
@@ -32,7 +36,8 @@ constexpr double kLargeFed = 1 << 18;
 
 class Fuser {
  public:
-  Fuser(const Graph& g, const FuseOptions& options, Grouping& out) : g_(g), options_(options), out_(out) {}
+  Fuser(const Graph& g, const FuseOptions& options, loop::Fusing& fusing, Grouping& out)
+      : g_(g), options_(options), fusing_(fusing), out_(out) {}
 
   void Run() {
     MarkLive();
@@ -46,13 +51,15 @@ class Fuser {
   }
 
  private:
+  using Nodes = absl::InlinedVector<ValueId, 6>;  // a model has thousands of small groups
+  using Members = std::span<const ValueId>;
   struct Unit {
     Group::Kind kind = Group::Kind::kKernel;
-    std::vector<ValueId> nodes;  // sorted; without free nodes
-    int position = 0;            // in order_
-    int stamp = 0;               // changes when the unit does
-    int next_extern = -1;        // externs run in program order: they may read the generator or print
-    int next_foreign = -1;       // of what may raise: the operator of the user's that is called behind it
+    Nodes nodes;            // sorted; without free nodes
+    int position = 0;       // in order_
+    int stamp = 0;          // changes when the unit does
+    int next_extern = -1;   // externs run in program order: they may read the generator or print
+    int next_foreign = -1;  // of what may raise: the operator of the user's that is called behind it
     bool dead = false;
     bool elementwise = false;  // all nodes are, and what they read that is free is a plain constant
   };
@@ -135,7 +142,7 @@ class Fuser {
   }
 
   // Would something be stored beside a matrix that need not be?
-  bool StoresFed(const std::vector<ValueId>& merged) const {
+  bool StoresFed(Members merged) const {
     return std::any_of(merged.begin(), merged.end(), [&](ValueId v) { return fed_[v]; }) &&
            std::count_if(merged.begin(), merged.end(), [&](ValueId v) { return ReadOutside(v, merged); }) > 1;
   }
@@ -204,16 +211,17 @@ class Fuser {
     }
   }
 
-  bool ReadOutside(ValueId v, const std::vector<ValueId>& members) const {
+  bool ReadOutside(ValueId v, Members members) const {
     if (must_store_[v]) return true;
     return std::any_of(readers_[v].begin(), readers_[v].end(),
                        [&](ValueId r) { return !std::binary_search(members.begin(), members.end(), r); });
   }
 
   // The members with the free values they read, and those that need a buffer.
-  Group Complete(const std::vector<ValueId>& nodes) const {
+  Group Complete(Members nodes) const {
     Group group;
-    group.nodes = nodes;
+    group.nodes.reserve(nodes.size() + 2);
+    group.nodes.assign(nodes.begin(), nodes.end());
     for (size_t i = 0; i < group.nodes.size(); ++i) {
       for (ValueId o : g_.nodes[group.nodes[i]].operands) {
         if (free_[o] && std::find(group.nodes.begin(), group.nodes.end(), o) == group.nodes.end())
@@ -228,15 +236,15 @@ class Fuser {
   }
 
   // Thousands may read one value, as a weight or a mask; a unit has few nodes.
-  bool ReadBy(ValueId v, const std::vector<ValueId>& nodes) const {
-    const std::vector<ValueId>& readers = readers_[v];  // sorted, like `nodes`
+  bool ReadBy(ValueId v, Members nodes) const {
+    const Members readers = readers_[v];  // sorted, like `nodes`
     const bool fewer = readers.size() < nodes.size();
-    const auto &few = fewer ? readers : nodes, &many = fewer ? nodes : readers;
+    const Members few = fewer ? readers : nodes, many = fewer ? nodes : readers;
     return std::any_of(few.begin(), few.end(),
                        [&](ValueId x) { return std::binary_search(many.begin(), many.end(), x); });
   }
 
-  double Gain(const Unit& a, const Unit& b, const std::vector<ValueId>& merged) const {
+  double Gain(const Unit& a, const Unit& b, Members merged) const {
     double gain = 0;
     for (ValueId v : a.nodes) {
       if (!ReadBy(v, b.nodes)) continue;
@@ -272,7 +280,8 @@ class Fuser {
     return first_new < last_old;
   }
 
-  bool RepeatsExpensiveWork(const std::vector<ValueId>& nodes) const {
+  bool RepeatsExpensiveWork(Members nodes) const {
+    if (std::none_of(nodes.begin(), nodes.end(), [&](ValueId v) { return IsExpensive(g_.nodes[v]); })) return false;
     std::vector<bool> costly(nodes.size(), false);
     for (size_t i = 0; i < nodes.size(); ++i) {
       const Node& n = g_.nodes[nodes[i]];
@@ -300,7 +309,7 @@ class Fuser {
 
   // A kernel computes each part of what is put together for all of its elements, and chooses. Would it compute much
   // more so than the parts have elements?
-  bool ComputesPartsForAll(const std::vector<ValueId>& nodes) const {
+  bool ComputesPartsForAll(Members nodes) const {
     const auto within = [&](ValueId v) { return std::binary_search(nodes.begin(), nodes.end(), v); };
     for (ValueId v : nodes) {
       const Node& cat = g_.nodes[v];
@@ -328,7 +337,7 @@ class Fuser {
   }
 
   // Does one kernel compute all of `merged`? why: where it does not, the reason.
-  bool IsOneKernel(const std::vector<ValueId>& merged, std::string* why = nullptr) const {
+  bool IsOneKernel(Members merged, std::string* why = nullptr) const {
     if (RepeatsExpensiveWork(merged)) {
       if (why) *why = "expensive values would be computed again for every row";
       return false;
@@ -342,7 +351,8 @@ class Fuser {
       return false;
     }
     const Group group = Complete(merged);
-    if (!loop::CanFuse(g_, group.nodes, group.stored, why)) return false;
+    if (!(why ? loop::CanFuse(g_, group.nodes, group.stored, why) : fusing_.Can(group.nodes, group.stored)))
+      return false;
     if (loop::SumsInOrder(g_, group.nodes, group.stored, layouts_)) return true;
     if (why) *why = "NumPy adds up in another order than one kernel would";
     return false;
@@ -355,15 +365,14 @@ class Fuser {
     queue_.push({Gain(p, c, Union(p.nodes, c.nodes)), a, b, p.stamp, c.stamp});
   }
 
-  static std::vector<ValueId> Union(const std::vector<ValueId>& a, const std::vector<ValueId>& b) {
-    std::vector<ValueId> u;
-    u.reserve(a.size() + b.size());
-    std::merge(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(u));
+  static Nodes Union(Members a, Members b) {
+    Nodes u(a.size() + b.size());
+    std::merge(a.begin(), a.end(), b.begin(), b.end(), u.begin());
     return u;
   }
 
   void PushNeighbours(int u) {
-    std::vector<int> seen;
+    absl::InlinedVector<int, 8> seen;
     ForEachSuccessor(u, [&](int s) { seen.push_back(s); });
     std::sort(seen.begin(), seen.end());
     seen.erase(std::unique(seen.begin(), seen.end()), seen.end());
@@ -378,7 +387,7 @@ class Fuser {
       Unit& a = units_[c.producer];
       Unit& b = units_[c.consumer];
       if (a.dead || b.dead || a.stamp != c.producer_stamp || b.stamp != c.consumer_stamp) continue;
-      std::vector<ValueId> merged = Union(a.nodes, b.nodes);
+      Nodes merged = Union(a.nodes, b.nodes);
       const bool surely = SurelyOneKernel(a, b) && !StoresFed(merged);
       if (!surely && !IsOneKernel(merged)) continue;
       if (!Reorder(c.producer, c.consumer)) continue;
@@ -391,7 +400,7 @@ class Fuser {
       b.dead = true;
       b.nodes.clear();
       PushNeighbours(c.producer);
-      std::vector<int> producers;
+      absl::InlinedVector<int, 8> producers;
       ForEachProducer(c.producer, [&](int p) { producers.push_back(p); });
       std::sort(producers.begin(), producers.end());
       producers.erase(std::unique(producers.begin(), producers.end()), producers.end());
@@ -406,7 +415,7 @@ class Fuser {
     FRAMEJIT_CHECK(begin < end);
     ++visit_;
     visited_.resize(units_.size(), 0);
-    std::vector<int> stack = {a};
+    absl::InlinedVector<int, 16> stack = {a};
     bool cycle = false;
     while (!stack.empty() && !cycle) {
       const int u = stack.back();
@@ -421,7 +430,7 @@ class Fuser {
       });
     }
     if (cycle) return false;
-    std::vector<int> before, after;
+    absl::InlinedVector<int, 16> before, after;
     for (int i = begin + 1; i < end; ++i) (visited_[order_[i]] == visit_ ? after : before).push_back(order_[i]);
     int position = begin;
     auto place = [&](int u) {
@@ -469,7 +478,8 @@ class Fuser {
       if (units_[u].kind == Group::Kind::kKernel) {
         group = Complete(units_[u].nodes);
       } else {
-        group.nodes = group.stored = units_[u].nodes;
+        group.nodes.assign(units_[u].nodes.begin(), units_[u].nodes.end());
+        group.stored = group.nodes;
       }
       group.kind = units_[u].kind;
       out_.groups.push_back(std::move(group));
@@ -478,11 +488,12 @@ class Fuser {
 
   const Graph& g_;
   const FuseOptions& options_;
+  loop::Fusing& fusing_;
   Grouping& out_;
   std::vector<bool> live_, must_store_, free_, fed_;
   std::vector<loop::Layout> layouts_;  // by value, where it is stored; empty if nothing is a sum of NumPy
   std::vector<double> bytes_;
-  std::vector<std::vector<ValueId>> readers_;  // by base: live nodes that read it, aliases seen through
+  std::vector<absl::InlinedVector<ValueId, 4>> readers_;  // by base: live nodes that read it, aliases seen through
   std::vector<int> unit_of_;
   std::vector<Unit> units_;
   std::vector<int> order_;
@@ -503,8 +514,9 @@ bool FeedsProduct(DType dtype, const shape::Ints& matrix, const shape::Ints& vec
 
 Grouping Fuse(const Graph& g, const FuseOptions& options) {
   Grouping out;
-  Fuser(g, options, out).Run();
-  AliasStoredViews(g, out);
+  loop::Fusing fusing(g);
+  Fuser(g, options, fusing, out).Run();
+  AliasStoredViews(g, fusing, out);
   SetLayouts(g, out);
   return out;
 }

@@ -3,7 +3,9 @@
 #include <absl/container/fixed_array.h>
 
 #include <algorithm>
+#include <cstring>
 #include <set>
+#include <unordered_map>
 
 #include "diag/diag.h"
 #include "tensor/call_step.h"
@@ -188,9 +190,26 @@ int SegmentHook::Prepare(CallState* s, PyObject* saved, Compiled* c, const std::
   return 0;
 }
 
+// The nodes of leaves to which this one leads, by leaf. (To ask for that of one leaf takes a view of it: NodeOfLeaf.)
+static std::unordered_map<PyObject*, Ref> LeavesBehind(PyObject* node) {
+  SavedError error;
+  std::unordered_map<PyObject*, Ref> leaves;
+  Ref next(PyObject_GetAttrString(node, "next_functions"));
+  for (Py_ssize_t i = 0; next && PyTuple_CheckExact(next.get()) && i < PyTuple_GET_SIZE(next.get()); ++i) {
+    PyObject* edge = PyTuple_GET_ITEM(next.get(), i);
+    PyObject* behind = PyTuple_CheckExact(edge) && PyTuple_GET_SIZE(edge) == 2 ? PyTuple_GET_ITEM(edge, 0) : Py_None;
+    if (!std::strstr(Py_TYPE(behind)->tp_name, "AccumulateGrad")) continue;
+    Ref leaf(PyObject_GetAttrString(behind, "variable"));
+    if (leaf) leaves.emplace(leaf.get(), Ref::Borrow(behind));
+    PyErr_Clear();
+  }
+  PyErr_Clear();
+  return leaves;
+}
+
 // What this pass frees, unless the graph is kept. -1: an earlier one has freed some of it. Where only some gradients
 // are looked for, it comes through what leads to these.
-int SegmentHook::Spend(CallState* s, const std::vector<bool>& tangents) {
+int SegmentHook::Spend(CallState* s, PyObject* ctx, const std::vector<bool>& tangents) {
   static PyObject* kept = ResolveCallee("torch._C._autograd._get_current_graph_task_keep_graph");
   Ref keep(kept ? PyObject_CallNoArgs(kept) : Py_NewRef(Py_True));
   if (!keep) return -1;
@@ -202,8 +221,12 @@ int SegmentHook::Spend(CallState* s, const std::vector<bool>& tangents) {
   const auto comes_to = [&](int inputs) {
     if (comes.empty()) {
       std::vector<bool> looked_for(t_.wanted.size());
-      for (size_t k = 0; s->inputs && k < looked_for.size(); ++k)
-        looked_for[k] = t_.wanted[k] && ComesTo(PyTuple_GET_ITEM(s->inputs, k));
+      const std::unordered_map<PyObject*, Ref> leaves = LeavesBehind(ctx);
+      for (size_t k = 0; s->inputs && k < looked_for.size(); ++k) {
+        PyObject* input = PyTuple_GET_ITEM(s->inputs, k);
+        const auto leaf = leaves.find(input);
+        looked_for[k] = t_.wanted[k] && ComesTo(input, leaf == leaves.end() ? nullptr : leaf->second.get());
+      }
       comes = t_.keepers.Meeting(looked_for);
     }
     return comes[inputs];
@@ -345,7 +368,7 @@ int SegmentHook::BeginRest(CallState* s, PyObject* ctx, const std::vector<bool>&
   for (size_t i = 0; !standing.empty() && i < num_outputs(); ++i)  // the others have been told by their own nodes
     if (InnerOf(i).empty() && AnswerHooks(s, i, &grads[i]) < 0) return -1;
   const bool freed = s->freed;
-  if (Spend(s, tangents) < 0) return -1;
+  if (Spend(s, ctx, tangents) < 0) return -1;
   if (ReadMode().grad || !plain) return Replay(s, grads, stops, standing, pass);  // create_graph=True
   // Freed by a pass that came another way, or written since: torch raises.
   Ref saved(t_.saved.empty() ? PyTuple_New(0) : PyObject_GetAttr(ctx, Interned(kSaved)));

@@ -304,10 +304,10 @@ int WillRun(PyObject* node) {
   return answer ? PyObject_IsTrue(answer.get()) : -1;
 }
 
-bool ComesTo(PyObject* tensor) {
+bool ComesTo(PyObject* tensor, PyObject* of_leaf) {
   SavedError error;
   Ref node(PyObject_GetAttrString(tensor, "grad_fn"));
-  if (node.get() == Py_None) node = NodeOfLeaf(tensor);
+  if (node.get() == Py_None) node = of_leaf ? Ref::Borrow(of_leaf) : NodeOfLeaf(tensor);
   const int runs = node ? WillRun(node.get()) : -1;
   PyErr_Clear();  // of a leaf that is looked for it is not said
   return runs != 0;

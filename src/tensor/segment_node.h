@@ -135,7 +135,7 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   int LookAtReentrant(CallState* head, const std::vector<bool>& tangents);
   bool GoesEverywhere(CallState* s, const std::vector<bool>& tangents);
   std::vector<bool> Skipped(CallState* s) const;
-  int Spend(CallState* s, const std::vector<bool>& tangents);
+  int Spend(CallState* s, PyObject* ctx, const std::vector<bool>& tangents);
   int Begin(CallState* s, PyObject* ctx, std::vector<Ref>* grads, Pass* pass);
   int BeginRest(CallState* s, PyObject* ctx, const std::vector<bool>& tangents, bool routed, std::vector<bool> standing,
                 std::vector<Ref>* grads, Pass* pass);
@@ -310,7 +310,8 @@ int64_t NumberOfPass();
 // Is this node of the framework's part of the pass that its engine is at? -1: an exception; of leaves it is not said
 // where only some gradients are looked for.
 int WillRun(PyObject* node);
-bool ComesTo(PyObject* tensor);  // Does this pass come to the tensor's node, or look for its gradient?
+// Does this pass come to the tensor's node, or look for its gradient? of_leaf: NodeOfLeaf, where it is known.
+bool ComesTo(PyObject* tensor, PyObject* of_leaf = nullptr);
 // A leaf that nobody asks for: the framework comes to its node where it goes everywhere, not where it looks for some
 // gradients only (torch.autograd.grad, backward(inputs=...)). Borrowed, as the node is; null: an exception.
 PyObject* Nobody(PyObject** node);

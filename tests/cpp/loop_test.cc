@@ -1,5 +1,8 @@
 // BuildKernel: graphs of every kind the builder folds into one kernel, against the interpreter.
+#include <random>
+
 #include "kernel_harness.h"
+#include "loop/alike.h"
 #include "loop/depthwise.h"
 
 namespace framejit {
@@ -390,6 +393,46 @@ TEST(Fuse, Refusals) {
   ValueId e = s.b.Unary(Op::kExp, y), r = s.b.Reshape(e, {3, 8}), n = s.b.Unary(Op::kNeg, r);
   EXPECT_TRUE(loop::CanFuse(s.g, {r}, {r}));
   EXPECT_FALSE(loop::CanFuse(s.g, {e, r, n}, {n}));  // would divide for every element
+}
+
+TEST(Fuse, AlikeGroupsAreAskedOnce) {
+  G t;
+  std::mt19937 random(5);
+  struct Group {
+    std::vector<ValueId> nodes, stored;
+  };
+  std::vector<Group> groups;
+  for (int round = 0; round < 400; ++round) {
+    const ValueId x = t.F32(random() % 2 ? std::vector<int64_t>{4, 6} : std::vector<int64_t>{6, 4});
+    const auto first = static_cast<ValueId>(t.g.nodes.size());
+    ValueId v = x;
+    for (int k = 0; k < 3; ++k) {
+      const Ints shape = t.b.type(v).shape;
+      switch (random() % 5) {
+        case 0: v = t.b.Unary(Op::kExp, v); break;
+        case 1: v = t.b.Reshape(v, {3, 8}); break;
+        case 2: v = t.b.Permute(v, {1, 0}); break;
+        case 3: v = t.b.Binary(Op::kAdd, v, v); break;
+        default: v = t.b.Broadcast(t.b.Reduce(Op::kSum, v, {static_cast<int64_t>(random() % 2)}, true), shape);
+      }
+    }
+    Group group;
+    for (auto n = first; n < t.g.nodes.size(); ++n) {
+      group.nodes.push_back(n);
+      if (n + 1 == t.g.nodes.size() || random() % 4 == 0) group.stored.push_back(n);
+    }
+    if (!group.nodes.empty()) groups.push_back(std::move(group));
+  }
+  loop::Fusing fusing(t.g);
+  int can = 0;
+  for (const Group& group : groups) {
+    const bool expected = loop::CanFuse(t.g, group.nodes, group.stored);
+    EXPECT_EQ(fusing.Can(group.nodes, group.stored), expected);
+    EXPECT_EQ(fusing.Can(group.nodes, group.stored), expected);
+    can += expected;
+  }
+  EXPECT_GT(can, 50);
+  EXPECT_LT(can, static_cast<int>(groups.size()) - 50);
 }
 
 TEST(Symbolic, OneKernelManySizes) {

@@ -303,6 +303,63 @@ def test_no_items():
     misses(g, holder)
 
 
+@pytest.mark.parametrize("dicts", [False, True])
+def test_entries(dicts):
+    def thing(**attributes):
+        made = Thing(**attributes)
+        return made if not dicts else vars(made) and made
+
+    names = (("gone", "far"), ("kept", "more"))
+    g = build(("entries", ("__dict__", S0), names), ("equals", attr(S0, "k"), 1), ("no items", attr(S0, "own")))
+    good = {"kept": {}, "more": collections.OrderedDict(), "k": 1, "own": {}}
+    hits(g, thing(**good))
+    hits(g, thing(other=1, **good))
+    for name, value, text in [
+        ("gone", 1, "gone: was not there, now is 1"),
+        ("far", None, "far: was not there"),
+        ("kept", {1: 1}, "kept: was empty, now is dict object, length 1"),
+        ("more", [], "more: was empty"),
+        ("more", collections.defaultdict(list), "more: was empty"),  # a subclass has a truth of its own
+        ("own", {1: 1}, "own: was empty"),
+        ("k", 2, "k: expected 1, got 2"),
+    ]:
+        misses(g, thing(**{**good, name: value}), text=f"slot[0].{text}")
+        changing = thing(**good)
+        hits(g, changing)
+        before = vars(changing).get(name) if dicts else getattr(changing, name, None)
+        setattr(changing, name, value)
+        misses(g, changing, text=f"slot[0].{text}")
+        if name in good:
+            setattr(changing, name, before)
+        else:
+            delattr(changing, name)
+        hits(g, changing)
+    for name in names[1]:
+        misses(g, thing(**{k: v for k, v in good.items() if k != name}), text=f"slot[0].{name}: not there")
+    kept = thing(**good)
+    hits(g, kept)
+    kept.more["x"] = 1  # the dict that holds it does not change
+    misses(g, kept, text="more: was empty")
+    del kept.more["x"]
+    hits(g, kept)
+    misses(g, 5)
+    misses(g, {})
+    lines = [line.split("  #")[0].strip() for line in g.describe()]
+    assert [line for line in lines if "gone" in line or "more" in line] == ["slot[0].gone: absent", "slot[0].more: no items"]
+
+
+def test_entries_of_a_dict_itself():
+    g = build(("entries", S0, (("gone",), ("kept",))))
+    hits(g, {"kept": {}})
+    hits(g, collections.OrderedDict(kept={}))
+    misses(g, {"kept": {}, "gone": 1}, text="gone")
+    misses(g, {}, text="kept")
+    misses(g, [], text="")
+    hits(build(("entries", ("__dict__", S0), (("gone",), ()))), Thing())
+    misses(build(("entries", item(S0, "a"), (("gone",), ()))), {})  # the base itself is gone
+    misses(build(("entries", item(S0, "a"), (("gone",), ()))), {"a": 5})
+
+
 def test_keys():
     g = build(("keys", S0, ("a", "b", 3)))
     d = {"a": 1, "b": 2, 3: 3}
