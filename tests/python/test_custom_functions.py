@@ -1742,6 +1742,8 @@ class Fn(torch.autograd.Function):
             assert torch.autograd.grad(y, x, retain_graph=True, create_graph=create)[0].tolist() == [2.0] * 3
         assert max(len(log), out.getvalue().count("forward"), state["n"], Fn.n, number) == k
     assert compiled.cache_info()["breaks"]
+
+
 @pytest.mark.parametrize("made", ["w * 2 + x", "torch.stack([w, x]).sum(0)", "x + 1"])
 def test_gradients_inside_of_what_was_made_before(fresh, made):
     """What a function of the program's is given may lead further, outside of the graph, to what a gradient is looked for of."""
