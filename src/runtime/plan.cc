@@ -52,13 +52,13 @@ std::string Plan::str() const {
 }
 
 void ComputeLifetimes(Plan& plan) {
-  auto touch = [&](int value, int step) {
+  auto touch = [&](int value, int step, bool longer = false) {
     Storage& s = plan.storages[plan.values[value].storage];
     if (s.first < 0) s.first = step;
-    s.last = std::max(s.last, step);
+    s.last = std::max(s.last, step + longer);
   };
   for (size_t i = 0; i < plan.steps.size(); ++i) {
-    for (int v : plan.steps[i].operands) touch(v, i + plan.steps[i].feeds);  // read while the product is written
+    for (int v : plan.steps[i].operands) touch(v, i, plan.steps[i].feeds);  // read while the product is written
     for (int v : plan.steps[i].results) touch(v, i);
   }
   for (const auto& c : plan.commits) touch(c.value, plan.steps.size());

@@ -82,6 +82,13 @@ def test_bits_are_numpys(program, shape, threads):
     check(program, shape)
 
 
+def test_poison(monkeypatch):
+    """The matrix is stored then, and holds the pattern before it is made, not behind that."""
+    monkeypatch.setattr(framejit.config, "poison", True)
+    for program in (scaled, two):
+        check(program, (301, 1001))
+
+
 @pytest.mark.parametrize("shape", [(1500, 40), (5000, 200), (33000, 1), (9, 60001), (70000, 8)])
 def test_other_shapes(shape):
     for program in (scaled, two, several_operations):
