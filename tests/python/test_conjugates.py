@@ -235,7 +235,8 @@ def test_behind_a_break(fresh):
     def f(z):
         c = (z + 1).conj()
         n = c.imag
-        open(os.devnull).close()  # two calls that end the graph
+        file = open(os.devnull)  # two calls that end the graph
+        file.close()
         return c * 2, n + 1, c, n, c.is_conj(), n.is_neg()
 
     compiled = fresh.compile(f)

@@ -361,12 +361,14 @@ def test_a_pass_within_a_step_saves_nothing_behind_it(fresh):
 
 
 @pytest.mark.clock
-def test_what_a_backward_pass_may_save_counts(fresh):
-    """A result leads to a backward pass: only the time outside of graphs with gradients speaks against them."""
+def test_what_a_backward_pass_saves_counts(fresh):
+    """A result leads to a backward pass: it is timed with the call."""
     net = torch.nn.Linear(300, 300)
 
     def whole(x):
-        return net(net(x).tanh()).square().mean()
+        for _ in range(12):
+            x = torch.sin(x) * net.bias + torch.cos(x)
+        return x.square().mean()
 
     def torn(x):
         words = [str(i) for i in range(40)]
@@ -389,8 +391,6 @@ def test_what_a_backward_pass_may_save_counts(fresh):
             if passes:
                 result.backward()
         assert ("not faster than Python: left to it" in compiled.cache_info()["notes"]) == left
-        if not left:  # nor is it run as written to find that out
-            assert compiled.cache_info()["outcomes"]["run"].get("python", 0) == 0
 
 
 @pytest.mark.clock
