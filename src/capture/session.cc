@@ -487,8 +487,7 @@ PyObject* Session::FromOutside(PyObject* o, const Source* s, bool used) {
       else if (IsOneOfEquals(o) && s->kind != SourceKind::kConst && !late.contains(s))
         note_found(o);
     }
-    Py_INCREF(o);
-    return o;
+    return Py_NewRef(o);
   }
   if (Origin* g = Find(o)) {
     if (g->kind == Origin::kFresh) return Break(BreakId::kUnknownOrigin, "an object made here turned up outside");
@@ -500,8 +499,7 @@ PyObject* Session::FromOutside(PyObject* o, const Source* s, bool used) {
       guards_->Is(s, o);
     }
     PyObject* r = g->proxy ? g->proxy : o;
-    Py_INCREF(r);
-    return r;
+    return Py_NewRef(r);
   }
   if (tensor::IsObjectArray(o)) return ObjectsInput(o, s);
   tensor::Class c = tensor::Classify(o);
@@ -539,10 +537,8 @@ PyObject* Session::FromOutside(PyObject* o, const Source* s, bool used) {
     }
   }
   origins_.Enter(o, origin);
-  Py_INCREF(o);
-  keep_.emplace_back(o);
-  Py_INCREF(o);
-  return o;
+  keep_.emplace_back(Py_NewRef(o));
+  return Py_NewRef(o);
 }
 
 PyObject* Session::Adopt(PyObject* o) {
