@@ -146,6 +146,21 @@ def width():
     return "\n".join(lines) + "\n"
 
 
+def times():
+    """How long a call (a step of training) takes behind 20, of eager's: bench/results/times.jsonl."""
+    suites = {}
+    for line in (RESULTS / "times.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        suites.setdefault((row["suite"], row["commit"]), {})[row["model"]] = row["of_eager"]
+    lines = ["## times.jsonl\n", "The time of a call, or of a step of training, after 20, of eager's (`python -m bench.width SUITE --time [--train] --jobs 15`): minima of 15 interleaved rounds, one thread each, 15 models at a time on 16 cores, PyTorch 2.11. Models are built from small configurations, so that much of the time is Python's and the framework's own. A sample of each suite, as many as the time was enough for. What is left to Python takes eager's time and that of a call of the compiled function.\n"]
+    lines += ["| suite | commit | models | mean | slower than 1.03 | than 1.1 | slowest |", "| --- | --- | --- | --- | --- | --- | --- |"]
+    for (suite, commit), of in suites.items():
+        slowest = ", ".join(f"{name} {of[name]:.2f}" for name in sorted(of, key=of.get)[:-6:-1])
+        mean = math.exp(sum(map(math.log, of.values())) / len(of))
+        lines.append(f"| {suite} | {commit} | {len(of)} | {mean:.2f} | {sum(v > 1.03 for v in of.values())} | {sum(v > 1.1 for v in of.values())} | {slowest} |")
+    return "\n".join(lines) + "\n"
+
+
 def libraries():
     """What becomes of programs of other people's libraries: bench/results/libraries.jsonl."""
     rows = {}
@@ -171,7 +186,7 @@ def document(files):
         key, label = ("case", "metric") if name.endswith(".jsonl") else ("metric", "case")
         for group in dict.fromkeys(row[key] for row in rows):
             parts.append(f"### {group}\n\n" + table([row for row in rows if row[key] == group], label))
-    return "\n".join([*parts, width(), libraries()])
+    return "\n".join([*parts, width(), times(), libraries()])
 
 
 def headlines(files):
