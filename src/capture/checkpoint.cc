@@ -172,7 +172,7 @@ PyObject* CaptureSemantics::CallCheckpoint(PyObject* const* args, Py_ssize_t nar
   if (!result) return nullptr;
   if (!why.empty()) return refuse(why);
   if (Pending(s_) != before) return refuse("something outside is written");
-  if (!(ReachFrom(s_, roots) == objects)) return refuse("an object is changed");
+  if (objects.hidden || !(ReachFrom(s_, roots) == objects)) return refuse("an object is changed");
   if (s_.data_sizes().all().size() != sizes) return refuse("data decides a size");
   if (s_.draws.size() != drawn) return refuse("other random numbers the second time");
   for (size_t i = calls; i < s_.trace().calls.size(); ++i)

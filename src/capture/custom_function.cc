@@ -239,7 +239,8 @@ PyObject* CustomCall::RowMajorZeros(PyObject* like) {
 // What the backward reads is the context's alone: nothing changes it until then.
 bool CustomCall::MayRunLater(const std::vector<PyObject*>& roots) {
   const Reach objects = ReachFrom(s_, roots);
-  bool shared = objects.outside || StoresFunctions(s_.pending());  // the classes may get others until then
+  bool shared =
+      objects.outside || objects.hidden || StoresFunctions(s_.pending());  // the classes may get others until then
   for (PyObject* o : objects.changeable) {
     PyObject* held = PyCell_Check(o) ? PyCell_GET(o) : nullptr;
     shared |= PyCell_Check(o)
@@ -289,7 +290,7 @@ bool CustomCall::Backward(PyObject* backward) {
   result_ = Ref(sem_.Call(backward, given.data(), given.size(), nullptr));
   s_.later = false;
   if (!result_) return false;
-  if (!(ReachFrom(s_, {context_.get()}) == left) || MemoryOf(left) != memory) {
+  if (left.hidden || !(ReachFrom(s_, {context_.get()}) == left) || MemoryOf(left) != memory) {
     s_.not_captured = nullptr;  // called as it is, it would find for a second pass what forward left
     return Refuse("its backward changes its context"), false;
   }
@@ -410,8 +411,8 @@ Manner MannerOf(PyObject* function) {
 }
 
 // Those tensors among these that forward has made, to which the backward may write: others read them, too, and what is
-// equal is one value of the graph. Null: Break. Where two lie in the same memory and are not the same, a run may have
-// them in two places.
+// equal is one value of the graph: where two may be, this is a break. So it is where two lie in the same memory and are
+// not the same: a run may have them in two places.
 PyObject* CustomCall::MadeThere(PyObject* values) {
   std::map<TraceId, TraceId> first;  // by what has the memory
   std::vector<PyObject*> made;
@@ -421,7 +422,14 @@ PyObject* CustomCall::MadeThere(PyObject* values) {
     const TraceId id = AsTensor(o.get())->id, base = s_.trace().tensors[id].base;
     const auto [at, is_first] = first.try_emplace(base, id);
     if (at->second != id) return Refuse("a backward that is not captured and may write to tensors that share memory");
-    if (is_first && base >= custom_.tensors) made.push_back(o.get());
+    if (!is_first || base < custom_.tensors) continue;
+    const auto alike = [&](PyObject* other) {
+      const TensorMeta &x = s_.meta(id), &y = s_.meta(AsTensor(other)->id);
+      return x.dtype == y.dtype && x.sizes.size() == y.sizes.size();
+    };
+    if (std::any_of(made.begin(), made.end(), alike))
+      return Refuse("a backward that is not captured and may write to one of several tensors, which may be equal");
+    made.push_back(o.get());
   }
   return sem_.BuildTuple(made.data(), static_cast<Py_ssize_t>(made.size()));
 }

@@ -4,8 +4,22 @@
 #include <unordered_set>
 
 #include "capture/proxy.h"
+#include "tensor/numpy_api.h"
 
 namespace framejit::capture {
+namespace {
+
+// Has it a state that is known to C alone, or elements that are not looked at here? A class of the program's whose
+// objects are iterators has attributes.
+bool Hides(PyObject* o) {
+  if (tensor::IsObjectArray(o) || PyODict_Check(o)) return true;
+  if (!PyIter_Check(o)) return false;
+  static PyObject* const name = PyUnicode_InternFromString("__next__");
+  PyObject* next = _PyType_Lookup(Py_TYPE(o), name);
+  return !next || !PyFunction_Check(next);
+}
+
+}  // namespace
 
 Reach ReachFrom(Session& s, const std::vector<PyObject*>& roots) {
   Reach all;
@@ -20,6 +34,7 @@ Reach ReachFrom(Session& s, const std::vector<PyObject*>& roots) {
     all.held.push_back(Borrow(o));
     if (IsPrimitive(o) || IsTensor(o) || IsLazy(o) || PyType_Check(o) || PyModule_Check(o) || !seen.insert(o).second)
       continue;
+    all.hidden |= Hides(o);
     const Origin* origin = s.Find(o);
     const bool container = PyList_Check(o) || PyDict_Check(o) || PyAnySet_Check(o);
     if (origin && (origin->kind == Origin::kOutside || origin->real)) {  // or what stands for one that was changed
@@ -28,6 +43,7 @@ Reach ReachFrom(Session& s, const std::vector<PyObject*>& roots) {
     }
     if (PyFunction_Check(o)) {  // also one from outside: its cells are then, too
       add(PyFunction_GET_CLOSURE(o));
+      add(reinterpret_cast<PyFunctionObject*>(o)->func_dict);
     } else if (origin && origin->kind == Origin::kConst) {
       continue;
     } else if (PyMethod_Check(o)) {
@@ -59,7 +75,8 @@ Reach ReachFrom(Session& s, const std::vector<PyObject*>& roots) {
         if (value) s.Keep(value.release());
       }
     }
-    if (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE && !PyFunction_Check(o) && origin) {
+    const bool attributes = Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE || Py_TYPE(o)->tp_dictoffset;
+    if (attributes && !PyFunction_Check(o) && origin) {
       Ref dict(PyObject_GenericGetDict(o, nullptr));
       if (!dict) PyErr_Clear();
       all.changeable.push_back(o);

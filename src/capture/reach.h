@@ -14,6 +14,7 @@ struct Reach {
   std::vector<Ref> held;              // Everything that was seen, in order.
   std::vector<PyObject*> changeable;  // Those among them that can change.
   bool outside = false;               // Is a list, dict or set from outside among them?
+  bool hidden = false;  // And what holds something that is not looked at: an iterator, a file, an array of objects?
 };
 Reach ReachFrom(Session& s, const std::vector<PyObject*>& roots);
 bool operator==(const Reach& a, const Reach& b);

@@ -115,12 +115,12 @@ class ToldNumbers {
   // Does each round write it, or what is made of it, to another place? Then no later write makes that one needless.
   bool Stored(const llvm::CallInst& told) {
     const llvm::Loop* loop = li_.getLoopFor(told.getParent());
-    if (!loop || !llvm::isa<llvm::Instruction>(told.getArgOperand(0))) return false;
-    return Reaches(told.getArgOperand(0), told.getParent(), kMostSteps,
-                   [&](const llvm::Instruction& i, const Value* v) {
-                     const auto* store = llvm::dyn_cast<llvm::StoreInst>(&i);
-                     return store && store->getValueOperand() == v && Moves(*store, *loop) && !Overwritten(*store);
-                   });
+    if (!loop || !loop->isInnermost() || !llvm::isa<llvm::Instruction>(told.getArgOperand(0))) return false;
+    return Reaches(
+        told.getArgOperand(0), told.getParent(), kMostSteps, [&](const llvm::Instruction& i, const Value* v) {
+          const auto* store = llvm::dyn_cast<llvm::StoreInst>(&i);
+          return store && store->getValueOperand() == v && Moves(*store, *loop) && !Overwritten(*store, *loop);
+        });
   }
 
   // Is a float made of what it was in the round before? LLVM vectorises no such loop.
@@ -187,10 +187,12 @@ class ToldNumbers {
     const auto* moves = llvm::dyn_cast<llvm::SCEVAddRecExpr>(Place(store));
     return moves && moves->getLoop() == &loop && moves->isAffine() && !moves->getStepRecurrence(se_)->isZero();
   }
-  bool Overwritten(const llvm::StoreInst& store) {
-    return std::any_of(std::next(store.getIterator()), store.getParent()->end(), [&](const llvm::Instruction& i) {
-      const auto* later = llvm::dyn_cast<llvm::StoreInst>(&i);
-      return later && Place(*later) == Place(store);
+  bool Overwritten(const llvm::StoreInst& store, const llvm::Loop& loop) {
+    return llvm::any_of(loop.blocks(), [&](const BasicBlock* block) {
+      return llvm::any_of(*block, [&](const llvm::Instruction& i) {
+        const auto* other = llvm::dyn_cast<llvm::StoreInst>(&i);
+        return other && other != &store && Place(*other) == Place(store);
+      });
     });
   }
 

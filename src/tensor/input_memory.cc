@@ -27,10 +27,14 @@ void KeepContent(PyObject* tensor) {
   SavedError error;
   OverridesOff own;
   static PyObject* const shown = ResolveCallee("framejit._gradients.shown");
-  Ref content;
+  Ref content, before;
+  EachCall(tensor, [&](CallState* s, int i) {
+    if (!before && s->shown && s->shown->contains(i)) before = s->shown->at(i);
+  });
   EachCall(tensor, [&](CallState* s, int i) {
     if ((s->former && s->former->contains(i)) || (s->shown && s->shown->contains(i))) return;
-    if (!content) content = Ref(shown ? PyObject_CallOneArg(shown, tensor) : nullptr);
+    PyObject* const args[] = {tensor, before ? before.get() : Py_None};
+    if (!content) content = Ref(shown ? PyObject_Vectorcall(shown, args, 2, nullptr) : nullptr);
     if (!content) return PyErr_Clear();
     if (!s->shown) s->shown = new std::map<int, Ref>();
     s->shown->emplace(i, content);

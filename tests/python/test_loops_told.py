@@ -5,6 +5,7 @@ import math
 import os
 import subprocess
 import sys
+import warnings
 
 import framejit
 import numpy as np
@@ -35,6 +36,27 @@ def overwritten_all(x, y, out):
             out[0] = x[i] * y[j]
         out[0] = 2.0
     return out[0]
+
+
+def overwritten_inside(x, y, out):
+    for i in range(len(x)):
+        out[i] = x[i] * y[i]
+        for _ in range(len(y)):
+            out[i] = 2.0
+    return out[0]
+
+
+def overwritten_both_ways(x, y, out):
+    n = 0
+    for i in range(len(x)):
+        for j in range(len(y)):
+            out[j] = x[i] * y[j]
+            if j > 5:
+                out[j] = 1.0
+                n += 1
+            else:
+                out[j] = 2.0
+    return n
 
 
 def compared(x, y, out):
@@ -229,7 +251,7 @@ def newton(x, y, out):
     return n
 
 
-PROGRAMS = [dead, overwritten, overwritten_all, compared, squares, chosen, branch, carried, invariant, guarded, inverse, roots, logs, pythons, constants, halves_store, singles, last_only, least, power, differ, while_loop, newton]
+PROGRAMS = [dead, overwritten, overwritten_all, overwritten_inside, overwritten_both_ways, compared, squares, chosen, branch, carried, invariant, guarded, inverse, roots, logs, pythons, constants, halves_store, singles, last_only, least, power, differ, while_loop, newton]
 
 
 def arguments():
@@ -282,6 +304,25 @@ for _ in range(3): compiled(np.ones(30), np.ones(30))
     first, *later = done.stderr.split("define i64 @fj_scalar")[1:]
     assert 'asm sideeffect "", "x"' in first and "fsub double" not in first
     assert later and "fsub double" in "".join(later)
+
+
+def test_who_called_is_told_of_nothing_more():
+    """np.vectorize looks at what the processor has noted behind its calls: what a run looks at is not noted for it."""
+
+    def pairs(v):
+        a, n = np.full(50, v), 0
+        for i in range(50):
+            for j in range(50):
+                if a[i] * a[j] > 1.0:
+                    n += 1
+        return n
+
+    compiled = framejit.compile(pairs)
+    for _ in range(3):
+        compiled(1.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert np.vectorize(compiled, otypes=[object])([1.0, np.inf, 2.0]).tolist() == [0, 2500, 2500]
 
 
 def searched(x, steps):

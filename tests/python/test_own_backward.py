@@ -1,6 +1,9 @@
 """A backward function of the program's that cannot be captured (it asks of data, reads and writes what is outside, draws, raises) does not end the graph: the compiled
 backward pass calls it as it is, once in each pass."""
 
+import collections
+import io
+import types
 import warnings
 
 import framejit
@@ -684,3 +687,85 @@ def test_the_former_name_of_saved_tensors():
         torch.testing.assert_close(seen[1][0], seen[0][0])
         assert seen[0][1] == seen[1][1] and len(seen[0][1]) == 2
     assert framejit.cache_info(compiled)["outcomes"]["run"].get("graph")
+
+
+CONTEXTS = {
+    "object array": ("ctx.o = np.empty(1, object); ctx.o[0] = 1.0", "ctx.o[0] = ctx.o[0] + 1; return g * ctx.o[0]"),
+    "tensor in an object array": ("ctx.o = np.empty(1, object); ctx.o[0] = x.clone()", "ctx.o[0].add_(1); return g * ctx.o[0]"),
+    "iterator": ("ctx.o = iter([1.0, 2.0, 3.0])", "return g * next(ctx.o)"),
+    "namespace": ("ctx.o = types.SimpleNamespace(t=x.clone())", "ctx.o.t.add_(1); return g * ctx.o.t"),
+    "order": ("ctx.o = collections.OrderedDict(a=2.0, b=3.0)", "ctx.o.move_to_end('a'); return g * list(ctx.o.values())[0] ** 2"),
+    "file": ("ctx.o = io.BytesIO(b'123')", "return g * int(ctx.o.read(1))"),
+    "function": ("ctx.o = lambda: 0; ctx.o.n = 1.0", "ctx.o.n += 1; return g * ctx.o.n"),
+    "equal tensors": ("ctx.a, ctx.b = x * 2, x * 2", "ctx.a.mul_(10); return g * (ctx.a + ctx.b)"),
+    "equal tensors, not captured": ("ctx.a, ctx.b = x * 2, x * 2", "ctx.a.mul_(10 if g.sum().item() < 1e9 else 11); return g * (ctx.a + ctx.b)"),
+}
+
+
+@pytest.mark.parametrize("name", CONTEXTS)
+def test_what_a_context_holds_changes(fresh, name):
+    """Also where the change is none that a look at containers and attributes would find."""
+    forward, backward = CONTEXTS[name]
+    program = f"""
+class F(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        {forward}
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, g):
+        {backward}
+"""
+    names = {"torch": torch, "np": pytest.importorskip("numpy"), "types": types, "collections": collections, "io": io}
+    exec(program, names)
+    made = names["F"]
+
+    def f(x):
+        return made.apply(x) * 3
+
+    compiled = fresh.compile(f)
+    for _ in range(3):
+        pairs = []
+        for call in (f, compiled):
+            x = torch.ones(2, requires_grad=True)
+            y = call(x).sum()
+            for _ in range(3):
+                y.backward(retain_graph=True)
+            pairs.append(x.grad)
+        torch.testing.assert_close(*pairs)
+
+
+def test_a_checkpoint_changes_what_it_made(fresh):
+    def f(x):
+        o = types.SimpleNamespace(n=1.0)
+
+        def inside(x):
+            o.n += 1
+            return (x * o.n).sin()
+
+        return torch.utils.checkpoint.checkpoint(inside, x, use_reentrant=False)
+
+    compiled = fresh.compile(f)
+    for _ in range(3):
+        pairs = []
+        for call in (f, compiled):
+            x = torch.ones(2, requires_grad=True)
+            call(x).sum().backward()
+            pairs.append(x.grad)
+        torch.testing.assert_close(*pairs)
+
+
+def test_memory_that_is_shown_again_and_again(fresh):
+    """What an input holds is kept once for all calls that wait; not-a-numbers are equal to themselves."""
+    w = torch.full((1000,), float("nan"), requires_grad=True)
+    compiled = fresh.compile(lambda: (w * w).nan_to_num())
+    total = 0
+    for _ in range(5):
+        total = total + compiled().sum()
+        w.data.view(-1)[0].item()
+    torch.testing.assert_close(torch.autograd.grad(total, w, create_graph=True)[0], 5 * torch.autograd.grad((w * w).nan_to_num().sum(), w)[0], equal_nan=True)
+    large = torch.full((5_000_000,), float("nan"), requires_grad=True)
+    y = fresh.compile(lambda x: (x * x).nan_to_num())(large)
+    large.data.view(-1)[0].item()
+    assert torch.autograd.grad(y.sum(), large, create_graph=True)[0].shape == large.shape

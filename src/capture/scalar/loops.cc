@@ -70,19 +70,25 @@ constexpr int64_t kShortArray = 1 << 16, kAnyArray = std::numeric_limits<int64_t
 // What the processor has noted of floats: an invalid operation, a division by zero, an overflow.
 #if defined(__x86_64__)
 constexpr bool kHasStatus = true;
-constexpr unsigned kAllNoted = 0x3f, kToldOf = _MM_EXCEPT_INVALID | _MM_EXCEPT_DIV_ZERO | _MM_EXCEPT_OVERFLOW;
-static void ForgetStatus() {
-  _mm_setcsr(_mm_getcsr() & ~kAllNoted);
-}
-static bool StatusTells() {
-  return (_mm_getcsr() & kToldOf) != 0;
-}
+// Of operations while it lives; afterwards what was noted before is there again, for who called the function
+// (np.vectorize looks behind its calls).
+class Status {
+ public:
+  Status() : before_(_mm_getcsr()) { _mm_setcsr(before_ & ~kAllNoted); }
+  ~Status() { _mm_setcsr(before_); }
+  Status(const Status&) = delete;
+  static bool tells() { return (_mm_getcsr() & kToldOf) != 0; }
+
+ private:
+  static constexpr unsigned kAllNoted = 0x3f, kToldOf = _MM_EXCEPT_INVALID | _MM_EXCEPT_DIV_ZERO | _MM_EXCEPT_OVERFLOW;
+  const unsigned before_;
+};
 #else
 constexpr bool kHasStatus = false;
-static void ForgetStatus() {}
-static bool StatusTells() {
-  return false;
-}
+struct Status {
+  ~Status() {}
+  static bool tells() { return false; }
+};
 #endif
 
 // Is there an array whose rows are so long that an inner loop over one of them would be no brief one?
@@ -402,9 +408,9 @@ std::optional<int64_t> CodeLoops::Enter(Head& head, Version& version, PyObject* 
     run->cells[scalar::kMadeCell] =
         reinterpret_cast<int64_t>(run->made.emplace(head.function ? kShortArray : kAnyArray).get());
   if (t.ahead) run->cells[scalar::kAheadCell] = reinterpret_cast<int64_t>(&run->ahead.emplace());
-  if (t.status) ForgetStatus();
+  const Status status;
   const int64_t exit = version.code.fn(run->cells.data(), 0);
-  run->told = t.status && !t.exits[exit].undo && StatusTells();
+  run->told = t.status && !t.exits[exit].undo && status.tells();
   return run->told ? t.undo : exit;
 }
 
