@@ -1,7 +1,8 @@
 """Calls with gradients are measured together with the backward pass through what they made (policy/timing.h, tensor/pass_clock.h)."""
 
 import pytest
-import torch
+
+torch = pytest.importorskip("torch")
 
 NOTE = "not faster than Python: left to it"
 
