@@ -119,9 +119,11 @@ bool FitStrides(const std::vector<Inferred>& answers, size_t r, const std::vecto
   }
   bool dense = true;
   for (size_t q = 0; q < answers.size(); ++q)
-    for (size_t d = 0; d < rank; ++d)
-      dense =
-          dense && (m->sizes[d] == Int(1) || m->strides[d].Eval(values[q]) == answers[q].metas[r].strides[d].value());
+    for (size_t d = 0; d < rank; ++d) {
+      const TensorMeta& answer = answers[q].metas[r];
+      const bool any = m->sizes[d] == Int(1) || answer.sizes[d] == Int(1);  // stride will do
+      dense = dense && (any || m->strides[d].Eval(values[q]) == answer.strides[d].value());
+    }
   if (dense) return true;
   // The strides of a view follow from those of what it is a view of. What is a part of an array that the call has made
   // has some that follow from sizes.

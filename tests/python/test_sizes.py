@@ -622,3 +622,16 @@ def test_strides_of_dimensions_that_lie_alike_become_one(fresh, sizes):
         assert compiled(x) == f(x), (a, b, c)
     info = fresh.cache_info(compiled)
     assert info["breaks"] == 0 and set(info["outcomes"]["run"]) == {"graph"}
+
+
+@pytest.mark.parametrize("reduce", ["b.sum(axis=0)", "np.mean(b, axis=0)", "np.average(b, axis=0)", "b.max(axis=-1)", "np.cumsum(b, axis=1)"])
+def test_a_size_of_1_says_nothing_of_strides(fresh, reduce):
+    """Arrays in Fortran's order: the stride of a result where the size is 1 is none that others follow from."""
+    f = eval(f"lambda b: {reduce}", {"np": np})
+    random = np.random.default_rng(0)
+    for sizes in ([(1, 2, 3), (7, 2, 1), (300, 3, 2), (5, 4, 3)], [(2, 1, 3), (2, 7, 1), (3, 2, 9)], [(4, 4, 1), (1, 4, 4), (3, 1, 5), (6, 5, 7)]):
+        compiled = fresh.compile(f)
+        for shape in sizes:
+            b = np.asfortranarray(random.random(shape))
+            expected, got = f(b), compiled(b)
+            assert (got.tobytes(), got.strides) == (expected.tobytes(), expected.strides)
