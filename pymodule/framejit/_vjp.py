@@ -114,24 +114,19 @@ class _From:
         return t.as_strided(*self.view[:2], t.storage_offset() + self.view[2]) if self.view else t
 
 
-def _filled(o, given):
-    if type(o) is _From:
-        return o.of(given)
+def _each(o, f):
+    """What f gives for all that tuples, lists and dicts hold."""
     if type(o) is dict:
-        return {k: _filled(v, given) for k, v in o.items()}
-    return type(o)(_filled(v, given) for v in o) if type(o) in (tuple, list) else o
+        return {k: _each(v, f) for k, v in o.items()}
+    return type(o)(_each(v, f) for v in o) if type(o) in (tuple, list) else f(o)
+
+
+def _filled(o, given):
+    return _each(o, lambda v: v.of(given) if type(v) is _From else v)
 
 
 class _NoPlan(Exception):
     pass
-
-
-def _substituted(o, stand_ins):
-    if id(o) in stand_ins:
-        return stand_ins[id(o)]
-    if type(o) is dict:
-        return {k: _substituted(v, stand_ins) for k, v in o.items()}
-    return type(o)(_substituted(v, stand_ins) for v in o) if type(o) in (tuple, list) else o
 
 
 def _watched(callable, which, operands, args, kwargs, grads, now, made):
@@ -156,7 +151,7 @@ def _watched(callable, which, operands, args, kwargs, grads, now, made):
         for i in which:
             leaves[i].requires_grad_()
         stand_ins = {id(o): leaf for o, leaf in zip(operands, leaves)}
-        args, kwargs = _substituted(args, stand_ins), _substituted(kwargs, stand_ins)
+        args, kwargs = _each((args, kwargs), lambda v: stand_ins.get(id(v), v))
         torch._C._push_on_torch_dispatch_stack(Watch())
         try:
             results = _several(callable(*args, **kwargs))
