@@ -327,6 +327,11 @@ def counted(row, model, inputs):
         return row
 
 
+def both_calls(model, call, inputs):
+    """The results of two calls."""
+    return [outputs(call, inputs) for _ in range(2)]
+
+
 def measure(suite, name):
     """The row of one model; raises if eager cannot build or run it."""
     import torch
@@ -336,7 +341,7 @@ def measure(suite, name):
         eager, again, ours = (copy.deepcopy(model) for _ in range(3))
     except Exception:  # it holds what cannot be copied; then we hope that calls leave nothing in it
         eager = again = ours = model
-    expected = [outputs(eager, inputs) for _ in range(2)]
+    expected = both_calls(eager, eager, inputs)
     assert expected[0], "no tensor in the result"
     assert not differs(outputs(again, inputs), expected[0], None), "eager's own runs differ"
     reference = None
@@ -350,18 +355,19 @@ def measure(suite, name):
     row = {"model": name}
     compiled = framejit.compile(ours)
     start = time.time()
-    for call in range(2):
-        got = outputs(compiled, inputs)
-        row.setdefault("first_s", round(time.time() - start, 2))
-        problem = differs(got, expected[call], None if call and differs(expected[1], expected[0], None) else reference)
-        if problem:
+    got = [outputs(compiled, inputs)]
+    row["first_s"] = round(time.time() - start, 2)
+    got.append(outputs(compiled, inputs))
+    references = [reference, None if differs(expected[1], expected[0], None) else reference]
+    if problem := first_difference(got, expected, references):
+        row["off"] = problem
+        exact = [reference] * 2 if references[1] else None
+        if problem := unlike(both_calls, model, inputs, got, expected, exact):
             with told_compiling():
                 told = copy.deepcopy(model)
-                asked = [outputs(told, inputs) for _ in range(call + 1)][-1]
-                exact = None if reference is None else outputs(copy.deepcopy(model).double(), wide(inputs))
-            if differs(got, asked, exact):
-                return {**row, "status": "wrong", "note": f"call {call + 1}: {problem}"}
-            row["told"] = f"call {call + 1}: {problem}"
+                if first_difference(got, both_calls(told, told, inputs), None if reference is None else [outputs(copy.deepcopy(model).double(), wide(inputs))] * 2):
+                    return {**row, "status": "wrong", "note": problem}
+            row["told"] = problem
     if with_times:
         with torch.no_grad():
             row["of_eager"] = of_eager(*(functools.partial(call, *args, **kwargs) for call in (eager, compiled) for args, kwargs in [copy.deepcopy(inputs)]))
@@ -468,7 +474,7 @@ def both_steps(model, call, inputs, path):
 def first_difference(got, expected, references):
     for k, (g, e, r) in enumerate(zip(got, expected, references or (None, None))):
         if problem := differs(g, e, r):
-            return f"step {k + 1}: {problem}"
+            return f"{k + 1}: {problem}"
     return ""
 
 
@@ -481,17 +487,22 @@ def in_float64(model, inputs, path):
         return None
 
 
-def shaken(model, number):
-    """The model with parameters that are off by the last bit of a float32, or not; others for each number."""
+def shaken(model, inputs, number):
+    """The model and its inputs with parameters and numbers that are off by the last bit of a float32, or not; others for each number."""
     import torch
+    from torch.utils._pytree import tree_map
+
+    def off(x):
+        if not isinstance(x, torch.Tensor) or not x.is_floating_point():
+            return x
+        return x * (1 + 1.2e-7 * torch.randint(-1, 2, x.shape, dtype=x.dtype, device=x.device))
 
     model = copy.deepcopy(model)
     torch.manual_seed(number)
     with torch.no_grad():
         for p in model.parameters():
-            if p.is_floating_point():
-                p.mul_(1 + 1.2e-7 * torch.randint(-1, 2, p.shape, dtype=p.dtype, device=p.device))
-    return model
+            p.copy_(off(p))
+        return model, tree_map(off, inputs)
 
 
 SHAKES = 4  # models that eager is asked with: how far one moves a sum of few terms is luck
@@ -510,21 +521,21 @@ def alike(exact, made):
     return True
 
 
-def unlike(model, inputs, path, got, expected, exact):
-    """What is wrong where a result is further from float64 than twice eager's: more than rounding makes of it, as eager shows with
-    parameters that are off by their last bits. In double precision where eager can run it, else in the model's own. Gradients that are
+def unlike(run, model, inputs, got, expected, exact):
+    """What is wrong, in calls or in steps as `run` makes them, where a result is further from float64 than twice eager's: more than rounding makes of it, as eager shows with
+    parameters and inputs that are off by their last bits. In double precision where eager can run it, else in the model's own. Gradients that are
     zero but for rounding are as large as that of the largest."""
     import framejit
 
     if exact:
         model, inputs, expected = copy.deepcopy(model).double(), wide(inputs), exact
         ours = copy.deepcopy(model)
-        got = both_steps(ours, framejit.compile(ours), inputs, path)
-    moved = [both_steps(other, other, inputs, path) for other in (shaken(model, number) for number in range(SHAKES))]
+        got = run(ours, framejit.compile(ours), inputs)
+    moved = [run(other, other, near) for other, near in (shaken(model, inputs, number) for number in range(SHAKES))]
     for k, (g, e, *m) in enumerate(zip(got, expected, *moved)):
-        largest = max(float(v.nan_to_num(0, 0, 0).abs().max()) for n, v in e.items() if n.startswith("gradient") and v.numel())
+        largest = max((float(v.nan_to_num(0, 0, 0).abs().max()) for n, v in e.items() if n.startswith("gradient") and v.numel()), default=0.0)
         if problem := differs(g, e, None, 1e-7 if exact else 1e-5, 1e-30 + (1e-10 if exact else 1e-8) * largest, m):
-            return f"step {k + 1}{' in float64' * bool(exact)}: {problem}"
+            return f"{k + 1}{' in float64' * bool(exact)}: {problem}"
     return ""
 
 
@@ -547,7 +558,7 @@ def measure_training(suite, name):
     expected = both_steps(eager, eager, inputs, None)
     path = expected[0]
     noise = first_difference(both_steps(again, again, inputs, path), expected, None)
-    assert not noise, f"eager's own runs differ: {noise}"
+    assert not noise, f"eager's own runs differ: step {noise}"
     exact = in_float64(model, inputs, path)
     import framejit
 
@@ -561,10 +572,11 @@ def measure_training(suite, name):
     got.append(step(ours, compiled, inputs, 1))
     if problem := first_difference(got, expected, exact if exact and alike(exact, expected) else None):
         row["off"] = problem
-        if problem := unlike(model, inputs, path, got, expected, exact):
+        run = functools.partial(both_steps, path=path)
+        if problem := unlike(run, model, inputs, got, expected, exact):
             with told_compiling():
                 exact, asked = in_float64(model, inputs, path), both_steps(told, told, inputs, path)
-                still = first_difference(got, asked, exact) and unlike(model, inputs, path, got, asked, exact)
+                still = first_difference(got, asked, exact) and unlike(run, model, inputs, got, asked, exact)
             if still:
                 return {**row, "status": "wrong", "note": problem}
             row["told"] = problem
