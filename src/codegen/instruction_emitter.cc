@@ -215,7 +215,8 @@ Value* InstructionEmitter::LoadVector(int n, const Inst& inst, const Copy& copy)
     if (IsZero(inst.index.inner)) {  // under a predicate that varies
       Value* any = b_.CreateOrReduce(And(copy.mask, predicate));
       Value* nothing = ops_.FromStorage(Nothing(ops_.StorageType(t, lanes_), t), t);
-      return b_.CreateSelect(predicate, b_.CreateVectorSplat(lanes_, LoadScalar(n, inst, offset, any)), nothing);
+      Value* all = b_.CreateVectorSplat(lanes_, LoadScalar(n, inst, offset, any));
+      return Kept(b_.CreateSelect(predicate, all, nothing));
     }
     llvm::Type* type = ops_.StorageType(t, lanes_);
     if (IsOne(inst.index.inner)) {
