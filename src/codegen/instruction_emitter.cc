@@ -246,6 +246,8 @@ Value* InstructionEmitter::LoadVector(int n, const Inst& inst, const Copy& copy)
 llvm::Constant* InstructionEmitter::Nothing(llvm::Type* storage, DType t) {
   if (k_.ieee && storage->isFPOrFPVectorTy()) return llvm::ConstantFP::get(storage, 1);
   if (k_.ieee && t == DType::kFloat16) return llvm::ConstantInt::get(storage, 0x3C00);
+  if (k_.ieee && t == DType::kBFloat16) return llvm::ConstantInt::get(storage, 0x3F80);
+  if (k_.ieee && storage->isIntOrIntVectorTy()) return llvm::ConstantInt::get(storage, 1);
   return llvm::Constant::getNullValue(storage);
 }
 

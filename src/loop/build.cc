@@ -529,7 +529,13 @@ class KernelBuilder {
         return made;
       }
       case 'C':
-        if (n.op == Op::kIota) return EvalLin(space_.index(index)[n.attrs.axes[0]], n.type.dtype);
+        if (n.op == Op::kIota) {
+          const int at = EvalLin(space_.index(index)[n.attrs.axes[0]], n.type.dtype);
+          if (!pred) return at;
+          // Where it is not asked for it is taken to be 1, as what is not loaded is: no operation raises of a 1.
+          return AddOp(Op::kWhere, n.type.dtype, {EvalPredicate(pred), at, AddConst(1, n.type.dtype)}, need.vars,
+                       need.level);
+        }
         if (n.attrs.sym_scalar) return AddSize(*n.attrs.sym_scalar, n.type.dtype);
         return AddConst(n.attrs.scalar, n.type.dtype);
       case 'R': {

@@ -648,7 +648,7 @@ int Space::Visit(ValueId v, int index, int pred) {
       }
     }
   }
-  if (pred && !member(v)) {
+  if (pred && (!member(v) || n.op == Op::kIota)) {
     need.vars |= PredVars(pred);
     for (int p = pred; p; p = predicates_[p].parent) need.level = std::max(need.level, Level(predicates_[p].lin));
   }

@@ -222,6 +222,8 @@ def test_ordinary_numbers_end_no_run(np):
                 run(lambda x: (1 / (x[:, None] + x)).sum(0) / x, x)
                 run(lambda x: np.concatenate([1 / x, np.log(x)]), x)
                 run(lambda x, y: np.concatenate([x / y[:1], y / x[-1:], np.arange(9.0) / y[-1:]]), x, y)
+                run(lambda x, y: np.concatenate([x, 1 / np.arange(1, 5), np.arange(9) / np.arange(1.0, 10.0)]), x, y)
+                run(lambda x, y: np.concatenate([x % y, y / x, x[:1] / y[:1]]), (x * 9).astype(int) + 1, (y * 7).astype(int) + 1)
                 run(lambda x: (np.log(x)[1:] - np.log(x)[:-1]) / x[1:], x)
                 run(lambda x: np.where(x > 0.5, np.sqrt(x), 1 / x), x)
         print("done")
