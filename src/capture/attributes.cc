@@ -11,6 +11,7 @@
 #include "capture/arg_vector.h"
 #include "capture/callees.h"
 #include "capture/class_attributes.h"
+#include "capture/late_reads.h"
 #include "capture/override.h"
 #include "capture/own_attributes.h"
 #include "capture/proxy.h"
@@ -328,6 +329,7 @@ PyObject* CaptureSemantics::FindAttr(PyObject* object, PyObject* name, bool* mis
   }
   if (!waits && !s_.UnchangedClass(type, name)) return nullptr;
   if ((*missing = !d)) return nullptr;
+  if (!waits) NoteClassNumber(s_, type, name, d);
   return waits ? WaitingValue(s_, d, object, type) : ClassValue(d, object, type);
 }
 
@@ -435,6 +437,7 @@ PyObject* CaptureSemantics::TypeAttr(PyTypeObject* type, PyObject* name) {
   } else if (own = s_.pending().InClass(type, name, &waits); !waits && !s_.UnchangedClass(type, name)) {
     return nullptr;
   } else if (own) {
+    if (!waits) NoteClassNumber(s_, type, name, own);
     return waits ? WaitingValue(s_, own, nullptr, type) : ClassValue(own, nullptr, type);
   } else if (meta) {
     return ClassValue(meta, o, metatype);

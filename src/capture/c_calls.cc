@@ -191,7 +191,9 @@ static Ref KeysThere(Session& s, PyObject* dict) {
   row.here = true;
   s.guards().Add(std::move(row));
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(keys.get()); ++i)
-    if (PyDict_SetItem(now.get(), PyList_GET_ITEM(keys.get(), i), Py_None) < 0) return {};
+    if (!s.NoteKey(PyList_GET_ITEM(keys.get(), i), s.SourceOf(dict), static_cast<int>(i)) ||
+        PyDict_SetItem(now.get(), PyList_GET_ITEM(keys.get(), i), Py_None) < 0)
+      return {};
   for (const PendingStore& st : s.pending().stores()) {
     if (st.dict.get() != dict) continue;
     if ((st.value ? PyDict_SetItem(now.get(), st.key.get(), Py_None) : PyDict_DelItem(now.get(), st.key.get())) < 0)

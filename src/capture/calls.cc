@@ -269,9 +269,10 @@ PyObject* Spread(Session& s, PyObject* other) {
   row.object = keys.get();
   row.here = true;
   s.guards().Add(std::move(row));
+  int number = 0;
   for (at = 0; PyDict_Next(other, &at, &key, &value);) {
     Ref item(s.FromOutside(value, s.guards().Child(guard::SourceKind::kDictItem, source, 0, key), true));
-    if (!item || PyDict_SetItem(items.get(), key, item.get()) < 0) return nullptr;
+    if (!item || !s.NoteKey(key, source, number++) || PyDict_SetItem(items.get(), key, item.get()) < 0) return nullptr;
   }
   return items.release();
 }

@@ -249,10 +249,10 @@ bool Session::NoteContents(PyObject* o, bool deep) {
     }
     PyObject *k, *v;
     Py_ssize_t pos = 0;
-    while (PyDict_Next(o, &pos, &k, &v)) {
+    for (int i = 0; PyDict_Next(o, &pos, &k, &v); ++i) {
       if (outside) {
         Ref seen(FromOutside(v, guards_->Child(SourceKind::kDictItem, s, 0, k)));
-        if (!seen || !NoteKey(k)) return false;
+        if (!seen || !NoteKey(k, s, i)) return false;
       }
       if (deep && !IsPrimitive(v) && !NoteContents(v, true)) return false;
     }
@@ -274,7 +274,7 @@ bool Session::NoteContents(PyObject* o, bool deep) {
     if (!row.object) return false;
     Ref held(row.object);
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(held.get()); ++i)
-      if (!NoteKey(PyList_GET_ITEM(held.get(), i))) return false;
+      if (!NoteKey(PyList_GET_ITEM(held.get(), i), g->source, static_cast<int>(i))) return false;
     guards_->Add(std::move(row));
     return true;
   }
@@ -282,7 +282,9 @@ bool Session::NoteContents(PyObject* o, bool deep) {
 }
 
 // A key is guarded to be this very object. What its __eq__ reads of it is guarded, too.
-bool Session::NoteKey(PyObject* key) {
+bool Session::NoteKey(PyObject* key, const Source* container, int number) {
+  const bool several = PyTuple_CheckExact(key) ? IsTupleOfPrimitives(key) : IsPrimitive(key) && IsOneOfEquals(key);
+  if (several && !guard::IsNan(key) && !later) NoteFound(key, guards_->Child(SourceKind::kKey, container, number));
   if (IsPrimitive(key) || Find(key) || guard::ComparesByIdentity(key)) return true;
   Ref seen(FromOutside(key, guards_->Const(key)));
   return !!seen;

@@ -186,6 +186,7 @@ int Recipe::Add(PyObject* o) {
     return lazy->resolved ? Add(lazy->resolved) : AddInput(lazy->source);
   }
   if (const Source* found = s_->WhereFound(o)) {
+    s_->PinFound(o);
     if (IsLiteral(*s_, o)) s_->guards().Is(found, o);
     return AddInput(found);
   }

@@ -68,11 +68,15 @@ std::optional<int> IsOfValues(Session& s, PyObject* a, PyObject* b) {
   if (s.later || !IsValueObject(x) || Py_TYPE(x) != Py_TYPE(y)) return {};
   if (!p.source && !q.source) {
     // Values that are not equal are two objects, and what is one object in two places is guarded as that.
-    if (x == y || !(PyObject_RichCompareBool(x, y, Py_EQ) == 1 || (guard::IsNan(x) && guard::IsNan(y)))) return {};
+    if (!(PyObject_RichCompareBool(x, y, Py_EQ) == 1 || (guard::IsNan(x) && guard::IsNan(y)))) return {};
   }
   for (Found* f : {&p, &q})
     if (!f->source) f->source = ReadAt(s, f->value.get());
   if (!p.source && !q.source) return {};
+  for (Found* f : {&p, &q}) {
+    s.PinFound(f->value.get());
+    if (x == y && f->source && IsLiteral(s, x)) s.guards().Is(f->source, x);
+  }
   const bool same = p.source == q.source || x == y;
   if ((FoundAt(a) || FoundAt(b)) && !same && PyObject_RichCompareBool(x, y, Py_EQ) != 0)
     return s.Break(BreakId::kUnknownCall, "whether two equal numbers that change are one object"), -1;

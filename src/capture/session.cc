@@ -8,8 +8,10 @@
 #include "bytecode/code.h"
 #include "bytecode/lines.h"
 #include "capture/builtins.h"
+#include "capture/checkpoint.h"
 #include "capture/class_attributes.h"
 #include "capture/identity.h"
+#include "capture/late_reads.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
 #include "capture/wrappers/overrides.h"
@@ -33,15 +35,6 @@ std::string Text(PyObject* o) {
   const char* c = s ? PyUnicode_AsUTF8(s.get()) : nullptr;
   if (!c) PyErr_Clear();
   return c ? c : "?";
-}
-
-bool IsTupleOfPrimitives(PyObject* o) {
-  if (!PyTuple_CheckExact(o)) return false;
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i) {
-    PyObject* x = PyTuple_GET_ITEM(o, i);
-    if (!IsPrimitive(x) && !IsTupleOfPrimitives(x)) return false;
-  }
-  return true;
 }
 
 }  // namespace
@@ -393,12 +386,47 @@ static void NoteObject(guard::GuardBuilder& guards, Origins& origins, std::vecto
   guards.Is(s, o);
 }
 
-// May an equal one in another call be another object, as far as programs look? Interned texts are one object, as are
-// short ones of one character.
-static bool IsOneOfEquals(PyObject* o) {
+bool IsTupleOfPrimitives(PyObject* o) {
+  if (!PyTuple_CheckExact(o)) return false;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i) {
+    PyObject* x = PyTuple_GET_ITEM(o, i);
+    if (!IsPrimitive(x) && !IsTupleOfPrimitives(x)) return false;
+  }
+  return true;
+}
+
+bool IsOneOfEquals(PyObject* o) {
+  if (PyLong_CheckExact(o)) {
+    int overflow = 0;
+    const long value = PyLong_AsLongAndOverflow(o, &overflow);
+    return overflow || value < -5 || value > 256;
+  }
   if (PyUnicode_CheckExact(o)) return !PyUnicode_CHECK_INTERNED(o) && PyUnicode_GET_LENGTH(o) > 1;
   if (PyBytes_CheckExact(o)) return PyBytes_GET_SIZE(o) > 1;
   return PyFloat_CheckExact(o) || PyComplex_CheckExact(o);
+}
+
+// Where it goes out it is read there again.
+void Session::NoteFound(PyObject* o, const Source* s) {
+  const auto [first, added] = found_.try_emplace(o, s);
+  if (added) return Keep(Py_NewRef(o));
+  if (first->second == s) return;
+  found_again_[o].push_back(s);
+  if (pinned_.contains(o)) PinFound(o);
+}
+
+void Session::PinFound(PyObject* o) {
+  const auto at = found_.find(o);
+  if (at == found_.end()) return;
+  pinned_.insert(o);
+  const auto again = found_again_.find(o);
+  if (again == found_again_.end()) return;
+  for (const Source* s : again->second) {
+    guard::Row row{guard::Kind::kSameObject, s, at->second};
+    row.here = true;
+    guards_->Add(std::move(row));
+  }
+  found_again_.erase(again);
 }
 
 // Are the bounds of a slice ints and None?
@@ -444,17 +472,9 @@ static bool NoteForward(Session& s, PyObject* o, const Source* source) {
 }
 
 PyObject* Session::FromOutside(PyObject* o, const Source* s, bool used) {
+  if (InCheckpoint() && IsConstantKind(o) && !MadeAnew(o, s)) NoteReadByCheckpoint(*this, o, s);
   if (later ? !ReadLater(o, s) : IsConstantKind(o) && !NoteForward(*this, o, s)) return nullptr;
   if (IsPrimitive(o) || IsTupleOfPrimitives(o)) {
-    // Where it goes out it is read there again. One that is found in two places is that object in both.
-    const auto note_found = [&](PyObject* seen) {
-      const auto [first, added] = found_.try_emplace(seen, s);
-      if (added) return Keep(Py_NewRef(seen));
-      if (first->second == s) return;
-      guard::Row row{guard::Kind::kSameObject, s, first->second};
-      row.here = true;
-      guards_->Add(std::move(row));
-    };
     if (PyTuple_CheckExact(o)) {  // by value, item by item: tuples are rebuilt by callers
       Ref seen(PyTuple_New(PyTuple_GET_SIZE(o)));
       bool symbols = false;
@@ -472,12 +492,13 @@ PyObject* Session::FromOutside(PyObject* o, const Source* s, bool used) {
         symbols |= x != item;
       }
       PyObject* as_seen = symbols ? seen.get() : o;
-      if (s->kind != SourceKind::kConst) note_found(as_seen);
+      if (s->kind != SourceKind::kConst) NoteFound(as_seen, s);
       if (symbols) return MarkFresh(seen.release());
     } else {
       if (PyObject* symbol = used && !late.contains(s) ? SymbolOf(o, s) : nullptr) return symbol;
       if (broken_) return nullptr;
       NoteForward(*this, o, s);
+      if (InCheckpoint()) NoteReadByCheckpoint(*this, o, s);
       guard::Row row{guard::Kind::kEqual, s};
       row.object = o;
       row.here = true;
@@ -485,7 +506,7 @@ PyObject* Session::FromOutside(PyObject* o, const Source* s, bool used) {
       if (guard::IsNan(o))
         NoteObject(*guards_, origins_, keep_, o, s);
       else if (IsOneOfEquals(o) && s->kind != SourceKind::kConst && !late.contains(s))
-        note_found(o);
+        NoteFound(o, s);
     }
     return Py_NewRef(o);
   }

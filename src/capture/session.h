@@ -46,6 +46,12 @@ using guard::Source;
 using guard::SourceKind;
 
 bool IsPrimitive(PyObject* o);  // compared and guarded by value: int, float, bool, str, bytes, None, ... (exact types)
+bool IsTupleOfPrimitives(PyObject* o);
+bool OfSteadyModule(PyObject* globals);
+bool IsSteady(PyTypeObject* t);
+// May an equal one in another call be another object, as far as programs look? Interned texts are one object, as are
+// short ones of one character and small ints.
+bool IsOneOfEquals(PyObject* primitive);
 
 struct CaptureOptions {
   int dynamic = -1;                                    // 1: every size a symbol; 0: none, marked ones neither
@@ -112,6 +118,9 @@ class Session {
     auto at = found_.find(o);
     return at == found_.end() ? nullptr : at->second;
   }
+  // Which object it is bears on something: in all places where it was found, and is found from now on, guards ask for
+  // the same one.
+  void PinFound(PyObject* o);
   // An object that came out of C code: known, primitive, constant or fresh. Steals, returns a new reference.
   PyObject* Adopt(PyObject* o);
   // One that C code found in an object that was not made here: if somebody else holds it, too, it was not made here.
@@ -140,7 +149,9 @@ class Session {
   const Source* SourceOf(PyObject* o);
   // Guards on everything directly inside an outside container; `deep`: recursively. False on Break.
   bool NoteContents(PyObject* o, bool deep = false);
-  bool NoteKey(PyObject* key);  // Called for a key of a dict or set whose keys are guarded.
+  void NoteFound(PyObject* o, const Source* s);
+  // Called for a key, by its number, of a dict or set whose keys are guarded.
+  bool NoteKey(PyObject* key, const Source* container, int number);
   bool NoteLength(PyObject* o);
   // An outside container is read, at `key` or as a whole. False (Break): it has pending calls, or see Unchanged.
   bool Reads(PyObject* container, PyObject* key = nullptr, const Source* source = nullptr);
@@ -290,6 +301,8 @@ class Session {
   std::set<PyTypeObject*> late_classes;
   PyObject* not_captured = nullptr;  // The user's backward function that the capture stands in; borrowed.
   std::map<const Source*, PyObject*> late;
+  std::map<std::pair<PyTypeObject*, PyObject*>, PyObject*> late_numbers;  // of classes, by name
+  std::map<const Source*, PyObject*> read_by_checkpoints;
   bool ReadLater(PyObject* o, const Source* s);  // It is false after a Break: that may be another by then.
   PyObject* data_parallel = nullptr;             // The DistributedDataParallel that this capture entered last.
   bool leaf_refused = false;     // Does it end where the graph would have to hold what a leaf made inside becomes?
@@ -343,7 +356,9 @@ class Session {
   std::unordered_map<TraceId, PyObject*> proxies_;
   std::vector<Ref> keep_;
   std::unordered_map<PyObject*, const Source*> found_;  // WhereFound; kept
-  std::vector<PyObject*> generators_;                   // The generators that were made here.
+  std::unordered_map<PyObject*, std::vector<const Source*>> found_again_;
+  std::unordered_set<PyObject*> pinned_;  // PinFound
+  std::vector<PyObject*> generators_;     // The generators that were made here.
   PendingEffects pending_;
   struct Read {
     PyObject *container, *key;

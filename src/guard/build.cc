@@ -149,7 +149,6 @@ void GuardBuilder::SetWhere(std::function<Line()> where) {
 }
 
 void GuardBuilder::Add(Row row) {
-  if (row.source && row.source->kind == SourceKind::kSetItems) row.source = row.source->base;
   bool state = row.kind == Kind::kTorchState || row.kind == Kind::kNumpyState || row.kind == Kind::kShape;
   FRAMEJIT_CHECK(row.source || state);
   Extras& extras = impl_->extras;

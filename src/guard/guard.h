@@ -48,7 +48,7 @@ namespace framejit::guard {
   X(kContextVar, "contextvar") /* value of a ContextVar in the current context, or absent */            \
   X(kAnswer, "answer")         /* base(*object), a C function without effects; a number or string */    \
   X(kReferent, "referent")     /* what a weak reference refers to, or absent */                         \
-  X(kSetItems, "dict_keys")    /* the tuple-like view of a dict's keys in order: only for kKeys guards */
+  X(kKey, "key")               /* list(base)[index], base a dict or set (subclasses: the C part) */
 
 enum class SourceKind : uint8_t {
 #define X(e, n) e,

@@ -196,6 +196,18 @@ PyObject* TensorFact(PyObject* base, PyObject* name) {
   return tensor::OverridesFunctions(Py_TYPE(base)) ? nullptr : Kept(PyObject_CallMethodNoArgs(base, name));
 }
 
+// In the order in which they are gone through.
+PyObject* KeyAt(PyObject* base, int index) {
+  PyObject *key = nullptr, *value;
+  Py_ssize_t at = 0;
+  Py_hash_t hash;
+  const bool dict = PyDict_Check(base);
+  if (!dict && !PyAnySet_Check(base)) return nullptr;
+  for (int i = 0; i <= index; ++i)
+    if (!(dict ? PyDict_Next(base, &at, &key, &value) : _PySet_NextEntry(base, &at, &key, &hash))) return nullptr;
+  return key;
+}
+
 // What a C getter or the current context hands out as a new reference is held by the tensor or the context, too.
 PyObject* Unowned(PyObject* o) {
   Py_XDECREF(o);
@@ -261,7 +273,7 @@ PyObject* Step(SourceKind kind, int index, PyObject* object, PyObject* base, PyO
       PyObject* o = PyWeakref_CheckRef(base) ? PyWeakref_GET_OBJECT(base) : Py_None;
       return o == Py_None ? nullptr : o;
     }
-    case SourceKind::kSetItems: return base;
+    case SourceKind::kKey: return KeyAt(base, index);
   }
   return nullptr;
 }
@@ -388,7 +400,7 @@ std::string Source::str(PyObject* varnames, Texts* bases) const {
     case SourceKind::kContextVar: return of_base(".get()");
     case SourceKind::kAnswer: return of_base(ValueText(object).c_str());
     case SourceKind::kReferent: return of_base("()");
-    case SourceKind::kSetItems: return "list(" + base->str(varnames) + ")";
+    case SourceKind::kKey: return "list(" + base->str(varnames) + ")[" + std::to_string(index) + "]";
   }
   return "?";
 }

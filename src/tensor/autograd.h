@@ -96,7 +96,7 @@ struct Training {
   // What a backward of the user's reads of a module, a variable or a class, null for nothing: a pass that finds another
   // object there is made by a replay, to which what was there is put back.
   struct Late {
-    Ref owner, key, value;  // the dict of a module, a cell (without a key), or a class
+    Ref owner, key, value;  // the dict of a module, a cell, a function whose code it is (no keys), or a class
     PyObject* Now() const;
     void Put(PyObject* to) const;
   };
@@ -110,6 +110,8 @@ struct Training {
   std::vector<LateClass> late_classes;
   static std::vector<Late> FunctionsOf(PyTypeObject* type);
   std::vector<std::pair<Late, Ref>> Changed() const;  // with what is there now
+  // What functions of checkpoints read, which run again in the pass. Null: all is as it was; else what is not.
+  std::function<const std::string*()> read_by_checkpoints;
   // The operations that keep something for their derivatives in the framework. A backward pass frees it, and the
   // framework refuses another pass that comes through the same operation. All others can be passed again.
   struct Keepers {

@@ -359,6 +359,13 @@ int SegmentHook::BeginRest(CallState* s, PyObject* ctx, const std::vector<bool>&
                            std::vector<bool> standing, std::vector<Ref>* given, Pass* pass) {
   std::vector<Ref>& grads = *given;
   std::vector<bool> stops;
+  if (const std::string* changed = t_.read_by_checkpoints ? t_.read_by_checkpoints() : nullptr) {
+    PyErr_Format(PyExc_RuntimeError,
+                 "%s is another one than in the call. The function of a checkpoint reads it, and the compiled backward "
+                 "pass would go by what it was; under framejit.disable Python calls that function again as it is",
+                 changed->c_str());
+    return -1;
+  }
   const int written = LookAtWatched(s, tangents);
   if (written < 0) return -1;
   if (routed && standing.empty()) stops = AllInner();

@@ -59,6 +59,7 @@ bool Rewrite(const Rewritten& rewritten) {
 
 PyObject* Training::Late::Now() const {
   if (PyCell_Check(owner.get())) return PyCell_GET(owner.get());
+  if (PyFunction_Check(owner.get())) return PyFunction_GET_CODE(owner.get());
   PyObject* dict = PyType_Check(owner.get()) ? reinterpret_cast<PyTypeObject*>(owner.get())->tp_dict : owner.get();
   return PyDict_GetItemWithError(dict, key.get());
 }
@@ -67,6 +68,8 @@ void Training::Late::Put(PyObject* to) const {
   int failed = 0;
   if (PyCell_Check(owner.get()))
     failed = PyCell_Set(owner.get(), to);
+  else if (PyFunction_Check(owner.get()))
+    failed = PyObject_SetAttrString(owner.get(), "__code__", to);
   else if (PyType_Check(owner.get()))
     failed = PyType_Type.tp_setattro(owner.get(), key.get(), to);
   else

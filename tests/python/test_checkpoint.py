@@ -470,3 +470,47 @@ def test_a_result_that_is_written_is_not_what_is_made_again(fresh):
         torch.testing.assert_close(x.grad, torch.ones(3).exp())
     info = fresh.cache_info(compiled)
     assert info["captures"] == 1 and info["outcomes"]["run"]["graph"] >= 1
+
+
+READ = {
+    "a global": ("FACTOR = 2.0", "x.sin() * FACTOR * x", "FACTOR = v"),
+    "an item": ("HELD = {'factor': 2}", "x.sin() * float(HELD['factor']) * x", "HELD['factor'] = v"),
+    "an attribute": ("class Held: pass\nheld = Held(); held.factor = 2.0", "x.sin() * held.factor * x", "held.factor = v"),
+    "a function": ("def one(x): return x * 2\ndef other(x): return x * 5\nhelper = one", "helper(x.sin()) * x", "helper = one if v == 2 else other"),
+    "its code": ("def helper(x): return x * 2\nc = helper.__code__, (lambda x: x * 5).__code__", "helper(x.sin()) * x", "helper.__code__ = c[v > 2]"),
+    "an integer that changes": ("FACTOR = 2", "x.sin() * FACTOR * x", "FACTOR = int(v)"),
+}
+
+
+@pytest.mark.parametrize("what", READ)
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_what_the_function_reads_changes_before_the_pass(fresh, what, reentrant):
+    """Such a pass is refused, and not one before or behind it; a disabled function is called again by Python."""
+    before, body, change = READ[what]
+    space = {"__name__": f"{what} {reentrant}", "checkpoint": checkpoint}
+    exec(
+        f"{before}\ndef body(x): return {body}\ndef set_to(v):\n    global FACTOR, helper\n    {change}\n"
+        f"def f(x): return checkpoint(body, x, use_reentrant={reentrant}) + 1",
+        space,
+    )
+
+    def run(f, now, then):
+        space["set_to"](now)
+        x = torch.ones(3, requires_grad=True)
+        y = f(x)
+        space["set_to"](then)
+        y.sum().backward()
+        return x.grad.tolist()
+
+    eager, compiled = space["f"], fresh.compile(space["f"])
+    for value in 2.0, 2.0, 5.0, 5.0, 2.0, 5.0:
+        assert run(compiled, value, value) == pytest.approx(run(eager, value, value))
+    assert fresh.cache_info(compiled)["breaks"] == 0 and fresh.cache_info(compiled)["outcomes"]["run"]["graph"] == 6
+    if what == "an integer that changes":  # a symbol of the graph, which is not looked at again
+        return
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="another one than in the call"):
+            run(compiled, 2.0, 5.0)
+        assert run(compiled, 2.0, 2.0) == pytest.approx(run(eager, 2.0, 2.0))
+    space["body"] = fresh.disable(space["body"])
+    assert run(compiled, 2.0, 5.0) == pytest.approx(run(eager, 2.0, 5.0))

@@ -1771,3 +1771,52 @@ def test_gradients_inside_of_what_was_made_before(fresh, made):
         torch.testing.assert_close(got, f(eval(made, {"w": w, "x": x, "torch": torch})))
     if made == "x + 1":
         assert fresh.cache_info(compiled)["outcomes"]["run"] == {"graph": 3}
+
+
+@pytest.mark.parametrize("create", [False, True])
+@pytest.mark.parametrize("kept", [False, True])
+def test_codes_of_helpers_and_numbers_of_classes_change_before_the_pass(fresh, create, kept):
+    """backward calls a helper whose code is another by then; forward reads a number of a class, which a replay finds as it was."""
+
+    class Base:
+        factor = 2.0
+
+    class Scale(Base):
+        pass
+
+    def helper(g):
+        return g * 2
+
+    one, other = helper.__code__, (lambda g: g * 9).__code__
+
+    class Fn(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            y = x * Scale.factor
+            if kept:
+                ctx.y = y.detach()
+            else:
+                ctx.save_for_backward(y)
+            return y.exp()
+
+        @staticmethod
+        def backward(ctx, g):
+            return helper(g) * (ctx.y if kept else ctx.saved_tensors[0])
+
+    def f(x):
+        return Fn.apply(x) * 3
+
+    compiled = fresh.compile(f)
+    for call in range(6):
+        got = []
+        for fn in (f, compiled):
+            helper.__code__, Base.factor = one, 2.0
+            x = torch.tensor([0.5, 1.0], requires_grad=True)
+            y = fn(x)
+            if call % 2:
+                helper.__code__ = other
+            if call > 2:
+                Base.factor = 5.0
+            got.append(torch.autograd.grad(y.sum(), x, create_graph=create)[0].tolist())
+        assert got[0] == pytest.approx(got[1]), call
+    assert fresh.cache_info(compiled)["outcomes"]["run"]["graph"] >= 6

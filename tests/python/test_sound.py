@@ -535,3 +535,34 @@ def test_a_tensor_of_inference_mode_that_cannot_be_saved(fresh):
                 seen.append(log)
         assert seen[0] == seen[1]
     assert compiled.cache_info()["segments"]
+
+
+EQUALS = {"int": lambda: int("3000"), "text": lambda: "ab" + str(7000), "tuple": lambda: (int("3000"), "a b"), "float": lambda: float("2.5")}
+
+
+@pytest.mark.parametrize("make", EQUALS.values(), ids=EQUALS)
+@pytest.mark.parametrize("where", ["names", "argument", "key", "keys", "keywords", "item of a set"])
+def test_which_of_equal_values_is_one_object(make, where, fresh):
+    """Two places that hold equal values hold one object in some calls, and two in others; what goes out is the object that is there."""
+    np = pytest.importorskip("numpy")
+    if where == "keywords" and not isinstance(make(), str):
+        pytest.skip("keywords are texts")
+    space = {}
+    text = {
+        "names": "def f(x, o, p): return x + 1, P is Q, P",
+        "argument": "def f(x, o, p): return x + 1, p is P, p is Q, o[0] is p, P",
+        "key": "def f(x, o, p): return x + 1, next(iter(D)) is P, P is Q, list(D)[0]",
+        "keys": "def f(x, o, p):\n    for i, k in enumerate(D):\n        if k is P: return x + i, k\n    return x - 1, P",
+        "keywords": "def g(p, **k): return [q is p for q in k]\ndef f(x, o, p): return x + 1, g(P, **N), [*N][0]",
+        "item of a set": "def f(x, o, p): return x + 1, next(iter(S)) is P, [k for k in S][0]",
+    }[where]
+    exec(text, space)
+    f, ran = fresh.compile(space["f"]), np.zeros(2)
+    for call in range(12):
+        values = [make() for _ in range(5)]
+        p, q, key, item, first = (values[0] if call >> n & 1 else values[n] for n in range(5))
+        space.update(P=p, Q=q, D={"first": 0, key: 1}, S={item}, N={key: 1})
+        expected, got = space["f"](ran, [first], p), f(ran, [first], p)
+        assert got[0].tolist() == expected[0].tolist() and got[1:] == expected[1:]
+        assert got[-1] is expected[-1]
+    assert fresh.cache_info(f)["outcomes"]["run"].get("graph", 0) >= 12
