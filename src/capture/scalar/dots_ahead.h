@@ -1,6 +1,7 @@
 // Products of vectors that a loop asks for one after the other, each with a vector that lies one element behind that of
 // the last one: `np.dot(a[i + 1:, i], b[i + 1:, j])` for all j. Where the loop has done so twice, several are computed
-// at once, side by side in registers, and handed out when they are asked for. What they were made of must not have been
+// at once, side by side in registers, and handed out when they are asked for. Behind such a row another one is taken to
+// follow, of as many. What they were made of must not have been
 // written since: the code tells of all that it writes, and one of these lives no longer than a run of the code. The
 // sums are those of a BLAS for vectors that are not dense, to the last bit; who asks must have found that out
 // (SumsLikeBlas).
@@ -42,9 +43,10 @@ class DotsAhead {
 
   static constexpr int64_t kItem = sizeof(double);
   static constexpr int kFewestLanes = 4, kLanes = 32;
-  static int MostLanes();  // of this processor
-  // Products of one vector with `lanes` others, a power of two up to that, each of which lies an element behind the one
-  // before.
+  // How many can be computed at once on this processor, at most so many, if so many are wanted.
+  static int LanesUpTo(int64_t most, int64_t wanted);
+  // Products of one vector with `lanes` others, a number that LanesUpTo gives, each of which lies an element behind the
+  // one before.
   static void Several(const char* still, int64_t still_next, const char* moving, int64_t moving_next, int64_t n,
                       int lanes, double* out);
   static bool Runs();  // Has this processor what Several needs?
@@ -59,7 +61,7 @@ class DotsAhead {
     const char *low = nullptr, *high = nullptr;
   };
   bool FindNew(const Operand& a, const Operand& b, int64_t n, double* out);
-  bool Begin(const Call& call, const char* end);
+  bool Begin(const Call& call, const char* end, int64_t wanted);
   double Take() {
     next_.moving += kItem;
     return values_[at_++];
@@ -69,6 +71,8 @@ class DotsAhead {
   Call last_[2], next_;     // the last call that was not known, either way round, and the one that is known next
   int at_ = 0, known_ = 0;  // Of values_: those from at_ on are known.
   bool b_moves_ = true;     // next_ has b for what moves
+  int64_t row_ = 0;         // how many the last row of such calls had, if that is known
+  int64_t in_row_ = 0;      // how many this one had before values_
   int vain_ = 0;            // how often what was computed was written before it was asked for
   double values_[kLanes];
   Extent reads_[2];

@@ -253,7 +253,8 @@ bool SumsLikeBlas(UfuncLoop loop) {
     char *a = reinterpret_cast<char*>(x.data()), *b = reinterpret_cast<char*>(y.data());
     for (int n = 1; n <= kMost; ++n)
       for (const auto& [p, q] : {std::pair(1, kStep), {kStep, 1}, {3, kStep}})
-        for (int lanes = DotsAhead::kFewestLanes; lanes <= DotsAhead::MostLanes(); lanes *= 2) {
+        for (int wanted_lanes = 2; wanted_lanes <= DotsAhead::kLanes; wanted_lanes += 5) {
+          const int lanes = DotsAhead::LanesUpTo(DotsAhead::kLanes, wanted_lanes);
           double out[DotsAhead::kLanes], wanted;
           DotsAhead::Several(a, p * kItem, b, q * kItem, n, lanes, out);
           for (int lane = 0; lane < lanes; ++lane) {
