@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -137,53 +138,66 @@ int DotsAhead::LanesUpTo(int64_t most, int64_t wanted) {
 }
 
 // As many as are `wanted`, if they lie in memory before its end, are computed.
-bool DotsAhead::Begin(const Call& call, const char* end, int64_t wanted) {
+bool DotsAhead::Begin(const Call& call, bool b_moves, const char* end, int64_t wanted) {
   const bool dense = call.still_next == kItem && call.moving_next == kItem;
   if (dense || call.still_next <= 0 || call.moving_next <= 0 || call.still_next % kItem || call.moving_next % kItem)
     return false;
-  if (call.n < 1 || call.n > kMostTerms || vain_ > kMostVain) return false;
+  if (call.n < 2 || call.n > kMostTerms || vain_ > kMostVain) return false;
   const char* last = call.moving + (call.n - 1) * call.moving_next;
   const int64_t room = (end - last) / kItem;
   if (room < (HasWide() ? 1 : kFewestLanes)) return false;
-  known_ = LanesUpTo(room, wanted);
-  Several(call.still, call.still_next, call.moving, call.moving_next, call.n, known_, values_);
-  reads_[0] = {call.moving, last + known_ * kItem};
-  reads_[1] = {call.still, call.still + (call.n - 1) * call.still_next + kItem};
-  at_ = 0;
-  next_ = call;
+  KnownDots& k = known_;
+  k.at = 0, k.count = LanesUpTo(room, wanted);
+  Several(call.still, call.still_next, call.moving, call.moving_next, call.n, static_cast<int>(k.count), k.values);
+  k.reads[0] = {call.moving, last + k.count * kItem};
+  k.reads[1] = {call.still, call.still + (call.n - 1) * call.still_next + kItem};
+  k.a = call.still, k.a_next = call.still_next, k.a_step = 0;
+  k.b = call.moving, k.b_next = call.moving_next, k.b_step = kItem;
+  if (!b_moves) std::swap(k.a, k.b), std::swap(k.a_next, k.b_next), std::swap(k.a_step, k.b_step);
+  k.n = call.n;
+  first_ = call, b_moves_ = b_moves;
   return true;
 }
 
-bool DotsAhead::FindNew(const Operand& a, const Operand& b, int64_t n, double* out) {
+DotsAhead::Call DotsAhead::Next() const {
+  Call next = first_;
+  next.moving += known_.at * kItem;
+  return next;
+}
+
+bool DotsAhead::Find(const Operand& a, const Operand& b, int64_t n, double* out) {
   const Call ways[] = {{b.at, a.at, b.next, a.next, n}, {a.at, b.at, a.next, b.next, n}};
   const char* const ends[] = {a.end, b.end};
-  in_row_ += at_;
-  const bool row = in_row_ >= kFewestLanes;
+  const Call next = Next();
+  const int64_t in_row = in_row_ + known_.at;
   for (int k = 0; k < 2; ++k) {
     const Call& call = ways[k];
     Call before = call;
     before.moving -= kItem;
     // Either that was the last call, or the last one that was known, or another row begins as the last one did.
-    const bool as_known = known_ && b_moves_ == (k == 1), goes_on = as_known && call == next_,
-               again = as_known && row && call.moving_next == next_.moving_next && call.still_next == next_.still_next;
+    const bool as_known = known_.count && b_moves_ == (k == 1), goes_on = as_known && call == next,
+               again = as_known && in_row >= kFewestLanes && call.moving_next == next.moving_next &&
+                       call.still_next == next.still_next;
     if (!goes_on && !again && before != last_[k]) continue;
-    const int64_t length = goes_on || !again ? row_ : in_row_, done = goes_on ? in_row_ : again ? 0 : 1;
-    if (!Begin(call, ends[k], !length ? kLanes : length > done ? length - done : kPastRow)) continue;
+    const int64_t length = goes_on || !again ? row_ : in_row, done = goes_on ? in_row : again ? 0 : 1;
+    if (!Begin(call, k == 1, ends[k], !length ? kLanes : length > done ? length - done : kPastRow)) continue;
     row_ = length, in_row_ = done;
-    b_moves_ = k == 1;
-    *out = Take();
+    *out = known_.values[known_.at++];
     return true;
   }
-  at_ = known_ = 0;
-  row_ = in_row_ = 0;
+  Forget();
   std::copy(std::begin(ways), std::end(ways), last_);
   return false;
 }
 
-void DotsAhead::Drop() {
-  vain_ += 2 * at_ < known_;
-  at_ = known_ = 0;
+void DotsAhead::Forget() {
+  known_.at = known_.count = 0;
   row_ = in_row_ = 0;
+}
+
+void DotsAhead::Drop() {
+  vain_ += 2 * known_.at < known_.count;
+  Forget();
 }
 
 }  // namespace framejit::capture::scalar

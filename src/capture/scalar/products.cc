@@ -7,7 +7,9 @@
 
 #include <cmath>
 #include <complex>
+#include <cstddef>
 #include <cstring>
+#include <iterator>
 #include <map>
 
 #include "capture/scalar/rows_ahead.h"
@@ -167,7 +169,8 @@ int64_t Dot(UfuncLoop loop, char* a, int64_t a_next, char* b, int64_t b_next, T*
 // The same of float64, which may be known already.
 template <bool dot>
 int64_t DotAhead(UfuncLoop loop, char* a, int64_t a_next, char* b, int64_t b_next, double* out, int64_t n,
-                 ProductsAhead* ahead, char* a_end, char* b_end) {
+                 KnownDots* known, char* a_end, char* b_end) {
+  auto* ahead = static_cast<ProductsAhead*>(known);
   if (!(dot && n == 1) && ahead->dots.Find({a, a_next, a_end}, {b, b_next, b_end}, n, out)) return std::isfinite(*out);
   return (dot ? Dot<double> : Inner<double>)(loop, a, a_next, b, b_next, out, n);
 }
@@ -212,7 +215,9 @@ int SharesOfRows(UfuncLoop loop, int64_t n, int64_t fewest, int64_t most) {
 
 // Likewise of a vector and a matrix of float64.
 int64_t RowAhead(UfuncLoop loop, char* a, int64_t a_next, char* b, int64_t b_next, int64_t b_column, char* out,
-                 int64_t n, int64_t columns, ProductsAhead* ahead, char* a_end) {
+                 int64_t n, int64_t columns, KnownDots* known, char* a_end) {
+  auto* ahead = static_cast<ProductsAhead*>(known);
+  ahead->others = 1;
   const auto shares = [loop](int64_t terms, int64_t fewest, int64_t most) {
     return SharesOfRows(loop, terms, fewest, most);
   };
@@ -222,23 +227,23 @@ int64_t RowAhead(UfuncLoop loop, char* a, int64_t a_next, char* b, int64_t b_nex
   return Multiply(loop, a, 0, a_next, b, b_next, b_column, out, 1, n, columns, sizeof(double));
 }
 
-int64_t WroteAt(ProductsAhead* ahead, const char* at, int64_t bytes) {
-  ahead->Wrote(at, at + bytes);
+int64_t WroteAt(KnownDots* known, const char* at, int64_t bytes) {
+  static_cast<ProductsAhead*>(known)->Wrote(at, at + bytes);
   return 0;
 }
 
 // Likewise a vector whose last element lies so many bytes behind its first, and each `step` behind the one before.
-int64_t WroteAlong(ProductsAhead* ahead, const char* at, int64_t bytes, int64_t along, int64_t step) {
+int64_t WroteAlong(KnownDots* known, const char* at, int64_t bytes, int64_t along, int64_t step) {
   const char *low = along < 0 ? at + along : at, *high = (along < 0 ? at : at + along) + bytes;
-  ahead->Wrote(low, high, bytes, std::abs(step));
+  static_cast<ProductsAhead*>(known)->Wrote(low, high, bytes, std::abs(step));
   return 0;
 }
 
 // Likewise an array whose last element along each axis lies so many bytes behind its first.
-int64_t WroteAll(ProductsAhead* ahead, const char* at, int64_t bytes, int64_t x, int64_t y, int64_t z) {
+int64_t WroteAll(KnownDots* known, const char* at, int64_t bytes, int64_t x, int64_t y, int64_t z) {
   const char *low = at, *high = at + bytes;
   for (int64_t along : {x, y, z}) (along < 0 ? low : high) += along;
-  ahead->Wrote(low, high);
+  static_cast<ProductsAhead*>(known)->Wrote(low, high);
   return 0;
 }
 
@@ -348,7 +353,69 @@ void Translator::TellOfWrite(const Part& to) {
     while (args.size() < kMost) args.push_back(Int(0));
     function = reinterpret_cast<const void*>(WroteAll);
   }
-  Call(function, ScalarType::kBool, args);
+  if (to.rank())
+    Call(function, ScalarType::kBool, args);
+  else
+    CallUnless(LiesApart(args[0], args[1], args[2]), Flag(true), function, ScalarType::kBool, args);
+}
+
+int Translator::KnownField(int known, size_t offset, ScalarType t) {
+  return Emit({.op = ScalarOp::kLoad,
+               .type = t,
+               .a = known,
+               .b = Int(static_cast<int64_t>(offset)),
+               .dtype = t == ScalarType::kF64 ? DType::kFloat64 : DType::kInt64,
+               .id = -2,
+               .array = kKnownDots});
+}
+
+// Is nothing that is known made of these bytes?
+int Translator::LiesApart(int known, int at, int bytes) {
+  const auto both = [&](int a, int b) { return Op(ScalarOp::kAnd, ScalarType::kBool, a, b); };
+  const int end = Op(ScalarOp::kAt, ScalarType::kPtr, at, bytes);
+  int apart = Compare(ScalarOp::kEq, KnownField(known, offsetof(KnownDots, others)), Int(0));
+  for (size_t k = 0; k < std::size(KnownDots().reads); ++k) {
+    const size_t reads = offsetof(KnownDots, reads) + k * sizeof(KnownDots::Extent);
+    const int low = KnownField(known, reads + offsetof(KnownDots::Extent, low), ScalarType::kPtr),
+              high = KnownField(known, reads + offsetof(KnownDots::Extent, high), ScalarType::kPtr);
+    apart = both(apart, Op(ScalarOp::kOr, ScalarType::kBool, Compare(ScalarOp::kLe, end, low),
+                           Compare(ScalarOp::kGe, at, high)));
+  }
+  return apart;
+}
+
+// A product that may be known: where it is the call, whose arguments these are, is not made, and the next one is known
+// then. Gives whether the product is good.
+int Translator::AskKnown(const void* product, const std::vector<int>& args, int known, int* value) {
+  const auto field = [&](size_t offset) { return KnownField(known, offset); };
+  const int at = field(offsetof(KnownDots, at));
+  int is_known = Compare(ScalarOp::kLt, at, field(offsetof(KnownDots, count)));
+  const auto wants = [&](int a, int b) {
+    is_known = Op(ScalarOp::kAnd, ScalarType::kBool, is_known, Compare(ScalarOp::kEq, a, b));
+  };
+  const auto vector = [&](size_t offset, size_t step) {
+    const int moved = Op(ScalarOp::kMul, ScalarType::kInt, at, field(step));
+    return Op(ScalarOp::kAt, ScalarType::kPtr, KnownField(known, offset, ScalarType::kPtr), moved);
+  };
+  wants(args[1], vector(offsetof(KnownDots, a), offsetof(KnownDots, a_step)));
+  wants(args[2], field(offsetof(KnownDots, a_next)));
+  wants(args[3], vector(offsetof(KnownDots, b), offsetof(KnownDots, b_step)));
+  wants(args[4], field(offsetof(KnownDots, b_next)));
+  wants(args[6], field(offsetof(KnownDots, n)));
+  const int place = Op(ScalarOp::kMul, ScalarType::kInt, at, Int(sizeof(double)));
+  const int known_value = KnownField(Op(ScalarOp::kAt, ScalarType::kPtr, known, place), offsetof(KnownDots, values),
+                                     ScalarType::kF64);
+  Emit({.op = ScalarOp::kStore,
+        .a = known,
+        .b = Int(offsetof(KnownDots, at)),
+        .c = Op(ScalarOp::kAdd, ScalarType::kInt, at, Op(ScalarOp::kBoolToInt, ScalarType::kInt, is_known)),
+        .dtype = DType::kInt64,
+        .array = kKnownDots});
+  const int finite = Op(ScalarOp::kFinite, ScalarType::kBool, known_value);
+  const int good = CallUnless(is_known, finite, product, ScalarType::kBool, args);
+  const int made = Emit({.op = ScalarOp::kCell, .type = ScalarType::kF64, .imm = scratch, .id = -2});
+  *value = Op(ScalarOp::kSelect, ScalarType::kF64, is_known, known_value, made);
+  return good;
 }
 
 // An array of these sizes, one element behind the other.
@@ -391,22 +458,26 @@ Val Translator::Product(const Val& x, const Val& y, bool dot) {
                                  : Emit({.op = ScalarOp::kAddress, .type = ScalarType::kPtr, .imm = scratch, .id = -2});
     std::vector<int> args{function, left.address, left.column, right.address, right.row, out, inner};
     const void* product = InnerProduct(t, dot);
+    int value = -1, known = -1;
     if (t == DType::kFloat64) FindBlasDot(loop);
     if (MayBeAhead(a, b, t, true) && SumsLikeBlas(loop)) {
       (hopes_.ahead ? out_.ahead : out_.dots) = true;
       if (hopes_.ahead) {
         product = dot ? reinterpret_cast<const void*>(DotAhead<true>) : reinterpret_cast<const void*>(DotAhead<false>);
-        args.insert(args.end(), {Input(kAheadCell, ScalarType::kPtr), EndOf(m.part.object), EndOf(n.part.object)});
+        known = Input(kAheadCell, ScalarType::kPtr);
+        args.insert(args.end(), {known, EndOf(m.part.object), EndOf(n.part.object)});
       }
     }
-    const int good = Call(product, ScalarType::kBool, args);
+    const int good =
+        known < 0 ? Call(product, ScalarType::kBool, args) : AskKnown(product, args, known, &value);
     ExitIf(Op(ScalarOp::kNot, ScalarType::kBool, good));
     elements_.push_back(inner);
     if (IsComplex(t)) {
       const Element z = ElementAt(out, zero, t, kMadeArrays);
       return Complex(New(Is::kFloat, z.value), New(Is::kFloat, z.imag), true);
     }
-    return NewNumpy(t, Emit({.op = ScalarOp::kCell, .type = NewNumpy(t, -1).type(), .imm = scratch, .id = -2}));
+    if (value < 0) value = Emit({.op = ScalarOp::kCell, .type = NewNumpy(t, -1).type(), .imm = scratch, .id = -2});
+    return NewNumpy(t, value);
   }
   const int out = Buffer(Count(sizes), t);
   const bool may = ranks[0] == 1 && ranks[1] == 2 && MayBeAhead(a, b, t, false) && RowsLikeBlas(loop);

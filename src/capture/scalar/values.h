@@ -110,8 +110,9 @@ struct ObjectSpec {
   Ref code;            // of a function that became part of the code
 };
 
-// In which array elements lie (ScalarInst::array), where that is none of the objects: all lists, all that code made.
-inline constexpr int kLists = 1 << 20, kMadeArrays = kLists + 1;
+// In which array elements lie (ScalarInst::array), where that is none of the objects: all lists, all that code made,
+// what is known of products.
+inline constexpr int kLists = 1 << 20, kMadeArrays = kLists + 1, kKnownDots = kLists + 2;
 
 // Writes instructions into the current block. `exit` is asked for the exit of the program's current instruction.
 class Builder {
@@ -153,7 +154,14 @@ class Builder {
                  .foreign = true,
                  .args = std::move(args)});
   }
-  // Likewise of a function of ours or of libm, which only computes.
+  // The same, but where the condition is true no call is made, and this is `value`.
+  int CallUnless(int condition, int value, const void* f, ScalarType t, std::vector<int> args) {
+    const int id = Call(f, t, std::move(args));
+    codegen::ScalarInst& call = code.blocks[block].back();
+    call.a = condition, call.b = value;
+    return id;
+  }
+  // A call of a function of ours or of libm, which only computes.
   int CallComputes(const void* f, ScalarType t, std::vector<int> args) {
     const int id = Call(f, t, std::move(args));
     code.blocks[block].back().foreign = false;
