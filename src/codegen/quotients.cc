@@ -20,11 +20,11 @@ namespace {
 using llvm::BasicBlock;
 using llvm::Value;
 
-// The quotient of x and y is x * high + x * low, rounded once, where high + low is 1 / y with twice the bits of a number.
-// What is added before that has an error of less than 2^-52 of the quotient's last place. If y is an odd number of less
-// than 2^48, times a power of two, no quotient that is not a number itself lies as near as 2^-49 of a last place to the
-// middle between two numbers, so both are rounded alike. x and y are so far from the largest and least numbers that
-// nothing overflows or underflows.
+// The quotient of x and y is x * high + x * low, rounded once, where high + low is 1 / y with twice the bits of a
+// number. What is added before that has an error of less than 2^-52 of the quotient's last place. If y is an odd number
+// of less than 2^48, times a power of two, no quotient that is not a number itself lies as near as 2^-49 of a last
+// place to the middle between two numbers, so both are rounded alike. x and y are so far from the largest and least
+// numbers that nothing overflows or underflows.
 constexpr int kFraction = 52, kBias = 1023;
 constexpr uint64_t kLastBits = 0x1f;  // of y: these are 0
 constexpr int kMostPowerOfY = 100, kMostPowerOfX = 700;
@@ -95,8 +95,8 @@ class Quotients {
       outer = next;
     llvm::IRBuilder<> b(outer->getLoopPreheader()->getTerminator());
     Value* last = b.CreateAnd(b.CreateBitCast(y, b.getInt64Ty()), kLastBits);
-    Value* good = b.CreateAnd(b.CreateICmpEQ(last, b.getInt64(0)),
-                              Lies(b, y, kMostPowerOfY, b.getInt64(Between(kMostPowerOfY))));
+    Value* good =
+        b.CreateAnd(b.CreateICmpEQ(last, b.getInt64(0)), Lies(b, y, kMostPowerOfY, b.getInt64(Between(kMostPowerOfY))));
     Value* one = llvm::ConstantFP::get(b.getDoubleTy(), 1.0);
     y = b.CreateSelect(good, y, one);  // no division by 0 is to be noted
     Value* high = b.CreateFDiv(one, y);
@@ -122,7 +122,8 @@ class Quotients {
     llvm::Instruction *products = nullptr, *division = nullptr;
     llvm::DomTreeUpdater updater(dt_, llvm::DomTreeUpdater::UpdateStrategy::Eager);
     llvm::SplitBlockAndInsertIfThenElse(lies, &quotient, &products, &division,
-                                        llvm::MDBuilder(b.getContext()).createBranchWeights(1 << 16, 1), &updater, &li_);
+                                        llvm::MDBuilder(b.getContext()).createBranchWeights(1 << 16, 1), &updater,
+                                        &li_);
     b.SetInsertPoint(products);
     Value* made = Fma(b, x, y.high, b.CreateFMul(x, y.low));
     b.SetInsertPoint(&quotient);

@@ -12,7 +12,7 @@ namespace framejit::capture::scalar {
 namespace {
 
 constexpr int kMostVain = 4;
-constexpr int kPastRow = 8;  // more at once, where the row before had ended
+constexpr int kPastRow = 8;           // more at once, where the row before had ended
 constexpr int64_t kMostTerms = 4096;  // A BLAS may have threads for more.
 
 #if defined(__x86_64__)

@@ -36,8 +36,8 @@ class DotsAhead {
     int64_t next;  // bytes from element to element
     char* end;     // of the memory that it lies in
   };
-  // True with the product of `n` elements of each, which KnownDots had not, if that is known now, since further ones are
-  // likely to follow.
+  // True with the product of `n` elements of each, which KnownDots had not, if that is known now, since further ones
+  // are likely to follow.
   bool Find(const Operand& a, const Operand& b, int64_t n, double* out);
   // Something has been written in [low, high): all of it, or so many bytes of each `step`, from low on. Such a column
   // meets neither other columns nor those that have been handed out.

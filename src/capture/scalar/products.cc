@@ -7,11 +7,10 @@
 
 #include <cmath>
 #include <complex>
-#include <cstddef>
 #include <cstring>
-#include <iterator>
 #include <map>
 
+#include "capture/scalar/known_products.h"
 #include "capture/scalar/rows_ahead.h"
 #include "capture/scalar/translator.h"
 #include "tensor/numpy_api.h"
@@ -356,66 +355,7 @@ void Translator::TellOfWrite(const Part& to) {
   if (to.rank())
     Call(function, ScalarType::kBool, args);
   else
-    CallUnless(LiesApart(args[0], args[1], args[2]), Flag(true), function, ScalarType::kBool, args);
-}
-
-int Translator::KnownField(int known, size_t offset, ScalarType t) {
-  return Emit({.op = ScalarOp::kLoad,
-               .type = t,
-               .a = known,
-               .b = Int(static_cast<int64_t>(offset)),
-               .dtype = t == ScalarType::kF64 ? DType::kFloat64 : DType::kInt64,
-               .id = -2,
-               .array = kKnownDots});
-}
-
-// Is nothing that is known made of these bytes?
-int Translator::LiesApart(int known, int at, int bytes) {
-  const auto both = [&](int a, int b) { return Op(ScalarOp::kAnd, ScalarType::kBool, a, b); };
-  const int end = Op(ScalarOp::kAt, ScalarType::kPtr, at, bytes);
-  int apart = Compare(ScalarOp::kEq, KnownField(known, offsetof(KnownDots, others)), Int(0));
-  for (size_t k = 0; k < std::size(KnownDots().reads); ++k) {
-    const size_t reads = offsetof(KnownDots, reads) + k * sizeof(KnownDots::Extent);
-    const int low = KnownField(known, reads + offsetof(KnownDots::Extent, low), ScalarType::kPtr),
-              high = KnownField(known, reads + offsetof(KnownDots::Extent, high), ScalarType::kPtr);
-    apart = both(apart, Op(ScalarOp::kOr, ScalarType::kBool, Compare(ScalarOp::kLe, end, low),
-                           Compare(ScalarOp::kGe, at, high)));
-  }
-  return apart;
-}
-
-// A product that may be known: where it is the call, whose arguments these are, is not made, and the next one is known
-// then. Gives whether the product is good.
-int Translator::AskKnown(const void* product, const std::vector<int>& args, int known, int* value) {
-  const auto field = [&](size_t offset) { return KnownField(known, offset); };
-  const int at = field(offsetof(KnownDots, at));
-  int is_known = Compare(ScalarOp::kLt, at, field(offsetof(KnownDots, count)));
-  const auto wants = [&](int a, int b) {
-    is_known = Op(ScalarOp::kAnd, ScalarType::kBool, is_known, Compare(ScalarOp::kEq, a, b));
-  };
-  const auto vector = [&](size_t offset, size_t step) {
-    const int moved = Op(ScalarOp::kMul, ScalarType::kInt, at, field(step));
-    return Op(ScalarOp::kAt, ScalarType::kPtr, KnownField(known, offset, ScalarType::kPtr), moved);
-  };
-  wants(args[1], vector(offsetof(KnownDots, a), offsetof(KnownDots, a_step)));
-  wants(args[2], field(offsetof(KnownDots, a_next)));
-  wants(args[3], vector(offsetof(KnownDots, b), offsetof(KnownDots, b_step)));
-  wants(args[4], field(offsetof(KnownDots, b_next)));
-  wants(args[6], field(offsetof(KnownDots, n)));
-  const int place = Op(ScalarOp::kMul, ScalarType::kInt, at, Int(sizeof(double)));
-  const int known_value = KnownField(Op(ScalarOp::kAt, ScalarType::kPtr, known, place), offsetof(KnownDots, values),
-                                     ScalarType::kF64);
-  Emit({.op = ScalarOp::kStore,
-        .a = known,
-        .b = Int(offsetof(KnownDots, at)),
-        .c = Op(ScalarOp::kAdd, ScalarType::kInt, at, Op(ScalarOp::kBoolToInt, ScalarType::kInt, is_known)),
-        .dtype = DType::kInt64,
-        .array = kKnownDots});
-  const int finite = Op(ScalarOp::kFinite, ScalarType::kBool, known_value);
-  const int good = CallUnless(is_known, finite, product, ScalarType::kBool, args);
-  const int made = Emit({.op = ScalarOp::kCell, .type = ScalarType::kF64, .imm = scratch, .id = -2});
-  *value = Op(ScalarOp::kSelect, ScalarType::kF64, is_known, known_value, made);
-  return good;
+    CallUnless(LiesApart(*this, args[0], args[1], args[2]), Flag(true), function, ScalarType::kBool, args);
 }
 
 // An array of these sizes, one element behind the other.
@@ -468,8 +408,7 @@ Val Translator::Product(const Val& x, const Val& y, bool dot) {
         args.insert(args.end(), {known, EndOf(m.part.object), EndOf(n.part.object)});
       }
     }
-    const int good =
-        known < 0 ? Call(product, ScalarType::kBool, args) : AskKnown(product, args, known, &value);
+    const int good = known < 0 ? Call(product, ScalarType::kBool, args) : AskKnown(*this, product, args, known, &value);
     ExitIf(Op(ScalarOp::kNot, ScalarType::kBool, good));
     elements_.push_back(inner);
     if (IsComplex(t)) {

@@ -563,9 +563,6 @@ class Translator final : public Builder {
   void TellOfWrite(const Part& to);
   bool MayBeAhead(int a, int b, DType t, bool apart) const;
   int EndOf(int object);
-  int KnownField(int known, size_t offset, ScalarType t = ScalarType::kInt);
-  int LiesApart(int known, int at, int bytes);
-  int AskKnown(const void* product, const std::vector<int>& args, int known, int* value);
   void Wrote(State& s);
   static void Return(Val& v);
   Val ArrayAttribute(const Part& p, const std::string& name);
