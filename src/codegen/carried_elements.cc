@@ -67,11 +67,21 @@ class CarriedElements {
           se_.getMinusSCEV(to->getStart(), at->getStart()) != step ||
           !(dt_.dominates(&load, store) || Steps(step, Size(load.getType()))))
         continue;
-      const bool alone =
-          llvm::all_of(writes_, [&](llvm::Instruction* w) { return w == write || Apart(*w, load, *at); });
+      const bool alone = llvm::all_of(writes_, [&](llvm::Instruction* w) {
+        return w == write || Apart(*w, load, *at) || Overwritten(*w, *store, load, *step);
+      });
       return alone ? store : nullptr;
     }
     return nullptr;
+  }
+
+  // Does `store` write over this one in each round, which meets nothing that the load reads before that?
+  bool Overwritten(llvm::Instruction& write, llvm::StoreInst& store, llvm::LoadInst& load, const SCEV& step) {
+    const auto* first = llvm::dyn_cast<llvm::StoreInst>(&write);
+    return first && first->isSimple() && dt_.dominates(first, &store) &&
+           first->getValueOperand()->getType() == load.getType() &&
+           se_.getSCEV(const_cast<Value*>(first->getPointerOperand())) == se_.getSCEV(store.getPointerOperand()) &&
+           (dt_.dominates(&load, first) || Steps(&step, Size(load.getType())));
   }
 
   // Do rounds lie so far apart that what one writes for the next is nothing that it reads itself behind the write? An

@@ -439,6 +439,9 @@ class Emitter {
   }
 
   Value* Call(const ScalarInst& i) {
+    return i.a < 0 ? Called(i) : Either(values_[i.a], values_[i.b], [&] { return Called(i); });
+  }
+  Value* Called(const ScalarInst& i) {
     std::vector<Value*> args;
     std::vector<llvm::Type*> types;
     for (int x : i.args) args.push_back(values_[x]), types.push_back(values_[x]->getType());

@@ -74,7 +74,7 @@ enum class ScalarOp : uint8_t {
   kAt,           // the address b bytes behind the address a
   kLoad,         // the element `dtype`, or the address, that lies b bytes behind a
   kStore,        // that element becomes c, which fits
-  kCall,         // the function at address imm of `args`; returns `type`
+  kCall,         // the function at address imm of `args`; returns `type`. Where a is true it is not called, but gives b
   kAssume,       // The compiler may take it that a is true.
   kExitIf,       // If a is true: exit.
   kExitIfLong,   // so many rounds `a` after `b` are more than imm: exit. A few of them are not counted.

@@ -42,6 +42,7 @@
 #include "codegen/grouped_rounds.h"
 #include "codegen/late_checks.h"
 #include "codegen/modulo.h"
+#include "codegen/quotients.h"
 #include "codegen/scalar_lanes.h"
 #include "codegen/selects.h"
 #include "codegen/several_rounds.h"
@@ -210,6 +211,7 @@ void OptimizeScalar(llvm::Module& m, llvm::TargetMachine& machine) {
   reduced.addPass(StrengthReducePass());
   fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(reduced)));
   fpm.addPass(UnfoldSelectsPass());
+  fpm.addPass(QuotientsPass());
   for (llvm::Function& f : m)
     if (!f.isDeclaration() && !f.hasInternalLinkage()) fpm.run(f, fam);
   EraseModulo(m);

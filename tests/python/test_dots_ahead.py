@@ -114,6 +114,50 @@ def the_same_again(a, b, out):
             out[i, j] = np.dot(a[:, i], b[:, j]) + np.dot(a[:, i], b[:, b.shape[1] - 1 - j])
 
 
+def rows_that_shrink(a, b, out):
+    for i in range(a.shape[1]):
+        for j in range(i, b.shape[1]):
+            out[i, j] = np.dot(a[:, i], b[:, j])
+
+
+def rows_that_grow(a, b, out):
+    for i in range(a.shape[1]):
+        for j in range(min(2 * i, b.shape[1])):
+            out[i, j] = b[i:, j] @ a[i:, i]
+
+
+def rows_that_jump(a, b, out):
+    for i in range(a.shape[1]):
+        for j in range(i * 7 % 5, b.shape[1] - i * 5 % 11):
+            out[i, j] = np.dot(a[:, i], b[:, j])
+            if i % 4 == 1:
+                b[i, j] += 0.5
+
+
+def rows_that_are_written(a, b, out):
+    for i in range(a.shape[1]):
+        for j in range(b.shape[1]):
+            out[i, j] = np.dot(a[:, i], b[:, j])
+        b[i, 0] = out[i, 0]
+        a[i, (i + 1) % a.shape[1]] -= 0.5
+
+
+def rows_of_two_kinds(a, b, out):
+    for i in range(a.shape[1]):
+        for j in range(b.shape[1]):
+            out[i, j] = np.dot(a[:, i], b[:, j])
+        for j in range(b.shape[1]):
+            out[i, j] += b[:, j] @ a[:, (i + 1) % a.shape[1]]
+
+
+def columns_and_matrices(a, b, out):
+    for i in range(a.shape[1]):
+        row = b[:, i % b.shape[1]] @ a
+        for j in range(b.shape[1]):
+            out[i, j] = np.dot(a[:, i], b[:, j]) + row[j % a.shape[1]]
+        a[i, i] += 0.5
+
+
 def rows_of_a_triangle(a, b, out):
     for i in range(a.shape[1]):
         out[i:, i] = out[i, i:] = a[:, i] @ a[:, i:] / 3.0
@@ -156,7 +200,7 @@ def through_another_matrix(a, b, out):
 
 
 ROWS = [rows_of_a_triangle, rows_of_all, rows_of_columns, writes_a_later_vector, writes_the_matrix, writes_a_part_backwards, through_another_matrix]  # fmt: skip
-PROGRAMS = [triangular, moves_on_the_left, writes_the_next, writes_one_far_ahead, writes_columns, writes_columns_behind, writes_columns_far_ahead, writes_half_columns, writes_rows, writes_a_column_that_stays, writes_what_stays, the_same_again]  # fmt: skip
+PROGRAMS = [triangular, moves_on_the_left, writes_the_next, writes_one_far_ahead, writes_columns, writes_columns_behind, writes_columns_far_ahead, writes_half_columns, writes_rows, writes_a_column_that_stays, writes_what_stays, the_same_again, rows_that_shrink, rows_that_grow, rows_that_jump, rows_that_are_written, rows_of_two_kinds, columns_and_matrices]  # fmt: skip
 
 
 def arrays(n, width, seed=0):

@@ -76,7 +76,7 @@ Val DescribeIterator(PyObject* o, std::vector<ObjectSpec>& objects, bool alone) 
   if (fj_range_state(o, &next, &step, &left)) {
     Val v = Numbers(Is::kRangeIter, 3);
     v.unit = step == 1;
-    v.natural = alone && v.unit && next >= 0 && IsSmall(next);
+    v.natural = alone && GivesNaturals(next, step, left);
     return v;
   }
   if (Py_TYPE(o) == &PyEnum_Type) {

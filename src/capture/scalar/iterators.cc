@@ -108,9 +108,12 @@ Val Translator::RangeIterator(const Val& v, bool alone) {
   it.items[2] = New(Is::kInt, v.unit ? stop : Op(ScalarOp::kSelect, ScalarType::kInt, any, distance, Int(0)));
   if (!alone) return it;
   if (v.unit && v.few) it.items.push_back(it.items[2]);
-  it.natural = v.items[0].constant ? *v.items[0].constant >= 0 : hopes_.natural;
-  if (v.unit && it.natural && !v.items[0].constant) ExitIf(Compare(ScalarOp::kLt, start, Int(0)));
-  it.natural &= v.unit;
+  if (!v.items[2].constant) return it;
+  const bool rises = *v.items[2].constant > 0;
+  const Val& end = v.items[rises ? 0 : 1];  // none of its numbers is less, or as little
+  const int64_t least = rises ? 0 : -1;
+  it.natural = end.constant ? *end.constant >= least : hopes_.natural;
+  if (it.natural && !end.constant) ExitIf(Compare(ScalarOp::kLt, Value(end), Int(least)));
   return it;
 }
 
@@ -284,12 +287,15 @@ Val Translator::Take(Val& it) {
   switch (it.is) {
     case Is::kRangeIter: {
       const int next = Value(it.items[0]), step = Value(it.items[1]), last = Value(it.items[2]);
+      const int now =
+          it.natural ? Op(ScalarOp::kWithin, ScalarType::kInt, natural(next), Int(std::numeric_limits<int64_t>::max()))
+                     : next;
       it.items[0] = it.unit ? then(ScalarOp::kNext, next, -1) : then(ScalarOp::kAdd, next, step);
       if (!it.unit) {
         it.items[1] = New(Is::kInt, step);
         it.items[2] = then(ScalarOp::kSub, last, Int(1));
       }
-      return New(Is::kInt, next);
+      return New(Is::kInt, now);
     }
     case Is::kSeqIter: {
       const int index = natural(Value(it.items[0]));

@@ -407,7 +407,8 @@ std::optional<int64_t> CodeLoops::Enter(Head& head, Version& version, PyObject* 
   if (t.makes)
     run->cells[scalar::kMadeCell] =
         reinterpret_cast<int64_t>(run->made.emplace(head.function ? kShortArray : kAnyArray).get());
-  if (t.ahead) run->cells[scalar::kAheadCell] = reinterpret_cast<int64_t>(&run->ahead.emplace());
+  if (t.ahead)
+    run->cells[scalar::kAheadCell] = reinterpret_cast<int64_t>(static_cast<scalar::KnownDots*>(&run->ahead.emplace()));
   const Status status;
   const int64_t exit = version.code.fn(run->cells.data(), 0);
   run->told = t.status && !t.exits[exit].undo && status.tells();

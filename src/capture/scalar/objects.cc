@@ -143,7 +143,8 @@ class Reader {
 
   bool Range(const Val& v, PyObject* o, const std::vector<int>& cells, size_t* leaf) {
     long next, step, left;
-    if (!fj_range_state(o, &next, &step, &left) || (v.unit && step != 1) || (v.natural && (next < 0 || !IsSmall(next))))
+    if (!fj_range_state(o, &next, &step, &left) || (v.unit && step != 1) ||
+        (v.natural && !GivesNaturals(next, step, left)))
       return false;
     int64_t last = left;
     if (v.unit && __builtin_add_overflow(static_cast<int64_t>(next), last, &last)) return false;

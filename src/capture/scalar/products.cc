@@ -10,6 +10,7 @@
 #include <cstring>
 #include <map>
 
+#include "capture/scalar/known_products.h"
 #include "capture/scalar/rows_ahead.h"
 #include "capture/scalar/translator.h"
 #include "tensor/numpy_api.h"
@@ -167,7 +168,8 @@ int64_t Dot(UfuncLoop loop, char* a, int64_t a_next, char* b, int64_t b_next, T*
 // The same of float64, which may be known already.
 template <bool dot>
 int64_t DotAhead(UfuncLoop loop, char* a, int64_t a_next, char* b, int64_t b_next, double* out, int64_t n,
-                 ProductsAhead* ahead, char* a_end, char* b_end) {
+                 KnownDots* known, char* a_end, char* b_end) {
+  auto* ahead = static_cast<ProductsAhead*>(known);
   if (!(dot && n == 1) && ahead->dots.Find({a, a_next, a_end}, {b, b_next, b_end}, n, out)) return std::isfinite(*out);
   return (dot ? Dot<double> : Inner<double>)(loop, a, a_next, b, b_next, out, n);
 }
@@ -212,7 +214,9 @@ int SharesOfRows(UfuncLoop loop, int64_t n, int64_t fewest, int64_t most) {
 
 // Likewise of a vector and a matrix of float64.
 int64_t RowAhead(UfuncLoop loop, char* a, int64_t a_next, char* b, int64_t b_next, int64_t b_column, char* out,
-                 int64_t n, int64_t columns, ProductsAhead* ahead, char* a_end) {
+                 int64_t n, int64_t columns, KnownDots* known, char* a_end) {
+  auto* ahead = static_cast<ProductsAhead*>(known);
+  ahead->others = 1;
   const auto shares = [loop](int64_t terms, int64_t fewest, int64_t most) {
     return SharesOfRows(loop, terms, fewest, most);
   };
@@ -222,23 +226,23 @@ int64_t RowAhead(UfuncLoop loop, char* a, int64_t a_next, char* b, int64_t b_nex
   return Multiply(loop, a, 0, a_next, b, b_next, b_column, out, 1, n, columns, sizeof(double));
 }
 
-int64_t WroteAt(ProductsAhead* ahead, const char* at, int64_t bytes) {
-  ahead->Wrote(at, at + bytes);
+int64_t WroteAt(KnownDots* known, const char* at, int64_t bytes) {
+  static_cast<ProductsAhead*>(known)->Wrote(at, at + bytes);
   return 0;
 }
 
 // Likewise a vector whose last element lies so many bytes behind its first, and each `step` behind the one before.
-int64_t WroteAlong(ProductsAhead* ahead, const char* at, int64_t bytes, int64_t along, int64_t step) {
+int64_t WroteAlong(KnownDots* known, const char* at, int64_t bytes, int64_t along, int64_t step) {
   const char *low = along < 0 ? at + along : at, *high = (along < 0 ? at : at + along) + bytes;
-  ahead->Wrote(low, high, bytes, std::abs(step));
+  static_cast<ProductsAhead*>(known)->Wrote(low, high, bytes, std::abs(step));
   return 0;
 }
 
 // Likewise an array whose last element along each axis lies so many bytes behind its first.
-int64_t WroteAll(ProductsAhead* ahead, const char* at, int64_t bytes, int64_t x, int64_t y, int64_t z) {
+int64_t WroteAll(KnownDots* known, const char* at, int64_t bytes, int64_t x, int64_t y, int64_t z) {
   const char *low = at, *high = at + bytes;
   for (int64_t along : {x, y, z}) (along < 0 ? low : high) += along;
-  ahead->Wrote(low, high);
+  static_cast<ProductsAhead*>(known)->Wrote(low, high);
   return 0;
 }
 
@@ -253,7 +257,8 @@ bool SumsLikeBlas(UfuncLoop loop) {
     char *a = reinterpret_cast<char*>(x.data()), *b = reinterpret_cast<char*>(y.data());
     for (int n = 1; n <= kMost; ++n)
       for (const auto& [p, q] : {std::pair(1, kStep), {kStep, 1}, {3, kStep}})
-        for (int lanes = DotsAhead::kFewestLanes; lanes <= DotsAhead::MostLanes(); lanes *= 2) {
+        for (int wanted_lanes = 2; wanted_lanes <= DotsAhead::kLanes; wanted_lanes += 5) {
+          const int lanes = DotsAhead::LanesUpTo(DotsAhead::kLanes, wanted_lanes);
           double out[DotsAhead::kLanes], wanted;
           DotsAhead::Several(a, p * kItem, b, q * kItem, n, lanes, out);
           for (int lane = 0; lane < lanes; ++lane) {
@@ -347,7 +352,10 @@ void Translator::TellOfWrite(const Part& to) {
     while (args.size() < kMost) args.push_back(Int(0));
     function = reinterpret_cast<const void*>(WroteAll);
   }
-  Call(function, ScalarType::kBool, args);
+  if (to.rank())
+    Call(function, ScalarType::kBool, args);
+  else
+    CallUnless(LiesApart(*this, args[0], args[1], args[2]), Flag(true), function, ScalarType::kBool, args);
 }
 
 // An array of these sizes, one element behind the other.
@@ -390,22 +398,25 @@ Val Translator::Product(const Val& x, const Val& y, bool dot) {
                                  : Emit({.op = ScalarOp::kAddress, .type = ScalarType::kPtr, .imm = scratch, .id = -2});
     std::vector<int> args{function, left.address, left.column, right.address, right.row, out, inner};
     const void* product = InnerProduct(t, dot);
+    int value = -1, known = -1;
     if (t == DType::kFloat64) FindBlasDot(loop);
     if (MayBeAhead(a, b, t, true) && SumsLikeBlas(loop)) {
       (hopes_.ahead ? out_.ahead : out_.dots) = true;
       if (hopes_.ahead) {
         product = dot ? reinterpret_cast<const void*>(DotAhead<true>) : reinterpret_cast<const void*>(DotAhead<false>);
-        args.insert(args.end(), {Input(kAheadCell, ScalarType::kPtr), EndOf(m.part.object), EndOf(n.part.object)});
+        known = Input(kAheadCell, ScalarType::kPtr);
+        args.insert(args.end(), {known, EndOf(m.part.object), EndOf(n.part.object)});
       }
     }
-    const int good = Call(product, ScalarType::kBool, args);
+    const int good = known < 0 ? Call(product, ScalarType::kBool, args) : AskKnown(*this, product, args, known, &value);
     ExitIf(Op(ScalarOp::kNot, ScalarType::kBool, good));
     elements_.push_back(inner);
     if (IsComplex(t)) {
       const Element z = ElementAt(out, zero, t, kMadeArrays);
       return Complex(New(Is::kFloat, z.value), New(Is::kFloat, z.imag), true);
     }
-    return NewNumpy(t, Emit({.op = ScalarOp::kCell, .type = NewNumpy(t, -1).type(), .imm = scratch, .id = -2}));
+    if (value < 0) value = Emit({.op = ScalarOp::kCell, .type = NewNumpy(t, -1).type(), .imm = scratch, .id = -2});
+    return NewNumpy(t, value);
   }
   const int out = Buffer(Count(sizes), t);
   const bool may = ranks[0] == 1 && ranks[1] == 2 && MayBeAhead(a, b, t, false) && RowsLikeBlas(loop);

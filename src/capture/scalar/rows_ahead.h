@@ -61,8 +61,8 @@ class RowsAhead {
 };
 
 // What a run of a loop's code has of both.
-struct ProductsAhead {
-  DotsAhead dots;
+struct ProductsAhead : KnownDots {
+  DotsAhead dots{*this};
   RowsAhead rows;
   void Wrote(const char* low, const char* high, int64_t bytes = 0, int64_t step = 0) {  // as DotsAhead's
     dots.Wrote(low, high, bytes, step);

@@ -55,7 +55,7 @@ struct Val {
   int node = -1;
   bool unit = false;     // ranges: the step is 1; views: the last stride is that of neighbours
   uint32_t ones = 0;     // Of views: the axes that None made.
-  bool natural = false;  // iterators: the next is not negative, and small; so ints at the entry that the code keeps
+  bool natural = false;  // iterators: the next is small, and none is negative; so ints at the entry that the code keeps
   bool small = false;    // ints at the entry: as IsSmall says
   bool few = false;      // ranges: of a few numbers, whatever is computed
   bool brief = false;    // iterators over ranges: all numbers that were left are gone through at once (Hopes::brief)
@@ -110,8 +110,9 @@ struct ObjectSpec {
   Ref code;            // of a function that became part of the code
 };
 
-// In which array elements lie (ScalarInst::array), where that is none of the objects: all lists, all that code made.
-inline constexpr int kLists = 1 << 20, kMadeArrays = kLists + 1;
+// In which array elements lie (ScalarInst::array), where that is none of the objects: all lists, all that code made,
+// what is known of products.
+inline constexpr int kLists = 1 << 20, kMadeArrays = kLists + 1, kKnownDots = kLists + 2;
 
 // Writes instructions into the current block. `exit` is asked for the exit of the program's current instruction.
 class Builder {
@@ -153,7 +154,14 @@ class Builder {
                  .foreign = true,
                  .args = std::move(args)});
   }
-  // Likewise of a function of ours or of libm, which only computes.
+  // The same, but where the condition is true no call is made, and this is `value`.
+  int CallUnless(int condition, int value, const void* f, ScalarType t, std::vector<int> args) {
+    const int id = Call(f, t, std::move(args));
+    codegen::ScalarInst& call = code.blocks[block].back();
+    call.a = condition, call.b = value;
+    return id;
+  }
+  // A call of a function of ours or of libm, which only computes.
   int CallComputes(const void* f, ScalarType t, std::vector<int> args) {
     const int id = Call(f, t, std::move(args));
     code.blocks[block].back().foreign = false;
@@ -232,6 +240,11 @@ class Builder {
 // What ScalarInst::small says of a number at the entry.
 inline bool IsSmall(int64_t number) {
   return number >= -codegen::kSmallNumber && number <= codegen::kSmallNumber;
+}
+// Is the next number of such a range small, and none that it has left negative?
+inline bool GivesNaturals(int64_t next, int64_t step, int64_t left) {
+  if (next < 0 || !IsSmall(next)) return false;
+  return step >= 0 || left <= 1 || static_cast<uint64_t>(left - 1) <= next / (0 - static_cast<uint64_t>(step));
 }
 
 Val New(Is is, int value);
