@@ -9,6 +9,7 @@
 #include <llvm/Transforms/Utils/LoopUtils.h>
 #include <llvm/Transforms/Utils/UnrollLoop.h>
 
+#include "codegen/undone_checks.h"
 #include "codegen/versioned_loops.h"
 
 namespace framejit::codegen {
@@ -23,6 +24,13 @@ bool HasSeldom(const llvm::Loop& loop) {
     const llvm::Instruction* end = block->getTerminator();
     const std::optional<bool> usual = UsualWay(*end);
     return usual && loop.contains(end->getSuccessor(*usual));
+  });
+}
+
+// A `while` that looks at elements has few rounds as a rule.
+bool Reads(const llvm::Loop& loop) {
+  return llvm::any_of(loop.blocks(), [](llvm::BasicBlock* block) {
+    return llvm::any_of(*block, [](llvm::Instruction& i) { return i.mayReadFromMemory(); });
   });
 }
 
@@ -41,6 +49,7 @@ llvm::PreservedAnalyses SeveralRoundsPass::run(llvm::Function& f, llvm::Function
   for (llvm::Loop* loop : li.getLoopsInPreorder()) {
     llvm::BasicBlock* latch = loop->getLoopLatch();
     if (!Runs(*loop) || !loop->isLoopSimplifyForm() || !loop->isLoopExiting(latch)) continue;
+    if (EndsUndone(*loop) && Reads(*loop)) continue;
     unsigned size = 0;
     for (llvm::BasicBlock* block : loop->blocks()) size += block->size();
     if (size > kMost || llvm::isa<llvm::SCEVCouldNotCompute>(se.getExitCount(loop, latch)) || HasSeldom(*loop))

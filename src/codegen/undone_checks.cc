@@ -431,11 +431,27 @@ class UndoneChecks {
   std::vector<llvm::AllocaInst*> all_;
 };
 
+std::optional<int64_t> UndoingExit(const llvm::Function& f) {
+  int64_t exit;
+  if (f.getFnAttribute(kUndoes).getValueAsString().getAsInteger(10, exit)) return {};
+  return exit;
+}
+
 }  // namespace
 
+bool EndsUndone(const llvm::Loop& loop) {
+  BasicBlock* latch = loop.getLoopLatch();
+  const std::optional<int64_t> exit = UndoingExit(*loop.getHeader()->getParent());
+  if (!exit || !latch || !loop.isLoopExiting(latch)) return false;
+  const llvm::Instruction* end = latch->getTerminator();
+  for (unsigned k = 0; k < end->getNumSuccessors(); ++k)
+    if (BasicBlock* to = end->getSuccessor(k); !loop.contains(to) && Returned(latch, to) == exit) return true;
+  return false;
+}
+
 llvm::PreservedAnalyses UndoneChecksPass::run(llvm::Function& f, llvm::FunctionAnalysisManager& fam) {
-  int64_t exit;
-  if (f.getFnAttribute(kUndoes).getValueAsString().getAsInteger(10, exit)) return llvm::PreservedAnalyses::all();
+  const std::optional<int64_t> exit = UndoingExit(f);
+  if (!exit) return llvm::PreservedAnalyses::all();
   auto& li = fam.getResult<llvm::LoopAnalysis>(f);
   auto& dt = fam.getResult<llvm::DominatorTreeAnalysis>(f);
   auto& se = fam.getResult<llvm::ScalarEvolutionAnalysis>(f);
@@ -444,7 +460,7 @@ llvm::PreservedAnalyses UndoneChecksPass::run(llvm::Function& f, llvm::FunctionA
     if (!loop->isInnermost() || llvm::findStringMetadataForLoop(loop, "llvm.loop.isvectorized")) continue;
     llvm::simplifyLoop(loop, &dt, &li, &se, &fam.getResult<llvm::AssumptionAnalysis>(f), nullptr,
                        /*PreserveLCSSA=*/false);
-    changed |= UndoneChecks(*loop, exit, li, dt, se).Run();
+    changed |= UndoneChecks(*loop, *exit, li, dt, se).Run();
   }
   if (!changed) return llvm::PreservedAnalyses::none();
   llvm::EliminateUnreachableBlocks(f);

@@ -23,6 +23,8 @@
 #include <optional>
 #include <vector>
 
+#include "codegen/undone_checks.h"
+
 namespace framejit::codegen {
 namespace {
 
@@ -45,9 +47,9 @@ constexpr unsigned kUnrolledWhole = 16;  // rounds: such a loop will be none
 
 // Is it a `while` whose condition has several parts, or which is left by `break`? Such loops search: they have few
 // rounds as a rule, and where those are short, looking at all ends before the first one costs more than looking in
-// each. They are known by looking for signals themselves.
+// each. They are known by looking for signals themselves, or by undoing the run in their latch.
 bool Searches(const llvm::Loop& loop) {
-  bool looks = false, ends = false;
+  bool looks = EndsUndone(loop), ends = false;
   for (llvm::BasicBlock* block : loop.blocks()) {
     for (const llvm::Instruction& i : *block) looks |= llvm::isa<llvm::LoadInst>(i) && i.isVolatile();
     ends |= block != loop.getLoopLatch() && loop.isLoopExiting(block) && !UsualWay(*block->getTerminator());
@@ -69,7 +71,8 @@ class Versioner {
     if (!loop_.isLoopSimplifyForm() || !loop_.isSafeToClone() || llvm::findStringMetadataForLoop(&loop_, kDone))
       return false;
     rounds_ = se_.getExitCount(&loop_, loop_.getLoopLatch());
-    if (llvm::isa<llvm::SCEVCouldNotCompute>(rounds_) || rounds_->getType() != i64_) rounds_ = nullptr;
+    if (llvm::isa<llvm::SCEVCouldNotCompute>(rounds_) || rounds_->getType() != i64_ || EndsUndone(loop_))
+      rounds_ = nullptr;
     if (const auto* c = llvm::dyn_cast_or_null<llvm::SCEVConstant>(unrolled_ ? nullptr : rounds_))
       if (c->getAPInt().ult(kUnrolledWhole)) return false;
     unsigned size = 0;
