@@ -16,24 +16,33 @@
 namespace framejit::tensor {
 namespace {
 
-// o as the executable expects it: itself, or a copy with those strides. Null without an exception: another type, say.
-PyObject* Fitting(PyObject* o, const TensorType& type, const shape::Ints& strides,
-                  const std::vector<int64_t>& symbols) {
+enum class Fit : uint8_t { kOther, kStrides, kSame };
+
+// Is o as the executable expects it, but for its strides or in all? kOther: it is of another type, say.
+Fit FitOf(PyObject* o, const TensorType& type, const shape::Ints& strides, const std::vector<int64_t>& symbols) {
   Class kind = Classify(o);
   Meta m;
   if (!IsPlainTorch(kind) || !ReadMeta(o, &m) || m.dtype != type.dtype || m.rank != type.rank() ||
       !(m.device == type.device))
-    return nullptr;
+    return Fit::kOther;
   bool same = true, empty = false;
   for (int d = 0; d < m.rank; ++d) {
-    if (m.sizes[d] != type.shape[d].Eval(symbols)) return nullptr;
+    if (m.sizes[d] != type.shape[d].Eval(symbols)) return Fit::kOther;
     empty |= m.sizes[d] == 0;
     same &= m.sizes[d] == 1 || m.strides[d] == strides[d].Eval(symbols);
   }
-  if (same || empty) return Py_NewRef(o);
-  Ref sizes(PyTuple_New(m.rank)), steps(PyTuple_New(m.rank));
-  for (int d = 0; d < m.rank; ++d) {
-    PyTuple_SET_ITEM(sizes.get(), d, PyLong_FromLongLong(m.sizes[d]));
+  return same || empty ? Fit::kSame : Fit::kStrides;
+}
+
+// Itself, or a copy with those strides. Null without an exception: kOther.
+PyObject* Fitting(PyObject* o, const TensorType& type, const shape::Ints& strides,
+                  const std::vector<int64_t>& symbols) {
+  const Fit fit = FitOf(o, type, strides, symbols);
+  if (fit == Fit::kOther) return nullptr;
+  if (fit == Fit::kSame) return Py_NewRef(o);
+  Ref sizes(PyTuple_New(type.rank())), steps(PyTuple_New(type.rank()));
+  for (int d = 0; d < type.rank(); ++d) {
+    PyTuple_SET_ITEM(sizes.get(), d, PyLong_FromLongLong(type.shape[d].Eval(symbols)));
     PyTuple_SET_ITEM(steps.get(), d, PyLong_FromLongLong(strides[d].Eval(symbols)));
   }
   Ref fresh(PyObject_CallMethod(o, "new_empty_strided", "OO", sizes.get(), steps.get()));
@@ -181,9 +190,13 @@ int SegmentHook::Prepare(CallState* s, PyObject* saved, Compiled* c, const std::
     for (size_t i = 0; i < part.inputs.size(); ++i) {
       const int number = part.inputs[i];
       if (number >= static_cast<int>(num_saved + c->tangents.size())) continue;
-      Ref fitting(Fitting(pass->values[number].get(), part.types[i].first, part.types[i].second, *s->symbols));
-      if (!fitting) return PyErr_Occurred() ? -1 : 1;
-      if (number < static_cast<int>(num_saved)) pass->values[number] = std::move(fitting);
+      Ref& value = pass->values[number];
+      const auto& [type, strides] = part.types[i];
+      const Fit fit = FitOf(value.get(), type, strides, *s->symbols);
+      if (fit == Fit::kOther) return PyErr_Occurred() ? -1 : 1;
+      if (fit == Fit::kSame || number >= static_cast<int>(num_saved)) continue;  // of gradients each part makes its own
+      value = Ref(Fitting(value.get(), type, strides, *s->symbols));
+      if (!value) return -1;
     }
   pass->compiled = c;
   pass->grads.resize(c->grads.size());

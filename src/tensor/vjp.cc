@@ -82,6 +82,26 @@ PyObject* WithMemory(PyObject* grads) {
   return made.release();
 }
 
+// What torch.autograd.grad gives with zeros for what nothing leads to, from the framework's engine at once: its
+// arguments are the derivative's own, in which there is nothing to look for.
+PyObject* Gradients(PyObject* outs, PyObject* leaves, PyObject* tangents) {
+  static PyObject *const run = ResolveCallee("torch.autograd.Variable._execution_engine.run_backward"),
+                         *const zeros = ResolveCallee("torch.zeros_like");
+  Ref from(PyList_AsTuple(outs)), to(PyList_AsTuple(leaves)), with(PyList_AsTuple(tangents));
+  if (!run || !zeros || !from || !to || !with) return nullptr;
+  PyObject* args[] = {from.get(), with.get(), Py_False, Py_False, to.get(), Py_True, Py_False};
+  Ref grads(PyObject_Vectorcall(run, args, std::size(args), nullptr));
+  if (!grads) return nullptr;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(grads.get()); ++i) {
+    if (PyTuple_GET_ITEM(grads.get(), i) != Py_None) continue;
+    PyObject* zero = PyObject_CallOneArg(zeros, PyTuple_GET_ITEM(to.get(), i));
+    if (!zero) return nullptr;
+    Py_DECREF(PyTuple_GET_ITEM(grads.get(), i));
+    PyTuple_SET_ITEM(grads.get(), i, zero);
+  }
+  return WithMemory(grads.get());
+}
+
 // Of what was kept of `then`, now[i] is read, if that is a tensor.
 bool NoteMoved(PyObject* moved, PyObject* then, PyObject* now, size_t i) {
   PyObject* other = static_cast<Py_ssize_t>(i) < PyTuple_GET_SIZE(now) ? PyTuple_GET_ITEM(now, i) : Py_None;
@@ -147,11 +167,11 @@ PyObject* Differentiate(PyObject* callable, PyObject* const* args, Py_ssize_t n,
   }
   Ref f(PyObject_GetAttrString(autograd.get(), "grad")),
       call(PyTuple_Pack(3, outs.get(), leaves.get(), tangents.get()));
-  Ref kwargs(Py_BuildValue("{s:O,s:O,s:O}", "allow_unused", Py_True, "materialize_grads", Py_True, "create_graph",
-                           inside ? Py_True : Py_False));
+  Ref kwargs(
+      Py_BuildValue("{s:O,s:O,s:O}", "allow_unused", Py_True, "materialize_grads", Py_True, "create_graph", Py_True));
+  if (PyList_GET_SIZE(outs.get()) > 0 && !inside) return Gradients(outs.get(), leaves.get(), tangents.get());
   if (PyList_GET_SIZE(outs.get()) > 0) {
-    Ref made(f && call && kwargs ? PyObject_Call(f.get(), call.get(), kwargs.get()) : nullptr);
-    return inside || !made ? made.release() : WithMemory(made.get());
+    return f && call && kwargs ? PyObject_Call(f.get(), call.get(), kwargs.get()) : nullptr;
   }
   Ref zeros(PyTuple_New(PyList_GET_SIZE(leaves.get())));  // nothing leads there
   Ref torch(Import("torch"));

@@ -777,3 +777,24 @@ def test_steps_within_steps():
     agree(nets[1], nets[0])
     told = framejit.cache_info(function)
     assert not told["breaks"] and told["outcomes"]["run"] == {"graph": 4}, told
+
+
+def test_expanded_gradient_is_copied_once(fresh):
+    """What compiled code cannot read as it lies is laid out by rows for it, once in a pass."""
+    torch.manual_seed(0)
+    eager = torch.nn.Conv2d(4, 4, 3, padding=1)
+    model = fresh.compile(copy.deepcopy(eager))
+    x = torch.rand(2, 4, 8, 8)
+    for _ in range(3):
+        model.zero_grad()
+        model(x).sum().backward()
+    eager(x).sum().backward()
+    for p, q in zip(model.parameters(), eager.parameters()):
+        torch.testing.assert_close(p.grad, q.grad)
+    y = model(x).sum()
+    with torch.profiler.profile() as profile:
+        y.backward()
+    copies = [event for event in profile.events() if event.name == "aten::new_empty_strided"]
+    assert len(copies) == 1
+    assert any(event.name == "CompiledSegmentBackward" for event in profile.events())
+    assert framejit.cache_info(model)["breaks"] == 0

@@ -92,3 +92,22 @@ def test_what_asks_data(fresh):
             call(x * 2).backward()
             pairs.append(x.grad)
         torch.testing.assert_close(*pairs)
+
+
+@pytest.mark.parametrize("call", [lambda x: x.cumprod(1), lambda x: torch.linalg.inv(x + 10 * torch.eye(8))], ids=["cumprod", "inv"])
+def test_without_plan(fresh, monkeypatch, call):
+    """The call is made again, and the framework's engine is told to go at once."""
+    compiled = fresh.compile(call)
+    xs = [x0[k, 0] * (k + 1) for k in range(2)] * 4
+    gradients(compiled, xs)
+
+    def refused(*_, **__):
+        raise AssertionError("torch.autograd.grad")
+
+    expected = gradients(call, xs)
+    with monkeypatch.context() as m:
+        m.setattr(torch.autograd, "grad", refused)
+        got = gradients(compiled, xs)
+    for a, b in zip(got, expected):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+    assert compiled.cache_info()["breaks"] == 0
