@@ -386,19 +386,53 @@ class PackedLists {
   std::map<size_t, std::vector<ValueId>> lists_;
 };
 
+// No backward graph has the names of inputs.
+Graph Nameless(Graph g) {
+  for (ValueId v : g.inputs) g.nodes[v].attrs.name.clear();
+  return g;
+}
+
+// The derivative of the function for the gradients of all its outputs, as planning has made it, and what it reads.
+// Most often the first backward pass is one of all of them, and needs no other.
+class FirstPass {
+ public:
+  FirstPass(autodiff::Joint j, std::vector<bool> tangents, std::vector<bool> read)
+      : graph_(Nameless(std::exchange(j.graph, {}))),
+        rest_(std::move(j)),
+        tangents_(std::move(tangents)),
+        read_(std::move(read)) {}
+  bool Is(const std::vector<bool>& tangents) const { return tangents == tangents_; }
+  autodiff::Joint Take(std::vector<bool>* read) {
+    rest_.graph = graph_.Unpack();
+    *read = std::move(read_);
+    return std::move(rest_);
+  }
+
+ private:
+  PackedGraph graph_;
+  autodiff::Joint rest_;  // all but its graph
+  std::vector<bool> tangents_, read_;
+};
+
 // Which gradients of the outputs arrive is known when the first backward pass runs: it is compiled then.
-auto BackwardCompiler(Plan plan, const std::vector<bool>& wanted, const std::vector<int>& part) {
-  for (ValueId v : plan.graph->inputs) plan.graph->nodes[v].attrs.name.clear();  // No backward graph has these.
-  auto graph = std::make_shared<const PackedGraph>(std::move(*std::exchange(plan.graph, nullptr)));
+auto BackwardCompiler(Plan plan, const std::vector<bool>& wanted, const std::vector<int>& part, FirstPass first_pass) {
+  auto graph = std::make_shared<const PackedGraph>(Nameless(std::move(*std::exchange(plan.graph, nullptr))));
   const PackedLists kept(std::exchange(plan.kept, {}));
-  return [plan = std::move(plan), graph, kept, wanted, part](const std::vector<bool>& tangents,
-                                                             const std::vector<bool>& stops, bool around,
-                                                             const std::vector<bool>& skipped) {
+  const auto first = std::make_shared<std::optional<FirstPass>>(std::move(first_pass));
+  return [plan = std::move(plan), graph, kept, wanted, part, first](const std::vector<bool>& tangents,
+                                                                    const std::vector<bool>& stops, bool around,
+                                                                    const std::vector<bool>& skipped) {
     tensor::Training::Backward b;
-    autodiff::Joint j = autodiff::Differentiate(graph->Unpack(), wanted, tangents, stops, plan.views,
-                                                around ? plan.reentrant : std::vector<ValueId>(), plan.moves);
-    j.region = plan.region;
-    b.read = plan.Read(j, kept.Unpack());
+    autodiff::Joint j;
+    if (*first && (*first)->Is(tangents) && stops.empty() && (!around || plan.reentrant.empty())) {
+      j = (*first)->Take(&b.read);
+    } else {
+      j = autodiff::Differentiate(graph->Unpack(), wanted, tangents, stops, plan.views,
+                                  around ? plan.reentrant : std::vector<ValueId>(), plan.moves);
+      j.region = plan.region;
+      b.read = plan.Read(j, kept.Unpack());
+    }
+    first->reset();
     for (size_t i = 0; i < skipped.size(); ++i)
       if (skipped[i]) j.grads[i] = kNoValue;
     std::vector<autodiff::GradSource> grads;
@@ -661,7 +695,8 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const tensor::TraceRun
   autodiff::Joint joint = autodiff::Differentiate(graph, t.wanted, t.differentiable, {}, plan.views, {}, plan.moves);
   joint.region = plan.region;
   if (s.lowering().differentiates()) CheckZeros(graph, t);
-  t.versioned = plan.Read(joint, plan.kept);
+  std::vector<bool> read = plan.Read(joint, plan.kept);
+  t.versioned = read;
   for (int i : stopped) t.versioned[graph.outputs.size() + i] = false;
   std::vector<bool> passing;
   for (size_t i = 0; i < trace.inputs.size(); ++i)
@@ -688,7 +723,7 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const tensor::TraceRun
   NoteGroups(graph, s.input_tensors(), &t);
   for (const Node& n : joint.graph.nodes)
     if (n.type.device.kind == DeviceKind::kCuda) t.device = n.type.device;
-  t.compile = BackwardCompiler(std::move(plan), t.wanted, t.part);
+  t.compile = BackwardCompiler(std::move(plan), t.wanted, t.part, {std::move(joint), t.differentiable, std::move(read)});
   return {std::move(ahead), std::move(t)};
 }
 
