@@ -231,6 +231,7 @@ Joint Differentiate(const Graph& g, const std::vector<bool>& wanted, const std::
                     const std::vector<bool>& stops, const std::vector<ValueId>& views,
                     const std::vector<ValueId>& barred, std::vector<bool> moves) {
   Joint j;
+  j.graph.nodes.reserve(3 * g.nodes.size());  // about so many there will be
   j.graph = g;
   j.graph.writes.clear();
   j.primal = static_cast<ValueId>(g.nodes.size());

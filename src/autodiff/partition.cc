@@ -540,6 +540,7 @@ Graph BackwardGraph(const Joint& j, const std::vector<ValueId>& saved, std::vect
   out.symbols = g.symbols;  // all are known by now
   for (shape::SymbolInfo& s : out.symbols) s.kind = shape::SymbolKind::kInput;
   for (size_t i = 0; i < g.symbols.size(); ++i) out.symbol_sources.push_back({static_cast<int>(i), -1});
+  out.nodes.reserve(saved.size() + j.tangents.size() + std::count(needed.begin(), needed.end(), 1));
   Copier copy(g, &out);
   auto input = [&](ValueId v, ValueId name) {
     Node n;

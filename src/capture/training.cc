@@ -723,7 +723,8 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const tensor::TraceRun
   NoteGroups(graph, s.input_tensors(), &t);
   for (const Node& n : joint.graph.nodes)
     if (n.type.device.kind == DeviceKind::kCuda) t.device = n.type.device;
-  t.compile = BackwardCompiler(std::move(plan), t.wanted, t.part, {std::move(joint), t.differentiable, std::move(read)});
+  t.compile =
+      BackwardCompiler(std::move(plan), t.wanted, t.part, {std::move(joint), t.differentiable, std::move(read)});
   return {std::move(ahead), std::move(t)};
 }
 
