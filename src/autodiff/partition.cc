@@ -21,7 +21,6 @@ namespace framejit::autodiff {
 namespace {
 
 using Marks = std::vector<char>;  // of values; read more often than bits are worth
-
 // Values of the backward pass: the tangents and all that derivatives made, also of tangents that are zeros. Which
 // values these are depends on the set of tangents, so none of them is kept by the forward pass.
 Marks OfBackward(const Joint& j) {

@@ -6,6 +6,7 @@
 
 #include "capture/callees.h"
 #include "capture/estimate.h"
+#include "capture/first_pass.h"
 #include "capture/got_memory.h"
 #include "capture/keepers.h"
 #include "capture/late_reads.h"
@@ -14,7 +15,6 @@
 #include "diag/diag.h"
 #include "graph/arguments.h"
 #include "graph/hints.h"
-#include "graph/packed.h"
 #include "surface/rows.h"
 #include "surface/view_results.h"
 #include "tensor/autograd.h"
@@ -368,52 +368,6 @@ struct Plan {
   std::vector<ValueId> reentrant;  // the nodes that the reentrant form of torch.utils.checkpoint made
 };
 
-// Lists of values, of which most are empty, in few bytes.
-class PackedLists {
- public:
-  explicit PackedLists(const std::vector<std::vector<ValueId>>& lists) : count_(lists.size()) {
-    for (size_t i = 0; i < lists.size(); ++i)
-      if (!lists[i].empty()) lists_.emplace(i, lists[i]);
-  }
-  std::vector<std::vector<ValueId>> Unpack() const {
-    std::vector<std::vector<ValueId>> all(count_);
-    for (const auto& [i, list] : lists_) all[i] = list;
-    return all;
-  }
-
- private:
-  size_t count_;
-  std::map<size_t, std::vector<ValueId>> lists_;
-};
-
-// No backward graph has the names of inputs.
-Graph Nameless(Graph g) {
-  for (ValueId v : g.inputs) g.nodes[v].attrs.name.clear();
-  return g;
-}
-
-// The derivative of the function for the gradients of all its outputs, as planning has made it, and what it reads.
-// Most often the first backward pass is one of all of them, and needs no other.
-class FirstPass {
- public:
-  FirstPass(autodiff::Joint j, std::vector<bool> tangents, std::vector<bool> read)
-      : graph_(Nameless(std::exchange(j.graph, {}))),
-        rest_(std::move(j)),
-        tangents_(std::move(tangents)),
-        read_(std::move(read)) {}
-  bool Is(const std::vector<bool>& tangents) const { return tangents == tangents_; }
-  autodiff::Joint Take(std::vector<bool>* read) {
-    rest_.graph = graph_.Unpack();
-    *read = std::move(read_);
-    return std::move(rest_);
-  }
-
- private:
-  PackedGraph graph_;
-  autodiff::Joint rest_;  // all but its graph
-  std::vector<bool> tangents_, read_;
-};
-
 // Which gradients of the outputs arrive is known when the first backward pass runs: it is compiled then.
 auto BackwardCompiler(Plan plan, const std::vector<bool>& wanted, const std::vector<int>& part, FirstPass first_pass) {
   auto graph = std::make_shared<const PackedGraph>(Nameless(std::move(*std::exchange(plan.graph, nullptr))));
@@ -695,8 +649,7 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const tensor::TraceRun
   autodiff::Joint joint = autodiff::Differentiate(graph, t.wanted, t.differentiable, {}, plan.views, {}, plan.moves);
   joint.region = plan.region;
   if (s.lowering().differentiates()) CheckZeros(graph, t);
-  std::vector<bool> read = plan.Read(joint, plan.kept);
-  t.versioned = read;
+  const std::vector<bool> read = t.versioned = plan.Read(joint, plan.kept);
   for (int i : stopped) t.versioned[graph.outputs.size() + i] = false;
   std::vector<bool> passing;
   for (size_t i = 0; i < trace.inputs.size(); ++i)
@@ -723,8 +676,7 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const tensor::TraceRun
   NoteGroups(graph, s.input_tensors(), &t);
   for (const Node& n : joint.graph.nodes)
     if (n.type.device.kind == DeviceKind::kCuda) t.device = n.type.device;
-  t.compile =
-      BackwardCompiler(std::move(plan), t.wanted, t.part, {std::move(joint), t.differentiable, std::move(read)});
+  t.compile = BackwardCompiler(std::move(plan), t.wanted, t.part, {std::move(joint), t.differentiable, read});
   return {std::move(ahead), std::move(t)};
 }
 
