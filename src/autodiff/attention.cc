@@ -94,6 +94,7 @@ Graph KeepAttention(const Graph& from, const std::vector<bool>& wanted, const At
   for (ValueId v = 0; v < g.nodes.size(); ++v) {
     if (reached[v]) requests[v] = RequestOf(g, g.nodes[v], reached);
   }
+  if (std::none_of(requests.begin(), requests.end(), [](const auto& r) { return r.has_value(); })) return g;
   for (ValueId v = 0; v < g.nodes.size(); ++v) {
     if (requests[v]) LayAsEager(g, g.nodes[v]);
   }

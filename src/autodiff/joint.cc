@@ -101,33 +101,34 @@ void Propagate(Tape& tape, ValueId end, const Passage& passage) {
   Builder& b = tape.b;
   const Graph& g = b.graph();
   for (ValueId v = end; v-- > 0;) {
-    const Node n = g.node(v);
-    bool several = n.op == Op::kExtern && n.attrs.result_types.size() > 1;
-    if (!tape.needs[v] || n.op == Op::kInput) continue;
+    if (!tape.needs[v]) continue;
+    const Node& node = g.node(v);
+    bool several = node.op == Op::kExtern && node.attrs.result_types.size() > 1;
+    if (node.op == Op::kInput) continue;
     if (std::find(passage.stops.begin(), passage.stops.end(), v) != passage.stops.end()) continue;
     if (several ? !tape.results.contains(v) : tape.grads[v] == kNoValue) continue;
-    b.set_location(n.file, n.line);
-    if (n.op == Op::kResult) {
-      auto& all = tape.results[n.operands[0]];
-      all.resize(g.node(n.operands[0]).attrs.result_types.size(), kNoValue);
-      all[n.attrs.axes[0]] = tape.grads[v];
+    b.set_location(node.file, node.line);
+    if (node.op == Op::kResult) {
+      auto& all = tape.results[node.operands[0]];
+      all.resize(g.node(node.operands[0]).attrs.result_types.size(), kNoValue);
+      all[node.attrs.axes[0]] = tape.grads[v];
       continue;
     }
-    const auto& operands = n.derivative ? n.derivative->operands : n.operands;
+    const auto& operands = node.derivative ? node.derivative->operands : node.operands;
     const bool asked_for = std::none_of(operands.begin(), operands.end(), [&](ValueId o) { return tape.needs[o]; });
-    if (asked_for && !(n.derivative && operands.empty())) continue;  // an unknown derivative names no operands
+    if (asked_for && !(node.derivative && operands.empty())) continue;  // an unknown derivative names no operands
     if (passage.origin) passage.origin->resize(g.nodes.size() - end, kNoValue);
     if (passage.at) *passage.at = v;
-    Rule rule = RuleOf(n);
-    if (!rule) throw Undifferentiable(std::string("no derivative of ") + Info(n.op).name + " here");
-    char kind = Info(n.op).kind;
-    bool narrow = IsFloat(n.type.dtype) && DTypeSize(n.type.dtype) < 4 && (kind == 'P' || n.derivative);
+    Rule rule = RuleOf(node);
+    if (!rule) throw Undifferentiable(std::string("no derivative of ") + Info(node.op).name + " here");
+    char kind = Info(node.op).kind;
+    bool narrow = IsFloat(node.type.dtype) && DTypeSize(node.type.dtype) < 4 && (kind == 'P' || node.derivative);
     const size_t before = g.nodes.size();
     At at(tape, v, several ? kNoValue : tape.grads[v], narrow);
     rule(at);
     if (passage.origin) passage.origin->resize(g.nodes.size() - end, v);
     if (passage.passed) (*passage.passed)[v] = true;
-    const bool once = passage.twice && !HoldsTwice(n);
+    const bool once = passage.twice && !HoldsTwice(at.n);
     for (size_t i = before; passage.twice && i < g.nodes.size(); ++i) {
       Node& made = b.graph().nodes[i];
       if (once || (made.op == Op::kExtern && !(tape.zeros && made.attrs.call->callee.Has(kDerivedAgain))))
@@ -230,6 +231,7 @@ Joint Differentiate(const Graph& g, const std::vector<bool>& wanted, const std::
                     const std::vector<bool>& stops, const std::vector<ValueId>& views,
                     const std::vector<ValueId>& barred, std::vector<bool> moves) {
   Joint j;
+  j.graph.nodes.reserve(3 * g.nodes.size());  // about so many there will be
   j.graph = g;
   j.graph.writes.clear();
   j.primal = static_cast<ValueId>(g.nodes.size());

@@ -20,18 +20,19 @@
 namespace framejit::autodiff {
 namespace {
 
+using Marks = std::vector<char>;  // of values; read more often than bits are worth
 // Values of the backward pass: the tangents and all that derivatives made, also of tangents that are zeros. Which
 // values these are depends on the set of tangents, so none of them is kept by the forward pass.
-std::vector<bool> OfBackward(const Joint& j) {
-  std::vector<bool> of(j.graph.nodes.size());
+Marks OfBackward(const Joint& j) {
+  Marks of(j.graph.nodes.size());
   std::fill(of.begin() + j.primal, of.end(), true);
   for (ValueId t : j.tangents)
     if (t != kNoValue) of[t] = true;
   return of;
 }
 
-std::vector<bool> NeededFor(const Graph& g, const std::vector<ValueId>& roots) {
-  std::vector<bool> needed(g.nodes.size());
+Marks NeededFor(const Graph& g, const std::vector<ValueId>& roots) {
+  Marks needed(g.nodes.size());
   for (ValueId v : roots)
     if (v != kNoValue) needed[v] = true;
   for (ValueId v = static_cast<ValueId>(needed.size()); v-- > 0;)
@@ -100,7 +101,7 @@ bool IsRemade(const Joint& j, ValueId v, int region) {
 }
 
 // What the values are made of that derivatives of regions make again.
-std::vector<ValueId> ReadByRegions(const Joint& j, const std::vector<bool>& needed) {
+std::vector<ValueId> ReadByRegions(const Joint& j, const Marks& needed) {
   std::vector<ValueId> read;
   std::vector<bool> remade(j.primal);
   for (auto v = static_cast<ValueId>(j.graph.nodes.size()); v-- > 0;) {
@@ -220,17 +221,17 @@ std::vector<ValueId> Memories(const Graph& g) {
 // Of the function's values: what the program may write to, and what is made of that.
 struct Written {
   std::vector<ValueId> memory;  // Memories
-  std::vector<bool> seen;       // by memory: the program has it, as an input or a result
-  std::vector<bool> through;    // is computed from such memory, and the framework does not have it in memory
+  Marks seen;                   // by memory: the program has it, as an input or a result
+  Marks through;                // is computed from such memory, and the framework does not have it in memory
   // The framework reads it from memory that may be written, or makes it again from such.
   bool Moves(ValueId v) const { return v < through.size() && (through[v] || seen[memory[v]]); }
 };
 
 Written WhatIsWritten(const Graph& g, ValueId primal, const std::vector<int>& region,
                       const std::vector<ValueId>& held) {
-  Written w{Memories(g), std::vector<bool>(g.nodes.size()), std::vector<bool>(g.nodes.size())};
+  Written w{Memories(g), Marks(g.nodes.size()), Marks(g.nodes.size())};
   if (held.empty()) return w;
-  std::vector<bool> holds(g.nodes.size());
+  Marks holds(g.nodes.size());
   for (ValueId v : held) holds[v] = holds[w.memory[v]] = true;
   for (ValueId v : g.inputs) w.seen[v] = holds[v];
   for (ValueId v : g.outputs) w.seen[w.memory[v]] = true;
@@ -249,10 +250,9 @@ Written WhatIsWritten(const Graph& g, ValueId primal, const std::vector<int>& re
 }
 
 // Values that the program may write to and the framework would not keep.
-std::vector<bool> OthersMayWrite(const Joint& j, const std::vector<bool>& passing, const std::vector<bool>& needed,
-                                 const Written& written) {
+Marks OthersMayWrite(const Joint& j, const std::vector<bool>& passing, const Marks& needed, const Written& written) {
   const Graph& g = j.graph;
-  std::vector<bool> own(g.nodes.size()), read(g.nodes.size());
+  Marks own(g.nodes.size()), read(g.nodes.size());
   for (ValueId v : g.outputs) own[v] = !passing.empty();
   for (size_t i = 0; i < passing.size(); ++i) own[g.inputs[i]] = passing[i];
   for (ValueId v = j.primal; v < g.nodes.size(); ++v)
@@ -283,7 +283,7 @@ bool ReadsBefore(const Graph& g, ValueId v) {
 
 std::vector<bool> ReadOutputs(const Joint& j, const std::vector<std::vector<ValueId>>& kept) {
   const Graph& g = j.graph;
-  const std::vector<bool> needed = NeededFor(g, j.grads);
+  const Marks needed = NeededFor(g, j.grads);
   const std::vector<ValueId> memory = Memories(g);
   std::vector<bool> read(g.nodes.size());
   // What a checkpoint made is made again for its own derivatives.
@@ -356,8 +356,8 @@ std::vector<ValueId> ChooseSaved(const Joint& j, const std::vector<bool>& passin
       j.grads;  // a result's gradient may lead to zeros, and is asked for by itself all the same
   roots.insert(roots.end(), j.arriving.begin(), j.arriving.end());
   const Written written = WhatIsWritten(g, j.primal, j.region, held);
-  std::vector<bool> back = OfBackward(j), needed = NeededFor(g, roots);
-  std::vector<bool> own = OthersMayWrite(j, passing, needed, written);
+  const Marks back = OfBackward(j), needed = NeededFor(g, roots);
+  Marks own = OthersMayWrite(j, passing, needed, written);
   std::vector<ValueId> saved, read = ReadByRegions(j, needed);
   const std::vector<int64_t> hints = Hints(g);
   const int source = 2 * static_cast<int>(g.nodes.size()), sink = source + 1;
@@ -421,12 +421,12 @@ Graph ForwardGraph(const Joint& j, const std::vector<ValueId>& saved, std::vecto
   const std::vector<bool> stand_ins = StandIns(g);
   for (ValueId v = 0; v < j.primal; ++v)
     if (!stand_ins[v] && (g.node(v).op == Op::kInput || g.node(v).op == Op::kExtern)) roots.push_back(v);
-  std::vector<bool> needed = NeededFor(g, roots);
+  const Marks needed = NeededFor(g, roots);
   Graph out;
   out.name = g.name + " forward";
   out.symbols = g.symbols;
   out.symbol_sources = g.symbol_sources;
-  out.nodes.reserve(std::count(needed.begin(), needed.end(), true));
+  out.nodes.reserve(std::count(needed.begin(), needed.end(), 1));
   Copier copy(g, &out);
   for (ValueId v = 0; v < g.nodes.size(); ++v) {
     if (!needed[v]) continue;
@@ -525,7 +525,7 @@ Graph BackwardGraph(const Joint& j, const std::vector<ValueId>& saved, std::vect
     for (ValueId& o : operands) o = IsRemade(j, o, region) ? o + 2 * size : before && moves(o) ? o + size : o;
     return operands;
   };
-  std::vector<bool> needed(3 * g.nodes.size()), cut(3 * g.nodes.size());
+  Marks needed(3 * g.nodes.size()), cut(3 * g.nodes.size());
   const auto number = [&](ValueId s) { return s < j.primal ? s : s - j.primal + (moves(s - j.primal) ? size : 0); };
   for (ValueId s : saved) cut[number(s)] = true;
   for (ValueId v : j.grads)
@@ -539,6 +539,7 @@ Graph BackwardGraph(const Joint& j, const std::vector<ValueId>& saved, std::vect
   out.symbols = g.symbols;  // all are known by now
   for (shape::SymbolInfo& s : out.symbols) s.kind = shape::SymbolKind::kInput;
   for (size_t i = 0; i < g.symbols.size(); ++i) out.symbol_sources.push_back({static_cast<int>(i), -1});
+  out.nodes.reserve(saved.size() + j.tangents.size() + std::count(needed.begin(), needed.end(), 1));
   Copier copy(g, &out);
   auto input = [&](ValueId v, ValueId name) {
     Node n;

@@ -6,6 +6,7 @@
 
 #include "capture/callees.h"
 #include "capture/estimate.h"
+#include "capture/first_pass.h"
 #include "capture/got_memory.h"
 #include "capture/keepers.h"
 #include "capture/late_reads.h"
@@ -14,7 +15,6 @@
 #include "diag/diag.h"
 #include "graph/arguments.h"
 #include "graph/hints.h"
-#include "graph/packed.h"
 #include "surface/rows.h"
 #include "surface/view_results.h"
 #include "tensor/autograd.h"
@@ -368,37 +368,25 @@ struct Plan {
   std::vector<ValueId> reentrant;  // the nodes that the reentrant form of torch.utils.checkpoint made
 };
 
-// Lists of values, of which most are empty, in few bytes.
-class PackedLists {
- public:
-  explicit PackedLists(const std::vector<std::vector<ValueId>>& lists) : count_(lists.size()) {
-    for (size_t i = 0; i < lists.size(); ++i)
-      if (!lists[i].empty()) lists_.emplace(i, lists[i]);
-  }
-  std::vector<std::vector<ValueId>> Unpack() const {
-    std::vector<std::vector<ValueId>> all(count_);
-    for (const auto& [i, list] : lists_) all[i] = list;
-    return all;
-  }
-
- private:
-  size_t count_;
-  std::map<size_t, std::vector<ValueId>> lists_;
-};
-
 // Which gradients of the outputs arrive is known when the first backward pass runs: it is compiled then.
-auto BackwardCompiler(Plan plan, const std::vector<bool>& wanted, const std::vector<int>& part) {
-  for (ValueId v : plan.graph->inputs) plan.graph->nodes[v].attrs.name.clear();  // No backward graph has these.
-  auto graph = std::make_shared<const PackedGraph>(std::move(*std::exchange(plan.graph, nullptr)));
+auto BackwardCompiler(Plan plan, const std::vector<bool>& wanted, const std::vector<int>& part, FirstPass first_pass) {
+  auto graph = std::make_shared<const PackedGraph>(Nameless(std::move(*std::exchange(plan.graph, nullptr))));
   const PackedLists kept(std::exchange(plan.kept, {}));
-  return [plan = std::move(plan), graph, kept, wanted, part](const std::vector<bool>& tangents,
-                                                             const std::vector<bool>& stops, bool around,
-                                                             const std::vector<bool>& skipped) {
+  const auto first = std::make_shared<std::optional<FirstPass>>(std::move(first_pass));
+  return [plan = std::move(plan), graph, kept, wanted, part, first](const std::vector<bool>& tangents,
+                                                                    const std::vector<bool>& stops, bool around,
+                                                                    const std::vector<bool>& skipped) {
     tensor::Training::Backward b;
-    autodiff::Joint j = autodiff::Differentiate(graph->Unpack(), wanted, tangents, stops, plan.views,
-                                                around ? plan.reentrant : std::vector<ValueId>(), plan.moves);
-    j.region = plan.region;
-    b.read = plan.Read(j, kept.Unpack());
+    autodiff::Joint j;
+    if (*first && (*first)->Is(tangents) && stops.empty() && (!around || plan.reentrant.empty())) {
+      j = (*first)->Take(&b.read);
+    } else {
+      j = autodiff::Differentiate(graph->Unpack(), wanted, tangents, stops, plan.views,
+                                  around ? plan.reentrant : std::vector<ValueId>(), plan.moves);
+      j.region = plan.region;
+      b.read = plan.Read(j, kept.Unpack());
+    }
+    first->reset();
     for (size_t i = 0; i < skipped.size(); ++i)
       if (skipped[i]) j.grads[i] = kNoValue;
     std::vector<autodiff::GradSource> grads;
@@ -661,7 +649,7 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const tensor::TraceRun
   autodiff::Joint joint = autodiff::Differentiate(graph, t.wanted, t.differentiable, {}, plan.views, {}, plan.moves);
   joint.region = plan.region;
   if (s.lowering().differentiates()) CheckZeros(graph, t);
-  t.versioned = plan.Read(joint, plan.kept);
+  const std::vector<bool> read = t.versioned = plan.Read(joint, plan.kept);
   for (int i : stopped) t.versioned[graph.outputs.size() + i] = false;
   std::vector<bool> passing;
   for (size_t i = 0; i < trace.inputs.size(); ++i)
@@ -688,7 +676,7 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const tensor::TraceRun
   NoteGroups(graph, s.input_tensors(), &t);
   for (const Node& n : joint.graph.nodes)
     if (n.type.device.kind == DeviceKind::kCuda) t.device = n.type.device;
-  t.compile = BackwardCompiler(std::move(plan), t.wanted, t.part);
+  t.compile = BackwardCompiler(std::move(plan), t.wanted, t.part, {std::move(joint), t.differentiable, read});
   return {std::move(ahead), std::move(t)};
 }
 

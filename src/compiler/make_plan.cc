@@ -1,5 +1,7 @@
 #include "compiler/make_plan.h"
 
+#include <absl/container/inlined_vector.h>
+
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -33,7 +35,7 @@ std::string At(const Node& n) {
 
 // "sub_exp_sum_div@model.py:31": the operations that say most about a kernel, in order, and the line of its result.
 std::string KernelName(const Graph& g, const Group& group) {
-  std::vector<std::string> names;
+  absl::InlinedVector<std::string_view, 16> names;
   const Node* last = nullptr;
   for (ValueId v : group.nodes) {
     const Node& n = g.nodes[v];
@@ -44,8 +46,8 @@ std::string KernelName(const Graph& g, const Group& group) {
   if (names.empty()) names.push_back(Info(g.nodes[group.nodes.back()].op).name);
   if (names.size() > 5) names.erase(names.begin() + 2, names.end() - 3);
   std::string text;
-  for (const auto& n : names) text += (text.empty() ? "" : "_") + n;
-  return text + (last ? At(*last) : "");
+  for (std::string_view n : names) text.append(text.empty() ? "" : "_").append(n);
+  return last ? text.append(At(*last)) : text;
 }
 
 bool IsZero(const Node& n) {  // all its bits

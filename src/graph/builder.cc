@@ -104,6 +104,7 @@ ValueId Builder::Iota(DType dtype, Ints shape, int axis) {
 }
 
 ValueId Builder::Cast(ValueId v, DType dtype) {
+  if (type(v).dtype == dtype) return v;
   Attrs attrs;
   attrs.dtype = dtype;
   return Add(Op::kCast, {v}, std::move(attrs));
@@ -136,6 +137,7 @@ ValueId Builder::BroadcastInDim(ValueId v, const Ints& shape, std::vector<int64_
 }
 
 ValueId Builder::Reshape(ValueId v, Ints shape) {
+  if (type(v).shape == shape) return v;
   Attrs attrs;
   attrs.syms = std::move(shape);
   return Add(Op::kReshape, {v}, std::move(attrs));

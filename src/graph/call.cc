@@ -155,10 +155,24 @@ std::string TensorMeta::str() const {
   return s;
 }
 
+static bool SameText(const TensorMeta& a, const TensorMeta& b) {
+  return a.framework == b.framework && a.dtype == b.dtype && a.sizes == b.sizes && a.device == b.device &&
+         a.strides == b.strides && a.is_scalar == b.is_scalar && a.is_parameter == b.is_parameter &&
+         a.requires_grad == b.requires_grad && a.conj == b.conj && a.neg == b.neg;
+}
+
 std::string Trace::str() const {
-  std::string s;
+  std::string s, like;  // like: the text of the last input's tensor, which is often that of the next one
+  const TensorMeta* last = nullptr;
+  s.reserve(64 * (inputs.size() + calls.size()));
   for (TraceId id : inputs) {
-    s += "input %" + std::to_string(id) + " : " + tensors[id].meta.str();
+    const TensorMeta& meta = tensors[id].meta;
+    if (!last || !SameText(*last, meta)) like = meta.str();
+    last = &meta;
+    s += "input ";
+    AppendValue(id, &s);
+    s += " : ";
+    s += like;
     s += tensors[id].mutated ? " mutated\n" : "\n";
   }
   for (const Call& c : calls) {
@@ -167,7 +181,7 @@ std::string Trace::str() const {
       s += "  # ";
       s += c.file.str();
       s += ':';
-      s += std::to_string(c.line);
+      AppendNumber(c.line, &s);
     }
     s += '\n';
   }

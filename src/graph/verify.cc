@@ -1,3 +1,5 @@
+#include <absl/container/inlined_vector.h>
+
 #include <algorithm>
 
 #include "framejit/graph.h"
@@ -17,8 +19,7 @@ bool SameShape(const Ints& a, const Ints& b, shape::Env& env) {
 
 std::string CheckNode(const Graph& g, ValueId v, shape::Env& env) {
   const Node& n = g.nodes[v];
-  std::vector<const TensorType*> types;
-  types.reserve(n.operands.size());
+  absl::InlinedVector<const TensorType*, 8> types;
   for (ValueId o : n.operands) {
     if (o >= v) return "operand %" + std::to_string(o) + " is not defined before its use";
     types.push_back(&g.nodes[o].type);
@@ -29,6 +30,7 @@ std::string CheckNode(const Graph& g, ValueId v, shape::Env& env) {
   uint32_t limit = static_cast<uint32_t>(g.symbols.size());
   std::string bad;
   auto known = [&](Int e) {
+    if (e.is_const()) return;
     e.ForEachSymbol([&](uint32_t id) {
       if (id >= limit) bad = "symbol s" + std::to_string(id) + " is not declared";
     });
@@ -61,7 +63,8 @@ std::string CheckNode(const Graph& g, ValueId v, shape::Env& env) {
     }
   }
   bool creation = Info(n.op).kind == 'C';  // Such a node says what it makes, but not on which device.
-  if (expected.dtype != n.type.dtype || !SameShape(expected.shape, n.type.shape, env) ||
+  if (expected.dtype != n.type.dtype ||
+      !(expected.shape == n.type.shape || SameShape(expected.shape, n.type.shape, env)) ||
       (!creation && !(expected.device == n.type.device)))
     return "type should be " + expected.str();
   return "";

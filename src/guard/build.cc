@@ -67,6 +67,17 @@ struct Extras {
 
 using Rows = std::pmr::deque<HeldRow>;
 
+// Are the tests of these the same one? Not where sizes are symbols, since the first test of a symbol binds it.
+bool SameTensor(const TensorExpect& a, const TensorExpect& b) {
+  const TensorMeta &m = a.meta, &n = b.meta;
+  const auto plain = [](shape::Int size) { return size.is_const(); };
+  return m.sizes == n.sizes && m.strides == n.strides && a.key_set == b.key_set && a.quiet == b.quiet &&
+         a.wrapper == b.wrapper && m.framework == n.framework && m.dtype == n.dtype && m.device == n.device &&
+         m.is_scalar == n.is_scalar && m.requires_grad == n.requires_grad && m.is_parameter == n.is_parameter &&
+         m.is_inference == n.is_inference && m.read_only == n.read_only && m.conj == n.conj && m.neg == n.neg &&
+         std::all_of(m.sizes.begin(), m.sizes.end(), plain) && std::all_of(m.strides.begin(), m.strides.end(), plain);
+}
+
 template <typename T, typename V>
 int32_t Append(std::vector<T>& to, V&& value) {
   to.push_back(std::forward<V>(value));
@@ -178,7 +189,11 @@ void GuardBuilder::Add(Row row) {
       FRAMEJIT_CHECK(row.object && PyFunction_Check(row.object));
       held.extra = Append(extras.functions, MakeFunctionTest(reinterpret_cast<PyFunctionObject*>(row.object)));
       break;
-    case Kind::kTensor: held.extra = Append(extras.tensors, std::move(row.tensor)); break;
+    case Kind::kTensor:
+      if (extras.tensors.empty() || !SameTensor(*extras.tensors.back(), *row.tensor))
+        extras.tensors.push_back(std::move(row.tensor));
+      held.extra = static_cast<int32_t>(extras.tensors.size()) - 1;
+      break;
     case Kind::kShape: held.extra = Append(extras.shapes, std::move(row.shape)); break;
     case Kind::kKeys:
       FRAMEJIT_CHECK(row.object);
@@ -431,7 +446,10 @@ class Assembler {
     t.number = h.number;
     t.extra = h.extra;
     switch (t.kind) {
-      case Kind::kTensor: t.extra = AddTensor(MakeTensor(*extras_.tensors[h.extra])); break;
+      case Kind::kTensor:
+        if (h.extra != last_tensor_.first) last_tensor_ = {h.extra, AddTensor(MakeTensor(*extras_.tensors[h.extra]))};
+        t.extra = last_tensor_.second;
+        break;
       case Kind::kIntSymbol:
       case Kind::kFloatSymbol:
         FRAMEJIT_CHECK(t.number >= 0 && t.number < static_cast<int64_t>(bound_.size()));
@@ -548,6 +566,7 @@ class Assembler {
   std::vector<int32_t> bound_;                     // by symbol: 0, or the node in front of which it is bound
   std::vector<std::pair<int32_t, int32_t>> runs_;  // of tests
   IndexTable run_index_, tensor_index_;
+  std::pair<int32_t, int32_t> last_tensor_{-1, -1};  // of the extras, and its test
 };
 
 }  // namespace

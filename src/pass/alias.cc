@@ -1,5 +1,7 @@
 #include "pass/alias.h"
 
+#include <absl/container/inlined_vector.h>
+
 #include <algorithm>
 #include <set>
 
@@ -141,12 +143,13 @@ void AliasStoredViews(const Graph& g, loop::Fusing& fusing, Grouping& grouping) 
     auto has = [&](ValueId v) { return std::binary_search(group.nodes.begin(), group.nodes.end(), v); };
     std::vector<std::pair<ValueId, Alias>> found;
     for (ValueId v : group.stored) {
-      std::vector<ValueId> chain;  // v and the views above it, then the root
+      absl::InlinedVector<ValueId, 8> chain;  // v and the views above it, then the root
       for (ValueId r = v;; r = g.nodes[r].operands[0]) {
         chain.push_back(r);
         if (!IsPeelable(g.nodes[r].op) || !has(g.nodes[r].operands[0])) break;
       }
       ValueId root = chain.back();
+      if (root == v) continue;
       Layout layout = StoredLayout(g, root);
       for (size_t i = chain.size() - 1; i-- > 0;) {
         auto next = ViewLayout(g.nodes[chain[i]], g.nodes[chain[i + 1]].type, layout);

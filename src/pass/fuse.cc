@@ -218,10 +218,10 @@ class Fuser {
   }
 
   // The members with the free values they read, and those that need a buffer.
-  Group Complete(Members nodes) const {
-    Group group;
-    group.nodes.reserve(nodes.size() + 2);
+  void Complete(Members nodes, Group* made) const {
+    Group& group = *made;
     group.nodes.assign(nodes.begin(), nodes.end());
+    group.stored.clear();
     for (size_t i = 0; i < group.nodes.size(); ++i) {
       for (ValueId o : g_.nodes[group.nodes[i]].operands) {
         if (free_[o] && std::find(group.nodes.begin(), group.nodes.end(), o) == group.nodes.end())
@@ -232,7 +232,6 @@ class Fuser {
     for (ValueId v : nodes) {
       if (ReadOutside(v, nodes) || (free_[v] && must_store_[v])) group.stored.push_back(v);
     }
-    return group;
   }
 
   // Thousands may read one value, as a weight or a mask; a unit has few nodes.
@@ -350,7 +349,8 @@ class Fuser {
       if (why) *why = "a product reads a matrix as it is made";
       return false;
     }
-    const Group group = Complete(merged);
+    Group& group = asked_;
+    Complete(merged, &group);
     if (!(why ? loop::CanFuse(g_, group.nodes, group.stored, why) : fusing_.Can(group.nodes, group.stored)))
       return false;
     if (loop::SumsInOrder(g_, group.nodes, group.stored, layouts_)) return true;
@@ -476,7 +476,7 @@ class Fuser {
       if (units_[u].dead) continue;
       Group group;
       if (units_[u].kind == Group::Kind::kKernel) {
-        group = Complete(units_[u].nodes);
+        Complete(units_[u].nodes, &group);
       } else {
         group.nodes.assign(units_[u].nodes.begin(), units_[u].nodes.end());
         group.stored = group.nodes;
@@ -500,6 +500,7 @@ class Fuser {
   std::vector<int> visited_;
   int visit_ = 0;
   std::priority_queue<Candidate> queue_;
+  mutable Group asked_;  // of IsOneKernel: its memory
 };
 
 }  // namespace

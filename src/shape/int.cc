@@ -1,4 +1,5 @@
 // Interning, and the queries that walk an expression.
+#include <absl/container/inlined_vector.h>
 #include <pthread.h>
 
 #include <algorithm>
@@ -111,9 +112,10 @@ IntList::IntList(std::span<const Int> v) : IntList() {
 }
 
 void IntList::Set(size_t i, Int value) {
-  Ints made = *list_;
-  made.at(i) = value;
-  *this = made;
+  absl::InlinedVector<Int, 8> made(begin(), end());
+  if (i >= made.size()) throw std::out_of_range("shape::IntList::Set");
+  made[i] = value;
+  *this = IntList(std::span<const Int>(made));
 }
 
 void IntList::Insert(size_t i, Int value) {

@@ -175,3 +175,24 @@ def test_a_second_pass_for_others(fj, first, second, inputs_of_backward):
     assert (told[0] is None) == (told[1] is None) == (told[2] is None) == (first == second)
     if first != second:
         torch.testing.assert_close(told[1], told[0])
+
+
+@pytest.mark.parametrize("asked", [(0,), (1,), (0, 1)])
+@pytest.mark.parametrize("order", [((0,), (0, 1, 2)), ((0, 1, 2), (1,)), ((1, 2), (0, 1, 2), (0,)), ((2,), (0, 1), (0, 1, 2))])
+def test_passes_of_other_results(fj, order, asked):
+    """What planning has made of the derivative serves a first pass that all results have a part in, and no other one."""
+    fj.reset()  # equal functions share what is compiled, and the first pass is meant
+    compiled, found = fj.compile(chain), []
+    for function in (chain, compiled):
+        given = inputs()
+        results, grads = function(*given), []
+        for number, of in enumerate(order):
+            loss = sum(results[i].square().sum() for i in of)
+            grads += torch.autograd.grad(loss, [given[i] for i in asked], retain_graph=True, create_graph=number == 1)
+        results = function(*given)  # again, as the last pass was
+        grads += torch.autograd.grad(sum(results[i].square().sum() for i in order[-1]), [given[i] for i in asked])
+        found.append(grads)
+    torch.testing.assert_close(found[1], found[0])
+    assert [g.stride() for g in found[1]] == [g.stride() for g in found[0]]
+    info = fj.cache_info(compiled)
+    assert info["captures"] == 1 and info["outcomes"]["run"] == {"graph": 2}

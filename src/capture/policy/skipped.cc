@@ -43,10 +43,19 @@ constexpr Part kParts[] = {
 };
 
 Instead InsteadOfPart(PyCodeObject* code) {
+  struct Known {  // the names of files that were asked for last
+    Ref file;
+    Instead instead = Instead::kNothing;
+  };
+  static auto& known = *new std::array<Known, 64>;  // it must outlive the interpreter
+  Known& k = known[reinterpret_cast<uintptr_t>(code->co_filename) / sizeof(PyObject) % known.size()];
+  if (k.file.get() == code->co_filename) return k.instead;
   const std::string_view path = PathIn(code, "torch");
+  Instead instead = Instead::kNothing;
   for (const Part& part : kParts)
-    if (path.starts_with(part.folder)) return part.instead;
-  return Instead::kNothing;
+    if (path.starts_with(part.folder)) instead = part.instead;
+  const Ref before = std::exchange(k.file, Borrow(code->co_filename));
+  return k.instead = instead;
 }
 
 }  // namespace

@@ -1,7 +1,9 @@
 #include "capture/wrappers/tape.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <utility>
 
 #include "capture/builtins.h"
 #include "capture/override.h"
@@ -42,11 +44,20 @@ bool MadeInC(PyTypeObject* type) {
 bool IsMethodOfC(PyObject* function) {
   auto* f = reinterpret_cast<PyFunctionObject*>(function);
   if (RunsAroundWrappers(reinterpret_cast<PyCodeObject*>(f->func_code))) return true;
-  const char* name = PyUnicode_AsUTF8(f->func_qualname);
-  const char* end = name ? strchr(name, '.') : nullptr;
-  if (!end) return PyErr_Clear(), false;
-  Ref first(PyUnicode_FromStringAndSize(name, end - name));
-  PyObject* type = first ? PyDict_GetItemWithError(f->func_globals, first.get()) : nullptr;
+  struct Known {  // the names of functions that were asked for last
+    Ref name, first;
+  };
+  static auto& known = *new std::array<Known, 64>;  // it must outlive the interpreter
+  Known& k = known[reinterpret_cast<uintptr_t>(f->func_qualname) / sizeof(PyObject) % known.size()];
+  if (k.name.get() != f->func_qualname) {
+    const char* name = PyUnicode_AsUTF8(f->func_qualname);
+    const char* end = name ? strchr(name, '.') : nullptr;
+    Ref first(end ? PyUnicode_FromStringAndSize(name, end - name) : nullptr);
+    if (end && !first) return PyErr_Clear(), false;
+    PyErr_Clear();
+    const Known before = std::exchange(k, {Borrow(f->func_qualname), std::move(first)});
+  }
+  PyObject* type = k.first ? PyDict_GetItemWithError(f->func_globals, k.first.get()) : nullptr;
   return type && PyType_Check(type) && MadeInC(reinterpret_cast<PyTypeObject*>(type));
 }
 
