@@ -169,31 +169,12 @@ bool FitStrides(const std::vector<Inferred>& answers, size_t r, const std::vecto
   return true;
 }
 
-// Finds the sizes from the answers to the questions.
-std::optional<Inferred> Infer(const Asking& asking, Call& call, const std::vector<TensorMeta>& operands,
-                              const shape::Env& env, const std::vector<PyObject*>& constants, Refusal* why) {
-  auto simple = [&](Int e) { return env.Simplify(e); };
-  std::vector<TensorMeta> metas = operands;
-  Ints sizes;
-  for (TensorMeta& m : metas) {
-    m.sizes.Each(simple);
-    m.strides.Each(simple);
-    sizes.insert(sizes.end(), m.sizes.begin(), m.sizes.end());
-  }
-  std::vector<char> of_size(env.num_symbols());
-  for (Int s : sizes) s.ForEachSymbol([&](uint32_t id) { of_size[id] = true; });
-  Call simplified = call;
-  EachInt(simplified, [&](Int& i) { sizes.push_back(i = simple(i)); });
-  if (asking.near && std::all_of(sizes.begin(), sizes.end(), [](Int e) { return e.is_const(); })) return std::nullopt;
-
-  // What the program sees now, and other sets of numbers: none is 0 or 1, no two symbols are equal in all, and which of
-  // two is larger differs. Those of many are larger than most windows and leave all kinds of remainders.
+// What the program sees now, and other sets of numbers: none is 0 or 1, no two symbols are equal in all, and which of
+// two is larger differs. Those of many are larger than most windows and leave all kinds of remainders.
+std::vector<std::vector<int64_t>> Questions(const Asking& asking, const shape::Env& env, const Ints& sizes,
+                                            const std::vector<char>& of_size, int64_t largest) {
   std::vector<std::vector<int64_t>> values;
   const bool many = asking.questions > kFew;
-  int64_t largest = 0;
-  EachInt(simplified, [&](Int i) {
-    if (i.is_const() && std::abs(i.value()) <= kLargest) largest = std::max(largest, std::abs(i.value()));
-  });
   for (int q = 0; q < asking.questions; ++q) {
     values.emplace_back(env.hints().begin(), env.hints().end());
     for (size_t i = 0; i < values[q].size(); ++i) {
@@ -222,6 +203,31 @@ std::optional<Inferred> Infer(const Asking& asking, Call& call, const std::vecto
         if (of_size[i] && env.symbol(static_cast<uint32_t>(i)).kind != shape::SymbolKind::kRuntime)
           values[q][i] = values[q][i] * 2 + q % 2;
   }
+  return values;
+}
+
+// Finds the sizes from the answers to the questions.
+std::optional<Inferred> Infer(const Asking& asking, Call& call, const std::vector<TensorMeta>& operands,
+                              const shape::Env& env, const std::vector<PyObject*>& constants, Refusal* why) {
+  auto simple = [&](Int e) { return env.Simplify(e); };
+  std::vector<TensorMeta> metas = operands;
+  Ints sizes;
+  for (TensorMeta& m : metas) {
+    m.sizes.Each(simple);
+    m.strides.Each(simple);
+    sizes.insert(sizes.end(), m.sizes.begin(), m.sizes.end());
+  }
+  std::vector<char> of_size(env.num_symbols());
+  for (Int s : sizes) s.ForEachSymbol([&](uint32_t id) { of_size[id] = true; });
+  Call simplified = call;
+  EachInt(simplified, [&](Int& i) { sizes.push_back(i = simple(i)); });
+  if (asking.near && std::all_of(sizes.begin(), sizes.end(), [](Int e) { return e.is_const(); })) return std::nullopt;
+
+  int64_t largest = 0;
+  EachInt(simplified, [&](Int i) {
+    if (i.is_const() && std::abs(i.value()) <= kLargest) largest = std::max(largest, std::abs(i.value()));
+  });
+  const auto values = Questions(asking, env, sizes, of_size, largest);
   Fitter fitter(values), apart(values);
   for (Int s : sizes) fitter.Candidate(s);
   fitter.Combine(sizes);
