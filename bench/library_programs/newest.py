@@ -1,4 +1,4 @@
-"""Optimal transport, filters of bands, and training on gradients of single samples."""
+"""Optimal transport, filters of bands, training on gradients of single samples, losses of sound, manifolds, and schemas."""
 
 from bench.library_programs import array, program, tensor
 
@@ -62,3 +62,51 @@ def opacus_step():
         return loss.detach(), [p.detach().clone() for p in model.parameters()]
 
     return f, lambda n: (tensor(n, 6), torch.arange(n) % 2)
+
+
+@program("auraloss")
+def auraloss_spectra():
+    import auraloss
+
+    spectral = auraloss.freq.MultiResolutionSTFTLoss(fft_sizes=[64, 32], hop_sizes=[16, 8], win_lengths=[64, 32])
+    distortion = auraloss.time.SISDRLoss()
+
+    def f(x, y):
+        return spectral(x, y), distortion(x, y)
+
+    return f, lambda n: (tensor(1, 1, 32 * n), tensor(1, 1, 32 * n, seed=1))
+
+
+@program("pymanopt")
+def pymanopt_sphere():
+    import numpy as np
+    from pymanopt.manifolds import Sphere
+
+    def f(p, v):
+        m = Sphere(p.shape[0])
+        p = p / np.linalg.norm(p)
+        t = m.projection(p, v)
+        q = m.exp(p, t)
+        return q, m.log(p, q), m.dist(p, q), m.norm(p, t)
+
+    return f, lambda n: (array(n), 0.1 * array(n, seed=1))
+
+
+@program("marshmallow")
+def marshmallow_schema():
+    from marshmallow import Schema, ValidationError, fields
+
+    class Settings(Schema):
+        scale = fields.Float(required=True)
+        sizes = fields.List(fields.Int())
+
+    schema = Settings()
+
+    def f(x, scale):
+        settings = schema.load({"scale": scale, "sizes": ["1", 2]})
+        try:
+            schema.load({"sizes": [1]})
+        except ValidationError as e:
+            return x * settings["scale"] + sum(settings["sizes"]), schema.dump(settings), e.messages
+
+    return f, lambda n: (tensor(n, 3), 1.5)

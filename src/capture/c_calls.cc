@@ -148,6 +148,10 @@ bool CCall::AnsweredByObject() {
     return Done(sem_.LoadAttr(args_[0], args_[1]));
   if (owner_ == &PyType_Type && !strcmp(name_, "__call__") && PyType_Check(args_[0]))
     return Done(sem_.CallType(reinterpret_cast<PyTypeObject*>(args_[0]), args_ + 1, nargs_ - 1, kwnames_, true));
+  if (owner_ == &PyWrapperDescr_Type && !strcmp(name_, "__get__") && (nargs_ == 2 || nargs_ == 3) && !kwnames_ &&
+      Py_IS_TYPE(args_[0], &PyWrapperDescr_Type) && !PyType_Check(args_[1]) &&
+      PyObject_TypeCheck(args_[1], PyDescr_TYPE(args_[0])) && !IsTensor(args_[1]))  // object.__setattr__.__get__(self)
+    return Done(PyWrapperDescr_Type.tp_descr_get(args_[0], args_[1], reinterpret_cast<PyObject*>(Py_TYPE(args_[1]))));
   if ((owner_ == &PyMemberDescr_Type || owner_ == &PyGetSetDescr_Type) && !strcmp(name_, "__get__") && nargs_ >= 2 &&
       PyDescr_TYPE(args_[0]) == &PyType_Type) {  // type.__dict__["__mro__"].__get__(cls)
     PyObject* of = args_[1];

@@ -57,6 +57,11 @@ PyObject* CaptureSemantics::Reduced(PyObject* o, PyObject* protocol) {
     Ref bound(LoadAttr(o, reduce));
     return bound ? Call(bound.get(), nullptr, 0, nullptr) : nullptr;
   }
+  if (type == &PySet_Type || type == &PyFrozenSet_Type) {
+    Ref items(CallType(&PyList_Type, &o, 1, nullptr));
+    Ref args(items ? s_.MarkFresh(PyTuple_Pack(1, items.get())) : nullptr);
+    return args ? s_.MarkFresh(PyTuple_Pack(3, type, args.get(), Py_None)) : nullptr;
+  }
   PyTypeObject* base = type;
   while (base->tp_flags & Py_TPFLAGS_HEAPTYPE && base->tp_base) base = base->tp_base;
   PyObject* says = own("__getstate__");

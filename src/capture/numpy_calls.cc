@@ -294,16 +294,19 @@ PyObject* CaptureSemantics::NumpyCall(PyObject* callable, PyObject* const* args,
   if (PyObject* r = NewArray(callable, args, nargs, kwnames); r || s_.broken() || PyErr_Occurred()) return r;
   const bool function = PyFunction_Check(callable), dispatches = Dispatches(callable);
   const bool multimethod = !strcmp(Py_TYPE(callable)->tp_name, "uarray._Function");  // of scipy.fft
-  if (!function && !dispatches && !multimethod) return nullptr;
   const Callee name = tensor::CalleeOf(callable);
+  static const Callee copied("numpy.ndarray.__copy__"), deeply("numpy.ndarray.__deepcopy__"), copy("numpy.copy");
+  if ((name == copied || name == deeply) && nargs == 1 + (name == deeply) && !kwnames && IsTensor(args[0]))
+    return s_.CallFramework(copy, args, 1, nullptr);  // in the order of the array, as copy.copy and copy.deepcopy do
+  if (name == callees::kPromoteTypes) return TypeQuestion(callable, args, nargs, kwnames);
+  if (!function && !dispatches && !multimethod) return nullptr;
   if (name.name().starts_with("scipy.")) {
     PyObject* r = ScipyCall(name, callable, args, nargs, kwnames);
     const bool over = r || s_.broken() || PyErr_Occurred();
     return over || !multimethod ? r : s_.Break(BreakId::kUnknownCall, name);
   }
   if (!callees::IsNumpys(name)) return nullptr;
-  if (name == callees::kResultType || name == callees::kPromoteTypes || name == callees::kCanCast)
-    return TypeQuestion(callable, args, nargs, kwnames);
+  if (name == callees::kResultType || name == callees::kCanCast) return TypeQuestion(callable, args, nargs, kwnames);
   const Py_ssize_t total = nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
   bool declined = false;
   if (function) {  // what NumPy makes of numbers alone is best made by its own functions

@@ -46,6 +46,26 @@ bool IsPrimitive(PyObject* o) {
          t == &SymIntType || t == &SymFloatType;
 }
 
+// What makes two sizes equal to who asks for them: themselves, or, where that equality says nothing of what either is
+// computed of (`n // 8 == m // 8`), the symbols in them.
+static std::vector<std::pair<shape::Int, shape::Int>> MakesEqual(const shape::Env& env, shape::Int a, shape::Int b) {
+  const auto enough = [&](const std::vector<std::pair<shape::Int, shape::Int>>& equal) {
+    shape::Env assumed = env;
+    for (const auto& [x, y] : equal) assumed.Eq(x, y);
+    return assumed.Simplify(a) == assumed.Simplify(b);
+  };
+  std::vector<std::pair<shape::Int, shape::Int>> symbols;
+  if (enough({{a, b}})) return {{a, b}};
+  a.ForEachSymbol([&](uint32_t i) {
+    b.ForEachSymbol([&](uint32_t j) {
+      const shape::Int x = shape::Int::Symbol(i), y = shape::Int::Symbol(j);
+      if (i != j && !env.AtRun(x) && !env.AtRun(y) && env.Hint(x) == env.Hint(y)) symbols.emplace_back(x, y);
+    });
+  });
+  if (enough(symbols)) return symbols;
+  return {{a, b}};
+}
+
 // Of a call that the framework refuses, or that follows no rule, for other sizes than those of now: which of its sizes
 // are equal to another one, or to a number, and must be, since it takes any that keep to that. Of what is equal only by
 // chance nothing is said.
@@ -68,7 +88,8 @@ static std::vector<std::pair<shape::Int, shape::Int>> DemandedEqual(const Call& 
   for (size_t i = 0; i < sizes.size(); ++i)
     for (size_t j = 0; j < i; ++j)
       if (!(sizes[i].is_const() && sizes[j].is_const()) && env.Hint(sizes[i]) == env.Hint(sizes[j]))
-        pairs.emplace_back(sizes[j], sizes[i]);
+        for (const auto& pair : MakesEqual(env, sizes[j], sizes[i]))
+          if (std::find(pairs.begin(), pairs.end(), pair) == pairs.end()) pairs.push_back(pair);
   const auto enough = [&](const Pairs& equal) {
     shape::Env assumed = env;
     for (const auto& [a, b] : equal) assumed.Eq(a, b);

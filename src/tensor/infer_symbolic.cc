@@ -2,6 +2,7 @@
 // their place, and an expression is looked for that fits all the answers. Whether it fits the sizes of a run is looked
 // at then, as for all such calls.
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <functional>
 #include <numeric>
@@ -17,13 +18,17 @@ using shape::Int;
 using shape::Ints;
 
 // near: numbers beside the sizes stay near those that the program has now, since the framework may ask that they are
-// no larger than a size.
+// no larger than a size, and since a library may choose a layout by sizes. As many windows fit into all sizes that lie
+// near each other: a size that stays the same must be one that the call was given, or larger ones are asked first.
+// Windows of more than kSmall elements, or further apart, are told by the numbers beside the sizes (hops of sound).
 struct Asking {
   int questions;
-  bool near = false;
+  bool near = false, given = false;
 };
 constexpr int kFew = 3;
-constexpr Asking kAskings[] = {{kFew}, {kFew, true}, {32}};
+constexpr Asking kAskings[] = {{kFew}, {kFew, true, true}, {64}, {kFew, true}};
+constexpr int64_t kSmall = 16, kLargest = 2048;
+constexpr int kDoubled = 8;  // times that sizes are doubled
 
 template <typename T, typename F>
 void EachInt(T& at, F&& f) {
@@ -38,6 +43,12 @@ class Fitter {
 
   void Candidate(Int e) {
     if (!e.is_const() && std::find(known_.begin(), known_.end(), e) == known_.end()) known_.push_back(e);
+  }
+  // A number beside the sizes, which may be how far windows are apart, and is often part of how they begin.
+  void Beside(int64_t number) {
+    number = std::abs(number);
+    if (number >= 2 && number <= kLargest && std::find(beside_.begin(), beside_.end(), number) == beside_.end())
+      beside_.push_back(number);
   }
   // `sizes` are the candidates and the numbers beside them.
   void Combine(const Ints& sizes) {
@@ -75,23 +86,45 @@ class Fitter {
   }
 
  private:
-  // How many windows there are, a few elements apart. It takes many answers to tell.
+  // How many windows there are, so many elements apart. It takes many answers to tell, and where several beginnings fit
+  // them, one that is made of the numbers beside the sizes is taken.
   std::optional<Int> Windows(const std::vector<int64_t>& answers) const {
-    constexpr int64_t kMostApart = 16;
+    std::vector<int64_t> steps(kSmall - 1);
+    std::iota(steps.begin(), steps.end(), 2);
+    for (int64_t n : beside_)
+      if (n > kSmall && beside_.size() <= kMostBeside) steps.push_back(n);
     for (Int e : known_)
-      for (int64_t apart = 2; apart <= kMostApart; ++apart)
-        for (int64_t more = 0; more < apart; ++more) {
+      for (int64_t apart : steps) {
+        std::vector<int64_t> starts;
+        if (apart > kSmall) starts = Starts(apart);
+        for (int64_t more = 0; more < apart; ++more) starts.push_back(more);
+        for (int64_t more : starts) {
           const Int windows = shape::FloorDiv(e + Int(more), Int(apart));
           const int64_t rest = answers[0] - windows.Eval(values_[0]);
           bool fits = true;
           for (size_t i = 0; fits && i < answers.size(); ++i) fits = answers[i] == windows.Eval(values_[i]) + rest;
           if (fits) return windows + Int(rest);
         }
+      }
     return std::nullopt;
   }
 
+  // Sums and differences of up to two numbers beside the sizes, of windows so far apart.
+  std::vector<int64_t> Starts(int64_t apart) const {
+    std::vector<int64_t> starts{0};
+    const auto add = [&](int64_t n) { starts.push_back(((n % apart) + apart) % apart); };
+    for (int64_t a : beside_) add(-a), add(a), add(-2 * a), add(2 * a);
+    for (int64_t a : beside_)
+      for (int64_t b : beside_)
+        for (int64_t n : {a - b, 2 * a - b, -a - b, a + b}) add(n);
+    for (size_t i = 0, n = starts.size(); i < n; ++i) add(starts[i] - 1), add(starts[i] + 1);
+    return starts;
+  }
+
+  static constexpr size_t kMostBeside = 6;
   const std::vector<std::vector<int64_t>> values_;
   Ints known_;
+  std::vector<int64_t> beside_;
 };
 
 // The strides of result r, whose sizes are known: those of what is dense, in the order of all answers, or of a part.
@@ -136,6 +169,43 @@ bool FitStrides(const std::vector<Inferred>& answers, size_t r, const std::vecto
   return true;
 }
 
+// What the program sees now, and other sets of numbers: none is 0 or 1, no two symbols are equal in all, and which of
+// two is larger differs. Those of many are larger than most windows and leave all kinds of remainders.
+std::vector<std::vector<int64_t>> Questions(const Asking& asking, const shape::Env& env, const Ints& sizes,
+                                            const std::vector<char>& of_size, int64_t largest) {
+  std::vector<std::vector<int64_t>> values;
+  const bool many = asking.questions > kFew;
+  for (int q = 0; q < asking.questions; ++q) {
+    values.emplace_back(env.hints().begin(), env.hints().end());
+    for (size_t i = 0; i < values[q].size(); ++i) {
+      if (env.symbol(static_cast<uint32_t>(i)).kind != shape::SymbolKind::kRuntime && q == 0) continue;
+      const int64_t least = env.symbol(static_cast<uint32_t>(i)).min, now = values[q][i];
+      if (asking.near) {
+        values[q][i] = of_size[i]    ? std::max(now, least) + q * static_cast<int64_t>(3 + i)
+                       : now > q + 1 ? std::max(now - q, least)
+                                     : now + q;
+        continue;
+      }
+      const size_t k = q == 2 ? values[q].size() - 1 - i : i;  // in the other order
+      if (many && largest > kSmall) {  // steps of the golden section leave all kinds of remainders
+        const double part = std::fmod((q + 1) * 0.6180339887498949 + static_cast<double>(i) * 0.4142135623730951, 1.0);
+        values[q][i] = std::max(least, 2 * largest) + static_cast<int64_t>(part * 8 * static_cast<double>(largest));
+        continue;
+      }
+      values[q][i] = std::max<int64_t>(many ? 37 + static_cast<int64_t>(q * q * 7 + i * (13 * q + 5)) % 61
+                                            : 5 + 2 * q + static_cast<int64_t>(k * (q + 3)) % 29,
+                                       least);
+    }
+    // Sizes that follow from windows want more, so that these have windows of their own.
+    const auto small = [&](Int e) { return !e.is_const() && e.Eval(values[q]) < std::max<int64_t>(37, 2 * largest); };
+    for (int doubled = 0; many && q && doubled < kDoubled && std::any_of(sizes.begin(), sizes.end(), small); ++doubled)
+      for (size_t i = 0; i < values[q].size(); ++i)
+        if (of_size[i] && env.symbol(static_cast<uint32_t>(i)).kind != shape::SymbolKind::kRuntime)
+          values[q][i] = values[q][i] * 2 + q % 2;
+  }
+  return values;
+}
+
 // Finds the sizes from the answers to the questions.
 std::optional<Inferred> Infer(const Asking& asking, Call& call, const std::vector<TensorMeta>& operands,
                               const shape::Env& env, const std::vector<PyObject*>& constants, Refusal* why) {
@@ -153,30 +223,17 @@ std::optional<Inferred> Infer(const Asking& asking, Call& call, const std::vecto
   EachInt(simplified, [&](Int& i) { sizes.push_back(i = simple(i)); });
   if (asking.near && std::all_of(sizes.begin(), sizes.end(), [](Int e) { return e.is_const(); })) return std::nullopt;
 
-  // What the program sees now, and other sets of numbers: none is 0 or 1, no two symbols are equal in all, and which of
-  // two is larger differs. Those of many are larger than most windows and leave all kinds of remainders.
-  std::vector<std::vector<int64_t>> values;
-  const bool many = asking.questions > kFew;
-  for (int q = 0; q < asking.questions; ++q) {
-    values.emplace_back(env.hints().begin(), env.hints().end());
-    for (size_t i = 0; i < values[q].size(); ++i) {
-      if (env.symbol(static_cast<uint32_t>(i)).kind != shape::SymbolKind::kRuntime && q == 0) continue;
-      const int64_t least = env.symbol(static_cast<uint32_t>(i)).min, now = values[q][i];
-      if (asking.near) {
-        values[q][i] = of_size[i]    ? std::max(now, least) + q * static_cast<int64_t>(3 + i)
-                       : now > q + 1 ? std::max(now - q, least)
-                                     : now + q;
-        continue;
-      }
-      const size_t k = q == 2 ? values[q].size() - 1 - i : i;  // in the other order
-      values[q][i] = std::max<int64_t>(many ? 37 + static_cast<int64_t>(q * q * 7 + i * (13 * q + 5)) % 61
-                                            : 5 + 2 * q + static_cast<int64_t>(k * (q + 3)) % 29,
-                                       least);
-    }
-  }
+  int64_t largest = 0;
+  EachInt(simplified, [&](Int i) {
+    if (i.is_const() && std::abs(i.value()) <= kLargest) largest = std::max(largest, std::abs(i.value()));
+  });
+  const auto values = Questions(asking, env, sizes, of_size, largest);
   Fitter fitter(values), apart(values);
   for (Int s : sizes) fitter.Candidate(s);
   fitter.Combine(sizes);
+  EachInt(simplified, [&](Int i) {
+    if (i.is_const()) fitter.Beside(i.value());
+  });
   for (const TensorMeta& m : metas)
     for (Int s : m.strides) apart.Candidate(s);
 
@@ -212,6 +269,8 @@ std::optional<Inferred> Infer(const Asking& asking, Call& call, const std::vecto
       for (const Inferred& a : answers) got.push_back(a.metas[r].sizes[d].value());
       auto size = fitter.Fit(got);
       if (!size) return std::nullopt;
+      if (asking.given && size->is_const() && std::find(sizes.begin(), sizes.end(), *size) == sizes.end())
+        return std::nullopt;
       m.sizes.Set(d, *size);
     }
     if (!FitStrides(answers, r, values, fitter, apart, &m)) return std::nullopt;
