@@ -7,6 +7,7 @@
 #include "diag/diag.h"
 #include "guard/dict_entries.h"
 #include "guard/program.h"
+#include "guard/versions.h"
 #include "tensor/import.h"
 #include "tensor/numpy_api.h"
 #include "tensor/overrides.h"
@@ -204,7 +205,7 @@ PyObject* KeyAt(PyObject* base, int index) {
   const bool dict = PyDict_Check(base);
   if (!dict && !PyAnySet_Check(base)) return nullptr;
   for (int i = 0; i <= index; ++i)
-    if (!(dict ? PyDict_Next(base, &at, &key, &value) : _PySet_NextEntry(base, &at, &key, &hash))) return nullptr;
+    if (!(dict ? PyDict_Next(base, &at, &key, &value) : SetNext(base, &at, &key, &hash))) return nullptr;
   return key;
 }
 
