@@ -205,7 +205,7 @@ int SegmentHook::Prepare(CallState* s, PyObject* saved, Compiled* c, const std::
 
 // The nodes of leaves to which this one leads, by leaf. (To ask for that of one leaf takes a view of it: NodeOfLeaf.)
 static std::unordered_map<PyObject*, Ref> LeavesBehind(PyObject* node) {
-  constexpr const char* kVariable = "variable";
+  static PyObject* const variable = Interned("variable");
   SavedError error;
   std::unordered_map<PyObject*, Ref> leaves;
   Ref next(PyObject_GetAttrString(node, "next_functions"));
@@ -213,7 +213,7 @@ static std::unordered_map<PyObject*, Ref> LeavesBehind(PyObject* node) {
     PyObject* edge = PyTuple_GET_ITEM(next.get(), i);
     PyObject* behind = PyTuple_CheckExact(edge) && PyTuple_GET_SIZE(edge) == 2 ? PyTuple_GET_ITEM(edge, 0) : Py_None;
     if (!std::strstr(Py_TYPE(behind)->tp_name, "AccumulateGrad")) continue;
-    Ref leaf(PyObject_GetAttr(behind, Interned(kVariable)));
+    Ref leaf(PyObject_GetAttr(behind, variable));
     if (leaf) leaves.emplace(leaf.get(), Ref::Borrow(behind));
     PyErr_Clear();
   }

@@ -165,12 +165,12 @@ PyObject* Differentiate(PyObject* callable, PyObject* const* args, Py_ssize_t n,
     if (g == Py_None || tracked.get() != Py_True) continue;
     if (PyList_Append(outs.get(), flat[i]) < 0 || PyList_Append(tangents.get(), g) < 0) return nullptr;
   }
-  Ref f(PyObject_GetAttrString(autograd.get(), "grad")),
-      call(PyTuple_Pack(3, outs.get(), leaves.get(), tangents.get()));
-  Ref kwargs(
-      Py_BuildValue("{s:O,s:O,s:O}", "allow_unused", Py_True, "materialize_grads", Py_True, "create_graph", Py_True));
-  if (PyList_GET_SIZE(outs.get()) > 0 && !inside) return Gradients(outs.get(), leaves.get(), tangents.get());
   if (PyList_GET_SIZE(outs.get()) > 0) {
+    if (!inside) return Gradients(outs.get(), leaves.get(), tangents.get());
+    Ref f(PyObject_GetAttrString(autograd.get(), "grad")),
+        call(PyTuple_Pack(3, outs.get(), leaves.get(), tangents.get()));
+    Ref kwargs(
+        Py_BuildValue("{s:O,s:O,s:O}", "allow_unused", Py_True, "materialize_grads", Py_True, "create_graph", Py_True));
     return f && call && kwargs ? PyObject_Call(f.get(), call.get(), kwargs.get()) : nullptr;
   }
   Ref zeros(PyTuple_New(PyList_GET_SIZE(leaves.get())));  // nothing leads there

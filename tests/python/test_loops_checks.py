@@ -1,15 +1,12 @@
 """Checks of loop code that are asked once before a loop, or once behind it: where they hold in all rounds, and where they fail in one of them."""
 
-import os
 import platform
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
 from bench.scalar_programs import histogram, matrix_product, running_sum, sieve
-from tests.python.test_loops_compiled import check, scalar_loops  # noqa: F401 (a fixture)
+from tests.python.test_loops_compiled import check, llvm_of, scalar_loops  # noqa: F401 (a fixture)
 
 
 def copy_up_to(x, y, n):
@@ -514,11 +511,7 @@ compiled = framejit.compile(function)
 for _ in range(3): compiled(*make())
 assert compiled.cache_info()["scalar_runs"]
 """
-    path = os.pathsep.join([os.getcwd(), os.path.dirname(__file__), *filter(None, sys.path)])
-    env = {**os.environ, "FRAMEJIT_LOG": "llvm", "PYTHONPATH": path}
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    text = done.stdout + done.stderr
+    text = llvm_of(program)
     last = name == "with_helpers"  # the version whose sum is Python's float at first
     assert wanted in text[(text.rindex if last else text.index)("define i64 @fj_scalar") :]
 
@@ -551,11 +544,7 @@ for size in (40, 40, 40, 9, 3, 2):
     assert expected.tobytes() == a.tobytes()
 assert compiled.cache_info()["scalar_runs"]
 """
-    path = os.pathsep.join([os.getcwd(), os.path.dirname(__file__), *filter(None, sys.path)])
-    env = {**os.environ, "FRAMEJIT_LOG": "llvm", "PYTHONPATH": path}
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    text = done.stdout + done.stderr
+    text = llvm_of(program)
     text = text[text.rindex("define i64 @fj_scalar") :]
     assert "fmul <4 x double>" in text
     assert "extractelement <4 x i64>" not in text and "mul <4 x i64>" not in text and "masked.scatter" not in text

@@ -4,6 +4,9 @@ all as in Python, and the code is asserted to have run."""
 import contextlib
 import io
 import math
+import os
+import subprocess
+import sys
 import traceback
 import warnings
 
@@ -48,6 +51,15 @@ from tests.python.fuzz_loops import DTYPES, one
 def scalar_loops():
     with framejit.config.patch(scalar_loops=True):
         yield
+
+
+def llvm_of(program):
+    """The text of all code that LLVM is given where this program, which may import the tests, runs in a process of its own."""
+    path = os.pathsep.join([os.getcwd(), os.path.dirname(__file__), *filter(None, sys.path)])
+    env = {**os.environ, "FRAMEJIT_LOG": "llvm", "PYTHONPATH": path}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout + done.stderr
 
 
 def rng(seed=7):

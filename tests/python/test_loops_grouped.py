@@ -1,14 +1,11 @@
 """Rounds that carry a sum on and write: several compute before any of them writes, with one check for all. Where that fails, each is looked at."""
 
-import os
-import subprocess
-import sys
 import warnings
 
 import numpy as np
 import pytest
 
-from tests.python.test_loops_compiled import check, scalar_loops  # noqa: F401 (a fixture)
+from tests.python.test_loops_compiled import check, llvm_of, scalar_loops  # noqa: F401 (a fixture)
 
 SPECIAL = [np.inf, -np.inf, np.nan, 1.7e308]
 
@@ -152,8 +149,4 @@ compiled = framejit.compile(test_loops_grouped.{name})
 for _ in range(3): compiled(x.copy(), *{{"filtered": (x.copy(), 0.5), "two_written": (x.copy(), x.copy())}}.get({name!r}, (2000,)))
 assert compiled.cache_info()["scalar_runs"]
 """
-    path = os.pathsep.join([os.getcwd(), os.path.dirname(__file__), *filter(None, sys.path)])
-    env = {**os.environ, "FRAMEJIT_LOG": "llvm", "PYTHONPATH": path}
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert ("\ngrouped:" in done.stdout + done.stderr) == grouped
+    assert ("\ngrouped:" in llvm_of(program)) == grouped

@@ -2,14 +2,11 @@
 elements that a round writes twice stay in registers, and ranges that count down tell that their numbers are no negative indices."""
 
 import math
-import os
-import subprocess
-import sys
 
 import framejit
 import numpy as np
 import pytest
-from test_loops_compiled import check
+from test_loops_compiled import check, llvm_of
 
 
 @pytest.fixture(autouse=True)
@@ -191,9 +188,5 @@ compiled = framejit.compile(test_loops_recurrences.{name})
 for _ in range(3): compiled(np.linspace(0, 1, 3000), 9.0)
 assert compiled.cache_info()["scalar_runs"]
 """
-    path = os.pathsep.join([os.getcwd(), os.path.dirname(__file__), *filter(None, sys.path)])
-    env = {**os.environ, "FRAMEJIT_LOG": "llvm", "PYTHONPATH": path}
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    text = done.stdout + done.stderr
+    text = llvm_of(program)
     assert wanted in text[text.index("define i64 @fj_scalar") :]

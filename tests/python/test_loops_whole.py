@@ -1,14 +1,12 @@
 """Functions all of whose loops are code, and which are called often: they become one code from their first instruction on."""
 
 import math
-import os
-import subprocess
 import sys
 
 import framejit
 import numpy as np
 import pytest
-from test_loops_compiled import described, observed, rng, scalar_loops  # noqa: F401 (a fixture for this file, too)
+from test_loops_compiled import described, llvm_of, observed, rng, scalar_loops  # noqa: F401 (a fixture for this file, too)
 from textbook_loops import PROGRAMS
 
 CALLS = 4000  # more than such a small function is called before that
@@ -520,10 +518,6 @@ import test_loops_whole as t
 a = np.arange(9) % 3
 assert t.is_whole(t.called_often(t.{name}, a, a[::-1], 3, -3, 0, calls=2 * t.CALLS))
 """
-    path = os.pathsep.join([os.path.dirname(__file__), *filter(None, sys.path)])
-    env = {**os.environ, "FRAMEJIT_LOG": "llvm", "PYTHONPATH": path}
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    text = done.stdout + done.stderr
+    text = llvm_of(program)
     whole = text[text.rindex("define i64 @fj_scalar") :]
     assert ("sadd.with.overflow" in whole) == checked
