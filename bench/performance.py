@@ -161,6 +161,18 @@ def times():
     return "\n".join(lines) + "\n"
 
 
+def shapes():
+    """How many versions changing sizes cost, and what one for all sizes costs beside constant ones: bench/results/shapes.jsonl."""
+    rows = [json.loads(line) for line in (RESULTS / "shapes.jsonl").read_text().splitlines()]
+    lines = ["## shapes.jsonl\n", "Eight models over 50 random shapes each, 0 and 1 among them (`python -m bench.shapes --speed --peer`, `--train`). Versions beyond two are for branches that the program itself takes on sizes, or are ours. The time of others over that of the version for all sizes, by the time that the thread ran, over six shapes: the geometric mean, and the least. torch.compile is asked with `dynamic=True`, after it has seen every shape.\n"]
+    lines += ["| model | versions | for branches | ours | wrong | of constant sizes | of eager | of torch.compile | torch |", "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
+    for row in rows:
+        speeds = ["{:.2f}, {:.2f}".format(*row["speed"][who]) if who in row.get("speed", {}) else "-" for who in ("constant", "eager", "peer")]
+        cells = [row["model"] + " train" * row["train"], sum(row["compiles"].values()), row["branches"], row["ours"], len(row["wrong"]), *speeds, row["machine"]["torch"]]
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(lines) + "\n"
+
+
 def libraries():
     """What becomes of programs of other people's libraries: bench/results/libraries.jsonl."""
     rows = {}
@@ -186,7 +198,7 @@ def document(files):
         key, label = ("case", "metric") if name.endswith(".jsonl") else ("metric", "case")
         for group in dict.fromkeys(row[key] for row in rows):
             parts.append(f"### {group}\n\n" + table([row for row in rows if row[key] == group], label))
-    return "\n".join([*parts, width(), times(), libraries()])
+    return "\n".join([*parts, width(), times(), shapes(), libraries()])
 
 
 def headlines(files):
