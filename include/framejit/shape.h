@@ -191,6 +191,9 @@ class Env {
     Env& env_;
   };
 
+  // What holds in every run, as something else sees to, is known from here on and no guard.
+  void Assume(Cmp cmp, Int a, Int b) { Learn(cmp, a, b); }
+
   const std::vector<Guard>& guards() const { return guards_; }
   void set_location_provider(std::function<std::string()> f) { where_ = std::move(f); }
 

@@ -237,6 +237,9 @@ Joint Differentiate(const Graph& g, const std::vector<bool>& wanted, const std::
   j.primal = static_cast<ValueId>(g.nodes.size());
   shape::Env env;
   for (const shape::SymbolInfo& s : g.symbols) env.NewSymbol(s);
+  for (const Node& n : g.nodes)  // gradients have the sizes of before, which divisions need not give back
+    if (n.op == Op::kReshape)
+      env.Assume(shape::Cmp::kEq, shape::Product(g.node(n.operands[0]).type.shape), shape::Product(n.type.shape));
   Builder b(j.graph, env);
   Tape tape{b, Reached(g, wanted), std::vector<ValueId>(g.nodes.size(), kNoValue), {}, false, moves};
   j.moves = std::move(moves);

@@ -223,9 +223,16 @@ PyObject* CaptureSemantics::TypeQuestion(PyObject* callable, PyObject* const* ar
   for (Py_ssize_t i = 0; i < total; ++i) {
     PyObject* a = args[i];
     const bool tensor = IsTensor(a) && s_.meta(AsTensor(a)->id).framework == Framework::kNumpy;
-    const bool known = tensor::DTypeOf(a) || PyType_Check(a) || (IsPrimitive(a) && !IsSymInt(a) && !IsSymFloat(a));
-    if (!tensor && !known) return nullptr;
-    types.emplace_back(tensor ? tensor::DTypeObject(Framework::kNumpy, s_.meta(AsTensor(a)->id).dtype) : Py_NewRef(a));
+    if (tensor)
+      types.emplace_back(tensor::DTypeObject(Framework::kNumpy, s_.meta(AsTensor(a)->id).dtype));
+    else if (IsSymInt(a))  // any int of 64 bits is of the type of 0
+      types.emplace_back(PyLong_FromLong(0));
+    else if (IsSymFloat(a))
+      types.emplace_back(PyFloat_FromDouble(0));
+    else if (tensor::DTypeOf(a) || PyType_Check(a) || IsPrimitive(a))
+      types.emplace_back(Py_NewRef(a));
+    else
+      return nullptr;
     raw.push_back(types.back().get());
   }
   SuspendScope off;

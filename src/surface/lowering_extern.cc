@@ -109,14 +109,18 @@ Inferred Lowering::Impl::Ask(Callee callee, Call& request, const std::vector<Tra
   std::string why;
   if (!inferred) inferred = infer(request, operands, &why);
   // A number that changes may be an axis, which the framework refuses unless it knows the number.
-  bool changes = false;
-  if (!inferred && !callee.Has(kSizedByData))
-    EachArg(request, [&](Arg& a) {
-      if (!a.is(Arg::Kind::kInt) || a.i.is_const() || env().AtRun(a.i)) return;
-      a.i = env().Specialize(a.i);
-      changes = true;
+  const auto changes = [&](const Arg& a) { return a.is(Arg::Kind::kInt) && !a.i.is_const() && !env().AtRun(a.i); };
+  bool any = false;
+  Call fixed = request;
+  EachArg(fixed, [&](Arg& a) {
+    if (changes(a)) any = true, a.i = env().Hint(a.i);
+  });
+  if (!inferred && any && !callee.Has(kSizedByData) && (inferred = infer(fixed, operands, &why))) {
+    EachArg(request, [&](const Arg& a) {
+      if (changes(a)) env().Specialize(a.i);
     });
-  if (changes) inferred = infer(request, operands, &why);
+    request = std::move(fixed);
+  }
   if (!inferred && callee.Has(kSizedByData))
     throw Decline("data decides the size of the result of " + callee, Decline::Cause::kData);
   if (!inferred || inferred->metas.empty())

@@ -232,6 +232,10 @@ TensorMeta AsPicture(TensorMeta m, shape::Env* dense = nullptr) {
   return m;
 }
 
+bool Changes(const Scope& s, const Ints& numbers) {
+  return std::any_of(numbers.begin(), numbers.end(), [&](const Int& i) { return !s.env.Simplify(i).is_const(); });
+}
+
 // (input, weight, bias, stride, padding, dilation, groups); row.arity of spatial dimensions is the weight's rank - 2.
 Outs ConvOf(Scope& s, int n, bool transposed) {
   Operand x = s.tensor(0), w = s.tensor(1);
@@ -271,6 +275,19 @@ Outs ConvOf(Scope& s, int n, bool transposed) {
     } else if (s.arg(4).s != "valid") {
       Scope::Fail("padding");
     }
+  } else if (!transposed && Changes(s, s.ints(4))) {  // zeros around the input, as many as there are
+    Ints around = s.ints(4);
+    if (around.size() == 1) around.resize(n, around[0]);
+    if (static_cast<int>(around.size()) != n) Scope::Fail("conv parameters");
+    Attrs zeros;
+    Ints all(4, Int(0));
+    for (const Int& p : around) {
+      if (s.env.Lt(p, 0)) Scope::Fail("conv parameters");
+      all.insert(all.end(), {p, p});
+    }
+    zeros.syms = all;
+    zeros.scalar = Scalar(0.0);
+    operands[0] = s.b.Add(Op::kPad, {input}, zeros);
   } else {
     padding = numbers(4);
   }

@@ -421,10 +421,10 @@ Outs TakeFlat(Scope& s) {
 Outs OneHot(Scope& s) {
   Operand x = s.tensor(0);
   if (x.meta->dtype != DType::kInt64) Scope::Fail("one_hot needs int64");
-  int64_t classes = s.env.Specialize(s.integer(1));
-  if (classes <= 0) Scope::Skip();  // data decides the number of classes
+  const Int classes = s.integer(1);
+  if (!s.env.Lt(0, classes)) Scope::Skip();  // data decides the number of classes
   // The numbers themselves, looked up among the classes: a class that there is none of is an index out of range.
-  const ValueId checked = Take(s, s.b.Iota(DType::kInt64, {Int(classes)}, 0), x.value, 0);
+  const ValueId checked = Take(s, s.b.Iota(DType::kInt64, {classes}, 0), x.value, 0);
   return rules::OneHot(s.b, checked, classes, DType::kInt64);
 }
 

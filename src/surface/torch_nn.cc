@@ -246,7 +246,7 @@ Outs GlobalAveragePool(Scope& s) {  // adaptive_avg_pool to one cell
   int n = s.row.op == Op::kSum ? 1 : 2;
   if (!IsFloat(x.meta->dtype) || x.rank() != n + 2) Scope::Skip();
   for (const Int& size : s.ints(1)) {
-    if (s.env.Specialize(size) != 1) Scope::Skip();
+    if (!s.env.Eq(size, 1)) Scope::Skip();
   }
   std::vector<int64_t> axes;
   for (int d = 2; d < x.rank(); ++d) axes.push_back(d);
@@ -254,6 +254,41 @@ Outs GlobalAveragePool(Scope& s) {  // adaptive_avg_pool to one cell
   Out out;
   out.value = rules::Mean(s.b, x.value, axes, true);
   if (LikesChannelsLast(s.env, *x.meta)) out.strides = ChannelsLast(s.b.type(out.value).shape);
+  return out;
+}
+
+// Channels become blocks of r x r pixels, or such blocks become channels (kSub).
+Outs PixelShuffle(Scope& s) {
+  const Operand x = s.tensor(0);
+  const int rank = x.rank();
+  const bool back = s.row.op == Op::kSub, cuda = x.meta->device.kind == DeviceKind::kCuda;
+  const Int r = s.integer(1);
+  if ((rank != 3 && rank != 4) || IsEmpty(s.env, x.meta->sizes) || !s.env.Lt(0, r)) Scope::Skip();
+  const Ints batch(x.meta->sizes.begin(), x.meta->sizes.end() - 3), last(x.meta->sizes.end() - 3, x.meta->sizes.end());
+  const auto part = [&](Int size, Int by) {
+    if (!s.env.Eq(shape::Mod(size, by), 0)) Scope::Fail("pixel_shuffle: the size is no multiple of the factor");
+    return shape::FloorDiv(size, by);
+  };
+  Ints apart = batch, together = batch;
+  std::vector<int64_t> order;
+  if (back) {
+    const Int h = part(last[1], r), w = part(last[2], r);
+    apart.insert(apart.end(), {last[0], h, r, w, r});
+    together.insert(together.end(), {last[0] * r * r, h, w});
+    order = {0, 2, 4, 1, 3};
+  } else {
+    const Int channels = part(last[0], r * r);
+    apart.insert(apart.end(), {channels, r, r, last[1], last[2]});
+    together.insert(together.end(), {channels, last[1] * r, last[2] * r});
+    order = {0, 3, 1, 4, 2};
+  }
+  if (rank == 4) {
+    for (int64_t& d : order) ++d;
+    order.insert(order.begin(), 0);
+  }
+  Out out;
+  out.value = s.b.Reshape(s.b.Permute(s.b.Reshape(x.value, apart), order), together);
+  if (!cuda && LikesChannelsLast(s.env, *x.meta)) out.strides = ChannelsLast(together);
   return out;
 }
 
@@ -292,6 +327,8 @@ constexpr Row kRows[] = {
     {"tI:alpha_dropout", "(Tensor input, float p, bool train)", &Dropout},
     {"n:glu", "(Tensor input, int dim=-1)", &Glu},
     {"n:adaptive_avg_pool2d", "(Tensor input, int[] output_size)", &GlobalAveragePool},
+    {"tn:pixel_shuffle", "(Tensor input, int upscale_factor)", &PixelShuffle},
+    {"tn:pixel_unshuffle", "(Tensor input, int downscale_factor)", &PixelShuffle, Op::kSub},
     {"t:adaptive_avg_pool1d", "(Tensor input, int[] output_size)", &GlobalAveragePool, Op::kSum},
     {"tmf:prelu", "(Tensor input, Tensor weight)", &PRelu, Op::kInput, kEmptyLike},
 };

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <functional>
 #include <numeric>
+#include <tuple>
 
 #include "graph/arguments.h"
 #include "graph/effects.h"
@@ -127,6 +128,86 @@ class Fitter {
   std::vector<int64_t> beside_;
 };
 
+// What a call gives that no sum, product or count of windows of its sizes is.
+struct Formulas {
+  Ints sizes, strides;
+};
+
+// As many elements as torch counts on and below a diagonal (get_tril_size).
+Int BelowDiagonal(Int rows, Int columns, int64_t offset) {
+  const Int zero = 0, shifted = rows + Int(offset);
+  const Int first = offset > 0 ? shape::Min(columns, Int(1 + offset)) : shape::Min(Int(1), shape::Max(zero, shifted));
+  const Int last = shape::Max(zero, shape::Min(columns, shifted));
+  const Int growing = last - first + Int(1);
+  const Int whole = shape::Max(zero, shape::Min(rows, shifted)) - growing;
+  return shape::FloorDiv((first + last) * growing, Int(2)) + shape::Max(zero, whole) * columns;
+}
+
+Int Pairs(Int n) {
+  return shape::FloorDiv(n * (n - Int(1)), Int(2));
+}
+
+void TriangleFormulas(const Call& call, Formulas& of) {
+  const Arg *rows = GivenArg(call, 0, {"row"}), *columns = GivenArg(call, 1, {"col"}),
+            *shift = GivenArg(call, 2, {"offset"});
+  if (!rows || !columns || (shift && !shift->i.is_const())) return;
+  const int64_t offset = shift ? shift->i.value() : 0;
+  of.sizes.push_back(call.callee.last() == "tril_indices"
+                         ? BelowDiagonal(rows->i, columns->i, offset)
+                         : rows->i * columns->i - BelowDiagonal(rows->i, columns->i, offset - 1));
+}
+
+void UnfoldFormulas(const Call& call, const TensorMeta& x, Formulas& of) {
+  const Arg *dim = GivenArg(call, 1, {"dimension"}), *size = GivenArg(call, 2, {"size"}),
+            *step = GivenArg(call, 3, {"step"});
+  const int64_t rank = static_cast<int64_t>(x.sizes.size());
+  if (!dim || !size || !step || !dim->i.is_const() || dim->i.value() >= rank || dim->i.value() < -rank) return;
+  const size_t d = static_cast<size_t>(dim->i.value() < 0 ? dim->i.value() + rank : dim->i.value());
+  of.sizes.push_back(shape::FloorDiv(x.sizes[d] - size->i, step->i) + Int(1));
+  of.strides.push_back(x.strides[d] * step->i);
+}
+
+// Blocks of pixels (im2col): (input, kernel_size, dilation, padding, stride).
+void BlockFormulas(const Call& call, const TensorMeta& x, Formulas& of) {
+  Int all = 1;
+  for (size_t d = 0; d < 2; ++d) {
+    Int numbers[4];
+    for (size_t i = 0; i < 4; ++i) {
+      const Arg* a = GivenArg(call, i + 1, {});
+      if (!a || a->items.size() != 2 || !a->items[d].is(Arg::Kind::kInt)) return;
+      numbers[i] = a->items[d].i;
+    }
+    const auto [kernel, dilation, padding, stride] = std::tie(numbers[0], numbers[1], numbers[2], numbers[3]);
+    const Int room = x.sizes[x.sizes.size() - 2 + d] + Int(2) * padding - dilation * (kernel - Int(1)) - Int(1);
+    all = all * (shape::FloorDiv(room, stride) + Int(1));
+  }
+  of.sizes.push_back(all);
+}
+
+// Sizes times a factor, rounded down, as interpolation makes them. Products with such factors are exact.
+void ScaledFormulas(const Call& call, const Ints& sizes, Formulas& of) {
+  constexpr int64_t kParts = 64;
+  EachArg(call, [&](const Arg& a) {
+    const double parts = a.is(Arg::Kind::kFloat) ? a.f * kParts : 0;
+    if (parts < 1 || parts > kLargest * kParts || parts != std::floor(parts)) return;
+    for (Int size : sizes)
+      if (!size.is_const()) of.sizes.push_back(shape::FloorDiv(size * Int(static_cast<int64_t>(parts)), Int(kParts)));
+  });
+}
+
+Formulas FormulasOf(const Call& call, const std::vector<TensorMeta>& operands) {
+  const std::string_view name = call.callee.last();
+  Formulas of;
+  if (name == "tril_indices" || name == "triu_indices") TriangleFormulas(call, of);
+  if (operands.empty() || operands[0].sizes.empty()) return of;
+  const TensorMeta& x = operands[0];
+  if (name == "unfold") UnfoldFormulas(call, x, of);
+  if (name == "im2col" && x.sizes.size() > 2) BlockFormulas(call, x, of);
+  if (name == "pdist") of.sizes.push_back(Pairs(x.sizes[0]));
+  ScaledFormulas(call, Ints(x.sizes.begin(), x.sizes.end()), of);
+  return of;
+}
+
 // The strides of result r, whose sizes are known: those of what is dense, in the order of all answers, or of a part.
 bool FitStrides(const std::vector<Inferred>& answers, size_t r, const std::vector<std::vector<int64_t>>& values,
                 const Fitter& fitter, const Fitter& apart, TensorMeta* m) {
@@ -229,13 +310,16 @@ std::optional<Inferred> Infer(const Asking& asking, Call& call, const std::vecto
   });
   const auto values = Questions(asking, env, sizes, of_size, largest);
   Fitter fitter(values), apart(values);
+  const Formulas formulas = FormulasOf(simplified, metas);
   for (Int s : sizes) fitter.Candidate(s);
   fitter.Combine(sizes);
+  for (Int s : formulas.sizes) fitter.Candidate(s);
   EachInt(simplified, [&](Int i) {
     if (i.is_const()) fitter.Beside(i.value());
   });
   for (const TensorMeta& m : metas)
     for (Int s : m.strides) apart.Candidate(s);
+  for (Int s : formulas.strides) apart.Candidate(s);
 
   std::vector<Inferred> answers;
   Call answered;
