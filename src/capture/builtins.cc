@@ -8,6 +8,7 @@
 
 #include "capture/modes.h"
 #include "capture/override.h"
+#include "capture/persistent.h"
 #include "capture/types.h"
 #include "capture/wrappers/overrides.h"
 #include "guard/versions.h"
@@ -244,7 +245,7 @@ bool Derives(PyTypeObject* t, PyObject* base) {
 
 Effect EffectOfFunction(PyObject* f) {
   auto it = T().functions.find(f);
-  return it == T().functions.end() ? Effect::kUnknown : it->second;
+  return it == T().functions.end() ? EffectOfPersistent(f) : it->second;
 }
 
 Effect EffectOfPython(PyFunctionObject* f) {
@@ -288,6 +289,7 @@ Effect EffectOfMethod(PyTypeObject* owner, const char* name) {
                : Effect::kUnknown;
   if (Derives(owner, PyExc_BaseException)) return Effect::kMutatesSelf;
   const TypeFacts facts = FactsOf(owner);
+  if (IsEvolver(owner)) return Readers().contains(name) ? Effect::kPure : Effect::kMutatesSelf;
   return facts.Has(TypeFacts::kPureMethods) ? Effect::kPure
          : facts.Has(TypeFacts::kDraws)     ? Effect::kRandom
                                             : Effect::kUnknown;

@@ -1,6 +1,7 @@
 """What libraries do all the time around their arrays: copies, questions about dtypes, frozen instances of attrs."""
 
 import copy
+import typing
 
 import pytest
 
@@ -113,7 +114,25 @@ def based(x, order):
     return x + (1 if x.base is None else 2), np.asarray(None).shape, np.array(None).item() is None
 
 
-@pytest.mark.parametrize("f", [orders, written, unwrapped, sized, based], ids=lambda f: f.__name__)
+@typing.runtime_checkable
+class ArrayOfAnyKind(typing.Protocol):
+    shape: tuple
+
+    def __array_function__(self, func, types, args, kwargs): ...
+
+
+@typing.runtime_checkable
+class HasUnits(typing.Protocol):
+    units: str
+
+    def mean(self): ...
+
+
+def protocols(x, order):
+    return x + isinstance(x, ArrayOfAnyKind) + 2 * isinstance(x, HasUnits), isinstance(x[0, 0], (HasUnits, ArrayOfAnyKind))
+
+
+@pytest.mark.parametrize("f", [orders, written, unwrapped, sized, based, protocols], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("order", ["C", "F", "A"])
 def test_views_and_orders(f, order, fj):
     """Each layout is one graph, whose results lie, and share memory, as NumPy's own."""
