@@ -65,6 +65,11 @@ std::string Where(PyCodeObject* code) {
          std::to_string(code->co_firstlineno) + ")";
 }
 
+// Does what is left of this call run as written, since it does what the next calls need not do?
+bool IsWholeInPython(const Compiled& compiled) {
+  return (compiled.fullgraph || compiled.first_calls) && compiled.Awaits();
+}
+
 class Policy : public frame::FramePolicy {
  public:
   bool Wants(FjFrame* frame) override {
@@ -74,7 +79,7 @@ class Policy : public frame::FramePolicy {
       ForgetProgress(frame);
       return true;
     }
-    if (active->fullgraph && active->Awaits()) return false;  // this call imports, the next one is compiled
+    if (IsWholeInPython(*active)) return false;  // this call imports, say, and the next one is compiled
     CodeState& c = StateOf(*active, CodeOf(frame));
     const bool root = active->root_code.get() == reinterpret_cast<PyObject*>(fj_code(frame));
     const bool plain = c.skip || IsBarren(c, frame);
@@ -195,8 +200,8 @@ class Policy : public frame::FramePolicy {
     if (seg && seg->calls == 0) state.plain_seconds += compiled->seconds - before;
     ProgressOf(frame).ran = true;
     if (PyErr_Occurred()) return frame::Action::kRaise;
-    if (compiled->fullgraph && !compiled->breaks.empty() && (!seg || !seg->exit.returns))
-      return compiled->Awaits() ? InPython(*compiled) : NotFull(*compiled);
+    if ((!seg || !seg->exit.returns) && IsWholeInPython(*compiled)) return InPython(*compiled);
+    if (compiled->fullgraph && !compiled->breaks.empty() && (!seg || !seg->exit.returns)) return NotFull(*compiled);
     if (!seg) {
       if (&place == state.entry) ++state.trivial;
       place.revised += place.revised > 0;
