@@ -82,7 +82,7 @@ constexpr struct PythonRow {
     {"torch._dynamo.compiled_autograd", "_disable", Effect::kNoScope},
     {"torch._functorch.predispatch", "lazy_load_decompositions", Effect::kNothing},  // torch.vmap is not run
     {"torch.nn.modules.lazy", "LazyModuleMixin._infer_parameters", Effect::kSpecial},
-    {"torch._dynamo.mutation_guard", "GenerationTracker.tag", Effect::kNothing},     // by Module.__init__
+    {"torch._dynamo.mutation_guard", "GenerationTracker.tag", Effect::kNothing},  // by Module.__init__
     {"torch.autograd.profiler", "record_function.__enter__", Effect::kItself},
     {"torch.autograd.profiler", "record_function.__exit__", Effect::kNothing},
     {"torch.optim.optimizer", "_get_value", Effect::kHeldNumber},

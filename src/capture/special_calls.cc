@@ -120,25 +120,22 @@ Ref ArrayLike(Session& s, PyObject* o) {
   return whole ? Ref(PyObject_GetItem(array.get(), whole.get())) : std::move(array);
 }
 
-// Is it a protocol that typing asks about without a write to it? Before 3.12 it makes the annotations of a class that
-// has none when it first reads them.
+// Is it a protocol that typing asks about without a write to it? Where a protocol does not keep its attributes (before
+// 3.12), typing makes the annotations of a class that has none when it first reads them.
 bool IsSettledProtocol(PyObject* info) {
   static PyObject* const protocol = tensor::ResolveCallee("typing._ProtocolMeta");
+  static PyObject *const annotations = Interned("__annotations__"), *const kept = Interned("__protocol_attrs__");
   if (!protocol) return PyErr_Clear(), false;
   if (reinterpret_cast<PyObject*>(Py_TYPE(info)) != protocol) return false;
-#if PY_VERSION_HEX < 0x030C0000
-  static PyObject* const annotations = Interned("__annotations__");
+  const auto has = [](PyObject* type, PyObject* name) {
+    return PyDict_GetItemWithError(guard::TypeDict(reinterpret_cast<PyTypeObject*>(type)), name) != nullptr;
+  };
+  if (has(info, kept)) return true;
   PyObject* mro = reinterpret_cast<PyTypeObject*>(info)->tp_mro;
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(mro); ++i) {
-    PyObject* base = PyTuple_GET_ITEM(mro, i);
+  return std::all_of(&PyTuple_GET_ITEM(mro, 0), &PyTuple_GET_ITEM(mro, 0) + PyTuple_GET_SIZE(mro), [&](PyObject* base) {
     const std::string_view name = reinterpret_cast<PyTypeObject*>(base)->tp_name;
-    const bool asked =
-        base != reinterpret_cast<PyObject*>(&PyBaseObject_Type) && name != "Protocol" && name != "Generic";
-    if (asked && !PyDict_GetItemWithError(guard::TypeDict(reinterpret_cast<PyTypeObject*>(base)), annotations))
-      return false;
-  }
-#endif
-  return true;
+    return name == "object" || name == "Protocol" || name == "Generic" || has(base, annotations);
+  });
 }
 
 // isinstance(o, info), where abstract classes and those of typing are asked about the class that o stands for: they go

@@ -156,8 +156,9 @@ bool NoHook() {
   return why;
 }
 
-// What was captured around the first import of a module, or before a cache knew a call, says nothing of the calls that
-// follow. some: modules were imported. raised: the call has ended in an error.
+// What was captured around the first import of a module, before a cache knew a call, or before a lazy module had its
+// parameters, says nothing of the calls that follow. some: modules were imported. raised: the call has ended in an
+// error.
 [[gnu::cold]] void AfterImports(Compiled& compiled, bool some, bool raised) {
   const bool again = compiled.Awaits(), whole = compiled.fullgraph || compiled.first_calls;
   compiled.import_fails |= compiled.imports && !some;

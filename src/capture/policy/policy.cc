@@ -65,11 +65,6 @@ std::string Where(PyCodeObject* code) {
          std::to_string(code->co_firstlineno) + ")";
 }
 
-// Does what is left of this call run as written, since it does what the next calls need not do?
-bool IsWholeInPython(const Compiled& compiled) {
-  return (compiled.fullgraph || compiled.first_calls) && compiled.Awaits();
-}
-
 class Policy : public frame::FramePolicy {
  public:
   bool Wants(FjFrame* frame) override {
@@ -79,7 +74,8 @@ class Policy : public frame::FramePolicy {
       ForgetProgress(frame);
       return true;
     }
-    if (IsWholeInPython(*active)) return false;  // this call imports, say, and the next one is compiled
+    // This call imports, say, and the next one is compiled.
+    if ((active->fullgraph || active->first_calls) && active->Awaits()) return false;
     CodeState& c = StateOf(*active, CodeOf(frame));
     const bool root = active->root_code.get() == reinterpret_cast<PyObject*>(fj_code(frame));
     const bool plain = c.skip || IsBarren(c, frame);
@@ -200,8 +196,10 @@ class Policy : public frame::FramePolicy {
     if (seg && seg->calls == 0) state.plain_seconds += compiled->seconds - before;
     ProgressOf(frame).ran = true;
     if (PyErr_Occurred()) return frame::Action::kRaise;
-    if ((!seg || !seg->exit.returns) && IsWholeInPython(*compiled)) return InPython(*compiled);
-    if (compiled->fullgraph && !compiled->breaks.empty() && (!seg || !seg->exit.returns)) return NotFull(*compiled);
+    if (!seg || !seg->exit.returns) {
+      if ((compiled->fullgraph || compiled->first_calls) && compiled->Awaits()) return InPython(*compiled);
+      if (compiled->fullgraph && !compiled->breaks.empty()) return NotFull(*compiled);
+    }
     if (!seg) {
       if (&place == state.entry) ++state.trivial;
       place.revised += place.revised > 0;
