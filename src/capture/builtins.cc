@@ -8,6 +8,7 @@
 
 #include "capture/modes.h"
 #include "capture/override.h"
+#include "capture/persistent.h"
 #include "capture/types.h"
 #include "capture/wrappers/overrides.h"
 #include "guard/versions.h"
@@ -80,7 +81,8 @@ constexpr struct PythonRow {
     {"re", "_compile", Effect::kPure},
     {"torch._dynamo.compiled_autograd", "_disable", Effect::kNoScope},
     {"torch._functorch.predispatch", "lazy_load_decompositions", Effect::kNothing},  // torch.vmap is not run
-    {"torch._dynamo.mutation_guard", "GenerationTracker.tag", Effect::kNothing},     // by Module.__init__
+    {"torch.nn.modules.lazy", "LazyModuleMixin._infer_parameters", Effect::kSpecial},
+    {"torch._dynamo.mutation_guard", "GenerationTracker.tag", Effect::kNothing},  // by Module.__init__
     {"torch.autograd.profiler", "record_function.__enter__", Effect::kItself},
     {"torch.autograd.profiler", "record_function.__exit__", Effect::kNothing},
     {"torch.optim.optimizer", "_get_value", Effect::kHeldNumber},
@@ -244,7 +246,7 @@ bool Derives(PyTypeObject* t, PyObject* base) {
 
 Effect EffectOfFunction(PyObject* f) {
   auto it = T().functions.find(f);
-  return it == T().functions.end() ? Effect::kUnknown : it->second;
+  return it == T().functions.end() ? EffectOfPersistent(f) : it->second;
 }
 
 Effect EffectOfPython(PyFunctionObject* f) {
@@ -288,6 +290,7 @@ Effect EffectOfMethod(PyTypeObject* owner, const char* name) {
                : Effect::kUnknown;
   if (Derives(owner, PyExc_BaseException)) return Effect::kMutatesSelf;
   const TypeFacts facts = FactsOf(owner);
+  if (IsEvolver(owner)) return Readers().contains(name) ? Effect::kPure : Effect::kMutatesSelf;
   return facts.Has(TypeFacts::kPureMethods) ? Effect::kPure
          : facts.Has(TypeFacts::kDraws)     ? Effect::kRandom
                                             : Effect::kUnknown;

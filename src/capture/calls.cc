@@ -365,6 +365,9 @@ PyObject* CaptureSemantics::CallPython(PyObject* f, PyObject* const* args, size_
     return s_.Break(BreakId::kGenerator, Describe(f));
   switch (EffectOfPython(fn)) {
     case Effect::kNothing: Py_RETURN_NONE;
+    case Effect::kSpecial:  // The first call of a lazy module makes it another one: all of this call is Python's.
+      loops().compiled().first_calls = true;
+      return s_.Break(BreakId::kSideEffect, "a lazy module gets its parameters");
     case Effect::kHeldNumber:
       // Python computes with it in float64: so does what is computed of a tensor of that type.
       if (s_.options().compiling && nargs == 1 && !kwnames && IsTensor(args[0]))

@@ -9,6 +9,7 @@
 #include "capture/identity.h"
 #include "capture/object_arrays.h"
 #include "capture/own_attributes.h"
+#include "capture/persistent.h"
 #include "capture/proxy.h"
 #include "capture/session.h"
 #include "capture/unread_text.h"
@@ -116,6 +117,7 @@ PyObject* Session::LeafForC(PyObject* o, bool asked_nothing) {
   // A list of functions is gone through: none is called. Of a generator of random numbers no state is read.
   if (asked_nothing && (PyFunction_Check(o) || IsGenerator(o))) return o;
   if (PyIter_Check(o)) return Break(BreakId::kSideEffect, "an outside iterator is advanced");
+  if (IsPersistent(Py_TYPE(o))) return NotePersistent(*this, o) ? o : nullptr;
   if (PyMethod_Check(o)) {
     guards_->Is(guards_->Child(SourceKind::kBoundSelf, g->source), PyMethod_GET_SELF(o));
     guards_->Is(guards_->Child(SourceKind::kBoundFunc, g->source), PyMethod_GET_FUNCTION(o));

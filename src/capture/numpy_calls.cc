@@ -1,8 +1,10 @@
 // Calls of NumPy's that are no plain functions of it: methods of ufuncs, functions with a Python body that is captured
 // where the graph has no node for them, questions about types.
 #include <algorithm>
+#include <array>
 #include <cstring>
 
+#include "capture/arg_vector.h"
 #include "capture/callees.h"
 #include "capture/modes.h"
 #include "capture/object_arrays.h"
@@ -158,6 +160,48 @@ PyObject* OutByPosition(Session& s, PyObject* callable, PyObject* const* args, P
   return PyTuple_GET_ITEM(names.get(), named) ? s.CallFramework(name, given.data(), nargs - 1, names.get()) : nullptr;
 }
 
+// Calls that mean others, which a function of framejit._numpy_calls makes: with an order of the elements that is not
+// C's.
+struct Meaning {
+  enum Order { kNone = -2, kKeyword = -1 };  // where the order stands among the arguments
+  Callee name;
+  const char* function;
+  int order;
+};
+
+const Meaning* MeaningOf(Session& s, const Callee& name, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  static const auto& meanings = *new std::array<Meaning, 6>{{
+      {Callee("numpy.broadcast_shapes"), "broadcast_shapes", Meaning::kNone},
+      {Callee("numpy.ndarray.reshape"), "reshape", Meaning::kKeyword},
+      {Callee("numpy.reshape"), "reshape_function", 2},
+      {Callee("numpy.ndarray.ravel"), "ravel", 1},
+      {Callee("numpy.ravel"), "ravel", 1},
+      {Callee("numpy.ndarray.flatten"), "flatten", 1},
+  }};
+  const auto* m = std::find_if(meanings.begin(), meanings.end(), [&](const Meaning& a) { return a.name == name; });
+  if (m == meanings.end()) return nullptr;
+  if (m->order == Meaning::kNone) return kwnames ? nullptr : m;
+  PyObject* order = m->order >= 0 && nargs == m->order + 1 ? args[m->order] : nullptr;
+  for (Py_ssize_t i = 0; i < KwCount(kwnames); ++i)
+    if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(kwnames, i), "order"))
+      return nullptr;
+    else
+      order = args[nargs + i];
+  const bool other = order && PyUnicode_CheckExact(order) && PyUnicode_CompareWithASCIIString(order, "C");
+  return other && nargs && IsNumpyArray(s, args[0]) ? m : nullptr;
+}
+
+// x.view() of an array that is of NumPy's own class already, whatever the class is called that is asked for.
+bool ViewsAsItIs(Session& s, const Callee& name, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  static const Callee view("numpy.ndarray.view");
+  const tensor::NumpyApi* api = tensor::Numpy();
+  const Py_ssize_t named = KwCount(kwnames);
+  if (name != view || nargs + named != 2 || nargs < 1 || !api || args[1] != reinterpret_cast<PyObject*>(api->array))
+    return false;
+  return IsNumpyArray(s, args[0]) &&
+         (!named || !PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(kwnames, 0), "type"));
+}
+
 }  // namespace
 
 // Gives the Python function behind a function of NumPy that dispatches on its arguments' types. Null: it has none.
@@ -305,6 +349,13 @@ PyObject* CaptureSemantics::NumpyCall(PyObject* callable, PyObject* const* args,
   static const Callee copied("numpy.ndarray.__copy__"), deeply("numpy.ndarray.__deepcopy__"), copy("numpy.copy");
   if ((name == copied || name == deeply) && nargs == 1 + (name == deeply) && !kwnames && IsTensor(args[0]))
     return s_.CallFramework(copy, args, 1, nullptr);  // in the order of the array, as copy.copy and copy.deepcopy do
+  if (ViewsAsItIs(s_, name, args, nargs, kwnames)) return s_.CallFramework(name, args, 1, nullptr);
+  if (const Meaning* m = MeaningOf(s_, name, args, nargs, kwnames)) {
+    Ref means(FromModule("framejit._numpy_calls", m->function));
+    if (!means || !s_.SourceOf(means.get())) return s_.Break(BreakId::kUnknownCall, name);
+    Ref made(CallPython(means.get(), args, nargs, kwnames));
+    return made.get() == Py_NotImplemented ? s_.Break(BreakId::kUnknownCall, name) : made.release();
+  }
   if (name == callees::kPromoteTypes) return TypeQuestion(callable, args, nargs, kwnames);
   if (!function && !dispatches && !multimethod) return nullptr;
   if (name.name().starts_with("scipy.")) {

@@ -187,7 +187,10 @@ PyObject* CaptureSemantics::CallOfObjects(PyObject* callable, PyObject* const* a
   const bool bound = self && tensor::bound_numpy && IsObjectArray(self);
   const Py_ssize_t total = nargs + KwCount(kwnames);
   const bool given = bound || AnyObjectArray(args, total);
-  const bool made = !given && tensor::bound_numpy && std::any_of(args, args + total, NamesObjects);
+  constexpr std::array<std::string_view, 3> of_one = {"array", "asanyarray", "asarray"};
+  const bool of_nothing = nargs == 1 && !kwnames && args[0] == Py_None && !PyType_Check(callable) &&
+                          Among(of_one, tensor::CalleeOf(callable).last());
+  const bool made = !given && tensor::bound_numpy && (of_nothing || std::any_of(args, args + total, NamesObjects));
   if (!given && !made) return nullptr;
   const auto plain = [](PyObject* o) { return IsObjectArray(o) || IsPlain(o) || NamesObjects(o); };
   if (OfType(callable, CType::kUfunc)) {

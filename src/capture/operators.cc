@@ -6,6 +6,7 @@
 #include "capture/containers.h"
 #include "capture/identity.h"
 #include "capture/object_arrays.h"
+#include "capture/persistent.h"
 #include "capture/policy/generators.h"
 #include "capture/policy/rounds.h"
 #include "capture/proxy.h"
@@ -295,7 +296,7 @@ PyObject* CaptureSemantics::GetItem(PyObject* o, PyObject* key) {
     if (PyErr_Occurred()) return nullptr;
     return MissingItem(o, key);
   }
-  if (s_.IsOutside(c) && !Container(c) && !(d && PyFunction_Check(d)))
+  if (s_.IsOutside(c) && !Container(c) && !IsPersistent(Py_TYPE(c)) && !(d && PyFunction_Check(d)))
     return s_.Break(BreakId::kUnknownCall, std::string("item of a ") + Py_TYPE(o)->tp_name);
   return s_.Adopt(PyObject_GetItem(c, key));
 }

@@ -99,7 +99,7 @@ struct Compiled : std::enable_shared_from_this<Compiled> {
   bool imports = false;                // in this call a capture came to a module that nobody has imported yet
   int after_imports = 0;               // how often everything was forgotten for that
   bool import_fails = false;           // such a module cannot be imported: it is not waited for again
-  bool first_calls = false;            // likewise, of fullgraph=True, to a call that a cache must learn of Python
+  bool first_calls = false;            // likewise, to a lazy module, or, of fullgraph=True, to what a cache must learn
   bool Awaits() const;                 // Does this call of the function do what the next ones need not do?
   void TakeBack(int64_t operations) {  // The graph that was noted last, of so many operations, is none.
     graphs.pop_back();

@@ -18,6 +18,7 @@
 #include "guard/source.h"
 #include "guard/versions.h"
 #include "tensor/no_collection.h"
+#include "tensor/numpy_api.h"
 
 namespace framejit::capture {
 namespace {
@@ -106,6 +107,37 @@ int OfTensorType(Session& s, PyObject* o, PyObject* info) {
   return like ? PyObject_IsInstance(like.get(), info) : -1;
 }
 
+// Arrays of NumPy's own class, and its numbers, have no attributes of their own: what a protocol may ask of one,
+// another one says as well. Null: it is neither.
+Ref ArrayLike(Session& s, PyObject* o) {
+  const tensor::NumpyApi* api = tensor::Numpy();
+  if (!IsTensor(o) || !api) return {};
+  const TensorMeta& m = s.meta(AsTensor(o)->id);
+  if (m.framework != Framework::kNumpy || m.device.kind != DeviceKind::kCpu) return {};
+  const std::vector<int64_t> sizes(m.sizes.size(), 0);
+  Ref array(tensor::NewArray(*api, m.dtype, static_cast<int>(sizes.size()), sizes.data(), nullptr));
+  Ref whole(array && m.is_scalar ? PyTuple_New(0) : nullptr);
+  return whole ? Ref(PyObject_GetItem(array.get(), whole.get())) : std::move(array);
+}
+
+// Is it a protocol that typing asks about without a write to it? Where a protocol does not keep its attributes (before
+// 3.12), typing makes the annotations of a class that has none when it first reads them.
+bool IsSettledProtocol(PyObject* info) {
+  static PyObject* const protocol = tensor::ResolveCallee("typing._ProtocolMeta");
+  static PyObject *const annotations = Interned("__annotations__"), *const kept = Interned("__protocol_attrs__");
+  if (!protocol) return PyErr_Clear(), false;
+  if (reinterpret_cast<PyObject*>(Py_TYPE(info)) != protocol) return false;
+  const auto has = [](PyObject* type, PyObject* name) {
+    return PyDict_GetItemWithError(guard::TypeDict(reinterpret_cast<PyTypeObject*>(type)), name) != nullptr;
+  };
+  if (has(info, kept)) return true;
+  PyObject* mro = reinterpret_cast<PyTypeObject*>(info)->tp_mro;
+  return std::all_of(&PyTuple_GET_ITEM(mro, 0), &PyTuple_GET_ITEM(mro, 0) + PyTuple_GET_SIZE(mro), [&](PyObject* base) {
+    const std::string_view name = reinterpret_cast<PyTypeObject*>(base)->tp_name;
+    return name == "object" || name == "Protocol" || name == "Generic" || has(base, annotations);
+  });
+}
+
 // isinstance(o, info), where abstract classes and those of typing are asked about the class that o stands for: they go
 // by the methods that a class has, and a proxy's has more of them.
 int InstanceOf(Session& s, PyObject* o, PyObject* info) {
@@ -127,6 +159,11 @@ int InstanceOf(Session& s, PyObject* o, PyObject* info) {
   const bool by_methods = PyType_Check(info) ? base && PyType_IsSubtype(meta, base)
                                              : home && PyUnicode_Check(home.get()) &&
                                                    !PyUnicode_CompareWithASCIIString(home.get(), "typing");
+  if (const Ref like = IsSettledProtocol(info) ? ArrayLike(s, o) : Ref()) {
+    SuspendScope off;  // typing's code goes through the attributes
+    return PyObject_IsInstance(like.get(), info);
+  }
+  if (PyErr_Occurred()) return -1;
   Ref real = by_methods ? ClassBehind(s, o) : Ref();
   if (PyErr_Occurred() || s.broken()) return -1;
   if (!real) return PyObject_IsInstance(o, info);

@@ -24,6 +24,7 @@ const Switches::Row Switches::kRows[] = {
     {"_get_math_sdp_enabled", "_set_sdp_use_math", true, true},
     {"_get_cudnn_sdp_enabled", "_set_sdp_use_cudnn", true, true},
     {"_get_overrideable_sdp_enabled", "_set_sdp_use_overrideable", true, true},
+    {"_get_tracing_state", "_set_tracing_state", true},  // None: what torch.jit.trace looks at runs as written
     {"_get_mkldnn_enabled", "", false},
     {"_get_nnpack_enabled", "", false},
     {"_get_warnAlways", "", false},

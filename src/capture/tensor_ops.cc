@@ -14,6 +14,7 @@
 #include "capture/wrappers/overrides.h"
 #include "graph/opaque.h"
 #include "shape/typical.h"
+#include "tensor/numpy_api.h"
 #include "tensor/overrides.h"
 
 namespace framejit::capture {
@@ -107,6 +108,22 @@ void ShowStrides(Session& s, TraceId t) {
       shape::NoteShown(s.env(), e);
 }
 
+PyObject* OwnsItsMemory(PyObject*, PyObject* o) {
+  return PyBool_FromLong(tensor::Classify(o) == tensor::Class::kNumpyArray && !tensor::AsArray(o)->base);
+}
+
+// The `base` of an array from outside: None, or an object of which the program may ask whether it is None. Either is
+// guarded. Null: it is an array that was made here, which has a base where the call that made it says so.
+PyObject* BaseOf(Session& s, PyObject* proxy) {
+  static PyMethodDef owns = {"owns_its_memory", OwnsItsMemory, METH_O, nullptr};
+  static PyObject* const ask = PyCFunction_New(&owns, nullptr);
+  const int input = s.trace().tensors[AsTensor(proxy)->id].input;
+  Ref none(ask && input >= 0 ? OwnsItsMemory(nullptr, s.input_tensors()[input]) : nullptr);
+  if (!none) return nullptr;
+  s.guards().Equal(s.guards().Child(SourceKind::kMember, s.input_sources()[input], 0, ask), none.get());
+  return none.get() == Py_True ? Py_NewRef(Py_None) : NewUnseen(s, "ndarray.base");
+}
+
 // Attributes that are answered from the metadata. False: not one of them.
 bool MetaAttr(Session& s, PyObject* proxy, const TensorMeta& m, std::string_view n, PyObject** out) {
   if (IsOpaque(m)) {
@@ -134,6 +151,7 @@ bool MetaAttr(Session& s, PyObject* proxy, const TensorMeta& m, std::string_view
       return *out = SizeTuple(s, bytes, false), true;
     }
     const bool array = !m.is_scalar && m.device.kind == DeviceKind::kCpu;
+    if (n == "base" && array && (*out = BaseOf(s, proxy))) return true;
     if (n == "flags" && array) return *out = FlagsOf(s, proxy), true;
     static PyObject* const device = Interned("device");  // from NumPy 2 on
     if (n == "device" && array) {

@@ -75,6 +75,10 @@ constexpr Row kRows[] = {
     {"collections.defaultdict", {0, CType::kDefaultDict}},
     {"collections.OrderedDict", {0, CType::kOrderedDict}},
     {"_hashlib.HASH", {F::kPlain}},
+    {"pvectorc.PVector", {F::kPureMethods | F::kReduced}},  // these are immutable containers (persistent.cc)
+    {"rpds.HashTrieMap", {F::kPureMethods | F::kReduced | F::kMadeFreely}},
+    {"rpds.HashTrieSet", {F::kPureMethods | F::kReduced | F::kMadeFreely}},
+    {"rpds.List", {F::kPureMethods | F::kReduced | F::kMadeFreely}},
     {"_json.Encoder", {F::kPlain | F::kMadeFreely}},
     {"_io.TextIOWrapper", {0, CType::kTextFile}},
     {"_io.StringIO", {0, CType::kStringIO}},

@@ -296,7 +296,8 @@ constexpr Row kNumpy[] = {
      {.flags = kOutside}},
     {"bincount numpy.ndarray.__getitem__", {.flags = kSizedByData}},
     {"__setitem__", {.flags = kWritesFirst | kTakesSequences}},
-    {"accumulate all amax amin angle any append argmax argmin argpartition argsort around asanyarray ascontiguousarray "
+    {"__array__ accumulate all amax amin angle any append argmax argmin argpartition argsort around asanyarray "
+     "ascontiguousarray "
      "asfortranarray astype average broadcast_to cholesky choose clip column_stack concat concatenate cond conj "
      "conjugate convolve copy corrcoef correlate count_nonzero cov cross cumprod cumsum cumulative_prod cumulative_sum "
      "delete det diag diagflat diff digitize dot dstack eigh eigvalsh einsum fft fft2 fftn fftshift fix full_like "
@@ -306,7 +307,7 @@ constexpr Row kNumpy[] = {
      "ones_like outer pad percentile piecewise pinv polyval prod ptp qr quantile ravel_multi_index "
      "reduce reduceat repeat rfft rfft2 rfftn roll rot90 round searchsorted select sinc slogdet softmax solve sort "
      "stack std sum svd take take_along_axis tensordot tile trace trapezoid tril triu unravel_index unwrap vander var "
-     "vdot vstack zeros_like",
+     "vdot view vstack zeros_like",
      {.flags = kSizedByShapes}},
     // Of SciPy: functions that compute, and whose warnings, if they give any, hang on sizes alone.
     {"scipy.fft.dct scipy.fft.dctn scipy.fft.dst scipy.fft.dstn scipy.fft.hfft2 scipy.fft.hfftn scipy.fft.idct "

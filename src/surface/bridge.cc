@@ -111,7 +111,7 @@ constexpr uint32_t kFlags = kAnyDType | kAnyFramework;
 // clang-format off: a table
 constexpr Row kRows[] = {
     {"m:numpy", "(Tensor input, *, bool force=False)", &ToNumpy, Op::kInput, kFlags},
-    {"m:__array__ N:asarray N:asanyarray", "(Tensor input, ScalarType? dtype=None)", &NumpyAsArray, Op::kInput, kFlags},
+    {"mM:__array__ N:asarray N:asanyarray", "(Tensor input, ScalarType? dtype=None)", &NumpyAsArray, Op::kInput, kFlags},
     {"N:ascontiguousarray", "(Tensor input, ScalarType? dtype=None)", &Contiguous, Op::kInput, kFlags},
     {"t:from_numpy", "(Tensor input)", &FromNumpy, Op::kInput, kFlags},
     {"t:as_tensor", "(Tensor data, ScalarType? dtype=None, Device? device=None)", &AsTensor, Op::kInput, kFlags},

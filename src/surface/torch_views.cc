@@ -146,6 +146,7 @@ Outs ViewRow(Scope& s) {
   return Reshaped(s, s.tensor(0), s.ints(1), false);
 }
 Outs ReshapeRow(Scope& s) {
+  if (s.has(2) && s.arg(2).s != "C") Scope::Skip();
   return Reshaped(s, s.tensor(0), s.ints(1), true);
 }
 
@@ -166,7 +167,6 @@ Outs ReshapeAs(Scope& s) {
 }
 
 Outs NumpyReshape(Scope& s) {
-  if (s.has(2) && s.arg(2).s != "C") Scope::Skip();
   if (s.tensor(0).meta->is_scalar) Scope::Skip();  // NumPy makes an array of it, and shows that or gives a number back
   return ReshapeRow(s);
 }
@@ -587,7 +587,7 @@ constexpr Row kRows[] = {
     {"M:transpose NM:permute_dims N:transpose", "(Tensor input, int[]?... axes=None)", &PermuteRow, Op::kInput, kAnyDType},
     {"m:view", "(Tensor input, int[]... size)", &ViewRow, Op::kInput, kAnyDType},
     {"tm:reshape", "(Tensor input, int[]... shape)", &ReshapeRow, Op::kInput, kAnyDType},
-    {"M:reshape", "(Tensor input, int[]... shape)", &ReshapeRow, Op::kInput, kAnyDType},
+    {"M:reshape", "(Tensor input, int[]... shape, *, str? order=None)", &ReshapeRow, Op::kInput, kAnyDType},
     {"N:reshape", "(Tensor input, int[] shape, str? order=None)", &NumpyReshape, Op::kInput, kAnyDType},
     {"m:view_as", "(Tensor input, Tensor other)", &ViewAs, Op::kInput, kAnyDType},
     {"m:reshape_as", "(Tensor input, Tensor other)", &ReshapeAs, Op::kInput, kAnyDType},
@@ -614,7 +614,7 @@ constexpr Row kRows[] = {
     {"N:split", "(Tensor input, int sections, int dim=0)", &TensorSplit, Op::kRem, kAnyDType},
     {"tm:unbind", "(Tensor input, int dim=0)", &Unbind, Op::kInput, kAnyDType},
     {"tm:detach g:data", "(Tensor input)", &Detach, Op::kInput, kAnyDType},
-    {"a:alias", "(Tensor input)", &Alias, Op::kInput, kAnyDType},
+    {"a:alias M:view", "(Tensor input)", &Alias, Op::kInput, kAnyDType},
     {"m:contiguous", "(Tensor input, *, MemoryFormat? memory_format=None)", &Contiguous, Op::kInput, kAnyDType},
     {"a:slice", "(Tensor input, int dim=0, int? start=None, int? end=None, int step=1)", &SliceRow, Op::kInput, kAnyDType},
     {"tm:as_strided", "(Tensor input, int[] size, int[] stride, int? storage_offset=None)", &AsStrided},

@@ -493,3 +493,46 @@ def test_packed_sequences_through_one_layer_with_dropout(kind):
             if layers == 1:
                 told = framejit.cache_info(compiled)
                 assert not told["breaks"] and told["outcomes"]["run"]["graph"] >= 3, told
+
+
+class no_jit_trace:  # noqa: N801: as nncf has it
+    def __enter__(self):
+        self.state = torch._C._get_tracing_state()
+        torch._C._set_tracing_state(None)
+
+    def __exit__(self, *args):
+        torch._C._set_tracing_state(self.state)
+        self.state = None
+
+
+class Normed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight):
+        with no_jit_trace():
+            return weight * x / (x.pow(2).sum(1, keepdim=True).sqrt() + 1)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g, g.sum(0)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_the_tracing_state_is_set_back(grad):
+    def f(x, weight):
+        with no_jit_trace():
+            y = x * 2
+        return Normed.apply(y, weight) + 1
+
+    compiled, x = framejit.compile(f), torch.arange(6.0).reshape(2, 3).requires_grad_(grad)
+    weight = torch.ones(3, requires_grad=grad)
+    for _ in range(3):
+        got, expected = compiled(x, weight), f(x, weight)
+        assert torch.equal(got, expected)
+        if grad:
+            assert all(map(torch.equal, *(torch.autograd.grad(y.sum(), [x, weight]) for y in (got, expected))))
+    assert compiled.cache_info()["breaks"] == 0 and compiled.graphs
+    with torch.no_grad(), warnings.catch_warnings():  # what is traced runs as written
+        warnings.simplefilter("ignore")
+        plain = torch.ones(3)
+        traced, same = (torch.jit.trace(lambda x, g=g: g(x, plain), x.detach()) for g in (compiled, f))
+        assert torch.equal(traced(x.detach() + 1), same(x.detach() + 1)) and torch._C._get_tracing_state() is None

@@ -95,3 +95,20 @@ def test_what_is_imported_while_a_call_is_asked_about_registers_classes():
         assert (info["segments"], info["breaks"]) == (1, 0), info
         assert len(framejit.explain(f)(x).graphs) == 1
     """)
+
+
+def test_a_generator_imports_nothing():
+    in_a_fresh_process("""
+        import random
+
+        def f(x):
+            r = random.Random(1)
+            return x * r.random(), [r.randrange(9) for _ in range(3)]
+
+        g = framejit.compile(f)
+        before = "numpy.random" in sys.modules
+        for x in (torch.ones(3), torch.arange(3.0)):
+            assert str(g(x)) == str(f(x))
+        assert ("numpy.random" in sys.modules) == before
+        assert g.cache_info()["breaks"] == 0 and g.graphs
+    """)

@@ -38,11 +38,10 @@ std::pair<char*, size_t> StateIn(PyObject* o) {
 
 // A class of the library that draws, no class of the program's.
 bool IsLibrarys(PyObject* type) {
-  static PyObject *const numpys = tensor::ResolveCallee("numpy.random.RandomState"), *const pythons =
-                                                                                         tensor::ResolveCallee(
-                                                                                             "random.Random");
-  if (!numpys || !pythons) PyErr_Clear();
-  return type == numpys || type == pythons;
+  static tensor::Named numpys("numpy.random.RandomState"), pythons("random.Random");
+  // To look for NumPy's would import it: there is no such class yet.
+  const bool loaded = PyDict_GetItemString(PyImport_GetModuleDict(), "numpy.random");
+  return type == (loaded ? numpys.Get() : nullptr) || type == pythons.Get();
 }
 
 // Methods that draw or seed and do nothing else. Those that set a state are not among them, nor is `shuffle` (Arrange).

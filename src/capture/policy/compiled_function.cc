@@ -156,16 +156,17 @@ bool NoHook() {
   return why;
 }
 
-// What was captured around the first import of a module, or before a cache knew a call, says nothing of the calls that
-// follow. some: modules were imported. raised: the call has ended in an error.
+// What was captured around the first import of a module, before a cache knew a call, or before a lazy module had its
+// parameters, says nothing of the calls that follow. some: modules were imported. raised: the call has ended in an
+// error.
 [[gnu::cold]] void AfterImports(Compiled& compiled, bool some, bool raised) {
-  const bool again = compiled.Awaits();
+  const bool again = compiled.Awaits(), whole = compiled.fullgraph || compiled.first_calls;
   compiled.import_fails |= compiled.imports && !some;
   compiled.after_imports += compiled.imports || !(HaveLearned() || raised);
   compiled.imports = compiled.first_calls = false;
-  if (!again || !(some || compiled.fullgraph)) return;
+  if (!again || !(some || whole)) return;
   DropSegments(compiled);
-  if (!compiled.fullgraph) return;  // else the breaks of this call are told of
+  if (!whole) return;  // the breaks of this call are told of
   compiled.breaks.clear();
   compiled.before_calls.clear();
   compiled.in_libraries.clear();

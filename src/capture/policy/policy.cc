@@ -74,7 +74,8 @@ class Policy : public frame::FramePolicy {
       ForgetProgress(frame);
       return true;
     }
-    if (active->fullgraph && active->Awaits()) return false;  // this call imports, the next one is compiled
+    // This call imports, say, and the next one is compiled.
+    if ((active->fullgraph || active->first_calls) && active->Awaits()) return false;
     CodeState& c = StateOf(*active, CodeOf(frame));
     const bool root = active->root_code.get() == reinterpret_cast<PyObject*>(fj_code(frame));
     const bool plain = c.skip || IsBarren(c, frame);
@@ -195,8 +196,10 @@ class Policy : public frame::FramePolicy {
     if (seg && seg->calls == 0) state.plain_seconds += compiled->seconds - before;
     ProgressOf(frame).ran = true;
     if (PyErr_Occurred()) return frame::Action::kRaise;
-    if (compiled->fullgraph && !compiled->breaks.empty() && (!seg || !seg->exit.returns))
-      return compiled->Awaits() ? InPython(*compiled) : NotFull(*compiled);
+    if (!seg || !seg->exit.returns) {
+      if ((compiled->fullgraph || compiled->first_calls) && compiled->Awaits()) return InPython(*compiled);
+      if (compiled->fullgraph && !compiled->breaks.empty()) return NotFull(*compiled);
+    }
     if (!seg) {
       if (&place == state.entry) ++state.trivial;
       place.revised += place.revised > 0;
