@@ -394,6 +394,54 @@ def test_what_a_backward_pass_saves_counts(fresh):
 
 
 @pytest.mark.clock
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+def test_torn_calls_with_sparse_tensors_are_measured(fresh):
+    """Where a sparse tensor is is not known, but the other tensors are on the CPU."""
+    net = torch.nn.Linear(4, 4)
+    places, eye = torch.tensor([[0, 1, 2], [2, 0, 1]]), torch.ones(3)
+
+    def torn(x):
+        words = [str(i) for i in range(40)]
+        a = torch.sparse_coo_tensor(places, eye, (3, 3))
+        for _ in words:
+            time.sleep(0)
+            words.sort(key=len)
+        return torch.sparse.mm(a, net(x)).sum()
+
+    x = torch.randn(3, 4)
+    compiled = fresh.compile(torn, options={"leave": True})
+    for _ in range(60):
+        result = compiled(x)
+        torch.testing.assert_close(result, torn(x))
+        result.backward()
+    assert compiled.cache_info()["outcomes"]["run"]["graph"]
+    assert "not faster than Python: left to it" in compiled.cache_info()["notes"]
+
+
+def test_what_another_thread_compiles_is_measured_soon_behind_that(fresh):
+    """It is asked again when it may be there, not in the 512th call."""
+    net, parts, calls = torch.nn.Linear(4, 2), 6, 100
+
+    def torn(x):
+        total = 0.0
+        for _ in range(parts):
+            time.sleep(0)
+            total = total + net(x).square().mean()
+        return total
+
+    x = torch.randn(3, 4)
+    compiled = fresh.compile(torn, options={"leave": True, "background": True})
+    for i in range(calls):
+        result = compiled(x)
+        torch.testing.assert_close(result, torn(x))
+        result.backward()
+        if i < 5:
+            time.sleep(0.2)
+    run = compiled.cache_info()["outcomes"]["run"]
+    assert parts < run["graph"] <= parts * (calls - 3)  # some calls were made as written, to compare
+
+
+@pytest.mark.clock
 def test_calls_that_take_long_are_looked_at_soon(fresh):
     """Behind short calls that were left to Python some are not asked of."""
     np = pytest.importorskip("numpy")
