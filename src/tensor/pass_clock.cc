@@ -72,33 +72,38 @@ PyObject* AtArgument(PyObject* self, PyObject*) {
 PyMethodDef at_result = {"at_result", AtResult, METH_O, nullptr};
 PyMethodDef at_argument = {"at_argument", AtArgument, METH_O, nullptr};
 
-// Is it a segment's, or one that does no more than to hand its gradient on to a segment's? 1; -1: an exception.
-int IsSegments(PyObject* node, int depth = 1) {
-  if (PyObject_HasAttr(node, Interned(kState))) return 1;
-  Ref next(depth ? PyObject_GetAttrString(node, "next_functions") : nullptr);
-  if (!next || !PyTuple_Check(next.get())) return depth ? -1 : 0;
+bool IsSegments(PyObject* node) {
+  return PyObject_HasAttr(node, Interned(kState));
+}
+
+// Does it do no more than to hand its gradient on to a segment's? -1: an exception.
+int LeadsToSegments(PyObject* node) {
+  Ref next(PyObject_GetAttrString(node, "next_functions"));
+  if (!next || !PyTuple_Check(next.get())) return -1;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(next.get()); ++i)
-    if (IsSegments(PyTuple_GET_ITEM(PyTuple_GET_ITEM(next.get(), i), 0), depth - 1)) return 1;
+    if (IsSegments(PyTuple_GET_ITEM(PyTuple_GET_ITEM(next.get(), i), 0))) return 1;
   return 0;
 }
 
-// Calls `hook` whenever the node of this tensor is about to run, unless it is a segment's, which tells by itself.
-// Returns how many nodes of either kind there are (0 or 1); -1: an exception.
-int WatchTensor(PyObject* tensor, PyObject* hook) {
+// Calls `hook` whenever the node of this tensor is about to run. A segment's node tells by itself, and late, as the
+// engine has prepared its gradients by then: that of a result is watched like those of calls as written, so that
+// both cost the same, that of an argument is not. Nor are nodes in front of a segment's, whose hooks lead it another
+// way. Returns how many nodes of either kind there are (0 or 1); -1: an exception.
+int WatchTensor(PyObject* tensor, PyObject* hook, bool result) {
   Ref node(PyObject_GetAttrString(tensor, "grad_fn"));
   if (!node || node.get() == Py_None) return node ? 0 : -1;
-  if (const int segments = IsSegments(node.get())) return segments;
+  if (const int other = IsSegments(node.get()) ? !result : LeadsToSegments(node.get())) return other;
   Ref handle(PyObject_CallMethod(node.get(), "register_prehook", "O", hook));
   return handle ? 1 : -1;
 }
 
 // Likewise of all tensors in lists, tuples and dicts.
-int WatchAll(PyObject* o, PyObject* hook, int depth) {
-  if (Classify(o) != Class::kNone) return IsPlainTorch(Classify(o)) ? WatchTensor(o, hook) : 0;
+int WatchAll(PyObject* o, PyObject* hook, bool result, int depth) {
+  if (Classify(o) != Class::kNone) return IsPlainTorch(Classify(o)) ? WatchTensor(o, hook, result) : 0;
   if (!depth) return 0;
   int nodes = 0;
   auto add = [&](PyObject* item) {
-    const int more = WatchAll(item, hook, depth - 1);
+    const int more = WatchAll(item, hook, result, depth - 1);
     nodes = more < 0 ? more : nodes + more;
     return more >= 0;
   };
@@ -130,9 +135,9 @@ bool WatchPass(const Measured& call, PyObject* result, PyObject* const* args, Py
   Ref capsule = Capsule(call);
   Ref begins(capsule ? PyCFunction_New(&at_result, capsule.get()) : nullptr);
   Ref ends(begins ? PyCFunction_New(&at_argument, capsule.get()) : nullptr);
-  if (!ends || WatchAll(result, begins.get(), kDepth) <= 0) return false;
+  if (!ends || WatchAll(result, begins.get(), true, kDepth) <= 0) return false;
   for (Py_ssize_t i = 0; i < n; ++i)
-    if (WatchAll(args[i], ends.get(), 1) < 0) return false;
+    if (WatchAll(args[i], ends.get(), false, 1) < 0) return false;
   return true;
 }
 

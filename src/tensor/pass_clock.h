@@ -15,6 +15,7 @@ namespace framejit::tensor {
 struct MeasuredCall {
   std::function<void(double)> done;  // It is told the seconds of the first pass that comes by, when that has ended.
   double seconds = 0;
+  double aside = 0;      // Seconds that went into the hooks for this, before the pass.
   bool reached = false;  // by that pass
 };
 using Measured = std::shared_ptr<MeasuredCall>;

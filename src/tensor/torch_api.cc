@@ -284,7 +284,7 @@ void ReadKeys(TorchApi& t) {
     uint64_t dense = 0;
     if (KeyBits(t, name, &bits) && KeyBits(t, "Dense", &dense)) t.plain_mask |= bits & ~dense, t.plain_keys = dense;
   }
-  KeyBits(t, "ADInplaceOrView", &t.inplace_key);
+  KeyBits(t, "ADInplaceOrView", &t.inplace_key), KeyBits(t, "AutogradFunctionality", &t.autograd_key);
   KeyBits(t, "Conjugate", &t.conj_key), KeyBits(t, "Negative", &t.neg_key);
   KeyBits(t, "Named", &t.names_key);
   for (const char* name : {"Python", "PythonTLSSnapshot"})

@@ -64,6 +64,10 @@ using Handle = void*;  // AtenTensorHandle = at::Tensor*
   X(convolution, 't', "aoti_torch_cpu_convolution", int32_t,                                                           \
     (Handle, Handle, Handle*, const int64_t*, int64_t, const int64_t*, int64_t, const int64_t*, int64_t, int32_t,      \
      const int64_t*, int64_t, int64_t, Handle*))                                                                       \
+  X(convolution_backward, 't', "aoti_torch_cpu_convolution_backward", int32_t,                                         \
+    (Handle, Handle, Handle, const int64_t**, int64_t, const int64_t*, int64_t, const int64_t*, int64_t,               \
+     const int64_t*, int64_t, int32_t, const int64_t*, int64_t, int64_t, const int32_t*, int64_t, Handle*, Handle*,    \
+     Handle*))                                                                                                         \
   X(packed_convolution, 't', "aoti_torch_cpu_mkldnn__convolution_pointwise", int32_t,                                  \
     (Handle, Handle, Handle*, const int64_t*, int64_t, const int64_t*, int64_t, const int64_t*, int64_t, int64_t,      \
      const char*, const double**, int64_t, const char**, Handle*))                                                     \
@@ -230,7 +234,8 @@ struct TorchApi {
   uint64_t names_key = 0;    // of tensors whose dimensions have names, before torch 2.13; backward functions exclude it
   uint64_t python_keys = 0;  // what a class with a __torch_dispatch__ adds
   uint64_t inplace_key = 0;  // absent on inference tensors
-  int autograd_byte = -1;    // of *autograd_state(): grad mode in bit 0, inference mode in bit 1
+  uint64_t autograd_key = 0;
+  int autograd_byte = -1;  // of *autograd_state(): grad mode in bit 0, inference mode in bit 1
   std::vector<std::pair<std::string, std::string>> verdicts;
   uint64_t conj_key = 0, neg_key = 0;  // what a conjugate view adds, and a negated one
 };

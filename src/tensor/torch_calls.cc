@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "runtime/max_pool.h"
+#include "tensor/run_context.h"
 #include "tensor/tensor.h"
 #include "tensor/torch_host.h"
 
@@ -190,6 +191,70 @@ bool MaxPoolGradient(const TorchApi& t, const Call& c, Operands operands, Handle
   return out.Count(1);
 }
 
+// While it is alive, what a kernel calls records nothing, nor asks whether it shall: as below the framework's autograd.
+class BelowAutograd {
+ public:
+  explicit BelowAutograd(const TorchApi& t) : excluded_(Words(t).keys ? Words(t).keys + 1 : nullptr) {
+    if (excluded_) before_ = std::exchange(*excluded_, *excluded_ | t.autograd_key | t.inplace_key);
+  }
+  ~BelowAutograd() {
+    if (excluded_) *excluded_ = before_;
+  }
+  BelowAutograd(const BelowAutograd&) = delete;
+
+ private:
+  uint64_t* const excluded_;  // local to the thread; a set bit is an excluded key
+  uint64_t before_ = 0;
+};
+
+// torch.ops.aten.convolution_backward(g, x, w, features of the bias or None, stride, padding, dilation, transposed,
+// padding of the output, groups, which gradients are wanted)
+bool ConvGradients(const TorchApi& t, const Call& c, Operands operands, Handles& out) {
+  constexpr size_t kMost = 3;         // dimensions of a picture
+  constexpr int64_t kLong = 1 << 16;  // elements; other threads may run Python meanwhile
+  if (!t.convolution_backward || c.args.size() != 11 || !c.kwargs.empty()) return false;
+  for (const Buffer& b : operands)
+    if (b.device.kind != DeviceKind::kCpu) return false;
+  const Buffer* in[3];
+  for (size_t i = 0; i < std::size(in); ++i) {
+    if (!c.args[i].is(Arg::Kind::kTensor) || c.args[i].t >= operands.size()) return false;
+    in[i] = &operands[c.args[i].t];
+  }
+  const auto n = static_cast<int64_t>(c.args[4].items.size());
+  int64_t numbers[4][kMost];  // stride, padding, dilation, padding of the output
+  for (size_t k = 0; k < std::size(numbers); ++k) {
+    const std::vector<Arg>& items = c.args[k < 3 ? 4 + k : 8].items;
+    if (items.size() > kMost || static_cast<int64_t>(items.size()) != n) return false;
+    for (size_t d = 0; d < items.size(); ++d) {
+      if (!items[d].is(Arg::Kind::kInt) || !items[d].i.is_const()) return false;
+      numbers[k][d] = items[d].i.value();
+    }
+  }
+  const std::vector<Arg>& wanted = c.args[10].items;
+  if (wanted.size() != 3 || in[0]->rank < 2 || !c.args[9].is(Arg::Kind::kInt) || !c.args[9].i.is_const()) return false;
+  const int32_t mask[3] = {wanted[0].b, wanted[1].b, wanted[2].b};
+  const int64_t features = in[0]->sizes[1], *const bias = &features;
+  TempTensor g(t, *in[0]), x(t, *in[1]), w(t, *in[2]);
+  if (!g.ok() || !x.ok() || !w.ok()) return false;
+  Handles all(t);
+  int64_t elements = 1;
+  for (int d = 0; d < in[1]->rank; ++d) elements *= in[1]->sizes[d];
+  {
+    std::optional<GiveUpGil> others;
+    if (elements >= kLong && !gave_up_gil) others.emplace();
+    const BelowAutograd below(t);
+    if (t.convolution_backward(g.handle(), x.handle(), w.handle(),
+                               c.args[3].is_none() ? nullptr : const_cast<const int64_t**>(&bias),
+                               c.args[3].is_none() ? 0 : 1, numbers[0], n, numbers[1], n, numbers[2], n, c.args[7].b,
+                               numbers[3], n, c.args[9].i.value(), mask, 3, all[0], all[1], all[2]))
+      return false;
+  }
+  int count = 0;
+  for (int i = 0; i < 3; ++i)
+    if (mask[i]) *out[count++] = all.Take(i);
+  return out.Count(count);
+}
+
 using Runner = bool (*)(const TorchApi& t, const Call& c, Operands operands, Handles& out);
 
 Runner Find(Callee callee) {
@@ -197,6 +262,7 @@ Runner Find(Callee callee) {
       {Callee("torch.ops.aten.native_dropout"), Dropout},
       {Callee("framejit._gradients.attention"), Attention},
       {Callee("framejit._gradients.attention_backward"), AttentionBackward},
+      {Callee("torch.ops.aten.convolution_backward"), ConvGradients},
       {Callee("torch.max_pool2d"), MaxPool},
       {Callee("framejit.vjp(torch.max_pool2d)"), MaxPoolGradient},
   };

@@ -44,11 +44,15 @@ TEST(Verdict, LongCalls) {
   EXPECT_EQ(Of({5e-3, 5e-3}, {1e-3, 1e-3}), Verdict::kLeave);
   EXPECT_EQ(Of({2e-3, 2e-3}, {1e-3, 1e-3}), Verdict::kMore);
   EXPECT_EQ(Of({2e-3, 2e-3, 2e-3}, {1e-3, 1e-3, 1e-3}), Verdict::kLeave);
-  EXPECT_EQ(Of(std::vector(4, .9e-3), std::vector(4, 1e-3)), Verdict::kKeep);
+  EXPECT_EQ(Of(std::vector(4, .8e-3), std::vector(4, 1e-3)), Verdict::kKeep);
+  EXPECT_EQ(Of(std::vector(4, .9e-3), std::vector(4, 1e-3)), Verdict::kMore);
   EXPECT_EQ(Of(std::vector(4, 1.1e-3), std::vector(4, 1e-3)), Verdict::kLeave);
   EXPECT_EQ(Of(std::vector(4, 1e-3), std::vector(4, 1e-3)), Verdict::kMore);
-  EXPECT_EQ(Of(std::vector(7, 1e-3), std::vector(7, 1e-3)), Verdict::kLeave);
-  EXPECT_EQ(Of(std::vector(7, .96e-3), std::vector(7, 1e-3)), Verdict::kKeep);
+  EXPECT_EQ(Of(std::vector(kMostSamples, 1e-3), std::vector(kMostSamples, 1e-3)), Verdict::kLeave);
+  EXPECT_EQ(Of(std::vector(kMostSamples, .96e-3), std::vector(kMostSamples, 1e-3)), Verdict::kKeep);
+  // As written, it has not been warm before.
+  EXPECT_EQ(AfterTurns(1e-3, {1.6e-3, 1.2e-3, 1.1e-3}, .97e-3), Verdict::kLeave);
+  EXPECT_EQ(AfterTurns(1e-3, {1.6e-3, 1.2e-3, 1.1e-3}, 1.1e-3), Verdict::kKeep);
 }
 
 TEST(Waited, IsWhatOtherThreadsTakeOfTheOnlyProcessor) {

@@ -176,6 +176,53 @@ def test_convolutions(fresh, case, bias, pictures):
             assert mine.stride() == theirs.stride() or layout is torch.channels_last
 
 
+# channels in and out, window, further arguments of the module
+KERNELS = [
+    (torch.nn.Conv2d, 4, 6, 3, {"padding": 1}),
+    (torch.nn.Conv2d, 4, 6, (3, 2), {"stride": (2, 1), "dilation": (1, 2), "groups": 2, "bias": False}),
+    (torch.nn.Conv1d, 4, 4, 3, {"padding": 2, "stride": 2}),
+    (torch.nn.Conv3d, 4, 2, 2, {"padding": (1, 0, 1)}),
+    (torch.nn.ConvTranspose2d, 4, 6, 3, {"stride": 2, "output_padding": 1, "groups": 2}),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("kind,channels,features,window,more", KERNELS, ids=lambda v: getattr(v, "__name__", None))
+def test_gradients_of_convolutions_without_python(fresh, kind, channels, features, window, more, dtype):
+    """The framework's kernel is called at once: nobody asks its dispatcher for it, and the gradients are the kernel's own."""
+    fj = fresh
+    torch.manual_seed(0)
+    plain = kind(channels, features, window, **more).to(dtype)
+    ours = copy.deepcopy(plain)
+    compiled = fj.compile(ours)
+    sizes = (7,) * {torch.nn.Conv1d: 1, torch.nn.Conv3d: 3}.get(kind, 2)
+    for made in ["usual", "usual", "expanded", "turned", "frozen", "fixed input", "long"]:
+        for p in (*plain.parameters(), *ours.parameters()):
+            p.grad = None
+        plain.weight.requires_grad_(made != "frozen"), ours.weight.requires_grad_(made != "frozen")
+        x = torch.randn(64 if made == "long" else 2, channels, *((40,) * len(sizes) if made == "long" and len(sizes) == 2 else sizes), dtype=dtype)
+        got = []
+        for call, module in ((plain, plain), (compiled, ours)):
+            mine = x.clone().requires_grad_(made != "fixed input")
+            y = call(mine)
+            g = torch.randn(y.shape, dtype=dtype, generator=torch.Generator().manual_seed(1))
+            g = g.flatten()[:1].expand(y.shape) if made == "expanded" else g.transpose(0, 1).contiguous().transpose(0, 1) if made == "turned" else g
+            with torch.profiler.profile() as events:
+                y.backward(g)
+            kernels = {e.key for e in events.key_averages()}
+            assert ("aten::convolution_backward" in kernels) == (module is plain), sorted(kernels)
+            assert any("CompiledSegment" in k for k in kernels) == (module is ours)
+            got.append([mine.grad, *(p.grad for p in module.parameters())])
+            for p in (mine, *module.parameters()):
+                assert p.grad is None or (not p.grad.requires_grad and p.grad.grad_fn is None)
+        for theirs, own in zip(*got):
+            assert (theirs is None) == (own is None), made
+            if theirs is not None:
+                torch.testing.assert_close(own, theirs, rtol=1e-5 if dtype is torch.float32 else 1e-12, atol=1e-5 if dtype is torch.float32 else 1e-12)
+                assert own.shape == theirs.shape and own.stride() == theirs.stride()
+    assert compiled_backward(compiled)
+
+
 @pytest.mark.parametrize("case", [((3, 3), 1, 1, 0, 1), ((3, 3), 2, 1, 1, 1), ((2, 5), (3, 2), (0, 2), (2, 0), (1, 2)), ((4, 1), (1, 4), 0, 0, 1)], ids=str)
 def test_transposed_depthwise_convolutions(fresh, case):
     window, stride, padding, extra, dilation = case

@@ -1,6 +1,7 @@
 """Programs in which compiling does not pay: objects made anew for each call, code without tensors."""
 
 import contextlib
+import copy
 import cProfile
 import pstats
 import time
@@ -391,6 +392,100 @@ def test_what_a_backward_pass_saves_counts(fresh):
             if passes:
                 result.backward()
         assert ("not faster than Python: left to it" in compiled.cache_info()["notes"]) == left
+
+
+PASSES = {
+    "hooks": lambda y, told: [t.register_hook(lambda g, k=k: told.append((k, g.sum())) or g * 2) for k, t in enumerate(y)],
+    "kept": lambda y, told: [t.retain_grad() for t in y],
+    "twice": lambda y, told: sum((t * t).sum() for t in y).backward(retain_graph=True),
+    "differentiated": lambda y, told: (
+        torch.autograd.grad(torch.autograd.grad(sum((t * t).sum() for t in y), y[0], create_graph=True)[0].square().sum(), y[0], retain_graph=True)[0].sum(),
+    ),
+    "some": lambda y, told: told.append(torch.autograd.grad(sum((t * t).sum() for t in y), y[0], retain_graph=True)[0]),
+    "written": lambda y, told: y[-1].mul_(2),
+    "none": None,
+}
+
+
+@pytest.mark.parametrize("kind", ["view", "several", "one"])
+def test_calls_that_are_measured_with_their_pass_give_what_others_give(fresh, kind):
+    """Clocks hang on the nodes of results, compiled and as written, and on those of arguments."""
+    torch.manual_seed(0)
+    nets = [torch.nn.Linear(4, 4).double()]
+    nets.append(copy.deepcopy(nets[0]))
+
+    def call(net, x):
+        h = net(x).tanh() * 2
+        return [h.view(-1), h] if kind == "view" else [h, h.exp().sum(1)] if kind == "several" else [h]
+
+    compiled = fresh.compile(call, options={"leave": True})
+    ways = [None, "usual", "usual", *PASSES]
+    for i in range(45):
+        way = ways[i % len(ways)]
+        if kind == "view" and way == "written":
+            continue
+        x = torch.randn(3, 4).double()
+        made = []
+        for net, f in zip(nets, (call, compiled)):
+            net.zero_grad()
+            told, leaf = [], x.clone().requires_grad_()
+            y = f(net, leaf * 2)
+            if PASSES.get(way):
+                PASSES[way](y, told)
+            if way != "none":
+                sum((t * t).sum() for t in y).backward()
+            made.append((told, leaf.grad, net.weight.grad, [t.grad for t in y if t.retains_grad]))
+        torch.testing.assert_close(made[1], made[0])
+    run = compiled.cache_info()["outcomes"]["run"]
+    assert run["graph"] and run["python"]
+
+
+@pytest.mark.clock
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+def test_torn_calls_with_sparse_tensors_are_measured(fresh):
+    """Where a sparse tensor is is not known, but the other tensors are on the CPU."""
+    net = torch.nn.Linear(4, 4)
+    places, eye = torch.tensor([[0, 1, 2], [2, 0, 1]]), torch.ones(3)
+
+    def torn(x):
+        words = [str(i) for i in range(40)]
+        a = torch.sparse_coo_tensor(places, eye, (3, 3))
+        for _ in words:
+            time.sleep(0)
+            words.sort(key=len)
+        return torch.sparse.mm(a, net(x)).sum()
+
+    x = torch.randn(3, 4)
+    compiled = fresh.compile(torn, options={"leave": True})
+    for _ in range(60):
+        result = compiled(x)
+        torch.testing.assert_close(result, torn(x))
+        result.backward()
+    assert compiled.cache_info()["outcomes"]["run"]["graph"]
+    assert "not faster than Python: left to it" in compiled.cache_info()["notes"]
+
+
+def test_what_another_thread_compiles_is_measured_soon_behind_that(fresh):
+    """It is asked again when it may be there, not in the 512th call."""
+    net, parts, calls = torch.nn.Linear(4, 2), 6, 100
+
+    def torn(x):
+        total = 0.0
+        for _ in range(parts):
+            time.sleep(0)
+            total = total + net(x).square().mean()
+        return total
+
+    x = torch.randn(3, 4)
+    compiled = fresh.compile(torn, options={"leave": True, "background": True})
+    for i in range(calls):
+        result = compiled(x)
+        torch.testing.assert_close(result, torn(x))
+        result.backward()
+        if i < 5:
+            time.sleep(0.2)
+    run = compiled.cache_info()["outcomes"]["run"]
+    assert parts < run["graph"] <= parts * (calls - 3)  # some calls were made as written, to compare
 
 
 @pytest.mark.clock

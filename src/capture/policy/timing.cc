@@ -22,7 +22,7 @@ namespace {
 constexpr size_t kClasses = 16;
 // Calls until arguments are looked at again where all that was seen is kept, and until it is asked again whether there
 // is anything to measure.
-constexpr long kRest = 32, kAsk = 512;
+constexpr long kRest = 32, kAsk = 512, kAskFirst = 4;
 // Calls that wait for their backward passes, and those that are not measured since so many wait until it is given up.
 constexpr int kWaiting = kMostSamples, kMissed = 4096;
 constexpr double kLong = 20e-3;  // seconds of a call that is measured a few times only
@@ -93,16 +93,18 @@ Timing::Class* Timing::Find(uint64_t key) {
 }
 
 Timing::Turn Timing::Choose(Compiled& compiled, PyObject* const* args, Py_ssize_t n, uint64_t at) {
-  ask_ -= std::max<long>(1, span_);
+  const long calls = std::max<long>(1, span_);
+  ask_ -= calls;
   Rest(0);
   if (ask_ <= 0 || looked_ != compiled.captures) {
     ask_ = kAsk;
+    if (looked_ != compiled.captures) soon_ = kAskFirst;
     looked_ = compiled.captures;
     diag::OptionScope options(compiled.options.empty() ? nullptr : &compiled.options);
     if (!Measurable(compiled, true)) {
       classes_.clear();
       left_ = measuring_ = 0;
-      Rest(kAsk);
+      Rest(ask_ = std::exchange(soon_, std::min(kAsk, 2 * soon_)));
       return {};
     }
   }
@@ -128,6 +130,7 @@ Timing::Turn Timing::Choose(Compiled& compiled, PyObject* const* args, Py_ssize_
   }
   Turn turn;
   turn.key = key;
+  if (c->state == State::kKept && c->until > 0 && (c->until -= calls) <= 0) Again(*c);
   if (c->state == State::kKept) {
     // What is still to be measured may not come for long. How far apart the looks are changes, as calls come in turns.
     Rest(measuring_ ? 1 + ++look_ % 4 : kRest);
@@ -142,13 +145,11 @@ Timing::Turn Timing::Choose(Compiled& compiled, PyObject* const* args, Py_ssize_
       c->until -= unasked_;
     }
     if (turn.python) return turn;
-    c->state = State::kMeasuring;
     for (const auto& [code, state] : compiled.codes)  // the calls since then count as calls of what may become code
       if (state->loops && reinterpret_cast<PyObject*>(code.code) == compiled.root_code.get())
         state->loops->Missed(c->pause);
-    c->seconds.compiled.clear(), c->seconds.plain.clear();
-    c->warm = c->tries = c->maps = c->waiting = c->missed = 0;
-    --left_, ++measuring_;
+    --left_;
+    Again(*c);
   }
   turn.timed = true;
   turn.python = c->waiting < kWaiting && c->seconds.plain.size() < c->seconds.compiled.size();
@@ -195,16 +196,31 @@ void Timing::Ended(Compiled& compiled, const Turn& turn, PyObject* const* args, 
     Take(compiled, *c, turn.python, seconds);
 }
 
-void Timing::Take(Compiled& compiled, Class& c, bool python, double seconds) {
+void Timing::Again(Class& c) {
+  c.state = State::kMeasuring;
+  c.seconds = c.whole = {};
+  c.warm = c.tries = c.maps = c.waiting = c.missed = 0;
+  ++measuring_;
+}
+
+// What the verdict goes by.
+const Samples& Timing::Class::judged() const {
+  constexpr double kMost = 0.5;
+  return with_pass && !whole.plain.empty() && Best(seconds.plain) > kMost * Best(whole.plain) ? whole : seconds;
+}
+
+void Timing::Take(Compiled& compiled, Class& c, bool python, double seconds, double whole) {
   if (!python) {
     c.seconds.compiled.push_back(seconds);
+    c.whole.compiled.push_back(whole);
     return;
   }
   // Calls that this one made, of the same function, may have come to a verdict, and begun again, before it ended.
   if (c.seconds.plain.size() >= c.seconds.compiled.size()) return;
   if (IsCold(c.seconds, written_++)) return;
   c.seconds.plain.push_back(seconds);
-  if (const Verdict verdict = Judge(c.seconds); verdict != Verdict::kMore)
+  c.whole.plain.push_back(whole);
+  if (const Verdict verdict = Judge(c.judged()); verdict != Verdict::kMore)
     Decide(compiled, c, verdict == Verdict::kLeave);
 }
 
@@ -212,13 +228,20 @@ void Timing::Take(Compiled& compiled, Class& c, bool python, double seconds) {
 void Timing::Await(Compiled& compiled, Class& c, const Turn& turn, PyObject* const* args, Py_ssize_t n,
                    PyObject* result, double seconds) {
   if (!turn.call) return;
-  if (!std::exchange(c.with_pass, true)) c.seconds = {};
+  if (!std::exchange(c.with_pass, true)) c.seconds = c.whole = {};
   bool follows = true;
   if (c.waiting < kWaiting) {
-    turn.call->done = [of = compiled.weak_from_this(), key = turn.key, python = turn.python, seconds](double pass) {
-      if (const auto compiled = of.lock()) compiled->timing->Passed(*compiled, key, python, seconds + pass);
+    const double ended = Now();
+    turn.call->done = [of = compiled.weak_from_this(), call = turn.call.get(), key = turn.key, python = turn.python,
+                       seconds, start = turn.start, before = turn.before, waited = turn.waited](double pass) {
+      const auto compiled = of.lock();
+      if (!compiled) return;
+      double whole = Now() - start - call->aside;
+      if (waited >= 0) whole -= std::max(0.0, Waited() - waited - (start - before) - call->aside);
+      compiled->timing->Passed(*compiled, key, python, seconds + pass, whole);
     };
     follows = tensor::WatchPass(turn.call, result, args, n);
+    turn.call->aside = Now() - ended;
     if (PyErr_Occurred()) PyErr_Clear();
     ++c.waiting;
   } else {
@@ -227,11 +250,11 @@ void Timing::Await(Compiled& compiled, Class& c, const Turn& turn, PyObject* con
   if (!follows) Decide(compiled, c, false);
 }
 
-void Timing::Passed(Compiled& compiled, uint64_t key, bool python, double seconds) {
+void Timing::Passed(Compiled& compiled, uint64_t key, bool python, double seconds, double whole) {
   Class* c = Find(key);
   if (!c || c->state != State::kMeasuring || !c->with_pass) return;
   c->waiting = std::max(0, c->waiting - 1);
-  Take(compiled, *c, python, seconds);
+  Take(compiled, *c, python, seconds, whole);
 }
 
 // A clock that is cheap to read and goes on every few milliseconds.
@@ -291,12 +314,15 @@ void Timing::RanInFrames(Compiled& compiled, double seconds, int at) {
 void Timing::Decide(Compiled& compiled, Class& c, bool leave) {
   --measuring_;
   c.state = leave ? State::kLeft : State::kKept;
+  c.until = 0;
+  const Samples& s = c.judged();
+  if (s.plain.empty() || s.compiled.empty()) return;  // it cannot be measured
+  const double compiled_best = Best(s.compiled), plain_best = Best(s.plain), ratio = compiled_best / plain_best;
+  if (!leave && ratio < kClear) return;
+  c.pause = c.pause ? 8 * c.pause : static_cast<long>(500 * std::max(1.0, ratio));  // it costs a hundredth
+  c.until = c.pause;
   if (!leave) return;
   ++left_;
-  const double compiled_best = Best(c.seconds.compiled), plain_best = Best(c.seconds.plain);
-  const double ratio = compiled_best / plain_best;
-  c.pause = c.pause ? 8 * c.pause : static_cast<long>(500 * ratio);  // measuring again costs a hundredth
-  c.until = c.pause;
   const std::string note = "not faster than Python: left to it";
   LeftEvent(compiled, note, compiled_best, plain_best);
   if (std::find(compiled.notes.begin(), compiled.notes.end(), note) == compiled.notes.end())

@@ -2,8 +2,10 @@
 // ones run as written. What is not faster compiled is left to Python, for arguments of that size, until it is
 // measured again. Nothing is measured where a call's own time says little (graphs on GPUs, graphs whose form is not
 // settled) and with the option `leave` off. Where the result leads to a backward pass, the time of that pass through
-// what the call has made counts, too (tensor/pass_clock.h): such a sample comes when the pass has ended. A program that
-// takes no passes saves nothing by them.
+// what the call has made counts, too (tensor/pass_clock.h): such a sample comes when the pass has ended. Where that is
+// most of the time from the call to the end of the pass, all of this time counts: what runs before, between and behind
+// the call's own code takes longer where it is not warm. A program that takes no passes saves nothing by them. What is
+// kept and gains little is measured again, too.
 #pragma once
 
 #include <array>
@@ -75,18 +77,20 @@ class Timing {
     uint64_t key;
     State state = State::kMeasuring;
     int warm = 0, tries = 0, maps = 0;  // calls without and with captures; those that got memory from the system
-    Samples seconds;
-    long until = 0, pause = 0;    // The calls until it is measured again.
-    int64_t passes = 0;           // Backward passes that there had been before it was met.
-    bool with_pass = false;       // Do samples have the time of their passes in them?
+    Samples seconds, whole;             // whole: from the call to the end of the pass
+    long until = 0, pause = 0;          // The calls until it is measured again; 0: it is not.
+    int64_t passes = 0;                 // Backward passes that there had been before it was met.
+    bool with_pass = false;             // Do samples have the time of their passes in them?
+    const Samples& judged() const;
     int waiting = 0, missed = 0;  // calls whose passes have not ended yet; those that were not measured because of that
   };
   Turn Choose(Compiled& compiled, PyObject* const* args, Py_ssize_t n, uint64_t at);
   Class* Find(uint64_t key);
-  void Take(Compiled& compiled, Class& c, bool python, double seconds);
+  void Take(Compiled& compiled, Class& c, bool python, double seconds, double whole = 0);
+  void Again(Class& c);
   void Await(Compiled& compiled, Class& c, const Turn& turn, PyObject* const* args, Py_ssize_t n, PyObject* result,
              double seconds);
-  void Passed(Compiled& compiled, uint64_t key, bool python, double seconds);
+  void Passed(Compiled& compiled, uint64_t key, bool python, double seconds, double whole);
   bool AllLeft() const { return left_ && !measuring_ && left_ == static_cast<int>(classes_.size()); }
   void Rest(long calls) { rest_ = span_ = calls; }
   void LeaveUnasked(long calls);
@@ -99,6 +103,7 @@ class Timing {
   int left_ = 0, measuring_ = 0;          // Numbers of classes.
   long rest_ = 0, span_ = 0;              // The calls until arguments are looked at again, and how many these were.
   long look_ = 0, ask_ = 0;               // how often they were looked at; calls until it is asked what can be measured
+  long soon_ = 0;                         // as long as nothing can
   int written_ = 0;                       // timed calls as written
   int detail_ = 2;                        // Classes differ by strings (2) and ints (1), until there are too many.
   bool in_vain_ = false;                  // See InVain.
