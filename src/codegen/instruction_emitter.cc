@@ -166,7 +166,7 @@ Value* InstructionEmitter::EmitVector(int n, const Inst& inst, Copy& copy) {
     case IKind::kOp: {
       std::vector<Value*> v;
       for (int o : inst.operands) v.push_back(In(o, copy));
-      if (Spares(n)) Spare(inst, In(meant_[n], copy), v);
+      if (Spares(n)) Spare(inst, And(copy.mask, In(meant_[n], copy)), v);  // in other lanes nothing was loaded, too
       return ops_.Emit(inst.op, inst.dtype, OperandType(inst), v);
     }
     case IKind::kIota: return Iota(n, inst, copy);
@@ -367,7 +367,7 @@ Value* InstructionEmitter::LanePointer(int n, const Inst& inst, const Copy& copy
 void InstructionEmitter::StoreVector(int n, const Inst& inst, const Copy& copy) {
   const DType t = MemoryType(inst);
   const llvm::Align align(DTypeSize(t));
-  Value* v = ops_.ToStorage(In(inst.operands[0], copy), t);
+  Value* v = ops_.ToStorage(OfMask(In(inst.operands[0], copy), copy), t);
   Value* offset = Offset(inst, copy.i);
   if (IsOne(inst.index.inner)) {
     Value* p = Element(inst, pointer_[n], offset);

@@ -177,6 +177,8 @@ class InstructionEmitter {
   Value* LoadLane(Value* p, llvm::Align align, Value* mask, llvm::Constant* absent, int lane);
   Value* LoadSome(llvm::Type* type, Value* p, llvm::Align align, Value* mask, llvm::Constant* absent);
   Value* Kept(Value* v);
+  // For what only the lanes of a mask are taken of: where LLVM knows the mask, it would compute others of anything.
+  Value* OfMask(Value* v, const Copy& copy) { return copy.mask && llvm::isa<llvm::Constant>(copy.mask) ? Kept(v) : v; }
   bool Spares(int n) const;
   void Spare(const Inst& inst, Value* where, std::vector<Value*>& operands);
   Value* IndirectIndex(const Inst& inst, const Copy& copy);

@@ -233,6 +233,8 @@ def test_ordinary_numbers_end_no_run(np):
                 run(lambda x, y: np.pad((1.5 + x) / (x + y[-1:] - 2), 1), x, y)
                 run(lambda x, y: np.pad(np.log(3 - x - y[-1:] * 2) + 1, (2, 1)), x, y)
                 run(lambda x, y: np.concatenate([np.sqrt(1.9 - x - y), 1 / (x + y - 2), x]), x, y)
+                run(lambda x, y: np.stack([1 / (x - 1), np.log(y), x]), x, y)
+                run(lambda x, y: (y[:, None] / (np.abs(np.pad(x[:2], 1)) + 0.5)).max(1), x, y)
                 run(lambda x, y: np.pad(1 / (np.pad(1 / (x + y - 2), 1, constant_values=1) - 2), 2) + 1, x, y)
                 run(lambda x, y: 1 / (np.concatenate([np.full(3, 4.0), 1 / (x + y - 2)]) * 3), x, y)
                 run(lambda x, y: np.concatenate([1 / (np.arange(9)[::2] - 1), x]), x, y)
