@@ -354,3 +354,21 @@ def test_a_part_that_ends_early(fresh):
     with pytest.warns(RuntimeWarning):
         told = fresh.explain(compiled)(np.array([1.0, 2.0]))
     assert told.graph_break_count and sum(told.early_ends.values()) >= 1, str(told)
+
+
+def test_what_is_compiled_of_dropped_functions_is_freed(fresh):
+    """The last ones are kept, which framejit.compile may be asked for again; the others, and what they hold, are not."""
+    import gc
+    import weakref
+
+    np = pytest.importorskip("numpy")
+    held = []
+    for n in range(400):
+        space = {}
+        exec(f"def f(x): return x + {n}", space)
+        assert fresh.compile(space["f"])(np.ones(2)).tolist() == [n + 1] * 2
+        held.append(weakref.ref(space["f"]))
+        del space
+    gc.collect()
+    alive = [f() is not None for f in held]
+    assert sum(alive) <= 2 * 128 + 1 and not any(alive[:100])
