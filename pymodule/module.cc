@@ -8,6 +8,7 @@
 #include "capture/explain.h"
 #include "capture/graph_object.h"
 #include "capture/meter.h"
+#include "capture/outcomes.h"
 #include "capture/override.h"
 #include "capture/policy/background.h"
 #include "capture/policy/compiled_function.h"
@@ -180,10 +181,10 @@ PyObject* ExplainData(PyObject*, PyObject* function) {
   capture::Compiled* c = CompiledOf(function);
   if (!c) return nullptr;
   const capture::Explained e = capture::Explain(*c);
-  return Py_BuildValue("{s:n,s:n,s:L,s:N,s:N,s:N,s:N}", "graph_count", (Py_ssize_t)e.graphs.size(), "graph_break_count",
-                       (Py_ssize_t)e.breaks.size(), "op_count", (long long)e.op_count, "break_reasons",
-                       Strings(e.breaks), "graphs", Strings(e.graphs), "guards", Strings(e.guards), "notes",
-                       Strings(c->notes));
+  return Py_BuildValue("{s:n,s:n,s:L,s:N,s:N,s:N,s:N,s:N}", "graph_count", (Py_ssize_t)e.graphs.size(),
+                       "graph_break_count", (Py_ssize_t)e.breaks.size(), "op_count", (long long)e.op_count,
+                       "break_reasons", Strings(e.breaks), "graphs", Strings(e.graphs), "guards", Strings(e.guards),
+                       "notes", Strings(c->notes), "early_ends", capture::EarlyEndsDict(*c->outcomes, true));
 }
 
 PyObject* TimeSteps(PyObject*, PyObject* on) {

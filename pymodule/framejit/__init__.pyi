@@ -75,6 +75,7 @@ class Explanation:
     graph_break_count: int
     op_count: int
     break_reasons: list[str]
+    early_ends: dict[str, int]
     graphs: list[str]
     guards: list[str]
     notes: list[str]

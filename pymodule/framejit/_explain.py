@@ -15,22 +15,31 @@ def _segments(fn):
 
 class Explanation:
     """What became of a call: `graph_count` (graphs that ran), `graph_break_count`, `op_count`, `break_reasons` (reports with source and
-    caret), `graphs` and `guards` (text), `notes` (why, in this call or an earlier one, something was left to Python or to the framework),
-    `result` (what the call returned). `print` it."""
+    caret), `early_ends` (what ended early in this call, so that Python did its work, and why: how often), `graphs` and `guards` (text),
+    `notes` (why, in this call or an earlier one, something was left to Python or to the framework), `result` (what the call returned).
+    `print` it."""
 
     def __init__(self, data, result):
         self.graph_count = data["graph_count"]
         self.graph_break_count = data["graph_break_count"]
         self.op_count = data["op_count"]
         self.break_reasons = data["break_reasons"]
+        self.early_ends = data["early_ends"]
         self.graphs = data["graphs"]
         self.guards = data["guards"]
         self.notes = data["notes"]
         self.result = result
 
+    def _head(self):
+        ended = sum(self.early_ends.values())
+        early = f", {ended} run(s) ended early" if ended else ""
+        return f"{self.graph_count} graph(s), {self.graph_break_count} break(s), {self.op_count} op(s){early}"
+
+    def _early(self):
+        return [f"{text} ({times} times)" if times > 1 else text for text, times in self.early_ends.items()]
+
     def __str__(self):
-        head = f"{self.graph_count} graph(s), {self.graph_break_count} break(s), {self.op_count} op(s)"
-        parts = [head, *self.break_reasons]
+        parts = [self._head(), *self._early(), *self.break_reasons]
         if self.notes:
             parts.append("notes:\n  " + "\n  ".join(self.notes))
         for number, graph in enumerate(self.graphs):
@@ -52,7 +61,7 @@ class Explanation:
         def folded(title, text):
             return f"<details><summary>{escape(title)}</summary>{block(text)}</details>"
 
-        parts = [f"<b>{self.graph_count} graph(s), {self.graph_break_count} break(s), {self.op_count} op(s)</b>", *map(block, self.break_reasons)]
+        parts = [f"<b>{self._head()}</b>", *map(block, [*self._early(), *self.break_reasons])]
         if self.notes:
             parts.append(folded(f"{len(self.notes)} note(s)", "\n".join(self.notes)))
         parts += [folded(f"graph {number}", graph) for number, graph in enumerate(self.graphs)]

@@ -7,6 +7,7 @@
 namespace framejit::capture {
 void BeginExplained(Compiled& compiled) {
   compiled.met.assign(compiled.breaks.size(), false);
+  for (EarlyEnds& e : compiled.outcomes->early) e.told = e.times;
   for (auto& [code, state] : compiled.codes) {
     state->told = state->used;
     for (auto& [at, place] : state->places) {

@@ -27,7 +27,8 @@ struct Way {
     for (const Leg& leg : legs) {
       if (at && guard::IsThreadLocal(Py_TYPE(at))) return value.get();  // a pass may run on another thread
       guard::MemberCache member;
-      if (at) at = guard::Step(leg.kind, leg.index, leg.object.get(), at, nullptr, &member);
+      guard::KeyList keys;
+      if (at) at = guard::Step(leg.kind, leg.index, leg.object.get(), at, nullptr, &member, &keys);
     }
     return at;
   }

@@ -1,5 +1,6 @@
 #include "capture/outcomes.h"
 
+#include <algorithm>
 #include <csignal>
 #include <unordered_set>
 
@@ -54,6 +55,24 @@ bool OfSignalHandler() {
   return found;
 }
 
+const char* Words(diag::RunEnd end) {
+  switch (end) {
+    case diag::RunEnd::kTold: return "NumPy may have to tell of what was computed";
+    case diag::RunEnd::kRefused: return "a call of the framework raised";
+    case diag::RunEnd::kGuessFailed: return "data says something else than was guessed";
+    case diag::RunEnd::kMemory: return "there was not enough memory";
+    case diag::RunEnd::kFailing: return "it was not begun, since the runs before it had ended early in a row";
+    default: return "an internal error of framejit";
+  }
+}
+
+std::string InWords(const EarlyEnds& e) {
+  static constexpr std::string_view kOurs = "framejit: ";
+  const std::string why = e.why.starts_with(kOurs) ? e.why.substr(kOurs.size()) : e.why;
+  return "compiled code of " + e.place + " ended early, and Python did its work: " + Words(e.end) +
+         (why.empty() || why == "a warning" ? "" : " (" + why + ")");
+}
+
 }  // namespace
 
 PyObject* ErrorType(const char* name) {
@@ -74,6 +93,28 @@ bool Report(const std::string& problem) {
   return true;
 }
 
+void NoteEarlyEnd(const Segment& segment, diag::RunEnd end, const std::string& why) {
+  OutcomeEvent(segment, end, why);
+  std::vector<EarlyEnds>& all = segment.outcomes->early;
+  auto at = std::find_if(all.begin(), all.end(),
+                         [&](const EarlyEnds& e) { return e.end == end && e.place == segment.place; });
+  if (at == all.end()) at = all.insert(at, {.end = end, .place = segment.place});
+  at->why = why;
+  ++at->times;
+}
+
+PyObject* EarlyEndsDict(const Outcomes& outcomes, bool since_told) {
+  Ref all(PyDict_New());
+  for (const EarlyEnds& e : outcomes.early) {
+    const int64_t times = since_told ? e.times - e.told : e.times;
+    const std::string text = InWords(e);
+    Ref words(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
+    Ref n(PyLong_FromLongLong(times));
+    if (!all || !words || !n || (times && PyDict_SetItem(all.get(), words.get(), n.get()) < 0)) return nullptr;
+  }
+  return all.release();
+}
+
 Retry::Retry() : outer_(std::exchange(innermost, this)) {
   OperatorRun::Adopt(this);
 }
@@ -91,7 +132,7 @@ Retry* Retry::Current() {
 bool Retry::Begin(const Segment& segment, diag::RunEnd end) {
   if (PyErr_Occurred() && (!PyErr_ExceptionMatches(PyExc_Exception) || OfSignalHandler())) return false;
   const std::string why = PyErr_Occurred() ? tensor::TakeErrorText() : "";
-  OutcomeEvent(segment, end, why);
+  NoteEarlyEnd(segment, end, why);
   const std::string where = "a run of " + segment.place + " ended early (" + diag::Text(end) + "): " + why;
   diag::Log(diag::Channel::perf_, where + "; Python does it");
   if (end == diag::RunEnd::kInternal) return Report("internal error of framejit: " + where);

@@ -13,6 +13,11 @@ namespace framejit::capture {
 // warning, the first time that it is told, and true: eager goes on.
 bool Report(const std::string& problem);
 
+// To be called where a run ended early and Python goes on; why: the error's text, if it had one.
+void NoteEarlyEnd(const Segment& segment, diag::RunEnd end, const std::string& why);
+// {what ended early and why, in words: how often}; since_told: in the call that is explained. A new reference or null.
+PyObject* EarlyEndsDict(const Outcomes& outcomes, bool since_told);
+
 // The part of a call that Python does again because a run ended early. Where the framework refused, Python must raise,
 // too: where it does not, a guess about data was wrong, or the fault was ours. Exceptions that the program catches
 // itself are seen by tracing the thread.
@@ -30,7 +35,7 @@ class Retry {
   static int Trace(PyObject*, PyFrameObject*, int what, PyObject* arg);
   void StopWatching();
   Retry* outer_;
-  std::shared_ptr<diag::Outcomes> outcomes_;
+  std::shared_ptr<Outcomes> outcomes_;
   std::function<void()> refute_;  // See Assumed::Refutation. Empty: nothing was guessed.
   std::string what_;
   bool tracing_ = false, raised_ = false;

@@ -37,6 +37,19 @@ struct ShownGraph {
 struct CodeState;
 using CodeStates = std::unordered_map<CodeIn, std::unique_ptr<CodeState>, CodeInHash>;
 
+// Runs from one place that ended early in one way: they were thrown away, or not begun, and Python did what they were
+// for.
+struct EarlyEnds {
+  diag::RunEnd end;
+  std::string place, why;  // why the last one did, where that is known
+  int64_t times = 0;
+  int64_t told = 0;  // of these, before the call that is explained
+};
+
+struct Outcomes : diag::Outcomes {
+  std::vector<EarlyEnds> early;
+};
+
 // Options of one framejit.compile call, and everything compiled under them. Shared by equal calls.
 struct Compiled : std::enable_shared_from_this<Compiled> {
   std::string key;
@@ -83,7 +96,7 @@ struct Compiled : std::enable_shared_from_this<Compiled> {
   std::vector<std::shared_ptr<const ShownGraph>> graphs;  // All graphs that were compiled.
   std::vector<Ref> as_they_are;                           // Backward functions that cannot be captured.
   std::vector<std::string> notes;                         // Why segments run through the framework.
-  std::shared_ptr<diag::Outcomes> outcomes = std::make_shared<diag::Outcomes>();
+  std::shared_ptr<Outcomes> outcomes = std::make_shared<Outcomes>();
   CompileStats kernels;  // The sums over all graphs.
   double seconds = 0;
   int64_t scalar_loops = 0, scalar_runs = 0;  // Loops that became machine code, and their runs.
@@ -192,7 +205,7 @@ struct Segment {
   int64_t registrations = -1;  // of abstract classes, that it is good for; -1: any number
   Assumed assumed;
   diag::Leave left = diag::Leave::kNone;  // a whole function that its framework runs as fast by itself
-  std::shared_ptr<diag::Outcomes> outcomes;
+  std::shared_ptr<Outcomes> outcomes;
   mutable bool looked_at = false;  // The framework refused a run: was it looked at whether Python raises, too?
   std::string place;               // As PlaceName writes it.
   std::string WhyMissed(FjFrame* frame) const;  // Why its guards failed the last time.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "codegen/math.h"
+#include "graph/raises.h"
 
 namespace framejit::codegen {
 namespace {
@@ -92,6 +93,23 @@ Value* InstructionEmitter::Kept(Value* v) {
   return k_.ieee && v->getType()->isFPOrFPVectorTy() ? ops_.Opaque(v) : v;
 }
 
+// What was computed of such ones may be anything: 1 - 1 divides by zero. An operation that costs more than the choice
+// is given 1 there.
+bool InstructionEmitter::Spares(int n) const {
+  const Inst& inst = k_.insts[n];
+  return k_.ieee && meant_[n] >= 0 && Info(inst.op).cost > 1 && MayRaise(inst.op, OperandType(inst), inst.dtype);
+}
+
+void InstructionEmitter::Spare(const Inst& inst, Value* where, std::vector<Value*>& operands) {
+  for (size_t o = 0; o < operands.size(); ++o) {
+    const Inst& from = k_.insts[inst.operands[o]];
+    if (from.kind != IKind::kOp || meant_[inst.operands[o]] < 0) continue;
+    const auto* vector = llvm::dyn_cast<llvm::FixedVectorType>(operands[o]->getType());
+    llvm::Constant* one = ops_.Constant(Scalar(1), from.dtype, vector ? lanes_ : 1);
+    operands[o] = Kept(b_.CreateSelect(where, operands[o], one));
+  }
+}
+
 void InstructionEmitter::EmitScalar(int n, const Inst& inst, Value* i) {
   auto operands = [&] {
     std::vector<Value*> v;
@@ -106,6 +124,7 @@ void InstructionEmitter::EmitScalar(int n, const Inst& inst, Value* i) {
     case IKind::kInBounds: out = b_.CreateICmpULT(Position(n, inst, i), IntOf(inst.sym)); break;
     case IKind::kOp: {
       auto v = operands();
+      if (Spares(n)) Spare(inst, scalar_[meant_[n]], v);
       out = ops_.Emit(inst.op, inst.dtype, OperandType(inst), v);
       break;
     }
@@ -147,6 +166,7 @@ Value* InstructionEmitter::EmitVector(int n, const Inst& inst, Copy& copy) {
     case IKind::kOp: {
       std::vector<Value*> v;
       for (int o : inst.operands) v.push_back(In(o, copy));
+      if (Spares(n)) Spare(inst, And(copy.mask, In(meant_[n], copy)), v);  // in other lanes nothing was loaded, too
       return ops_.Emit(inst.op, inst.dtype, OperandType(inst), v);
     }
     case IKind::kIota: return Iota(n, inst, copy);
@@ -347,7 +367,7 @@ Value* InstructionEmitter::LanePointer(int n, const Inst& inst, const Copy& copy
 void InstructionEmitter::StoreVector(int n, const Inst& inst, const Copy& copy) {
   const DType t = MemoryType(inst);
   const llvm::Align align(DTypeSize(t));
-  Value* v = ops_.ToStorage(In(inst.operands[0], copy), t);
+  Value* v = ops_.ToStorage(OfMask(In(inst.operands[0], copy), copy), t);
   Value* offset = Offset(inst, copy.i);
   if (IsOne(inst.index.inner)) {
     Value* p = Element(inst, pointer_[n], offset);

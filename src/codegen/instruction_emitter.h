@@ -10,6 +10,7 @@
 #include <map>
 #include <optional>
 
+#include "codegen/absent_lanes.h"
 #include "codegen/codegen.h"
 #include "codegen/emit_kernel.h"
 #include "codegen/emit_scalar.h"
@@ -41,7 +42,9 @@ class InstructionEmitter {
         lanes_(schedule.lanes),
         m_(m),
         b_(m.getContext()),
-        ops_(b_, isa, k.ieee) {}
+        ops_(b_, isa, k.ieee) {
+    if (k.ieee) meant_ = MeantWhere(k);
+  }
 
   struct Copy {  // one of the `unroll` bodies that run side by side
     int number = 0;
@@ -174,6 +177,10 @@ class InstructionEmitter {
   Value* LoadLane(Value* p, llvm::Align align, Value* mask, llvm::Constant* absent, int lane);
   Value* LoadSome(llvm::Type* type, Value* p, llvm::Align align, Value* mask, llvm::Constant* absent);
   Value* Kept(Value* v);
+  // For what only the lanes of a mask are taken of: where LLVM knows the mask, it would compute others of anything.
+  Value* OfMask(Value* v, const Copy& copy) { return copy.mask && llvm::isa<llvm::Constant>(copy.mask) ? Kept(v) : v; }
+  bool Spares(int n) const;
+  void Spare(const Inst& inst, Value* where, std::vector<Value*>& operands);
   Value* IndirectIndex(const Inst& inst, const Copy& copy);
   Value* Gather(int n, const Inst& inst, const Copy& copy, Value* offset, Value* predicate);
   // Lanes past the end repeat the last one that exists.
@@ -199,6 +206,7 @@ class InstructionEmitter {
   std::map<std::pair<int, int>, llvm::AllocaInst*> scans_;  // sum so far, by instruction and copy
   std::vector<Value*> base_, pointer_;                      // By instruction; those of this row.
   std::vector<Value*> scalar_, splat_;                      // The values of uniform instructions.
+  std::vector<int> meant_;                                  // MeantWhere; only where IEEE exceptions are looked at.
 };
 
 }  // namespace framejit::codegen

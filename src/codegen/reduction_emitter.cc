@@ -80,7 +80,7 @@ void ReductionEmitter::Accumulate(State& s, int u, const Copy& copy) {
     Set(s.position[u], b_.CreateSelect(wins, position, Get(s.position[u])));
     return;
   }
-  if (copy.mask) x = b_.CreateSelect(copy.mask, x, ops_.Identity(s.op, s.type, lanes_));
+  if (copy.mask) x = b_.CreateSelect(copy.mask, OfMask(x, copy), ops_.Identity(s.op, s.type, lanes_));
   if (s.ordered) return OneByOne(s.low[0], s, x);
   if (s.pairs && lanes_ > kAccumulators) {
     for (int from = 0; from < lanes_; from += kAccumulators)
@@ -278,6 +278,7 @@ void ReductionEmitter::SumPart(const Stage& stage, std::vector<State>& states,
         continue;
       }
       Value* x = In(k_.insts[s.inst].operands[0], copies[0]);
+      x = OfMask(x, copies[0]);
       if (copies[0].mask) x = b_.CreateSelect(copies[0].mask, x, llvm::ConstantFP::getNegativeZero(x->getType()));
       if (!wide) {
         OneByOne(sums[k++], s, x);

@@ -132,7 +132,7 @@ class Planner {
       const bool indexes = n.op == Op::kTake || n.op == Op::kGather;
       if (!indexes && !(n.op == Op::kBroadcast && (plan_.traps & ~kBadIndex) && raises[v])) continue;
       const Int size = indexes ? g_.nodes[n.operands[0]].type.shape[n.attrs.axes[0]] : n.type.numel();
-      if (size.is_const() && size.value() != 0) continue;
+      if (size.is_const() && (size.value() != 0 || !indexes)) continue;  // KeepRaising sees to what is read by nothing
       plan_.nothings.push_back({size, g_.nodes[n.operands[indexes]].type.numel(), indexes ? kBadIndex : kInvalid});
     }
   }

@@ -88,6 +88,7 @@ int32_t Append(std::vector<T>& to, V&& value) {
 
 struct GuardBuilder::Impl {
   std::shared_ptr<SourcePool> pool = std::make_shared<SourcePool>();
+  std::vector<PyObject*> constants;
   std::pmr::monotonic_buffer_resource memory{1 << 15};
   Rows rows{&memory};
   Extras extras;
@@ -141,13 +142,14 @@ const Source* GuardBuilder::Slot(int index) {
 }
 const Source* GuardBuilder::Const(PyObject* object) {
   FRAMEJIT_CHECK(object);
-  return impl_->pool->Intern(SourceKind::kConst, nullptr, 0, object);
+  const size_t before = impl_->pool->size();
+  const Source* source = impl_->pool->Intern(SourceKind::kConst, nullptr, 0, object);
+  const bool names = PyType_Check(object) || PyFunction_Check(object) || PyCode_Check(object) || PyDict_Check(object);
+  if (impl_->pool->size() > before && names) impl_->constants.push_back(object);
+  return source;
 }
 std::vector<PyObject*> GuardBuilder::Constants() const {
-  std::vector<PyObject*> objects;
-  for (const Source& s : impl_->pool->sources())
-    if (s.kind == SourceKind::kConst) objects.push_back(s.object);
-  return objects;
+  return impl_->constants;
 }
 const Source* GuardBuilder::Child(SourceKind kind, const Source* base, int index, PyObject* object) {
   FRAMEJIT_CHECK(base && index >= 0);

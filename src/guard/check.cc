@@ -209,6 +209,7 @@ bool Program::InObject(const Node& node, const FjOwn& own, int64_t* symbols) {
   Node* const base = nodes.data();
   MemberCache* const member = members.data();
   const size_t n = nodes.size(), sizes = sizes_at;
+  KeyList keys;
   for (size_t i = 0; i < n; ++i) {
     if (i == sizes && !SizesHold(symbols)) [[unlikely]]
       return false;
@@ -226,7 +227,7 @@ bool Program::InObject(const Node& node, const FjOwn& own, int64_t* symbols) {
                    : node.kind == SourceKind::kConst && !node.index
                        ? node.value
                        : Step(node.kind, node.index, node.source->object, from, slots,
-                              node.kind == SourceKind::kMember ? &member[node.index] : nullptr);
+                              node.kind == SourceKind::kMember ? &member[node.index] : nullptr, &keys);
     }
     if (!node.value) [[unlikely]] {
       if (!Nothing(node)) return false;
@@ -306,18 +307,19 @@ bool Program::Dead() const {
   for (const TypeTest& t : types)
     if (t.type.dead()) return true;
   for (const Source& s : pool->sources())
-    if (s.kind == SourceKind::kConst && !Step(s, nullptr, nullptr, nullptr)) return true;
+    if (s.kind == SourceKind::kConst && !Step(s, nullptr, nullptr, nullptr, nullptr)) return true;
   return false;
 }
 
 PyObject* Program::Resolve(const Source* s, PyObject* const* slots) const {
   MemberCache none;
+  KeyList keys;
   Ref base;
   if (s->base) {
     base = Ref(Resolve(s->base, slots));
     if (!base) return nullptr;
   }
-  return Py_XNewRef(Step(*s, base.get(), slots, &none));
+  return Py_XNewRef(Step(*s, base.get(), slots, &none, &keys));
 }
 
 int Program::Traverse(visitproc visit, void* arg) {

@@ -72,11 +72,12 @@ void Program::Cover(PyObject* const* slots) const {
   std::vector<std::pair<int32_t, int32_t>> found_by(nodes.size());
   for (const Lookup& l : lookups)
     if (l.has_node()) found_by[l.node] = {l.first, l.last};
+  KeyList key_list;
   for (size_t n = 0; n < nodes.size(); ++n) {
     const Node& node = nodes[n];
     MemberCache none;
     PyObject* from = node.parent >= 0 ? values[node.parent] : nullptr;
-    PyObject* value = values[n] = Step(*nodes[n].source, from, slots, &none);
+    PyObject* value = values[n] = Step(*nodes[n].source, from, slots, &none, &key_list);
     std::pair<int32_t, int32_t> keys;
     if (node.group >= 0) keys = {groups[node.group].keys_first, groups[node.group].keys_last};
     teller.Tell(*nodes[n].source, from, value, {{node.first, node.last}, found_by[n], keys});

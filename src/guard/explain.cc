@@ -164,6 +164,7 @@ class Explainer {
 
  private:
   LentDicts lent_;
+  KeyList keys_;
   const TensorTest* TensorOf(const Node& node) const {
     for (int32_t i = node.first; i < node.last; ++i)
       if (p_.tests[i].kind == Kind::kTensor) return &p_.tensors[p_.tests[i].extra];
@@ -173,7 +174,7 @@ class Explainer {
   PyObject* Reach(const Node& node, size_t at) {
     MemberCache none;
     PyObject* from = node.parent >= 0 ? values_[node.parent] : nullptr;
-    return values_[at] = Step(*p_.nodes[at].source, from, slots_, &none);
+    return values_[at] = Step(*p_.nodes[at].source, from, slots_, &none, &keys_);
   }
 
   Failure AtNode(const Node& node, size_t at) {

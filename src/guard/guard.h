@@ -147,7 +147,7 @@ class GuardBuilder {
   ~GuardBuilder();
   const Source* Slot(int index);
   const Source* Const(PyObject* object);
-  std::vector<PyObject*> Constants() const;  // the objects of all sources of this kind, borrowed
+  std::vector<PyObject*> Constants() const;  // the types, functions, code and dicts among these, borrowed
   const Source* Child(SourceKind kind, const Source* base, int index = 0,
                       PyObject* object = nullptr);  // Equal sources are one object.
   void Add(Row row);                                // A row that is there already is dropped.

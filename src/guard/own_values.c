@@ -1,5 +1,5 @@
-// own_values.h, by what each CPython version keeps in front of an object, or behind it. A table of shared keys has at
-// most 30 names, and none is ever taken out.
+// own_values.h, by what each CPython version keeps in front of an object, or behind it, and how it lays out a dict. A
+// table of shared keys has at most 30 names, and none is ever taken out.
 #define PY_SSIZE_T_CLEAN
 #define Py_BUILD_CORE
 #include <Python.h>
@@ -44,6 +44,34 @@ int fj_own_view(PyObject* o, FjOwn* own) {
 }
 _Static_assert(sizeof(PyDictUnicodeEntry) == 2 * sizeof(PyObject*) && offsetof(PyDictUnicodeEntry, me_key) == 0,
                "an entry is a key and a value");
+
+int fj_keys_are_texts(PyObject* dict) {
+  return ((PyDictObject*)dict)->ma_keys->dk_kind != DICT_KEYS_GENERAL;
+}
+
+static int64_t PlaceAt(const PyDictKeysObject* keys, size_t at) {
+  if (keys->dk_log2_size < 8) return ((const int8_t*)keys->dk_indices)[at];
+  if (keys->dk_log2_size < 16) return ((const int16_t*)keys->dk_indices)[at];
+  return keys->dk_log2_size < 32 ? ((const int32_t*)keys->dk_indices)[at] : ((const int64_t*)keys->dk_indices)[at];
+}
+
+int fj_next_of_hash(PyObject* dict, Py_hash_t hash, FjOfHash* of, PyObject** key, PyObject** value) {
+  PyDictKeysObject* keys = ((PyDictObject*)dict)->ma_keys;
+  const size_t mask = ((size_t)1 << keys->dk_log2_size) - 1;
+  if (!of->begun) *of = (FjOfHash){(size_t)hash & mask, (size_t)hash, 1};
+  for (;;) {
+    const int64_t place = PlaceAt(keys, of->at);
+    if (place == DKIX_EMPTY) return 0;
+    of->perturb >>= 5;
+    of->at = (of->at * 5 + of->perturb + 1) & mask;
+    if (place < 0) continue;
+    const PyDictKeyEntry* entry = &DK_ENTRIES(keys)[place];
+    if (entry->me_hash != hash || !entry->me_value) continue;
+    *key = entry->me_key;
+    *value = entry->me_value;
+    return 1;
+  }
+}
 
 void fj_give_back(PyObject* o) {
   if (!(Py_TYPE(o)->tp_flags & Py_TPFLAGS_MANAGED_DICT)) return;

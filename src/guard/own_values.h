@@ -38,6 +38,18 @@ static inline PyObject* fj_own_value(const FjOwn* own, PyObject* name) {
       return own->values[place];
   }
 }
+
+// Are all keys of the dict exactly strs?
+int fj_keys_are_texts(PyObject* dict);
+
+// The entries of a dict of other keys, too, whose keys have one hash, in the order in which CPython would compare them:
+// 0 where there are no more. The first call is given zeros.
+typedef struct FjOfHash {
+  size_t at, perturb;
+  int begun;
+} FjOfHash;
+int fj_next_of_hash(PyObject* dict, Py_hash_t hash, FjOfHash* of, PyObject** key, PyObject** value);
+
 // The attributes go back from the dict into the object where nobody else holds the dict and it has not changed too
 // much.
 void fj_give_back(PyObject* o);

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "diag/diag.h"
-#include "guard/dict_entries.h"
+#include "guard/own_values.h"
 #include "guard/program.h"
 #include "guard/versions.h"
 #include "tensor/import.h"
@@ -85,34 +85,39 @@ bool HashesInC(PyObject* o) {
   return Py_TYPE(o)->tp_hash == PyTuple_Type.tp_hash && std::all_of(items, items + PyTuple_GET_SIZE(o), HashesInC);
 }
 
+// By its hash, as CPython finds it; but a key of the user's own class with that hash would have its __eq__ called.
 PyObject* DictLookup(PyObject* dict, PyObject* key) {
   if (!dict || !PyDict_Check(dict)) return nullptr;
-  if (PyUnicode_CheckExact(key) && KeysAreStrings(dict)) {
-    PyObject* v = PyDict_GetItemWithError(dict, key);
+  const bool text = IsText(key);
+  if (fj_keys_are_texts(dict)) {
+    PyObject* v = text ? PyDict_GetItemWithError(dict, key) : nullptr;
     if (!v && PyErr_Occurred()) PyErr_Clear();
     return v;
   }
-  // A key of the user's own class with the hash of ours would have its __eq__ called. So look at all keys; a fresh tag
-  // spares most checks from that.
   PyObject *found, *value;
-  Py_ssize_t at = 0;
-  const bool by_identity = ComparesByIdentity(key), by_hash = !by_identity && HashesInC(key);
-  Py_hash_t hash, ours = by_hash ? PyObject_Hash(key) : -1;
-  if (ours == -1) PyErr_Clear();
   bool foreign = false;
-  while (NextEntry(dict, &at, &found, &value, &hash)) {
-    // A key that hashes in Python may have that hash where the dict does not tell.
-    if (hash == -1) hash = HashesInC(found) || ComparesByIdentity(found) ? PyObject_Hash(found) : ours;
-    if (SameKey(found, key)) return value;
-    if (PyUnicode_CheckExact(key) && IsText(found) && PyUnicode_Compare(found, key) == 0) return value;
-    if (foreign || (!by_identity && (!by_hash || hash != ours))) continue;
-    if (by_hash && DecidedInC(found, key)) {
+  const auto compares_in_python = [](PyObject* o) {
+    return Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE && !ComparesByIdentity(o);
+  };
+  const bool by_identity = ComparesByIdentity(key), own_hash = Py_TYPE(key)->tp_hash != PyBaseObject_Type.tp_hash;
+  const Py_hash_t hash = HashesInC(key) || (by_identity && !own_hash) ? PyObject_Hash(key) : -1;
+  if (hash == -1) {
+    PyErr_Clear();
+    for (Py_ssize_t at = 0; PyDict_Next(dict, &at, &found, &value);) {
+      if (SameKey(found, key)) return value;
+      foreign = foreign || (by_identity && compares_in_python(found));
+    }
+    return foreign ? Py_NotImplemented : nullptr;
+  }
+  for (FjOfHash of{}; fj_next_of_hash(dict, hash, &of, &found, &value);) {
+    if (SameKey(found, key) || (text && IsText(found) && PyUnicode_Compare(found, key) == 0)) return value;
+    if (foreign) continue;
+    if (!by_identity && DecidedInC(found, key)) {
       const int equal = PyObject_RichCompareBool(found, key, Py_EQ);
       if (equal == 1) return value;
       if (equal < 0) PyErr_Clear();
     } else {
-      foreign = (Py_TYPE(found)->tp_flags & Py_TPFLAGS_HEAPTYPE && !ComparesByIdentity(found)) ||
-                (PyTuple_Check(found) && PyTuple_Check(key));
+      foreign = compares_in_python(found) || (PyTuple_Check(found) && PyTuple_Check(key));
     }
   }
   // One of those may say that it is equal. Neither absent nor anything that is expected there:
@@ -197,18 +202,6 @@ PyObject* TensorFact(PyObject* base, PyObject* name) {
   return tensor::OverridesFunctions(Py_TYPE(base)) ? nullptr : Kept(PyObject_CallMethodNoArgs(base, name));
 }
 
-// In the order in which they are gone through.
-PyObject* KeyAt(PyObject* base, int index) {
-  PyObject *key = nullptr, *value;
-  Py_ssize_t at = 0;
-  Py_hash_t hash;
-  const bool dict = PyDict_Check(base);
-  if (!dict && !PyAnySet_Check(base)) return nullptr;
-  for (int i = 0; i <= index; ++i)
-    if (!(dict ? PyDict_Next(base, &at, &key, &value) : SetNext(base, &at, &key, &hash))) return nullptr;
-  return key;
-}
-
 // What a C getter or the current context hands out as a new reference is held by the tensor or the context, too.
 PyObject* Unowned(PyObject* o) {
   Py_XDECREF(o);
@@ -217,8 +210,21 @@ PyObject* Unowned(PyObject* o) {
 
 }  // namespace
 
+PyObject* KeyList::At(PyObject* container, int index) {
+  const bool dict = PyDict_Check(container);
+  if (!dict && !PyAnySet_Check(container)) return nullptr;
+  if (container != of_) of_ = container, at_ = 0, keys_.clear();
+  PyObject *key, *value;
+  Py_hash_t hash;
+  while (std::ssize(keys_) <= index) {
+    if (!(dict ? PyDict_Next(container, &at_, &key, &value) : SetNext(container, &at_, &key, &hash))) return nullptr;
+    keys_.push_back(key);
+  }
+  return keys_[index];
+}
+
 PyObject* Step(SourceKind kind, int index, PyObject* object, PyObject* base, PyObject* const* slots,
-               MemberCache* member) {
+               MemberCache* member, KeyList* keys) {
   if (kind == SourceKind::kSlot) return slots[index];
   if (kind == SourceKind::kConst) {
     if (index == 0) return object;
@@ -274,7 +280,7 @@ PyObject* Step(SourceKind kind, int index, PyObject* object, PyObject* base, PyO
       PyObject* o = PyWeakref_CheckRef(base) ? PyWeakref_GET_OBJECT(base) : Py_None;
       return o == Py_None ? nullptr : o;
     }
-    case SourceKind::kKey: return KeyAt(base, index);
+    case SourceKind::kKey: return keys->At(base, index);
   }
   return nullptr;
 }
@@ -325,7 +331,7 @@ std::string ModuleName(PyObject* dict) {
 }
 
 std::string ConstText(const Source& s) {
-  PyObject* o = Step(s, nullptr, nullptr, nullptr);
+  PyObject* o = Step(s, nullptr, nullptr, nullptr, nullptr);
   if (!o) return "<dead object>";
   if (std::string module = ModuleName(o); !module.empty()) return module;
   std::string text = ValueText(o);

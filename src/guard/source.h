@@ -53,12 +53,24 @@ struct MemberCache {
   bool object_or_none = false;  // Null is read as None.
 };
 
+// The keys of the dict or set that was asked last, in the order in which they are gone through: where many are asked,
+// it is gone through once. To be used while no code runs.
+class KeyList {
+ public:
+  PyObject* At(PyObject* container, int index);  // null: there are not so many
+
+ private:
+  PyObject* of_ = nullptr;
+  Py_ssize_t at_ = 0;
+  std::vector<PyObject*> keys_;
+};
+
 // From base (null: led nowhere) to what a source of this kind, index and object names. Borrowed: something reachable
 // holds it. Null: there is no such thing. Runs no Python code, sets no error.
 PyObject* Step(SourceKind kind, int index, PyObject* object, PyObject* base, PyObject* const* slots,
-               MemberCache* member);
-inline PyObject* Step(const Source& s, PyObject* base, PyObject* const* slots, MemberCache* member) {
-  return Step(s.kind, s.index, s.object, base, slots, member);
+               MemberCache* member, KeyList* keys);
+inline PyObject* Step(const Source& s, PyObject* base, PyObject* const* slots, MemberCache* member, KeyList* keys) {
+  return Step(s.kind, s.index, s.object, base, slots, member, keys);
 }
 PyObject* DictLookup(PyObject* dict, PyObject* key);  // As Step does for kDictItem.
 bool IsText(PyObject* o);              // Is it a str, or of a class (StrEnum) that hashes and compares as str does?

@@ -8,7 +8,6 @@
 #include <unordered_map>
 
 #include "guard/annotate.h"
-#include "guard/dict_entries.h"
 #include "guard/int_layout.h"
 #include "guard/own_values.h"
 #include "tensor/import.h"
@@ -16,20 +15,8 @@
 
 extern "C" int _PySet_NextEntry(PyObject* set, Py_ssize_t* pos, PyObject** key,
                                 Py_hash_t* hash);  // not in 3.13's headers
-#if PY_VERSION_HEX < 0x030D0000
-extern "C" int _PyDict_Next(PyObject* dict, Py_ssize_t* at, PyObject** key, PyObject** value, Py_hash_t* hash);
-#endif
 
 namespace framejit::guard {
-
-bool NextEntry(PyObject* dict, Py_ssize_t* at, PyObject** key, PyObject** value, Py_hash_t* hash) {
-#if PY_VERSION_HEX < 0x030D0000
-  return _PyDict_Next(dict, at, key, value, hash);
-#else
-  *hash = -1;
-  return PyDict_Next(dict, at, key, value);
-#endif
-}
 
 #ifdef FRAMEJIT_DICT_WATCHERS
 namespace {
@@ -254,27 +241,6 @@ PyObject* InstanceDict(PyObject* o) {
                                 : _PyObject_GetDictPtr(o);
   }
   return slot ? *slot : nullptr;
-}
-
-// The key table says of itself whether it holds only strs (and is looked up without calling __eq__): a byte of a
-// private struct, believed only if dicts made for the purpose show it as expected.
-bool KeysAreStrings(PyObject* dict) {
-  static constexpr int kKindOffset = sizeof(Py_ssize_t) + 2;  // after the reference count and two size logarithms
-  auto kind = [](PyObject* d) {
-    return reinterpret_cast<uint8_t*>(reinterpret_cast<PyDictObject*>(d)->ma_keys)[kKindOffset];
-  };
-  enum : uint8_t { kGeneral = 0, kUnicode = 1, kSplit = 2 };
-  static const bool believed = [&] {
-    tensor::NoCollection pause;
-    PyObject* all[] = {Py_BuildValue("{s:i}", "a", 1), Py_BuildValue("{i:i}", 1, 1),
-                       Py_BuildValue("{s:i,i:i}", "a", 1, 1, 1)};
-    bool ok =
-        all[0] && all[1] && all[2] && kind(all[0]) == kUnicode && kind(all[1]) == kGeneral && kind(all[2]) == kGeneral;
-    for (PyObject* d : all) Py_XDECREF(d);
-    PyErr_Clear();
-    return ok;
-  }();
-  return believed && (kind(dict) == kUnicode || kind(dict) == kSplit);
 }
 
 uint32_t TypeTag(PyTypeObject* t) {

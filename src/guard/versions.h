@@ -78,9 +78,6 @@ bool IsThreadLocal(PyTypeObject* t);
 // The dict that holds o's own attributes, as `o.__dict__` would use it: borrowed, null if o's type has none.
 PyObject* InstanceDict(PyObject* o);
 
-// Do all keys of the dict compare in C, being exact strs, as far as CPython's own bookkeeping knows?
-bool KeysAreStrings(PyObject* dict);
-
 // A number that no other state of any type has, assigned if need be; 0: none to be had (then compare slowly).
 uint32_t TypeTag(PyTypeObject* t);
 // Borrowed: the type's own dict.

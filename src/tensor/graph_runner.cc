@@ -26,6 +26,17 @@ namespace framejit::tensor {
 
 namespace {
 
+// In NumPy's words.
+std::string FloatingPointText(int status) {
+  std::string text;
+  for (auto [bit, words] : {std::pair{kDivide, "divide by zero"},
+                            {kOverflow, "overflow"},
+                            {kUnderflow, "underflow"},
+                            {kInvalid, "invalid value"}})
+    if (status & bit) text.append(text.empty() ? "" : ", ").append(words);
+  return text;
+}
+
 constexpr int kMaxRank = 16;
 constexpr size_t kFew = 32;                     // Up to so many inputs and outputs lie on the stack.
 constexpr int64_t kReleaseGilFrom = 256 << 10;  // bytes of input
@@ -407,7 +418,7 @@ class Runner : public GraphRunner {
       end = RunEnd::kCondition;
     } catch (const StatusRaised& s) {  // the framework says it better
       end = s.status & kBadIndex ? RunEnd::kRefused : RunEnd::kTold;
-      failure = s.status & kBadIndex ? "an index is out of range" : "an IEEE exception";
+      failure = s.status & kBadIndex ? "an index is out of range" : FloatingPointText(s.status);
     } catch (const DeviceMemoryError& e) {
       end = RunEnd::kMemory;
       torchs = true;

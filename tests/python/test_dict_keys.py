@@ -169,3 +169,64 @@ def test_what_lies_under_a_nan_of_each_call(fresh):
         table = {}
         seen.append([str(g(torch.arange(3.0), table, text)) for text in ("1", "nan", "1", "nan", "inf", "inf", "nan")])
     assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize("kind", ["ints", "floats", "tuples", "texts and ints"])
+def test_many_keys_are_gone_through_once(fresh, kind):
+    """What a call and a capture cost does not grow with the square of the number of keys: that would take minutes here."""
+    import time
+
+    np = pytest.importorskip("numpy")
+    n = 40_000
+    d = {{"ints": i + 1000, "floats": i + 0.5, "tuples": (i, "a"), "texts and ints": i if i % 2 else str(i)}[kind]: None for i in range(n)}
+
+    def f(x, d):
+        return list(d), x + 1
+
+    def g(x, d):
+        return [v for v in d.values()], x + 1
+
+    for program in (f, g):
+        compiled, x = fresh.compile(program), np.ones(3)
+        begin = time.perf_counter()
+        for _ in range(3):
+            got, y = compiled(x, d)
+            assert all(a is b for a, b in zip(got, program(x, d)[0], strict=True)) and y.tolist() == [2, 2, 2]
+        d[0, 0, 0] = None  # the dict is another one, and is looked up again
+        assert len(compiled(x, d)[0]) == n + 1
+        del d[0, 0, 0]
+        assert len(compiled(x, d)[0]) == n
+        assert fresh.cache_info(compiled)["outcomes"]["run"].get("graph", 0) >= 1
+        assert time.perf_counter() - begin < 15
+
+
+def test_a_key_is_found_by_its_hash(fresh):
+    """Tables of all sizes, with holes, and keys that have one hash."""
+    np = pytest.importorskip("numpy")
+
+    class Odd:
+        def __hash__(self):
+            return hash(7)
+
+        def __eq__(self, other):
+            return self is other
+
+    for extra in (3, 300, 70_000):
+        d = {i * 2**61: i for i in range(extra)}  # of few hashes modulo 2**61 - 1
+        d |= {-1: "a", -2: "b", 7.0: "c", True: "d", (1, -1): "e", (1, -2): "f", "text": "g", None: "h", np.int64(5): "i", torch.float32: "j"}
+        for gone in list(d)[: extra // 2]:
+            del d[gone]
+
+        def f(x, key):
+            return x + 1, d.get(key, "none")
+
+        compiled, x = fresh.compile(f), np.ones(2)
+        for key in (-1, -2, 7, 1, 1.0, (1, -1), (1, -2), (1.0, -2), "text", None, 5, torch.float32, torch.int8, "other", 8, (extra - 1) * 2**61):
+            for _ in range(2):
+                assert compiled(x, key)[1] == f(x, key)[1], key
+        d[7.0] = d[-2] = "changed"
+        for key in (-2, 7, -1):
+            assert compiled(x, key)[1] == f(x, key)[1]
+        d[Odd()] = 1
+        for key in (7, 7.0, -2):
+            assert compiled(x, key)[1] == f(x, key)[1]

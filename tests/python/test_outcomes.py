@@ -281,3 +281,94 @@ def test_a_result_that_is_larger_than_memory(strict, torch):
     assert not str(error.value).startswith("framejit")
     assert compiled(x, 4)[1].shape == (4,)
     assert outcomes(strict, compiled)["run"] == {"graph": 3, "memory": 1}
+
+
+def test_runs_that_end_early_are_told(fresh):
+    """A program whose every run is thrown away is not one that runs compiled."""
+    np = pytest.importorskip("numpy")
+
+    def divide(x, y):
+        return x / y + 1
+
+    compiled = fresh.compile(divide)
+    good, bad = np.ones(3), np.array([1.0, 0.0, 2.0])
+    told = fresh.explain(compiled)(good, good)
+    assert told.graph_count == 1 and not told.early_ends and "early" not in str(told)
+    assert fresh.cache_info(compiled)["early_ends"] == {}
+    for n in range(1, 4):
+        with pytest.warns(RuntimeWarning, match="divide by zero"):
+            told = fresh.explain(compiled)(good, bad)
+        assert told.graph_count == 0
+        ((text, times),) = told.early_ends.items()
+        assert times == 1 and "divide" in text and "test_outcomes.py" in text and "Python did its work" in text and "divide by zero" in text
+        assert str(told).startswith("0 graph(s), 0 break(s), 0 op(s), 1 run(s) ended early") and text in str(told)
+        assert "1 run(s) ended early" in told._repr_html_() and "NumPy may have to tell" in told._repr_html_()
+        assert fresh.cache_info(compiled)["early_ends"] == {text: n}
+    compiled(good, good)
+    assert fresh.explain(compiled)(good, good).early_ends == {}
+    assert sum(fresh.cache_info(compiled)["early_ends"].values()) == 3
+    compiled.clear()
+    assert fresh.cache_info(compiled)["early_ends"] == {}
+
+
+def test_why_a_run_ended_early(lenient, torch):
+    np = pytest.importorskip("numpy")
+
+    def index(x, i):
+        return x[i] * 2
+
+    def again(x):
+        return np.log(x) + 1
+
+    compiled = lenient.compile(index)
+    x = torch.randn(4)
+    compiled(x, torch.tensor([1]))
+    with pytest.raises(IndexError):
+        compiled(x, torch.tensor([9]))
+    (text,) = lenient.cache_info(compiled)["early_ends"]
+    assert "a call of the framework raised" in text and "out of range" in text
+    compiled = lenient.compile(again)
+    for _ in range(8):
+        with pytest.warns(RuntimeWarning):
+            compiled(np.zeros(3))
+    told = lenient.cache_info(compiled)["early_ends"]
+    assert sum(told.values()) == 8 and len(told) == 2
+    assert any("it was not begun" in text for text in told)
+
+
+def test_a_part_that_ends_early(fresh):
+    """Behind a break, and in a loop."""
+    np = pytest.importorskip("numpy")
+
+    def f(x):
+        y = x * 2
+        time.sleep(0)
+        for _ in range(3):
+            y = y / (x - 1)
+            time.sleep(0)
+        return y
+
+    compiled = fresh.compile(f)
+    with np.errstate(all="ignore"):
+        assert compiled(np.full(3, 3.0)).tolist() == [0.75] * 3
+    with pytest.warns(RuntimeWarning):
+        told = fresh.explain(compiled)(np.array([1.0, 2.0]))
+    assert told.graph_break_count and sum(told.early_ends.values()) >= 1, str(told)
+
+
+def test_what_is_compiled_of_dropped_functions_is_freed(fresh):
+    """The last ones are kept, which framejit.compile may be asked for again; the others, and what they hold, are not."""
+    import gc
+    import weakref
+
+    np = pytest.importorskip("numpy")
+    held = []
+    for n in range(400):
+        space = {}
+        exec(f"def f(x): return x + {n}", space)
+        assert fresh.compile(space["f"])(np.ones(2)).tolist() == [n + 1] * 2
+        held.append(weakref.ref(space["f"]))
+        del space
+    gc.collect()
+    alive = [f() is not None for f in held]
+    assert sum(alive) <= 2 * 128 + 1 and not any(alive[:100])

@@ -402,13 +402,13 @@ PyObject* CacheInfo(PyObject* o, PyObject*) {
     for (auto& [key, place] : state->places) segments += place.segments.size();
   std::set<std::pair<std::string, int>> lines;
   for (const diag::Break& b : c.Shown(nullptr)) lines.emplace(b.file, b.line);
-  return Py_BuildValue("{s:l,s:L,s:L,s:i,s:i,s:i,s:i,s:i,s:d,s:N,s:n,s:L,s:L,s:N}", "segments", segments, "captures",
-                       (long long)c.captures, "recompiles", (long long)c.recompiles, "kernels", c.kernels.kernels,
-                       "kernels_compiled", c.kernels.kernels_compiled, "kernels_reused", c.kernels.kernels_reused,
-                       "library_calls", c.kernels.library_calls, "externs", c.kernels.externs, "compile_seconds",
-                       c.seconds, "notes", Strings(c.notes), "breaks", static_cast<Py_ssize_t>(lines.size()),
-                       "scalar_loops", (long long)c.scalar_loops, "scalar_runs", (long long)c.scalar_runs, "outcomes",
-                       OutcomeDict(*c.outcomes));
+  return Py_BuildValue(
+      "{s:l,s:L,s:L,s:i,s:i,s:i,s:i,s:i,s:d,s:N,s:n,s:L,s:L,s:N,s:N}", "segments", segments, "captures",
+      (long long)c.captures, "recompiles", (long long)c.recompiles, "kernels", c.kernels.kernels, "kernels_compiled",
+      c.kernels.kernels_compiled, "kernels_reused", c.kernels.kernels_reused, "library_calls", c.kernels.library_calls,
+      "externs", c.kernels.externs, "compile_seconds", c.seconds, "notes", Strings(c.notes), "breaks",
+      static_cast<Py_ssize_t>(lines.size()), "scalar_loops", (long long)c.scalar_loops, "scalar_runs",
+      (long long)c.scalar_runs, "outcomes", OutcomeDict(*c.outcomes), "early_ends", EarlyEndsDict(*c.outcomes, false));
 }
 
 PyObject* ClearCache(PyObject* o, PyObject*) {

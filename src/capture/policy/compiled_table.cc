@@ -98,7 +98,7 @@ void ResetCompiled(Compiled& c) {
   c.libraries = {};
   c.guesses = std::make_shared<Guesses>();
   c.timing = std::make_shared<Timing>();
-  c.outcomes = std::make_shared<diag::Outcomes>();
+  c.outcomes = std::make_shared<Outcomes>();
   c.kernels = {};
   c.scalar_loops = c.scalar_runs = 0;
   c.captures = c.recompiles = c.graph_count = c.op_count = c.after_imports = 0;
