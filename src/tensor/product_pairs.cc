@@ -21,6 +21,7 @@ namespace framejit::tensor {
 
 namespace {
 
+constexpr int64_t kMost = 400'000;                               // What one thread of a BLAS surely multiplies.
 constexpr int kByColumns = 102, kAsItLies = 111, kTurned = 112;  // CBLAS's numbers
 using Gemv = void (*)(int order, int turned, int64_t m, int64_t n, double alpha, const double* a, int64_t lda,
                       const double* x, int64_t incx, double beta, double* y, int64_t incy);
@@ -90,8 +91,9 @@ class Pass {
     turns_ = std::make_unique<Turn[]>(parts_.size());
   }
 
-  // False: there is something to tell of.
+  // False: a call would be shared between the BLAS's threads, or there is something to tell of.
   bool Run(framejit::Host& host) {
+    if (a_.columns * kRows > kMost || (!rests_.empty() && a_.rows * kRows > kMost)) return false;
     std::memset(left_.result.data, 0, a_.columns * sizeof(double));
     const auto run = [](void* pass, int64_t begin, int64_t end) {
       if (begin < end) static_cast<Pass*>(pass)->Work();

@@ -118,6 +118,13 @@ def test_views_and_other_types(view):
         check(program, (602, 703), view)
 
 
+@pytest.mark.parametrize("shape", [(33, 110_003), (110_003, 35), (110_003, 32)])
+def test_long_and_narrow(shape, threads):
+    """What the BLAS would share in a call of its own is left to it."""
+    for program in (both_sides, chained):
+        check(program, shape, calls=1)
+
+
 def test_sizes_change():
     for program in (both_sides, chained):
         compiled = framejit.compile(program)
