@@ -19,15 +19,25 @@ Potrf FindPotrf() {
   return found.size() == 1 ? reinterpret_cast<Potrf>(found[0]) : nullptr;
 }
 
-constexpr int64_t kTile = 8;  // rows and columns that a cache holds side by side, however long a row is
+// So many rows and columns have lines that a cache holds side by side, however long a row is, and pages.
+constexpr int64_t kLines = 8, kPages = 64;
 
 // Calls f(i, j) for each i >= j, tile by tile.
 template <typename F>
 void EachBelow(int64_t n, const F& f) {
-  for (int64_t r = 0; r < n; r += kTile)
-    for (int64_t c = 0; c <= r; c += kTile)
-      for (int64_t i = r; i < std::min(n, r + kTile); ++i)
-        for (int64_t j = c; j < std::min(i + 1, c + kTile); ++j) f(i, j);
+  const auto each = [](int64_t begin, int64_t end, int64_t step, const auto& g) {
+    for (int64_t at = begin; at < end; at += step) g(at, std::min(end, at + step));
+  };
+  each(0, n, kPages, [&](int64_t top, int64_t bottom) {
+    each(0, bottom, kPages, [&](int64_t left, int64_t right) {
+      each(top, bottom, kLines, [&](int64_t r, int64_t r_end) {
+        each(left, std::min(right, r_end), kLines, [&](int64_t c, int64_t c_end) {
+          for (int64_t i = r; i < r_end; ++i)
+            for (int64_t j = c; j < std::min(i + 1, c_end); ++j) f(i, j);
+        });
+      });
+    });
+  });
 }
 
 }  // namespace
