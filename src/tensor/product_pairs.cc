@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -123,31 +124,64 @@ class Pass {
     return !raised;
   }
 
-  // Blocks are taken in order, so that the first that is not done waits for nobody.
+  // A block whose rows are multiplied, and in how many parts of the columns they are added.
+  struct Waiting {
+    int64_t block;
+    size_t part = 0;
+  };
+
+  // Blocks are taken in order, so that the first that is not done waits for nobody. A thread whose turn does not come
+  // soon, as another one may have been put aside by the system, goes on with the rows of the next block.
   void Work() {
+    constexpr size_t kAhead = 64;
+    constexpr int kSoon = 200;
     const int64_t count = static_cast<int64_t>(blocks_.size()) - 1;
-    for (int64_t k; !told_ && (k = next_.fetch_add(1)) < count;)
-      if (!Silently([&] { Block(k, k + 1 == count); })) told_ = true;
+    std::deque<Waiting> waiting;
+    const bool silent = Silently([&] {
+      for (int tries = 0; !told_.load(std::memory_order_relaxed);) {
+        if (!waiting.empty() && AddWhereItsTurn(&waiting.front())) {
+          tries = 0;
+          if (waiting.front().part == parts_.size()) waiting.pop_front();
+          continue;
+        }
+        if (!waiting.empty() && ++tries < kSoon) {
+          _mm_pause();
+          continue;
+        }
+        tries = 0;
+        const int64_t k = waiting.size() < kAhead ? next_.fetch_add(1) : count;
+        if (k < count) {
+          MultiplyRows(k);
+          if ((_mm_getcsr() & kTold) != 0) return;
+          waiting.push_back({k});
+        } else if (waiting.empty()) {
+          return;
+        } else {
+          sched_yield();
+        }
+      }
+    });
+    if (!silent) told_ = true;
   }
 
-  void Block(int64_t k, bool last) {
+  void MultiplyRows(int64_t k) const {
     const int64_t begin = blocks_[k], end = blocks_[k + 1];
     const Vector &x = right_.vector, &out = right_.result;
     gemv_(kByColumns, kTurned, a_.columns, end - begin, 1.0, a_.data + begin * a_.next, a_.next, x.data, x.next, 0.0,
           out.data + begin * out.next, out.next);
+  }
+
+  // Adds one part more of a block. False: the block before it has not been added there.
+  bool AddWhereItsTurn(Waiting* of) {
+    std::atomic<int64_t>& turn = turns_[of->part].block;
+    if (turn.load(std::memory_order_acquire) != of->block) return false;
+    const bool last = of->block + 2 == static_cast<int64_t>(blocks_.size());
+    const int64_t begin = blocks_[of->block], end = blocks_[of->block + 1];
     const int64_t from = begin / kRows * kRows, to = last ? end : end / kRows * kRows;
-    for (size_t p = 0; p < parts_.size(); ++p) {
-      std::atomic<int64_t>& turn = turns_[p].block;
-      for (int tries = 0; turn.load(std::memory_order_acquire) != k;) {
-        if (told_.load(std::memory_order_relaxed)) return;
-        if (++tries < 2000)
-          _mm_pause();
-        else
-          sched_yield();
-      }
-      if (from < to) Add(from, to, parts_[p].first, parts_[p].second);
-      turn.store(k + 1, std::memory_order_release);
-    }
+    const auto& [left, right] = parts_[of->part++];
+    if (from < to) Add(from, to, left, right);
+    turn.store(of->block + 1, std::memory_order_release);
+    return true;
   }
 
   // Adds what these rows give for these columns.
