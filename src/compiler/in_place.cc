@@ -243,6 +243,40 @@ void FeedProducts(Plan& plan, const Kernels& kernels) {
   }
 }
 
+void PairProducts(Plan& plan, Kernels& kernels) {
+  const auto product = [&](size_t i) { return i < plan.steps.size() && plan.steps[i].kind == Step::Kind::kMatMul; };
+  // The number of the operand that is a matrix, where the other one is a vector; -1: there is none.
+  const auto matrix_of = [&](const Step& s) {
+    const runtime::Value &a = plan.values[s.operands[0]], &b = plan.values[s.operands[1]];
+    if (a.dtype != DType::kFloat64 || a.sizes.size() != 2 || b.sizes.size() != 2) return -1;
+    if (a.device.kind != DeviceKind::kCpu || plan.storages[a.storage].on_device) return -1;
+    const bool first = b.sizes[1] == Int(1), second = a.sizes[0] == Int(1);
+    return first == second ? -1 : static_cast<int>(second);
+  };
+  const auto same = [&](const runtime::Value& a, const runtime::Value& b) {
+    const auto turned = [](const shape::IntList& x, const shape::IntList& y) { return x[0] == y[1] && x[1] == y[0]; };
+    if (a.storage != b.storage || !(a.offset == b.offset)) return false;
+    return (a.sizes == b.sizes && a.strides == b.strides) || (turned(a.sizes, b.sizes) && turned(a.strides, b.strides));
+  };
+  for (size_t i = 0; i + 1 < plan.steps.size() && static_cast<int>(i) < plan.checked_steps; ++i) {
+    const int of = product(i) ? matrix_of(plan.steps[i]) : -1;
+    if (of < 0 || plan.steps[i].feeds || (i > 0 && (plan.steps[i - 1].feeds || plan.steps[i - 1].pairs))) continue;
+    std::vector<bool> made(plan.storages.size(), false);  // between the two
+    for (size_t j = i + 1; static_cast<int>(j) < plan.checked_steps; ++j) {
+      const Step& other = plan.steps[j];
+      const int its = product(j) && !plan.steps[j - 1].feeds ? matrix_of(other) : -1;
+      const auto in = [&](int operand) { return plan.values[other.operands[operand]]; };
+      if (its >= 0 && same(plan.values[plan.steps[i].operands[of]], in(its)) && !made[in(1 - its).storage]) {
+        std::rotate(plan.steps.begin() + i + 1, plan.steps.begin() + j, plan.steps.begin() + j + 1);
+        std::rotate(kernels.begin() + i + 1, kernels.begin() + j, kernels.begin() + j + 1);
+        plan.steps[i].pairs = true;
+        break;
+      }
+      for (int v : other.results) made[plan.values[v].storage] = true;
+    }
+  }
+}
+
 void LendOperands(Plan& plan) {
   for (const Step& step : plan.steps) {
     if (!IsForeign(plan, step)) continue;

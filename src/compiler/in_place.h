@@ -50,6 +50,10 @@ void WriteDirectly(runtime::Plan& plan, Kernels& kernels);
 // (runtime/row_products.h).
 void FeedProducts(runtime::Plan& plan, const Kernels& kernels);
 
+// Two products of one matrix with vectors from its two sides become neighbours, which a run may compute together
+// (runtime/row_products.h).
+void PairProducts(runtime::Plan& plan, Kernels& kernels);
+
 // What an operator of another library is given, it may keep: that does not lie in memory of ours.
 void LendOperands(runtime::Plan& plan);
 

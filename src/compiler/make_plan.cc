@@ -114,6 +114,7 @@ class Planner {
     kernels_.resize(plan_.steps.size());
     WriteDirectly(plan_, kernels_);
     FeedProducts(plan_, kernels_);
+    PairProducts(plan_, kernels_);
     LendOperands(plan_);
     ReuseOperands(plan_, kernels_);
     plan_.storages.shrink_to_fit();  // A plan is kept as long as its code.

@@ -42,7 +42,7 @@ std::string Plan::str() const {
     for (int r : s.results) {
       text += " " + std::string(DTypeName(values[r].dtype)) + shape::ToString(values[r].sizes);
     }
-    text += s.feeds ? ", as the product reads it\n" : "\n";
+    text += s.feeds ? ", as the product reads it\n" : s.pairs ? ", with the product behind it\n" : "\n";
   }
   for (const Commit& c : commits)
     text += std::string(c.direct ? "  written by its kernel: " : "  write ") +
@@ -58,7 +58,8 @@ void ComputeLifetimes(Plan& plan) {
     s.last = std::max(s.last, step + longer);
   };
   for (size_t i = 0; i < plan.steps.size(); ++i) {
-    for (int v : plan.steps[i].operands) touch(v, i, plan.steps[i].feeds);  // read while the product is written
+    const bool longer = plan.steps[i].feeds || plan.steps[i].pairs;  // read while the product behind it is written
+    for (int v : plan.steps[i].operands) touch(v, i, longer);
     for (int v : plan.steps[i].results) touch(v, i);
   }
   for (const auto& c : plan.commits) touch(c.value, plan.steps.size());

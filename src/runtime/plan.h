@@ -81,6 +81,8 @@ struct Step {
   bool zeros = false;  // A kernel that writes nothing but zeros, and many: fresh memory of the system is that already.
   bool feeds = false;  // What it makes is the first operand of the product behind it and nothing else: may be made as
                        // that reads it.
+  bool pairs = false;  // A product of a matrix and a vector: the one behind it is of the same matrix, and both may be
+                       // made as that is read once.
   bool updates = false;  // a framework call that writes its result into its first operand
   using Numbers = absl::InlinedVector<int, 4>;
   Numbers operands;                    // numbers of values; for a kernel all its buffers, in the order of its arguments

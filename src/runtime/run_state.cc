@@ -297,6 +297,17 @@ bool RunState::FeedProduct(size_t i) {
   return done && !raised;
 }
 
+// Computes the products i and i + 1 together. False: the two run as they are.
+bool RunState::PairProducts(size_t i) {
+  auto* const host = dynamic_cast<RowProducts*>(&host_);
+  if (!host || Poisons()) return false;
+  AllocateOutputs(i + 1);
+  const auto product = [&](const Step& s) {
+    return RowProducts::Product{c_->buffers[s.operands[0]], c_->buffers[s.operands[1]], c_->buffers[s.results[0]]};
+  };
+  return host->MultiplyBoth(product(plan_.steps[i]), product(plan_.steps[i + 1]));
+}
+
 // A direct write goes into the input, unless its memory overlaps that of another input.
 void RunState::ChooseTarget(const Plan::Commit& commit, std::span<const Buffer> inputs) {
   auto range = [&](int input) {
@@ -406,6 +417,7 @@ Launch RunState::LaunchOf(size_t i) const {
     default: {
       if (std::exchange(fed_, false)) break;
       if (plan_.traps) raised_.fetch_or(TakeStatus(plan_.traps), std::memory_order_relaxed);  // libraries clear it
+      if (step.pairs && (fed_ = PairProducts(i))) break;
       absl::FixedArray<Buffer, 4> operands(step.operands.size());
       for (size_t k = 0; k < operands.size(); ++k) operands[k] = c_->buffers[step.operands[k]];
       Buffer& out = c_->buffers[step.results[0]];

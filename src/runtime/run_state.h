@@ -41,6 +41,7 @@ class RunState {
   void RunStep(size_t i);
   Launch LaunchOf(size_t i) const;
   bool FeedProduct(size_t i);
+  bool PairProducts(size_t i);
   void Rehearse(size_t i);
   void CheckStatus();
   void ReleaseAfter(size_t i);

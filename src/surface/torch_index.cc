@@ -487,9 +487,9 @@ Outs FillDiagonal(Scope& s) {
 // clang-format off: a table
 constexpr Row kRows[] = {
     {"oO:getitem", "(Tensor input, Any key)", &GetItem},
-    {"o:getitem", "(Tensor input, Any key)", &GetPart, Op::kInput, kAnyDType},
+    {"oO:getitem", "(Tensor input, Any key)", &GetPart, Op::kInput, kAnyDType},
     {"oO:setitem", "(Tensor input, Any key, Operand value)", &SetItem},
-    {"o:setitem", "(Tensor input, Any key, Operand value)", &SetComplex, Op::kInput, kAnyDType},
+    {"oO:setitem", "(Tensor input, Any key, Operand value)", &SetComplex, Op::kInput, kAnyDType},
     {"tm:index_select", "(Tensor input, int dim, Tensor index)", &IndexSelect},
     {"tmI:index_copy", "(Tensor input, int dim, Tensor index, Tensor source)", &IndexCopy, Op::kInput, kApart},
     {"tm:gather", "(Tensor input, int dim, Tensor index, *, bool sparse_grad=False)", &Gather},

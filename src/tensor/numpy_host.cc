@@ -9,6 +9,7 @@
 #include "runtime/copy.h"
 #include "runtime/thread_pool.h"
 #include "tensor/numpy_api.h"
+#include "tensor/product_pairs.h"
 #include "tensor/run_context.h"
 #include "tensor/tensor.h"
 #include "tensor/ufunc_loops.h"
@@ -186,6 +187,10 @@ class Host : public framejit::Host, public runtime::RowProducts {
 
   bool MultiplyRows(const Buffer& a, const Buffer& b, Buffer& out, runtime::MakeRows rows, void* ctx) override {
     return tensor::MultiplyRows(*this, a, b, out, rows, ctx);
+  }
+
+  bool MultiplyBoth(const Product& first, const Product& second) override {
+    return tensor::MultiplyBoth(*this, first, second);
   }
 
   int NumThreads() override { return runtime::ThreadPool::Get().num_threads(); }

@@ -14,6 +14,7 @@
 #endif
 
 #include "tensor/numpy_api.h"
+#include "tensor/own_linalg.h"
 #include "tensor/segment_node.h"
 #include "tensor/tensor.h"
 
@@ -430,8 +431,10 @@ PyObject* OwnGiven(PyObject* const* args, size_t positional, PyObject* kwnames) 
 }  // namespace
 
 OwnCall FindOwnCall(std::string_view name) {
-  static constexpr std::pair<std::string_view, OwnCall> kOwn[] = {
-      {"framejit._data.given", OwnGiven}, {"numpy.histogram", OwnHistogram}, {"numpy.ndarray.__getitem__", OwnItem}};
+  static constexpr std::pair<std::string_view, OwnCall> kOwn[] = {{"framejit._data.given", OwnGiven},
+                                                                  {"numpy.histogram", OwnHistogram},
+                                                                  {"numpy.linalg.cholesky", OwnCholesky},
+                                                                  {"numpy.ndarray.__getitem__", OwnItem}};
   const auto* at = std::find_if(std::begin(kOwn), std::end(kOwn), [&](const auto& row) { return row.first == name; });
   return at == std::end(kOwn) ? nullptr : at->second;
 }

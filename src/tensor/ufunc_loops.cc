@@ -37,18 +37,6 @@ char NumberOf(DType t) {
   return t == DType::kComplex128 ? 15 : t == DType::kFloat64 ? 12 : t == DType::kFloat32 ? 11 : 7;
 }
 
-// The loop of np.matmul. It is looked for once.
-UfuncLoop ProductOf(DType t) {
-  static std::atomic<UfuncLoop> loops[2];
-  std::atomic<UfuncLoop>& loop = loops[t == DType::kFloat64];
-  if (!loop.load(std::memory_order_relaxed)) {
-    HoldGil gil;
-    SavedError saved;
-    loop = FindLoop("matmul", 2, t).run;
-  }
-  return loop.load(std::memory_order_relaxed);
-}
-
 constexpr unsigned kTold = _MM_EXCEPT_INVALID | _MM_EXCEPT_DIV_ZERO | _MM_EXCEPT_OVERFLOW | _MM_EXCEPT_UNDERFLOW;
 
 struct Bytes {
@@ -185,6 +173,17 @@ LoopOf FindLoop(const char* name, int operands, DType t, std::optional<DType> to
     if (types == std::string_view(u->types + i * u->nargs, u->nargs))
       return {u->functions[i], u->data ? u->data[i] : nullptr};
   return {};
+}
+
+UfuncLoop ProductOf(DType t) {
+  static std::atomic<UfuncLoop> loops[2];
+  std::atomic<UfuncLoop>& loop = loops[t == DType::kFloat64];
+  if (!loop.load(std::memory_order_relaxed)) {
+    HoldGil gil;
+    SavedError saved;
+    loop = FindLoop("matmul", 2, t).run;
+  }
+  return loop.load(std::memory_order_relaxed);
 }
 
 bool MultiplySmall(const Buffer& a, const Buffer& b, const Buffer& out) {

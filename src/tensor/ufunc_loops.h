@@ -37,6 +37,9 @@ inline bool RunsSilently(UfuncLoop loop, void* data, char** args, const intptr_t
 // do, which may also tell of something.
 bool MultiplySmall(const Buffer& a, const Buffer& b, const Buffer& out);
 
+// The loop of np.matmul for float64 or float32, which is looked for once; null: there is none.
+UfuncLoop ProductOf(DType t);
+
 // runtime::RowProducts for float64. `host` has the threads.
 bool MultiplyRows(framejit::Host& host, const Buffer& a, const Buffer& b, const Buffer& out, runtime::MakeRows rows,
                   void* ctx);

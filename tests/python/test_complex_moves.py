@@ -94,3 +94,58 @@ def test_parts_of_complex_tensors_are_written(fresh, write, n, dtype):
     for mine, other in zip(compiled(x), f(x), strict=True):
         assert torch.equal(mine, other) and mine.stride() == other.stride()
     assert set(compiled.cache_info()["outcomes"]["run"]) == {"graph"}
+
+
+def whole(x, y):
+    y[:] = x
+    return y
+
+
+def between(x, y):
+    y[3:9] = x[1:7]
+    y[0] = x[2]
+    return y, y[1:4]
+
+
+def repeated(x, y):
+    made = np.empty((3, x.size), x.dtype)
+    made[:] = np.reshape(x, (1, -1))
+    made[1, ::2] = y[::2]
+    made[..., -1] = x[0]
+    return made
+
+
+def over_itself(x, y):
+    y[1:] = y[:-1]
+    part = y[2:6]
+    part[:] = x[:4]
+    return part
+
+
+def backwards(x, y):
+    y[::-1] = x
+    y[5:5] = x[:0]
+
+
+@pytest.mark.parametrize("write", [whole, between, repeated, over_itself, backwards])
+@pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
+def test_complex_arrays_are_written(fresh, write, dtype):
+    def given(n, view):
+        rng = np.random.default_rng(n)
+        x, y = ((rng.standard_normal(n) + 1j * rng.standard_normal(n)).astype(dtype) for _ in range(2))
+        x[0] = complex(-0.0, np.nan)
+        return view(x, y)
+
+    compiled = fresh.compile(write, options={"leave": False})
+    for n in (12, 12, 20, 6000, 12):
+        for view in (lambda x, y: (x, y), lambda x, y: (x[::-1], y), lambda x, y: (np.repeat(x, 2)[::2], np.repeat(y, 2)[::2]), lambda x, y: (x, x), lambda x, y: (x[::-1], x)):
+            mine, other = given(n, view), given(n, view)
+            want, got = write(*mine), compiled(*other)
+            want, got = ([*r, *a] if isinstance(r, tuple) else [r, *a] for r, a in ((want, mine), (got, other)))
+            for a, b in zip(want, got, strict=True):
+                assert a is b is None or (a.dtype, a.shape, a.strides, a.tobytes()) == (b.dtype, b.shape, b.strides, b.tobytes()), (n, view)
+    apart = fresh.compile(write, fullgraph=True, options={"leave": False})
+    for _ in range(2):
+        apart(*given(6000, lambda x, y: (x, y)))
+    info = apart.cache_info()
+    assert (info["segments"], info["externs"], set(info["outcomes"]["run"])) == (1, int(write is repeated), {"graph"}), info

@@ -163,3 +163,86 @@ def test_what_masks_choose_is_gone_before_the_next_one(least, fresh):
     info = compiled.cache_info()
     assert info["segments"] == 1 and info["breaks"] == 0 and info["outcomes"]["run"] == {"graph": 2}
     assert peak < 3 * (a.nbytes * (1 - least) + a.size) + 100_000
+
+
+def definite(n, dtype=np.float64):
+    r = np.random.default_rng(n)
+    b = r.normal(size=(n, n))
+    return (b @ b.T + n * np.eye(n)).astype(dtype)
+
+
+def factor(a):
+    return np.linalg.cholesky(a)
+
+
+@pytest.fixture
+def factored(monkeypatch):
+    from numpy.linalg import _umath_linalg
+
+    calls = []
+    numpys = _umath_linalg.cholesky_lo
+    monkeypatch.setattr(_umath_linalg, "cholesky_lo", lambda *a, **k: (calls.append(1), numpys(*a, **k))[1])
+    return calls
+
+
+MATRICES = {
+    **{f"of {n}": definite(n) for n in (2, 3, 7, 8, 9, 16, 65, 200, 515)},
+    "a part of rows": definite(40)[:, :40][:30, :30],
+    "one half decides": np.tril(definite(50)) + np.triu(np.full((50, 50), np.nan), 1),
+    "tiny": definite(20) * 1e-300,
+    "not a number": definite(30) * np.nan,
+}
+OTHERS = {
+    "one": definite(1), "none": definite(0), "columns": np.asfortranarray(np.tril(definite(30))), "backwards": definite(30)[::-1, ::-1],
+    "every second": definite(30)[::2, ::2], "float32": definite(30, np.float32), "complex": definite(30, np.complex128), "integers": np.eye(4, dtype=int),
+    "several": np.stack([definite(5), definite(5) * 2]), "not definite": -definite(30), "not square": np.ones((3, 4)),
+}  # fmt: skip
+
+
+def outcome(f, a):
+    try:
+        x = f(a)
+    except Exception as e:
+        return type(e), str(e)
+    return x.dtype, x.shape, x.strides, x.tobytes(), x.flags.owndata, x.flags.writeable
+
+
+@pytest.mark.parametrize("name", MATRICES)
+def test_factors_are_numpys_without_numpy(name, factored):
+    a = MATRICES[name]
+    given, expected = a.copy(), outcome(factor, a)
+    assert factored
+    compiled = framejit.compile(factor)
+    for _ in range(3):
+        factored.clear()
+        assert outcome(compiled, a) == expected
+        assert a.tobytes() == given.tobytes()
+    assert not factored
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_factors_are_left_to_numpy(name, factored):
+    a = OTHERS[name]
+    expected, numpys = outcome(factor, a), len(factored)
+    compiled = framejit.compile(factor)
+    for _ in range(3):
+        factored.clear()
+        assert outcome(compiled, a) == expected
+    assert len(factored) >= numpys
+
+
+def test_a_factor_beside_what_is_computed(factored):
+    def f(a):
+        a[:] = np.linalg.cholesky(a) + np.triu(a, k=1)
+
+    compiled = framejit.compile(f)
+    for n in 30, 30, 31, 64, 30:
+        a, b = definite(n), definite(n)
+        f(a)
+        factored.clear()
+        compiled(b)
+        assert a.tobytes() == b.tobytes()
+    assert not factored
+    with pytest.raises(np.linalg.LinAlgError, match="not positive definite"):
+        compiled(b := -definite(30))
+    assert b.tobytes() == (-definite(30)).tobytes()
