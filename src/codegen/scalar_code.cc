@@ -6,6 +6,7 @@
 #include <llvm/IR/IntrinsicsX86.h>
 #include <llvm/IR/MDBuilder.h>
 #include <llvm/IR/PassManager.h>
+#include <llvm/IR/PatternMatch.h>
 #include <llvm/IR/Verifier.h>
 #include <llvm/Support/raw_ostream.h>
 #include <llvm/TargetParser/Host.h>
@@ -275,7 +276,11 @@ class Emitter {
   Value* Index(const ScalarInst& i) {
     Value *v = values_[i.a], *size = values_[i.b];
     if (IsRemainderOf(v, size)) return v;
-    if (ranges_[i.a].lo >= 0) return ExitIf(b_.CreateICmpUGE(v, size), i.exit), v;
+    // LLVM does not know that a product is natural: it asks as the program does whether that is below a size.
+    using llvm::PatternMatch::match, llvm::PatternMatch::m_ExtractValue, llvm::PatternMatch::m_Intrinsic,
+        llvm::PatternMatch::m_Value;
+    const bool product = match(v, m_ExtractValue<0>(m_Intrinsic<llvm::Intrinsic::smul_with_overflow>(m_Value())));
+    if (ranges_[i.a].lo >= 0) return ExitIf(product ? b_.CreateICmpSGE(v, size) : b_.CreateICmpUGE(v, size), i.exit), v;
     return Either(b_.CreateICmpULT(v, size), v, [&] {
       Value* from_end = b_.CreateAdd(v, size);
       ExitIf(b_.CreateNot(b_.CreateAnd(b_.CreateICmpSLT(v, b_.getInt64(0)), b_.CreateICmpULT(from_end, size))), i.exit);
@@ -447,8 +452,9 @@ class Emitter {
     for (int x : i.args) args.push_back(values_[x]), types.push_back(values_[x]->getType());
     Value* address = b_.CreateIntToPtr(b_.getInt64(i.imm), b_.getPtrTy());
     llvm::Type* result = i.type == ScalarType::kBool ? b_.getInt64Ty() : Type(i.type);
-    Value* v = b_.CreateCall(llvm::FunctionType::get(result, types, false), address, args);
-    return i.type == ScalarType::kBool ? b_.CreateICmpNE(v, b_.getInt64(0)) : v;
+    auto* v = b_.CreateCall(llvm::FunctionType::get(result, types, false), address, args);
+    if (i.looks) v->setMetadata(llvm::LLVMContext::MD_tbaa, cell_);
+    return i.type == ScalarType::kBool ? b_.CreateICmpNE(v, b_.getInt64(0)) : static_cast<Value*>(v);
   }
 
   Value* Constant(const ScalarInst& i) {

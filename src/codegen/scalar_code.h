@@ -99,6 +99,8 @@ struct ScalarInst {
   bool sure = false;      // of a load: its address, made of constants and kInputs, may be read whenever the code runs
   bool told = false;      // of what may leave: it does so whatever is asked of its value, as NumPy tells of an overflow
   bool foreign = false;   // of a call: of a function that may change what the processor has noted of numbers
+  bool fresh = false;     // of a call: it returns memory in which nothing else lies that the code can still reach
+  bool looks = false;     // of a call: it changes no element and nothing of a list, only cells
   bool seldom = false;    // of a branch: it hardly ever goes to the block imm
   int parallel = 0;       // of loads, stores and the jump back: of this loop, whose rounds do not meet in memory
   int array = -1;         // of loads and stores: in which array; those are apart if the code says so

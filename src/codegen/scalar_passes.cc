@@ -20,7 +20,9 @@
 #include <llvm/Analysis/TargetTransformInfo.h>
 #include <llvm/Analysis/TypeBasedAliasAnalysis.h>
 #include <llvm/IR/Dominators.h>
+#include <llvm/IR/IRBuilder.h>
 #include <llvm/IR/PassManager.h>
+#include <llvm/IR/PatternMatch.h>
 #include <llvm/Transforms/InstCombine/InstCombine.h>
 #include <llvm/Transforms/Scalar/ConstraintElimination.h>
 #include <llvm/Transforms/Scalar/EarlyCSE.h>
@@ -39,10 +41,12 @@
 #include <llvm/Transforms/Vectorize/LoopVectorize.h>
 
 #include "codegen/carried_elements.h"
+#include "codegen/counted_bits.h"
 #include "codegen/grouped_rounds.h"
 #include "codegen/late_checks.h"
 #include "codegen/modulo.h"
 #include "codegen/quotients.h"
+#include "codegen/repeats.h"
 #include "codegen/scalar_lanes.h"
 #include "codegen/selects.h"
 #include "codegen/several_rounds.h"
@@ -90,6 +94,31 @@ struct DropAssumesPass : llvm::PassInfoMixin<DropAssumesPass> {
   }
 };
 
+// An address as that of an element `x` of memory, where it is made by a shift of `x`: so GVN follows it from round to
+// round, and finds that one has read already what the next one reads.
+struct ElementAddressesPass : llvm::PassInfoMixin<ElementAddressesPass> {
+  llvm::PreservedAnalyses run(llvm::Function& f, llvm::FunctionAnalysisManager&) {
+    using namespace llvm::PatternMatch;
+    constexpr uint64_t kMostShift = 3;
+    for (llvm::BasicBlock& block : f)
+      for (llvm::Instruction& i : llvm::make_early_inc_range(block)) {
+        auto* at = llvm::dyn_cast<llvm::GetElementPtrInst>(&i);
+        if (!at || !at->getSourceElementType()->isIntegerTy(8) || at->getNumIndices() != 1) continue;
+        llvm::Value *offset = at->getOperand(1), *base = at->getPointerOperand(), *rest = nullptr, *x = nullptr;
+        uint64_t by = 0;
+        const auto shift = m_Shl(m_Value(x), m_ConstantInt(by));
+        if (!match(offset, shift) && !match(offset, m_c_Add(shift, m_Value(rest)))) continue;
+        if (by > kMostShift) continue;
+        llvm::IRBuilder<> b(at);
+        if (rest) base = b.CreateGEP(b.getInt8Ty(), base, rest);
+        at->replaceAllUsesWith(b.CreateGEP(b.getIntNTy(8U << by), base, x));
+        at->eraseFromParent();
+        llvm::RecursivelyDeleteTriviallyDeadInstructions(offset);
+      }
+    return llvm::PreservedAnalyses::none();
+  }
+};
+
 // Whole loops alone: a first round that stands before its loop costs more than flags that become true in it.
 llvm::LoopUnrollPass UnrollWhole() {
   return llvm::LoopUnrollPass(
@@ -111,6 +140,16 @@ void UnrollFewRounds(llvm::FunctionPassManager& fpm) {
   fpm.addPass(llvm::EarlyCSEPass(true));
   fpm.addPass(llvm::ConstraintEliminationPass());
   fpm.addPass(llvm::SimplifyCFGPass());
+}
+
+void ComputeOnce(llvm::FunctionPassManager& fpm) {
+  fpm.addPass(CountedBitsPass());
+  fpm.addPass(SameIndicesPass());
+  fpm.addPass(llvm::SimplifyCFGPass());
+  fpm.addPass(llvm::InstCombinePass());
+  fpm.addPass(ElementAddressesPass());
+  fpm.addPass(llvm::GVNPass());
+  fpm.addPass(CarriedValuesPass());
 }
 
 }  // namespace
@@ -178,9 +217,7 @@ void OptimizeScalar(llvm::Module& m, llvm::TargetMachine& machine) {
   fpm.addPass(llvm::EarlyCSEPass(true));
   HoistFromLoops(fpm);
   fpm.addPass(VersionLoopsPass(/*unrolled=*/true));  // of loops that are innermost now
-  fpm.addPass(llvm::SimplifyCFGPass());
-  fpm.addPass(llvm::InstCombinePass());
-  fpm.addPass(llvm::GVNPass());
+  ComputeOnce(fpm);
   HoistFromLoops(fpm);
   fpm.addPass(CarriedElementsPass());
   fpm.addPass(ExpandModuloPass());

@@ -62,6 +62,7 @@ class Ranges {
     for (const auto& block : code_.blocks)
       for (const ScalarInst& i : block)
         if (i.op == ScalarOp::kStore) stored_.insert(i.array);
+    FindSame();
     constexpr int kMostHulls = 4;
     for (int k = 0; k < kMostHulls && Hulls(); ++k) {
     }
@@ -79,6 +80,19 @@ class Ranges {
     bool natural = false, slow = false;
     std::optional<ScalarRange> hull = {};  // of all that is ever put there
   };
+
+  // What a variable holds is one number until it is set again, however often a block reads it.
+  void FindSame() {
+    same_.resize(code_.num_values);
+    for (int v = 0; v < code_.num_values; ++v) same_[v] = v;
+    for (const auto& block : code_.blocks) {
+      std::map<int64_t, int> held;
+      for (const ScalarInst& i : block) {
+        if (i.op == ScalarOp::kSet) held[i.imm] = same_[i.a];
+        if (i.op == ScalarOp::kGet) same_[i.id] = held.try_emplace(i.imm, i.id).first->second;
+      }
+    }
+  }
 
   // Finds variables that get small numbers alone, whatever others hold.
   bool Hulls() {
@@ -152,7 +166,7 @@ class Ranges {
   }
   ScalarRange Product(const ScalarInst& i) {
     auto [lo, hi] = Bounds(i.op, known[i.a], known[i.b]);
-    if (i.a == i.b) lo = std::max<Wide>(lo, 0);
+    if (same_[i.a] == same_[i.b]) lo = std::max<Wide>(lo, 0);
     const bool left = MostFactor(known[i.a]).has_value(), checked = i.op == ScalarOp::kMulOver && !low_bits_[i.id];
     if (checked && (lo < kLeast || hi > kMost) && (left || MostFactor(known[i.b])))
       return {known[left ? i.b : i.a].lo < 0 ? -kLookedAt : 0, kLookedAt, false};
@@ -249,6 +263,7 @@ class Ranges {
   std::vector<Variable> variables_;
   std::map<int, Variable> elements_;  // by ScalarInst::array
   Variable elements_before_;          // as what they are taken at first
+  std::vector<int> same_;             // Of every value: one that is the same number.
   std::set<int> stored_;              // arrays that are written
   int64_t slow_step_ = 0;
 };

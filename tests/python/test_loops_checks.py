@@ -482,7 +482,7 @@ def test_huge_numbers_on_the_way_that_does_not_check():
         ("sieve", ".slow:"),
         ("nussinov", ".slow:"),
         ("with_helpers", "double 6.250000e-02, double"),
-        ("audio_filter", "%carried = phi double"),
+        ("audio_filter", " = phi double"),
         ("steps_to_one", "%checked.first = "),
         ("floyd_warshall_scalar", "x double>"),
         ("add_scaled", "x double>"),

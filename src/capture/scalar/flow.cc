@@ -682,6 +682,7 @@ Translation Translator::Run() {
   }
   CountAnew();
   KnowElements();
+  SplitMade(code);
   constexpr int64_t kForFew = 32;  // times as many rounds: of each loop a few that were not asked for, and elements
   if (hopes_.transaction) code.most_rounds = kForFew * kMostUndone * static_cast<int64_t>(1 + heads_.size());
   std::map<int, int> seen;

@@ -96,7 +96,8 @@ int Translator::IntAt(int object) {
   Emit({.op = ScalarOp::kJump, .imm = behind});
   block = far;
   const int to = Emit({.op = ScalarOp::kAddress, .type = ScalarType::kPtr, .imm = scratch, .id = -2});
-  const int known = Call(reinterpret_cast<void*>(NumberOfInt), ScalarType::kBool, {object, to});
+  const int known = CallComputes(reinterpret_cast<void*>(NumberOfInt), ScalarType::kBool, {object, to});
+  code.blocks[block].back().looks = true;
   Emit({.op = ScalarOp::kExitIf, .a = Op(ScalarOp::kNot, ScalarType::kBool, known), .exit = exit});
   const int read = Emit({.op = ScalarOp::kCell, .type = ScalarType::kInt, .imm = scratch, .id = -2});
   Emit({.op = ScalarOp::kSet, .a = read, .imm = number});

@@ -149,7 +149,7 @@ int Translator::Memory(DType t, const std::vector<int>& sizes) {
   std::vector<int> args{made, Int(static_cast<int64_t>(t)), Int(static_cast<int64_t>(sizes.size()))};
   args.insert(args.end(), sizes.begin(), sizes.end());
   while (args.size() < 3 + Made::kMostAxes) args.push_back(Int(1));
-  const int memory = CallComputes(reinterpret_cast<void*>(Made::New), ScalarType::kPtr, args);
+  const int memory = CallForMemory(reinterpret_cast<void*>(Made::New), args);
   ExitIf(Compare(ScalarOp::kEq, memory, null));
   fresh_.push_back(memory);
   return memory;

@@ -8,6 +8,10 @@
 
 #include "capture/ref.h"
 
+namespace framejit::codegen {
+struct ScalarCode;
+}
+
 namespace framejit::capture::scalar {
 
 class Made {
@@ -54,5 +58,8 @@ class MadeOfRun {
  private:
   std::unique_ptr<Made> made_;
 };
+
+// Which of the arrays that finished code makes are apart goes to ScalarInst::array.
+void SplitMade(codegen::ScalarCode& code);
 
 }  // namespace framejit::capture::scalar

@@ -153,7 +153,7 @@ int Translator::Count(const std::vector<int>& sizes) {
 int Translator::Buffer(int count, DType t) {
   if (buffers_ == kMostBuffers) throw Unsupported{"many arrays at once"};
   const int bytes = Op(ScalarOp::kMul, ScalarType::kInt, count, Int(DTypeSize(t)));
-  const int memory = CallComputes(reinterpret_cast<void*>(Scratch), ScalarType::kPtr, {Int(buffers_++), bytes});
+  const int memory = CallForMemory(reinterpret_cast<void*>(Scratch), {Int(buffers_++), bytes});
   const int null = Emit({.op = ScalarOp::kConst, .type = ScalarType::kPtr, .imm = 0, .id = -2});
   ExitIf(Compare(ScalarOp::kEq, memory, null));
   return memory;

@@ -113,6 +113,7 @@ struct ObjectSpec {
 // In which array elements lie (ScalarInst::array), where that is none of the objects: all lists, all that code made,
 // what is known of products.
 inline constexpr int kLists = 1 << 20, kMadeArrays = kLists + 1, kKnownDots = kLists + 2;
+inline constexpr int kFirstMade = kLists + 3;  // those that are known to be apart, once all code is written
 
 // Writes instructions into the current block. `exit` is asked for the exit of the program's current instruction.
 class Builder {
@@ -165,6 +166,12 @@ class Builder {
   int CallComputes(const void* f, ScalarType t, std::vector<int> args) {
     const int id = Call(f, t, std::move(args));
     code.blocks[block].back().foreign = false;
+    return id;
+  }
+  // A call of a function of ours that returns memory (ScalarInst::fresh).
+  int CallForMemory(const void* f, std::vector<int> args) {
+    const int id = CallComputes(f, ScalarType::kPtr, std::move(args));
+    code.blocks[block].back().fresh = true;
     return id;
   }
   // pow(v, 2), for which `f` is asked where that may not be v * v.
