@@ -5,6 +5,7 @@
 #include <set>
 
 #include "capture/callees.h"
+#include "capture/checkpoint.h"
 #include "capture/estimate.h"
 #include "capture/first_pass.h"
 #include "capture/got_memory.h"
@@ -610,6 +611,7 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const tensor::TraceRun
   plan.region = RegionsOf(graph, s.lowering().checkpointed());
   NoteCalls(graph, &t);
   NoteLate(s, &t);
+  t.checkpoints = s.read_by_checkpoints;
   plan.kept.emplace_back();
   for (const ViewResult& v : views) {
     t.views.push_back({v.plan, plans[v.plan].index});
@@ -661,16 +663,19 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const tensor::TraceRun
     return f(ctx);
   };
   NoteDependences(graph, plan.views, written, plan.saved, &t);
+  t.num_symbols = std::max<size_t>(t.num_symbols, s.env().num_symbols());
   NoteReentrant(graph, reentrant, &plan, &t);
   NoteUnanswered(graph, unanswered, &t);
   t.keepers = KeepersOf(replay, t.wanted);
   for (const tensor::Training::View& v : t.views) replay.outputs.push_back(trace.outputs[v.plan]);
   NoteOrder(replay, &t);
   KeepEdges(joint, trace, &t);
+  const bool marked = t.checkpoints != nullptr;
+  if (marked) MarkCheckpoints(s, &replay);
   const bool others = LetOthersStand(&replay, t.made_of, &t.stands);
   NoteBefore(written, &t);
   CheckStanding(trace, plans, t);
-  t.replay = others ? tensor::MakeTraceRunner(replay, constants) : calls.With(replay.outputs);
+  t.replay = others || marked ? tensor::MakeTraceRunner(replay, constants) : calls.With(replay.outputs);
   for (PyObject* o : constants) t.constants.push_back(Borrow(o));
   t.part = PartsOf(joint, t.wanted, BucketBytes(s));
   NoteGroups(graph, s.input_tensors(), &t);

@@ -190,6 +190,12 @@ int SegmentHook::Attach(PyObject* const* given, PyObject** made, const int64_t* 
     PyTuple_SET_ITEM(s->inputs, i, Py_NewRef(copy ? PyList_GET_ITEM(before, 1 + i) : inputs[i]));
     PyTuple_SET_ITEM(s->versions, i, copy ? Py_NewRef(Py_None) : VersionOf(inputs[i]));
   }
+  if (t_.checkpoints) {
+    s->kept = PyTuple_New(static_cast<Py_ssize_t>(t_.checkpoints->count));
+    for (size_t i = 0; s->kept && i < t_.checkpoints->count; ++i)
+      PyTuple_SET_ITEM(s->kept, i, Py_NewRef(given[t_.checkpoints->first + i]));
+    if (!s->kept) return -1;
+  }
   for (const auto& [input, times] : t_.rebound) {
     if (!s->rebound) s->rebound = new std::map<int, CallState::Rebound>();
     s->rebound->emplace(input, CallState::Rebound{Ref::Borrow(given[input]), times});
