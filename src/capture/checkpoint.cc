@@ -1,8 +1,8 @@
 // torch.utils.checkpoint.checkpoint: the function is captured like any other, and what the graph
 // makes of it is marked, to be made again in the backward pass instead of being kept (src/autodiff/partition.cc). What
 // would be seen to happen twice in eager, then and in the backward pass, is not modelled. A pass that finds something
-// changed of what the function read runs the program again with the framework's own checkpoints, around the calls of the
-// trace, and these call the function itself.
+// changed of what the function read runs the program again with the framework's own checkpoints, around the calls of
+// the trace, and these call the function itself.
 #include "capture/checkpoint.h"
 
 #include <algorithm>
@@ -262,7 +262,8 @@ std::string MakeRecipes(Session& s, const Exit& exit) {
     const Reach now = ReachFrom(s, c->roots);
     if (!(now == c->objects)) return "an object is changed behind it";
     for (PyObject* o : now.changeable)
-      if (exit.recipe.Holds(o) || (!exit.returns && s.root_cells.contains(o))) return "an object may be changed behind it";
+      if (exit.recipe.Holds(o) || (!exit.returns && s.root_cells.contains(o)))
+        return "an object may be changed behind it";
     c->node = c->recipe.Add(c->parts.get());
     if (c->node < 0) return "its function cannot be made again: " + c->recipe.why();
     const std::vector<Call>& calls = s.trace().calls;
@@ -327,6 +328,18 @@ std::vector<const Source*> InputsOfCheckpoints(Session& s, size_t first) {
   found->count = all.size();
   s.read_by_checkpoints = std::move(found);
   return all;
+}
+
+bool GivenToCheckpoint(Session& s, TraceId tensor) {
+  return std::any_of(s.checkpoints.begin(), s.checkpoints.end(), [&](const auto& c) {
+    PyObject* given = PyTuple_GET_ITEM(c->parts.get(), 1);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(given); ++i) {
+      PyObject* o = PyTuple_GET_ITEM(given, i);
+      if (IsLazy(o)) o = reinterpret_cast<Lazy*>(o)->resolved;
+      if (o && IsTensor(o) && s.pending().Original(AsTensor(o)->id) == tensor) return true;
+    }
+    return false;
+  });
 }
 
 void MarkCheckpoints(const Session& s, Trace* replay) {

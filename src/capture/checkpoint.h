@@ -35,6 +35,9 @@ std::string MakeRecipes(Session& s, const Exit& exit);
 // these functions read is still what it was. Before the guards are taken.
 std::vector<const Source*> InputsOfCheckpoints(Session& s, size_t first);
 
+// Does one of them get this tensor as an argument? The framework keeps it for them then, as it is.
+bool GivenToCheckpoint(Session& s, TraceId tensor);
+
 // The program's calls, with marks around those of these functions.
 void MarkCheckpoints(const Session& s, Trace* replay);
 

@@ -1,12 +1,12 @@
 // This file is the session's view of outside containers: what is read of them is guarded, what is stored in them waits
 // for the exit (what C code gets of them: containers_for_c.cc).
-#include "capture/checkpoint.h"
 #include "capture/containers.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "capture/builtins.h"
+#include "capture/checkpoint.h"
 #include "capture/drops.h"
 #include "capture/identity.h"
 #include "capture/proxy.h"

@@ -243,8 +243,10 @@ PyObject* Session::ForC(PyObject* o, bool asked_nothing) {
     return PendingForC(o, asked_nothing);
   }
   if (g->shadow && InCheckpoint()) {  // what was read before is read here, too
-    pending_.Answered();
-    if (!pending_.Has(o) && !NoteContents(o, true)) return nullptr;
+    if (!pending_.Empty())
+      pending_.Answered();
+    else if (!NoteContents(o, true))
+      return nullptr;
   }
   if (g->shadow && (asked_nothing || !Find(g->shadow)->hides)) return g->shadow;
   bool differs = false, hides = PyDict_Check(o) && AnswersItself(Py_TYPE(o));

@@ -305,7 +305,7 @@ class Session {
   PyObject* not_captured = nullptr;  // The user's backward function that the capture stands in; borrowed.
   std::map<const Source*, PyObject*> late;
   std::map<std::pair<PyTypeObject*, PyObject*>, PyObject*> late_numbers;  // of classes, by name
-  std::vector<std::shared_ptr<Checkpointed>> checkpoints;  // in the order in which they end
+  std::vector<std::shared_ptr<Checkpointed>> checkpoints;                 // in the order in which they end
   std::shared_ptr<tensor::Training::Checkpoints> read_by_checkpoints;
   bool ReadLater(PyObject* o, const Source* s);  // It is false after a Break: that may be another by then.
   PyObject* data_parallel = nullptr;             // The DistributedDataParallel that this capture entered last.

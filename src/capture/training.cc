@@ -665,6 +665,10 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const tensor::TraceRun
   NoteDependences(graph, plan.views, written, plan.saved, &t);
   t.num_symbols = std::max<size_t>(t.num_symbols, s.env().num_symbols());
   NoteReentrant(graph, reentrant, &plan, &t);
+  for (size_t i = 0; t.checkpoints && i < t.read_again.size(); ++i)
+    if (t.read_again[i])
+      t.versioned[graph.outputs.size() + i] =
+          trace.tensors[trace.inputs[i]].meta.framework != Framework::kTorch || GivenToCheckpoint(s, trace.inputs[i]);
   NoteUnanswered(graph, unanswered, &t);
   t.keepers = KeepersOf(replay, t.wanted);
   for (const tensor::Training::View& v : t.views) replay.outputs.push_back(trace.outputs[v.plan]);

@@ -165,10 +165,10 @@ int SegmentHook::Attach(PyObject* const* given, PyObject** made, const int64_t* 
   }
   for (size_t i = 0; i < t_.saved.size(); ++i) {
     const autodiff::SavedValue& v = t_.saved[i];
-    PyObject* kept = v.input >= 0 ? inputs[v.input] : made[v.output];
+    PyObject* kept = ReadAsItIs(v.input) ? Py_None : v.input >= 0 ? inputs[v.input] : made[v.output];
     // What the node itself hands out: a tensor that hangs on another node would hold this one for ever.
     if (v.input < 0 && static_cast<size_t>(v.output) < n) kept = PyTuple_GET_ITEM(s->outputs, PlaceOf(v.output));
-    const bool array = v.input >= 0 && Classify(kept) > Class::kTorchSubclass;
+    const bool array = v.input >= 0 && kept != Py_None && Classify(kept) > Class::kTorchSubclass;
     PyObject* own = array ? CopyOfArray(kept) : Py_NewRef(kept);
     const size_t place = v.input >= 0 ? n + v.input : v.output;
     const bool shown = v.input >= 0 || place < n;  // else nobody but the backward pass has it

@@ -180,6 +180,20 @@ int SegmentHook::LookAtWatched(CallState* s, const std::vector<bool>& tangents) 
   return written;
 }
 
+// What was saved. Null with an exception: it was freed, or written since.
+Ref SegmentHook::SavedOf(CallState* s, PyObject* ctx) const {
+  Ref saved(t_.saved.empty() ? PyTuple_New(0) : PyObject_GetAttr(ctx, Interned(kSaved))), all;
+  for (size_t i = 0; saved && i < t_.saved.size(); ++i) {
+    if (!ReadAsItIs(t_.saved[i].input)) continue;
+    if (!all) all = Ref(PyTuple_New(static_cast<Py_ssize_t>(t_.saved.size())));
+    if (!all) return {};
+    PyTuple_SET_ITEM(all.get(), i, Py_NewRef(PyTuple_GET_ITEM(s->inputs, t_.saved[i].input)));
+  }
+  for (size_t i = 0; all && i < t_.saved.size(); ++i)
+    if (!PyTuple_GET_ITEM(all.get(), i)) PyTuple_SET_ITEM(all.get(), i, Py_NewRef(PyTuple_GET_ITEM(saved.get(), i)));
+  return all ? all : saved;
+}
+
 // What the parts of a backward pass start from. 1: not of the types that it was compiled for.
 int SegmentHook::Prepare(CallState* s, PyObject* saved, Compiled* c, const std::vector<Ref>& grads, Pass* pass) {
   pass->values.resize(c->count);
@@ -349,7 +363,7 @@ bool SegmentHook::ReadsStashed(CallState* s, const Compiled& c) {
       if (value == Py_None) return false;
       const int input = t_.saved[i].input;
       PyObject* then = input < 0 ? Py_None : PyTuple_GET_ITEM(s->versions, input);
-      if (then == Py_None || t_.got.contains(num_outputs() + input)) continue;
+      if (then == Py_None || ReadAsItIs(input) || t_.got.contains(num_outputs() + input)) continue;
       Ref now(PyObject_GetAttr(value, Interned(kVersion)));
       if (!now || PyObject_RichCompareBool(now.get(), then, Py_EQ) != 1) return PyErr_Clear(), false;
     }
@@ -393,7 +407,7 @@ int SegmentHook::BeginRest(CallState* s, PyObject* ctx, const std::vector<bool>&
   if (Spend(s, ctx, tangents) < 0) return -1;
   if (ReadMode().grad || !plain) return Replay(s, grads, stops, standing, pass);  // create_graph=True
   // Freed by a pass that came another way, or written since: torch raises.
-  Ref saved(t_.saved.empty() ? PyTuple_New(0) : PyObject_GetAttr(ctx, Interned(kSaved)));
+  Ref saved = SavedOf(s, ctx);
   if (!saved && stops.empty() && ReadsNone(s, tangents)) {
     PyErr_Clear();
     saved = Ref(PyTuple_New(static_cast<Py_ssize_t>(t_.saved.size())));

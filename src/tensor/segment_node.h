@@ -128,6 +128,12 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   int Prepare(CallState* s, PyObject* saved, Compiled* c, const std::vector<Ref>& grads, Pass* pass);
   int InStages(CallState* s, PyObject* saved, const std::vector<bool>& stops, std::vector<Ref> grads, bool routed,
                Pass* pass);
+  // Is it read by functions of checkpoints alone, and not what one was given? They read what it holds in the pass.
+  bool ReadAsItIs(int input) const {
+    return input >= 0 && t_.read_again[input] && !t_.copied[input] && !t_.rebound.contains(input) &&
+           !t_.versioned[num_outputs() + input];
+  }
+  Ref SavedOf(CallState* s, PyObject* ctx) const;
   bool LateChanged(CallState* s) const;
   bool CheckpointsChanged(CallState* s) const;
   bool MustReplay(CallState* s);
