@@ -215,6 +215,101 @@ def stand(by_number):
     return before
 
 
+def add_up(results, leaves, gradients):
+    """What a pass from these results, which goes everywhere it leads to, adds to the leaves."""
+    import torch
+
+    torch.autograd.backward(results, gradients)
+    return tuple(leaf.grad for leaf in leaves)
+
+
+def _autocast(state):
+    """What a checkpoint finds of autocast when it is entered."""
+    import contextlib
+
+    import torch
+
+    types = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64}
+    *devices, cache = state
+    stack = contextlib.ExitStack()
+    for device, on, dtype in devices:
+        if device == "cpu" or torch.cuda.is_available():
+            stack.enter_context(torch.autocast(device, dtype=types[dtype], enabled=on, cache_enabled=cache))
+    return stack
+
+
+class Checkpoints:
+    """Of a replay whose checkpoints are the framework's own: their first call is the replay's calls between two marks, and what a pass calls
+    again is the program's function, which finds what is there by then."""
+
+    def __init__(self, call):
+        self.call, self.open = call, []
+
+    def enter(self, number, tensors):
+        import inspect
+
+        import torch
+        from torch.utils import checkpoint as own
+
+        function, args, kwargs, options, autocast = self.call(number, tensors)
+        if options["use_reentrant"]:
+            device, states = own._infer_device_type(*args), None
+            if options.get("preserve_rng_state", True):
+                started = getattr(own._get_device_module(device), "_initialized", False)
+                states = torch.get_rng_state(), *(own.get_device_states(*args) if started else ([], []))
+            self.open.append((function, args, options, autocast, device, states))
+            return
+        told = {"preserve_rng_state": True, "context_fn": own.noop_context_fn, "determinism_check": "default", "debug": False, "early_stop": True}
+        told.update(options)
+        begin = own._checkpoint_without_reentrant_generator
+        names = list(inspect.signature(begin).parameters)[1:-2]
+        generator = begin(function, *(told[name] for name in names), *args, **kwargs)
+        with _autocast(autocast):
+            next(generator)
+        self.open.append(generator)
+
+    def leave(self, results):
+        import torch
+        from torch.utils import checkpoint as own
+
+        entered = self.open.pop()
+        if not isinstance(entered, tuple):
+            next(entered, None)
+            return results
+        function, args, options, autocast, device, states = entered
+        first = [tuple(result.detach() for result in results)]
+
+        def run(*inputs):
+            return first.pop() if first else function(*inputs)
+
+        devices = states[1] if states else []
+        with torch.random.fork_rng(devices=devices, enabled=bool(states), device_type=device), _autocast(autocast):
+            if states:
+                torch.set_rng_state(states[0])
+                own.set_device_states(devices, states[2], device_type=device)
+            return own.CheckpointFunction.apply(run, bool(states), *args)
+
+    def close(self):
+        """The replay has failed."""
+        while self.open:
+            entered = self.open.pop()
+            if not isinstance(entered, tuple):
+                entered.close()
+
+
+def enter_checkpoint(number, *tensors):
+    """In front of the calls of a checkpoint's function, when the program's calls are replayed."""
+    if checkpoints := getattr(_stand_ins, "by_number", {}).get("checkpoints"):
+        checkpoints.enter(number, tensors)
+
+
+def leave_checkpoint(number, *results):
+    """Behind them; of the reentrant form, what it gives of these results."""
+    checkpoints = getattr(_stand_ins, "by_number", {}).get("checkpoints")
+    left = checkpoints.leave(results) if checkpoints else results
+    return left or None
+
+
 @functools.cache
 def _standing():
     import torch

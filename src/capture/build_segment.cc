@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "bytecode/code.h"
+#include "capture/checkpoint.h"
 #include "capture/drops.h"
 #include "capture/estimate.h"
 #include "capture/events.h"
@@ -131,6 +132,10 @@ class SegmentBuilder {
     if (*problem_) return nullptr;
     FrameState(before, result);
     Effects();
+    if (std::string why = MakeRecipes(s_, seg_->exit); !why.empty()) {
+      Note("a checkpoint runs as written: " + why);
+      return problem_->again = Again::kCheckpoints, nullptr;
+    }
     CannotBeRebuilt();
     if (*problem_) return nullptr;
     Reconsider();
@@ -394,6 +399,7 @@ class SegmentBuilder {
     inputs_ = s_.input_sources();
     seg_->num_tensor_inputs = static_cast<int>(inputs_.size());
     inputs_.insert(inputs_.end(), recipe().object_sources.begin(), recipe().object_sources.end());
+    for (const Source* s : InputsOfCheckpoints(s_, inputs_.size())) inputs_.push_back(s);
     seg_->num_inputs = static_cast<int>(inputs_.size());
     seg_->num_symbols = static_cast<int>(s_.env().num_symbols());
     if (uses_torch_) s_.guards().Add(guard::Row{guard::Kind::kTorchState});

@@ -1,11 +1,15 @@
 // torch.utils.checkpoint.checkpoint: the function is captured like any other, and what the graph
 // makes of it is marked, to be made again in the backward pass instead of being kept (src/autodiff/partition.cc). What
-// would be seen to happen twice in eager, then and in the backward pass, is not modelled.
+// would be seen to happen twice in eager, then and in the backward pass, is not modelled. A pass that finds something
+// changed of what the function read runs the program again with the framework's own checkpoints, around the calls of
+// the trace, and these call the function itself.
 #include "capture/checkpoint.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/container/fixed_array.h"
 #include "capture/callees.h"
 #include "capture/effects.h"
 #include "capture/gradients.h"
@@ -14,6 +18,7 @@
 #include "capture/proxy.h"
 #include "capture/reach.h"
 #include "capture/semantics.h"
+#include "graph/arguments.h"
 #include "guard/source.h"
 
 namespace framejit::capture {
@@ -78,6 +83,51 @@ bool Warns(Session& s, bool given) {
   if (!told || told == Py_None) return told;
   const auto part = [&](int i) { return PyTuple_GET_ITEM(told, i); };
   return WarnLater(s, part(0), PyExc_UserWarning, part(1), part(2), static_cast<int>(PyLong_AsLong(part(3))));
+}
+
+// The options as the program gave them, and the state of autocast: what torch's own checkpoint is told.
+Ref OptionsOf(const ModeState& now, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames, bool reentrant) {
+  Ref options(Py_BuildValue("{s:O}", "use_reentrant", reentrant ? Py_True : Py_False));
+  for (Py_ssize_t i = 0; options && kwnames && i < PyTuple_GET_SIZE(kwnames); ++i) {
+    PyObject* name = PyTuple_GET_ITEM(kwnames, i);
+    bool known = false;
+    for (const char* option : {"preserve_rng_state", "context_fn", "determinism_check", "early_stop"})
+      known |= PyUnicode_CompareWithASCIIString(name, option) == 0;
+    if (known && PyDict_SetItem(options.get(), name, args[nargs + i]) < 0) return {};
+  }
+  const Autocast& a = now.autocast;
+  const auto name = [&](int device) { return std::string(DTypeName(a.dtype[device])); };
+  Ref cast(Py_BuildValue("((sOs)(sOs)O)", "cpu", a.on[0] ? Py_True : Py_False, name(0).c_str(), "cuda",
+                         a.on[1] ? Py_True : Py_False, name(1).c_str(), a.cache ? Py_True : Py_False));
+  return options && cast ? Ref(PyTuple_Pack(2, options.get(), cast.get())) : Ref();
+}
+
+// Function, arguments, keywords, options and the state of autocast. given: the arguments, then those with these names.
+Ref PartsOf(const ModeState& now, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
+            const std::vector<PyObject*>& given, const std::vector<PyObject*>& names, bool reentrant) {
+  const size_t positional = given.size() - names.size();
+  Ref arguments(PyTuple_New(static_cast<Py_ssize_t>(positional))), named(PyDict_New());
+  for (size_t i = 0; arguments && i < positional; ++i) PyTuple_SET_ITEM(arguments.get(), i, Py_NewRef(given[i]));
+  for (size_t i = 0; named && i < names.size(); ++i)
+    if (PyDict_SetItem(named.get(), names[i], given[positional + i]) < 0) return {};
+  Ref options = OptionsOf(now, args, nargs, kwnames, reentrant);
+  if (!arguments || !named || !options) return {};
+  return Ref(PyTuple_Pack(5, args[0], arguments.get(), named.get(), PyTuple_GET_ITEM(options.get(), 0),
+                          PyTuple_GET_ITEM(options.get(), 1)));
+}
+
+// Puts the tensors of a result into `ids`: of one, or of a tuple of nothing else. Gradients of a view would arrive at
+// what it is a view of.
+bool FlatResults(Session& s, PyObject* result, std::vector<TraceId>* ids) {
+  const auto take = [&](PyObject* o) {
+    if (!IsTensor(o)) return false;
+    ids->push_back(AsTensor(o)->id);
+    return s.trace().tensors[ids->back()].base == ids->back();
+  };
+  if (!PyTuple_CheckExact(result)) return take(result);
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(result); ++i)
+    if (!take(PyTuple_GET_ITEM(result, i))) return false;
+  return true;
 }
 
 // The results of torch's reentrant form all want gradients, and are none of what it was given.
@@ -154,15 +204,25 @@ PyObject* CaptureSemantics::CallCheckpoint(PyObject* const* args, Py_ssize_t nar
   const size_t sizes = s_.data_sizes().all().size();
   std::vector<PyObject*> roots = {args[0]};
   roots.insert(roots.end(), given.begin(), given.end());
+  auto noted = std::make_shared<Checkpointed>(s_);
+  noted->first = calls;
+  noted->mode = s_.modes.now;
+  noted->mode.autocast = {};
+  const size_t answers = s_.pending().answers();
   const Reach objects = ReachFrom(s_, roots);
   std::vector<TraceId> wanting;
   for (PyObject* o : given)
     if (reentrant && wants(o)) wanting.push_back(AsTensor(o)->id);
   surface::Lowering::Reentrant region = s_.lowering().BeginReentrant(wanting);
   s_.lowering().BeginCheckpoint();
-  ++open_checkpoints;
-  Ref result(Call(args[0], given.data(), positional, keywords));
-  --open_checkpoints;
+  Ref result;
+  {
+    ++open_checkpoints;
+    s_.guards().SetMarking(true);
+    no_global_hooks_ = nullptr;  // they are asked for in each
+    absl::Cleanup end = [&] { s_.guards().SetMarking(--open_checkpoints > 0); };
+    result = Ref(Call(args[0], given.data(), positional, keywords));
+  }
   std::string why;
   try {
     s_.lowering().EndCheckpoint();
@@ -178,8 +238,163 @@ PyObject* CaptureSemantics::CallCheckpoint(PyObject* const* args, Py_ssize_t nar
   for (size_t i = calls; i < s_.trace().calls.size(); ++i)
     if (!restores && Draws(s_.trace().calls[i].callee)) return refuse("other random numbers the second time");
   if (reentrant && !AllTracked(s_, result.get(), given)) return refuse("a result without gradients");
+  if (s_.pending().answers() != answers) return refuse("something that was written before is read");
+  if (reentrant && !FlatResults(s_, result.get(), &noted->reentrant)) return refuse("a view, or a tuple in the result");
   if (reentrant) s_.lowering().EndReentrant(std::move(region));
+  noted->last = s_.trace().calls.size();
+  noted->parts = PartsOf(s_.modes.now, args, nargs, kwnames, given, names, reentrant);
+  if (!noted->parts) return nullptr;
+  noted->objects = ReachFrom(s_, roots);
+  noted->roots = std::move(roots);
+  s_.checkpoints.push_back(std::move(noted));
   return result.release();
+}
+
+// The objects of the program's that a segment has for ever are those that its guards have.
+static void TakeFromGuards(Session& s, Recipe* recipe) {
+  for (RecipeNode& n : recipe->nodes) {
+    PyObject* o = n.object.get();
+    const Origin* g = n.kind == RecipeNode::kConst && !IsPrimitive(o) ? s.Find(o) : nullptr;
+    if (!g || g->kind != Origin::kConst || !g->source || PyType_IsSubtype(Py_TYPE(o), &PyType_Type)) continue;
+    n.kind = RecipeNode::kInput;
+    n.index = static_cast<int>(recipe->object_sources.size());
+    n.object = Ref();
+    recipe->object_sources.push_back(g->source);
+  }
+}
+
+std::string MakeRecipes(Session& s, const Exit& exit) {
+  for (const auto& c : s.checkpoints) {
+    if (c->first == c->last) continue;
+    const Reach now = ReachFrom(s, c->roots);
+    if (!(now == c->objects)) return "an object is changed behind it";
+    for (PyObject* o : now.changeable)
+      if (exit.recipe.Holds(o) || (!exit.returns && s.root_cells.contains(o)))
+        return "an object may be changed behind it";
+    c->node = c->recipe.Add(c->parts.get());
+    if (c->node < 0) return "its function cannot be made again: " + c->recipe.why();
+    const std::vector<Call>& calls = s.trace().calls;
+    for (TraceId id : c->recipe.outputs) {
+      bool made = s.trace().tensors[id].input >= 0;
+      for (size_t i = 0; !made && i < c->first; ++i)
+        made = std::find(calls[i].results.begin(), calls[i].results.end(), id) != calls[i].results.end();
+      if (!made) return "its arguments are other tensors by the end";
+    }
+    c->tensors = c->recipe.outputs;
+    TakeFromGuards(s, &c->recipe);
+  }
+  return "";
+}
+
+std::vector<const Source*> InputsOfCheckpoints(Session& s, size_t first) {
+  if (s.checkpoints.empty()) return {};
+  guard::GuardBuilder::Part part = s.guards().TakeMarked(s.input_sources());
+  const std::shared_ptr<guard::GuardSet> set = std::move(part.set);
+  std::vector<const Source*> all = part.roots;
+  auto found = std::make_shared<tensor::Training::Checkpoints>();
+  const size_t read = part.tensors.size() + part.numbers.size();
+  const auto num_symbols = static_cast<size_t>(s.env().num_symbols());
+  found->changed = [set, read, part = std::move(part)](PyObject* const* inputs, PyObject* const* kept,
+                                                       const int64_t* symbols) {
+    absl::FixedArray<PyObject*, 64> now(read);
+    if (!set->Check(kept, now.data(), nullptr)) return true;
+    size_t at = 0;
+    for (int i : part.tensors)
+      if (inputs[i] && now[at++] != inputs[i]) return true;
+    for (const auto& [symbol, is_float] : part.numbers) {
+      PyObject* o = now[at++];
+      if (is_float ? !PyFloat_CheckExact(o) : !PyLong_CheckExact(o)) return true;
+      int overflow = 0;
+      const int64_t value =
+          is_float ? std::bit_cast<int64_t>(PyFloat_AS_DOUBLE(o)) : PyLong_AsLongLongAndOverflow(o, &overflow);
+      if (overflow || value != symbols[symbol]) return true;
+    }
+    return false;
+  };
+  struct Region {
+    Recipe recipe;
+    int node;
+    size_t first;  // of its objects
+  };
+  auto regions = std::make_shared<std::vector<Region>>();
+  for (const auto& c : s.checkpoints) {
+    found->reentrant |= !c->reentrant.empty();
+    c->recipe.Seal();
+    regions->push_back({std::move(c->recipe), c->node, all.size()});
+    const std::vector<const Source*>& objects = regions->back().recipe.object_sources;
+    all.insert(all.end(), objects.begin(), objects.end());
+  }
+  found->call = [regions, num_symbols](size_t number, PyObject* const* kept, const int64_t* symbols,
+                                       PyObject* const* tensors) -> PyObject* {
+    const Region& r = regions->at(number);
+    std::vector<Ref> values;
+    if (r.recipe.Build(kept + r.first, tensors, symbols, num_symbols, false, &values) < 0) return nullptr;
+    return values[r.node].release();
+  };
+  found->first = first;
+  found->count = all.size();
+  s.read_by_checkpoints = std::move(found);
+  return all;
+}
+
+bool GivenToCheckpoint(Session& s, TraceId tensor) {
+  return std::any_of(s.checkpoints.begin(), s.checkpoints.end(), [&](const auto& c) {
+    PyObject* given = PyTuple_GET_ITEM(c->parts.get(), 1);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(given); ++i) {
+      PyObject* o = PyTuple_GET_ITEM(given, i);
+      if (IsLazy(o)) o = reinterpret_cast<Lazy*>(o)->resolved;
+      if (o && IsTensor(o) && s.pending().Original(AsTensor(o)->id) == tensor) return true;
+    }
+    return false;
+  });
+}
+
+void MarkCheckpoints(const Session& s, Trace* replay) {
+  std::vector<std::vector<Call>> before(replay->calls.size() + 1), behind(replay->calls.size() + 1);
+  for (size_t k = 0; k < s.checkpoints.size(); ++k) {
+    const Checkpointed& c = *s.checkpoints[k];
+    if (c.first == c.last) continue;
+    Call enter, leave;
+    enter.callee = "framejit._gradients.enter_checkpoint";
+    leave.callee = "framejit._gradients.leave_checkpoint";
+    enter.mode = leave.mode = c.mode;
+    enter.args = leave.args = {Arg::Int(static_cast<int64_t>(k))};
+    for (TraceId id : c.tensors) enter.args.push_back(Arg::Tensor(id));
+    std::vector<Arg> results;
+    for (TraceId id : c.reentrant) {  // what its calls make is another tensor than what comes out
+      TraceTensor own = replay->tensors[id];
+      own.id = static_cast<TraceId>(replay->tensors.size());
+      if (own.base == id) own.base = own.id;
+      replay->tensors.push_back(own);
+      replay->tensors[id].base = id;
+      for (size_t i = c.first; i < c.last; ++i) {
+        Call& call = replay->calls[i];
+        EachArg(call, [&](Arg& a) {
+          if (a.is(Arg::Kind::kTensor) && a.t == id) a.t = own.id;
+        });
+        std::replace(call.results.begin(), call.results.end(), id, own.id);
+        if (call.result.is(Arg::Kind::kTensor) && call.result.t == id) call.result.t = own.id;
+      }
+      leave.args.push_back(Arg::Tensor(own.id));
+      leave.results.push_back(id);
+      results.push_back(Arg::Tensor(id));
+    }
+    if (!results.empty()) leave.result = Arg::Seq(Arg::Kind::kTuple, std::move(results));
+    before[c.first].insert(before[c.first].begin(), std::move(enter));  // what ends later is around
+    behind[c.last].push_back(std::move(leave));
+  }
+  std::vector<Call> calls;
+  std::vector<int> place(replay->calls.size());
+  for (size_t i = 0; i <= replay->calls.size(); ++i) {
+    for (std::vector<Call>* marks : {&behind[i], &before[i]})
+      std::move(marks->begin(), marks->end(), std::back_inserter(calls));
+    if (i == replay->calls.size()) break;
+    place[i] = static_cast<int>(calls.size());
+    calls.push_back(std::move(replay->calls[i]));
+  }
+  replay->calls = std::move(calls);
+  for (TraceTensor& t : replay->tensors)
+    if (t.view_call >= 0) t.view_call = place[t.view_call];
 }
 
 }  // namespace framejit::capture

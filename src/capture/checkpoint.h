@@ -1,8 +1,44 @@
 // torch.utils.checkpoint, which makes the calls of a function again in the backward pass.
 #pragma once
 
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "capture/exit.h"
+#include "capture/reach.h"
+#include "tensor/autograd.h"
+
 namespace framejit::capture {
 
 bool InCheckpoint();  // Is the function of one being captured on this thread?
+
+// The function of one was captured: where its calls lie, and what a pass would call, which finds something changed.
+struct Checkpointed {
+  explicit Checkpointed(Session& s) : recipe(s) {}
+  size_t first = 0, last = 0;      // its calls in the trace
+  ModeState mode;                  // in which it is entered
+  std::vector<TraceId> reentrant;  // what is tracked by the reentrant form alone: its results; empty: the other form
+  Ref parts;                       // function, arguments, keywords, options and the state of autocast, a tuple
+  std::vector<PyObject*> roots;    // the function and the arguments, and what they led to behind the call
+  Reach objects;
+  Recipe recipe;                 // which makes `parts` again
+  std::vector<TraceId> tensors;  // of which it does
+  int node = -1;
+};
+
+// At the end of a capture, when all that goes out has its place in `exit`: what makes these functions and their
+// arguments again. Else why it cannot be made.
+std::string MakeRecipes(Session& s, const Exit& exit);
+
+// What a run must have as its inputs, behind all others (`first`: their number), so that a pass can look whether what
+// these functions read is still what it was. Before the guards are taken.
+std::vector<const Source*> InputsOfCheckpoints(Session& s, size_t first);
+
+// Does one of them get this tensor as an argument? The framework keeps it for them then, as it is.
+bool GivenToCheckpoint(Session& s, TraceId tensor);
+
+// The program's calls, with marks around those of these functions.
+void MarkCheckpoints(const Session& s, Trace* replay);
 
 }  // namespace framejit::capture

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "capture/builtins.h"
+#include "capture/checkpoint.h"
 #include "capture/drops.h"
 #include "capture/identity.h"
 #include "capture/proxy.h"
@@ -217,7 +218,7 @@ bool Session::NoteContents(PyObject* o, bool deep) {
     bool outside = g && g->kind == Origin::kOutside;
     if (outside && g->shallow) return NoteContents(g->real, deep);
     if (outside && !Reads(o)) return false;
-    if (outside && g->contents_noted && !deep) return true;
+    if (outside && g->contents_noted && !deep && !InCheckpoint()) return true;
     const Source* s = outside ? g->source : nullptr;
     if (outside && !NoteLength(o)) return false;
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i) {
@@ -235,7 +236,7 @@ bool Session::NoteContents(PyObject* o, bool deep) {
     Origin* g = Find(o);
     bool outside = g && g->kind == Origin::kOutside;
     if (outside && !Reads(o)) return false;
-    if (outside && g->contents_noted && !deep) return true;
+    if (outside && g->contents_noted && !deep && !InCheckpoint()) return true;
     if (outside && pending_.Has(o) && !IsPlainDict(o))
       return Break(BreakId::kSideEffect, "a dict with pending stores is read as a whole"), false;
     const Source* s = outside ? g->source : nullptr;
@@ -263,7 +264,7 @@ bool Session::NoteContents(PyObject* o, bool deep) {
     Origin* g = Find(o);
     if (!g || g->kind != Origin::kOutside) return true;
     if (!Reads(o)) return false;
-    if (std::exchange(g->contents_noted, true)) return true;
+    if (std::exchange(g->contents_noted, true) && !InCheckpoint()) return true;
     if (PySet_GET_SIZE(o) > 1) {  // One that has changed may go through the same items in another order.
       guards_->Is(g->source, o);
       if (PyFrozenSet_CheckExact(o)) return true;

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <utility>
 
+#include "capture/checkpoint.h"
 #include "capture/class_attributes.h"
 #include "capture/containers.h"
 #include "capture/drops.h"
@@ -239,7 +240,16 @@ PyObject* Session::ForC(PyObject* o, bool asked_nothing) {
   };
   if (g->shallow) return ForC(g->real, asked_nothing);
   if (g->real) return asked_nothing || !g->hides ? o : refuse();
-  if (IsPlainDict(o) && pending_.Has(o) && (!g->shadow || g->shadow == o)) return PendingForC(o, asked_nothing);
+  if (IsPlainDict(o) && pending_.Has(o) && (!g->shadow || g->shadow == o)) {
+    pending_.Answered();
+    return PendingForC(o, asked_nothing);
+  }
+  if (g->shadow && InCheckpoint()) {  // what was read before is read here, too
+    if (!pending_.Empty())
+      pending_.Answered();
+    else if (!NoteContents(o, true))
+      return nullptr;
+  }
   if (g->shadow && (asked_nothing || !Find(g->shadow)->hides)) return g->shadow;
   bool differs = false, hides = PyDict_Check(o) && AnswersItself(Py_TYPE(o));
   const bool plain = PyTuple_CheckExact(o) || PyList_CheckExact(o) || PyDict_CheckExact(o);

@@ -13,8 +13,4 @@ void NoteLate(const Session& s, tensor::Training* t);
 // A number of a class, which forward of a custom function reads, and a replay again.
 void NoteClassNumber(Session& s, PyTypeObject* type, PyObject* name, PyObject* value);
 
-// The function of a checkpoint reads a value that is guarded as what it is. Where it is reached from a module, the
-// backward pass, which makes the calls again, looks there once more.
-void NoteReadByCheckpoint(Session& s, PyObject* o, const guard::Source* source);
-
 }  // namespace framejit::capture

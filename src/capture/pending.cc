@@ -42,6 +42,7 @@ int PendingEffects::Find(PyObject* dict, PyObject* key, PyObject** value) const 
     if (same < 0) return -1;
     if (!same) continue;
     *value = st->value.get();
+    Answered();
     return 1;
   }
   return 0;
@@ -112,7 +113,9 @@ PyObject* PendingEffects::PutIn(PyObject* container, long back) const {
 
 const PendingCell* PendingEffects::Cell(PyObject* cell) const {
   auto at = std::find_if(cells_.begin(), cells_.end(), [&](const PendingCell& c) { return c.cell.get() == cell; });
-  return at == cells_.end() ? nullptr : &*at;
+  if (at == cells_.end()) return nullptr;
+  Answered();
+  return &*at;
 }
 
 void PendingEffects::WriteCell(PyObject* cell, PyObject* value) {

@@ -59,6 +59,8 @@ class PendingEffects {
   bool Has(PyObject* dict) const;
   // The last store to dict[key]: 1 with *value (borrowed; null: it was deleted); 0: there is none; -1: an error.
   int Find(PyObject* dict, PyObject* key, PyObject** value) const;
+  size_t answers() const { return answers_ + touched_; }  // how often a read has found what waits
+  void Answered() const { ++answers_; }
   void Store(PyObject* dict, PyObject* key, PyObject* value);  // Null deletes the item.
   void Forget(PyObject* dict, PyObject* key);                  // of a string: what was stored there is there already
   bool Deletes(PyObject* dict, PyObject* key) const;           // of a string: it has another place in the dict by now
@@ -112,6 +114,7 @@ class PendingEffects {
   std::vector<PendingCell> cells_;
   std::vector<PyObject*> lists_;
   size_t touched_ = 0;
+  mutable size_t answers_ = 0;
   bool classes_ = false;  // Has a store to a class ever waited?
 };
 

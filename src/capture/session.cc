@@ -269,7 +269,9 @@ bool Session::HoldsSuspendedGenerator() const {
 }
 
 Origin* Session::Find(PyObject* o) {
-  return origins_.Find(o);
+  Origin* g = origins_.Find(o);
+  if (g && g->source && InCheckpoint()) guards_->Mark(g->source);
+  return g;
 }
 
 PyObject* Session::MarkFresh(PyObject* o) {
@@ -493,7 +495,6 @@ static bool NoteForward(Session& s, PyObject* o, const Source* source) {
 }
 
 PyObject* Session::FromOutside(PyObject* o, const Source* s, bool used) {
-  if (InCheckpoint() && IsConstantKind(o) && !MadeAnew(o, s)) NoteReadByCheckpoint(*this, o, s);
   if (later ? !ReadLater(o, s) : IsConstantKind(o) && !NoteForward(*this, o, s)) return nullptr;
   if (IsPrimitive(o) || IsTupleOfPrimitives(o)) {
     if (PyTuple_CheckExact(o)) {  // by value, item by item: tuples are rebuilt by callers
@@ -519,7 +520,6 @@ PyObject* Session::FromOutside(PyObject* o, const Source* s, bool used) {
       if (PyObject* symbol = used && !late.contains(s) ? SymbolOf(o, s) : nullptr) return symbol;
       if (broken_) return nullptr;
       NoteForward(*this, o, s);
-      if (InCheckpoint()) NoteReadByCheckpoint(*this, o, s);
       guard::Row row{guard::Kind::kEqual, s};
       row.object = o;
       row.here = true;
@@ -663,9 +663,12 @@ bool Session::NoteType(PyTypeObject* t) {
   NoteLate(t);
   // Static builtin types cannot change.
   if (!(t->tp_flags & Py_TPFLAGS_HEAPTYPE)) return true;
-  if (t == type_noted_ || types_noted_.contains(t)) return true;
-  types_noted_.insert(type_noted_ = t);
   auto* o = reinterpret_cast<PyObject*>(t);
+  if (t == type_noted_ || types_noted_.contains(t)) {
+    if (InCheckpoint()) SourceOf(o);
+    return true;
+  }
+  types_noted_.insert(type_noted_ = t);
   const Source* s = SourceOf(o);
   if (!s) return true;  // a class made during this capture
   guard::Row row{guard::Kind::kTypeVersion, s};
@@ -678,6 +681,7 @@ bool Session::NoteType(PyTypeObject* t) {
 PyObject* Session::NoteLookup(PyTypeObject* t, PyObject* name) {
   NoteLate(t);
   PyObject* found = _PyType_Lookup(t, name);
+  if (InCheckpoint()) SourceOf(reinterpret_cast<PyObject*>(t));
   if (!(t->tp_flags & Py_TPFLAGS_HEAPTYPE) || !lookups_noted_.insert({t, name}).second) return found;
   if (const Source* s = SourceOf(reinterpret_cast<PyObject*>(t))) {
     guard::Row row{guard::Kind::kTypeVersion, s};

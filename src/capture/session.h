@@ -37,6 +37,7 @@
 #include "graph/effects.h"
 #include "guard/guard.h"
 #include "surface/surface.h"
+#include "tensor/autograd.h"
 #include "tensor/tensor.h"
 
 namespace framejit::capture {
@@ -91,6 +92,8 @@ struct Libraries {
   bool torch = false, numpy = false;
   bool Use(Session& s, Library l);  // false (Break): CuPy is beside no other one
 };
+
+struct Checkpointed;  // checkpoint.h
 
 class Session {
  public:
@@ -302,7 +305,8 @@ class Session {
   PyObject* not_captured = nullptr;  // The user's backward function that the capture stands in; borrowed.
   std::map<const Source*, PyObject*> late;
   std::map<std::pair<PyTypeObject*, PyObject*>, PyObject*> late_numbers;  // of classes, by name
-  std::map<const Source*, PyObject*> read_by_checkpoints;
+  std::vector<std::shared_ptr<Checkpointed>> checkpoints;                 // in the order in which they end
+  std::shared_ptr<tensor::Training::Checkpoints> read_by_checkpoints;
   bool ReadLater(PyObject* o, const Source* s);  // It is false after a Break: that may be another by then.
   PyObject* data_parallel = nullptr;             // The DistributedDataParallel that this capture entered last.
   bool leaf_refused = false;     // Does it end where the graph would have to hold what a leaf made inside becomes?

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "capture/callees.h"
+#include "capture/checkpoint.h"
 #include "capture/estimate.h"
 #include "capture/first_pass.h"
 #include "capture/got_memory.h"
@@ -562,6 +563,14 @@ void NoteReentrant(const Graph& g, const std::vector<std::vector<ValueId>>& regi
   }
 }
 
+// Of what functions of checkpoints alone read, versions count where they were given it.
+void NoteAsTheyAre(Session& s, const Trace& trace, size_t outputs, tensor::Training* t) {
+  for (size_t i = 0; i < t->read_again.size(); ++i)
+    if (t->read_again[i])
+      t->versioned[outputs + i] =
+          trace.tensors[trace.inputs[i]].meta.framework != Framework::kTorch || GivenToCheckpoint(s, trace.inputs[i]);
+}
+
 // functions: of each its results, then what it answers None for.
 void NoteUnanswered(const Graph& g, const std::vector<std::vector<ValueId>>& functions, tensor::Training* t) {
   if (functions.empty()) return;
@@ -610,6 +619,7 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const tensor::TraceRun
   plan.region = RegionsOf(graph, s.lowering().checkpointed());
   NoteCalls(graph, &t);
   NoteLate(s, &t);
+  t.checkpoints = s.read_by_checkpoints;
   plan.kept.emplace_back();
   for (const ViewResult& v : views) {
     t.views.push_back({v.plan, plans[v.plan].index});
@@ -662,15 +672,18 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const tensor::TraceRun
   };
   NoteDependences(graph, plan.views, written, plan.saved, &t);
   NoteReentrant(graph, reentrant, &plan, &t);
+  t.num_symbols = std::max<size_t>(t.num_symbols, s.env().num_symbols());
+  if (t.checkpoints) NoteAsTheyAre(s, trace, graph.outputs.size(), &t);
   NoteUnanswered(graph, unanswered, &t);
   t.keepers = KeepersOf(replay, t.wanted);
   for (const tensor::Training::View& v : t.views) replay.outputs.push_back(trace.outputs[v.plan]);
   NoteOrder(replay, &t);
   KeepEdges(joint, trace, &t);
+  if (t.checkpoints) MarkCheckpoints(s, &replay);
   const bool others = LetOthersStand(&replay, t.made_of, &t.stands);
   NoteBefore(written, &t);
   CheckStanding(trace, plans, t);
-  t.replay = others ? tensor::MakeTraceRunner(replay, constants) : calls.With(replay.outputs);
+  t.replay = others || t.checkpoints ? tensor::MakeTraceRunner(replay, constants) : calls.With(replay.outputs);
   for (PyObject* o : constants) t.constants.push_back(Borrow(o));
   t.part = PartsOf(joint, t.wanted, BucketBytes(s));
   NoteGroups(graph, s.input_tensors(), &t);

@@ -100,6 +100,16 @@ struct GuardBuilder::Impl {
   // Duplicates are found among the rows of the source, or by a table where a row is about two things.
   std::vector<int32_t> last;  // row, by source
   IndexTable pairs;
+  bool marking = false;
+  std::vector<bool> marked;  // by source
+
+  const Source* Mark(const Source* s) {
+    if (!marking || !s) return s;
+    if (s->id >= marked.size()) marked.resize(std::max<size_t>(256, 2 * pool->size()));
+    marked[s->id] = true;
+    return s;
+  }
+  bool Marked(const Source* s) const { return s->id < marked.size() && marked[s->id]; }
 
   bool Known(const Row& row, const void* second) {
     auto same = [&](uint32_t i) {
@@ -138,7 +148,7 @@ GuardBuilder::GuardBuilder() : impl_(std::make_unique<Impl>()) {
 GuardBuilder::~GuardBuilder() = default;
 
 const Source* GuardBuilder::Slot(int index) {
-  return impl_->pool->Intern(SourceKind::kSlot, nullptr, index, nullptr);
+  return impl_->Mark(impl_->pool->Intern(SourceKind::kSlot, nullptr, index, nullptr));
 }
 const Source* GuardBuilder::Const(PyObject* object) {
   FRAMEJIT_CHECK(object);
@@ -146,7 +156,7 @@ const Source* GuardBuilder::Const(PyObject* object) {
   const Source* source = impl_->pool->Intern(SourceKind::kConst, nullptr, 0, object);
   const bool names = PyType_Check(object) || PyFunction_Check(object) || PyCode_Check(object) || PyDict_Check(object);
   if (impl_->pool->size() > before && names) impl_->constants.push_back(object);
-  return source;
+  return impl_->Mark(source);
 }
 std::vector<PyObject*> GuardBuilder::Constants() const {
   return impl_->constants;
@@ -154,7 +164,14 @@ std::vector<PyObject*> GuardBuilder::Constants() const {
 const Source* GuardBuilder::Child(SourceKind kind, const Source* base, int index, PyObject* object) {
   FRAMEJIT_CHECK(base && index >= 0);
   FRAMEJIT_CHECK(object || (kind != SourceKind::kDictItem && kind != SourceKind::kMember));
-  return impl_->pool->Intern(kind, base, index, object);
+  return impl_->Mark(impl_->pool->Intern(kind, base, index, object));
+}
+
+void GuardBuilder::SetMarking(bool on) {
+  impl_->marking = on;
+}
+void GuardBuilder::Mark(const Source* s) {
+  impl_->Mark(s);
 }
 
 void GuardBuilder::SetWhere(std::function<Line()> where) {
@@ -164,6 +181,7 @@ void GuardBuilder::SetWhere(std::function<Line()> where) {
 void GuardBuilder::Add(Row row) {
   bool state = row.kind == Kind::kTorchState || row.kind == Kind::kNumpyState || row.kind == Kind::kShape;
   FRAMEJIT_CHECK(row.source || state);
+  impl_->Mark(row.source);
   Extras& extras = impl_->extras;
   if (row.kind == Kind::kTypeVersion && row.name) {
     if (auto known = impl_->lookups.find(row.source); known != impl_->lookups.end())
@@ -575,6 +593,74 @@ class Assembler {
 
 std::string Text(const Line& line) {
   return line ? *line : std::string();
+}
+
+GuardBuilder::Part GuardBuilder::TakeMarked(const std::vector<const Source*>& tensors) const {
+  Part part;
+  GuardBuilder own;
+  std::unordered_map<const Source*, const Source*> here;
+  const std::function<const Source*(const Source*)> in_part = [&](const Source* s) {
+    if (auto known = here.find(s); known != here.end()) return known->second;
+    const Source* now = nullptr;
+    if (s->base) {
+      now = own.Child(s->kind, in_part(s->base), s->index, s->object);
+    } else if (s->kind == SourceKind::kConst) {
+      now = own.Const(s->object);
+    } else {
+      now = own.Slot(static_cast<int>(part.roots.size()));
+      part.roots.push_back(s);
+    }
+    return here[s] = now;
+  };
+  std::vector<const Source*> inputs;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (!tensors[i]->base || !impl_->Marked(tensors[i])) continue;
+    part.tensors.push_back(static_cast<int>(i));
+    inputs.push_back(in_part(tensors[i]));
+  }
+  for (const HeldRow& h : impl_->rows) {
+    if (!h.source || !impl_->Marked(h.source)) continue;
+    Row row{h.kind};
+    row.object = h.object.get();
+    row.number = h.number;
+    row.where = h.where;
+    switch (h.kind) {
+      case Kind::kTensor:
+      case Kind::kLeaf:
+      case Kind::kNoHooks:
+      case Kind::kApart:
+      case Kind::kDistinct:
+      case Kind::kFloatCompare: break;  // of tensors it is asked which they are, of numbers what they are
+      case Kind::kIntSymbol:
+      case Kind::kFloatSymbol:
+        if (!h.source->base) break;
+        part.numbers.emplace_back(h.number, h.kind == Kind::kFloatSymbol);
+        inputs.push_back(in_part(h.source));
+        break;
+      case Kind::kTypeVersion:
+        row.source = in_part(h.source);
+        if (h.second) {
+          for (const auto& [name, found] : impl_->extras.types[h.extra].attributes) {
+            row.name = name.get();
+            own.Add(row);
+          }
+          break;
+        }
+        own.Add(std::move(row));
+        break;
+      default:
+        // Slots are what they were: they are kept.
+        if (!h.source->base && h.source->kind == SourceKind::kSlot &&
+            (h.other() ? !h.other()->base : DecidedByIdentity(h.kind, h.object.get())))
+          break;
+        row.source = in_part(h.source);
+        if (h.other()) row.other = in_part(h.other());
+        own.Add(std::move(row));
+    }
+  }
+  shape::Env none;
+  part.set = own.Finish(none, inputs);
+  return part;
 }
 
 std::shared_ptr<GuardSet> GuardBuilder::Finish(shape::Env& env, const std::vector<const Source*>& inputs) {

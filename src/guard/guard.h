@@ -180,6 +180,18 @@ class GuardBuilder {
   // the set.
   std::shared_ptr<GuardSet> Finish(shape::Env& env, const std::vector<const Source*>& inputs);
 
+  // Sources that are asked for from now on are marked; so is what Mark is called for.
+  void SetMarking(bool on);
+  void Mark(const Source* s);
+  // What is guarded of marked sources, as a set of its own that is checked later. To be called before Finish.
+  struct Part {
+    std::shared_ptr<GuardSet> set;  // its slots: what stood in `roots`; its inputs: `tensors`, then `numbers`
+    std::vector<const Source*> roots;
+    std::vector<int> tensors;                       // of those that were given: tensors of which no more is asked here
+    std::vector<std::pair<int64_t, bool>> numbers;  // symbols: of a float?
+  };
+  Part TakeMarked(const std::vector<const Source*>& tensors) const;
+
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;

@@ -133,6 +133,14 @@ static PyObject* OwnOf(const std::vector<Ref>& constants) {
   return all.release();
 }
 
+// What checkpoints have of the run's inputs, a tuple.
+static PyObject* KeptOf(const Training::Checkpoints& checkpoints, PyObject* const* inputs) {
+  PyObject* kept = PyTuple_New(static_cast<Py_ssize_t>(checkpoints.count));
+  for (size_t i = 0; kept && i < checkpoints.count; ++i)
+    PyTuple_SET_ITEM(kept, i, Py_NewRef(inputs[checkpoints.first + i]));
+  return kept;
+}
+
 int SegmentHook::Attach(PyObject* const* given, PyObject** made, const int64_t* symbols, PyObject* before,
                         MakeResult result_of) {
   std::vector<PyObject*> as_before;
@@ -165,10 +173,10 @@ int SegmentHook::Attach(PyObject* const* given, PyObject** made, const int64_t* 
   }
   for (size_t i = 0; i < t_.saved.size(); ++i) {
     const autodiff::SavedValue& v = t_.saved[i];
-    PyObject* kept = v.input >= 0 ? inputs[v.input] : made[v.output];
+    PyObject* kept = ReadAsItIs(v.input) ? Py_None : v.input >= 0 ? inputs[v.input] : made[v.output];
     // What the node itself hands out: a tensor that hangs on another node would hold this one for ever.
     if (v.input < 0 && static_cast<size_t>(v.output) < n) kept = PyTuple_GET_ITEM(s->outputs, PlaceOf(v.output));
-    const bool array = v.input >= 0 && Classify(kept) > Class::kTorchSubclass;
+    const bool array = v.input >= 0 && kept != Py_None && Classify(kept) > Class::kTorchSubclass;
     PyObject* own = array ? CopyOfArray(kept) : Py_NewRef(kept);
     const size_t place = v.input >= 0 ? n + v.input : v.output;
     const bool shown = v.input >= 0 || place < n;  // else nobody but the backward pass has it
@@ -190,6 +198,7 @@ int SegmentHook::Attach(PyObject* const* given, PyObject** made, const int64_t* 
     PyTuple_SET_ITEM(s->inputs, i, Py_NewRef(copy ? PyList_GET_ITEM(before, 1 + i) : inputs[i]));
     PyTuple_SET_ITEM(s->versions, i, copy ? Py_NewRef(Py_None) : VersionOf(inputs[i]));
   }
+  if (t_.checkpoints && !(s->kept = KeptOf(*t_.checkpoints, given))) return -1;
   for (const auto& [input, times] : t_.rebound) {
     if (!s->rebound) s->rebound = new std::map<int, CallState::Rebound>();
     s->rebound->emplace(input, CallState::Rebound{Ref::Borrow(given[input]), times});

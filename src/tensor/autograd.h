@@ -110,8 +110,18 @@ struct Training {
   std::vector<LateClass> late_classes;
   static std::vector<Late> FunctionsOf(PyTypeObject* type);
   std::vector<std::pair<Late, Ref>> Changed() const;  // with what is there now
-  // What functions of checkpoints read, which run again in the pass. Null: all is as it was; else what is not.
-  std::function<const std::string*()> read_by_checkpoints;
+  // Functions of checkpoints run again in the pass, which reads what it finds by then. Where it finds something else
+  // than the call did, the program is run again with the framework's own checkpoints, which call those functions.
+  struct Checkpoints {
+    size_t first = 0, count = 0;  // the run's inputs that are kept for this
+    // Is what they read something else by now? inputs: the tensors of the call.
+    std::function<bool(PyObject* const* inputs, PyObject* const* kept, const int64_t* symbols)> changed;
+    // Of one of them: (function, arguments, keywords, options, autocast), a new reference.
+    std::function<PyObject*(size_t number, PyObject* const* kept, const int64_t* symbols, PyObject* const* tensors)>
+        call;
+    bool reentrant = false;  // Is one of the reentrant form?
+  };
+  std::shared_ptr<const Checkpoints> checkpoints;  // null: there are none
   // The operations that keep something for their derivatives in the framework. A backward pass frees it, and the
   // framework refuses another pass that comes through the same operation. All others can be passed again.
   struct Keepers {

@@ -180,6 +180,20 @@ int SegmentHook::LookAtWatched(CallState* s, const std::vector<bool>& tangents) 
   return written;
 }
 
+// What was saved. Null with an exception: it was freed, or written since.
+Ref SegmentHook::SavedOf(CallState* s, PyObject* ctx) const {
+  Ref saved(t_.saved.empty() ? PyTuple_New(0) : PyObject_GetAttr(ctx, Interned(kSaved))), all;
+  for (size_t i = 0; saved && i < t_.saved.size(); ++i) {
+    if (!ReadAsItIs(t_.saved[i].input)) continue;
+    if (!all) all = Ref(PyTuple_New(static_cast<Py_ssize_t>(t_.saved.size())));
+    if (!all) return {};
+    PyTuple_SET_ITEM(all.get(), i, Py_NewRef(PyTuple_GET_ITEM(s->inputs, t_.saved[i].input)));
+  }
+  for (size_t i = 0; all && i < t_.saved.size(); ++i)
+    if (!PyTuple_GET_ITEM(all.get(), i)) PyTuple_SET_ITEM(all.get(), i, Py_NewRef(PyTuple_GET_ITEM(saved.get(), i)));
+  return all ? all : saved;
+}
+
 // What the parts of a backward pass start from. 1: not of the types that it was compiled for.
 int SegmentHook::Prepare(CallState* s, PyObject* saved, Compiled* c, const std::vector<Ref>& grads, Pass* pass) {
   pass->values.resize(c->count);
@@ -267,16 +281,24 @@ int SegmentHook::Spend(CallState* s, PyObject* ctx, const std::vector<bool>& tan
   return 0;
 }
 
-// Does a backward of the user's find something else? Also with an exception.
-bool SegmentHook::LateChanged() const {
-  return !t_.Changed().empty();
+// Does a backward of the user's, or the function of a checkpoint, find something else? Also with an exception.
+bool SegmentHook::LateChanged(CallState* s) const {
+  return !t_.Changed().empty() || CheckpointsChanged(s);
+}
+
+bool SegmentHook::CheckpointsChanged(CallState* s) const {
+  if (!t_.checkpoints || !s->kept) return false;
+  absl::FixedArray<PyObject*, 64> inputs(t_.wanted.size());
+  for (size_t i = 0; i < inputs.size(); ++i)  // of some there are copies
+    inputs[i] = t_.before[i] ? nullptr : PyTuple_GET_ITEM(s->inputs, i);
+  return t_.checkpoints->changed(inputs.data(), PySequence_Fast_ITEMS(s->kept), s->symbols->data());
 }
 
 // The framework keeps of an input that object, with the memory that it has when a derivative runs, or a view, with that
 // of the call. Which it is, it says when it runs. So it does where a result was detached in place that the derivatives
 // of others read, or an input that the call gave other memory has got other memory again.
 bool SegmentHook::MustReplay(CallState* s) {
-  if (without_ || LateChanged()) return true;
+  if (without_ || LateChanged(s)) return true;
   for (const auto& [result, inner] : *s->retained)
     if (IsDetached(s, result)) return true;
   if (s->rebound && std::any_of(s->rebound->begin(), s->rebound->end(), [](auto& r) { return r.second.times < 0; }))
@@ -289,9 +311,9 @@ bool SegmentHook::MustReplay(CallState* s) {
 }
 
 // Reads this pass nothing of what was saved?
-bool SegmentHook::ReadsNone(const std::vector<bool>& tangents) {
+bool SegmentHook::ReadsNone(CallState* s, const std::vector<bool>& tangents) {
   SavedError error;
-  const Compiled* c = without_ || LateChanged() ? nullptr : For(tangents);
+  const Compiled* c = without_ || LateChanged(s) ? nullptr : For(tangents);
   PyErr_Clear();
   return c && std::none_of(c->parts.begin(), c->parts.end(), [&](const Part& part) {
            return std::any_of(part.inputs.begin(), part.inputs.end(),
@@ -341,7 +363,7 @@ bool SegmentHook::ReadsStashed(CallState* s, const Compiled& c) {
       if (value == Py_None) return false;
       const int input = t_.saved[i].input;
       PyObject* then = input < 0 ? Py_None : PyTuple_GET_ITEM(s->versions, input);
-      if (then == Py_None || t_.got.contains(num_outputs() + input)) continue;
+      if (then == Py_None || ReadAsItIs(input) || t_.got.contains(num_outputs() + input)) continue;
       Ref now(PyObject_GetAttr(value, Interned(kVersion)));
       if (!now || PyObject_RichCompareBool(now.get(), then, Py_EQ) != 1) return PyErr_Clear(), false;
     }
@@ -373,13 +395,6 @@ int SegmentHook::BeginRest(CallState* s, PyObject* ctx, const std::vector<bool>&
                            std::vector<bool> standing, std::vector<Ref>* given, Pass* pass) {
   std::vector<Ref>& grads = *given;
   std::vector<bool> stops;
-  if (const std::string* changed = t_.read_by_checkpoints ? t_.read_by_checkpoints() : nullptr) {
-    PyErr_Format(PyExc_RuntimeError,
-                 "%s is another one than in the call. The function of a checkpoint reads it, and the compiled backward "
-                 "pass would go by what it was; under framejit.disable Python calls that function again as it is",
-                 changed->c_str());
-    return -1;
-  }
   const int written = LookAtWatched(s, tangents);
   if (written < 0) return -1;
   if (routed && standing.empty()) stops = AllInner();
@@ -392,8 +407,8 @@ int SegmentHook::BeginRest(CallState* s, PyObject* ctx, const std::vector<bool>&
   if (Spend(s, ctx, tangents) < 0) return -1;
   if (ReadMode().grad || !plain) return Replay(s, grads, stops, standing, pass);  // create_graph=True
   // Freed by a pass that came another way, or written since: torch raises.
-  Ref saved(t_.saved.empty() ? PyTuple_New(0) : PyObject_GetAttr(ctx, Interned(kSaved)));
-  if (!saved && stops.empty() && ReadsNone(tangents)) {
+  Ref saved = SavedOf(s, ctx);
+  if (!saved && stops.empty() && ReadsNone(s, tangents)) {
     PyErr_Clear();
     saved = Ref(PyTuple_New(static_cast<Py_ssize_t>(t_.saved.size())));
     for (size_t i = 0; saved && i < t_.saved.size(); ++i) PyTuple_SET_ITEM(saved.get(), i, Py_NewRef(Py_None));

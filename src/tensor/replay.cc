@@ -55,7 +55,34 @@ bool Rewrite(const Rewritten& rewritten) {
   });
 }
 
+Ref AliasOf(PyObject* o, bool leaf) {
+  if (!leaf) return Ref(PyObject_CallMethod(o, "view_as", "O", o));
+  Ref own(PyObject_CallMethodNoArgs(o, Interned(kDetach)));
+  return own ? Ref(PyObject_CallMethod(own.get(), "requires_grad_", nullptr)) : Ref();
+}
+
+// framejit._gradients.Checkpoints for a replay of this call, told by `by_number`.
+Ref CheckpointsOf(CallState* s, PyObject* by_number) {
+  static PyObject* type = ResolveCallee("framejit._gradients.Checkpoints");
+  static PyMethodDef call = {"checkpointed",
+                             [](PyObject* of, PyObject* args) -> PyObject* {
+                               auto* s = reinterpret_cast<CallState*>(of);
+                               Py_ssize_t number = 0;
+                               PyObject* tensors = nullptr;
+                               if (!PyArg_ParseTuple(args, "nO!", &number, &PyTuple_Type, &tensors)) return nullptr;
+                               return (*s->hook)->CallOfCheckpoint(s, number, PySequence_Fast_ITEMS(tensors));
+                             },
+                             METH_VARARGS, nullptr};
+  Ref function(PyCFunction_New(&call, reinterpret_cast<PyObject*>(s)));
+  Ref made(type && function ? PyObject_CallOneArg(type, function.get()) : nullptr);
+  return made && PyDict_SetItemString(by_number, "checkpoints", made.get()) == 0 ? std::move(made) : Ref();
+}
+
 }  // namespace
+
+PyObject* SegmentHook::CallOfCheckpoint(CallState* s, size_t number, PyObject* const* tensors) const {
+  return t_.checkpoints->call(number, PySequence_Fast_ITEMS(s->kept), s->symbols->data(), tensors);
+}
 
 PyObject* Training::Late::Now() const {
   if (PyCell_Check(owner.get())) return PyCell_GET(owner.get());
@@ -144,7 +171,9 @@ int SegmentHook::Again(CallState* s, const std::vector<bool>& standing, bool cre
   static PyObject* stand = ResolveCallee("framejit._gradients.stand");
   // What the inputs were made of is not this segment's: their gradients are those of aliases, which end here, and call
   // no hooks.
-  auto alias = [](PyObject* o) { return Ref(PyObject_CallMethod(o, "view_as", "O", o)); };
+  const bool changed = CheckpointsChanged(s);
+  run->leaves = changed && t_.checkpoints->reentrant;
+  const auto alias = [run](PyObject* o) { return AliasOf(o, run->leaves); };
   Rewritten rewritten;
   std::vector<PyObject*> inputs, results(num_results());
   static const std::map<int, Ref> none;
@@ -185,6 +214,7 @@ int SegmentHook::Again(CallState* s, const std::vector<bool>& standing, bool cre
     if (standing[i] && PyDict_SetItem(by_number.get(), number.get(), run->standing[i].get()) < 0) return -1;
   }
   if (run->own && PyDict_SetItem(by_number.get(), Py_None, run->own.get()) < 0) return -1;
+  if (changed && !(run->checkpoints = CheckpointsOf(s, by_number.get()))) return -1;
   Ref now(s->drawn ? Generators(t_.device) : nullptr);
   if (s->drawn && (!now || SetGenerators(s->drawn) < 0)) return -1;
   Ref before(stand ? PyObject_CallOneArg(stand, by_number.get()) : nullptr);
@@ -209,6 +239,7 @@ int SegmentHook::Again(CallState* s, const std::vector<bool>& standing, bool cre
     SavedError error;
     if (now && SetGenerators(now.get()) < 0) PyErr_Clear();
     Ref gone(before ? PyObject_CallOneArg(stand, before.get()) : nullptr);
+    if (!ran && run->checkpoints && !Ref(PyObject_CallMethod(run->checkpoints.get(), "close", nullptr))) PyErr_Clear();
   }
   if (!ran) return -1;
   for (PyObject* o : results) run->results.emplace_back(o);
@@ -254,6 +285,10 @@ Ref SegmentHook::GradientsOf(const Rerun& run, const std::vector<Ref>& grads, co
     Ref none(PyTuple_New(wanted.size()));
     for (size_t i = 0; none && i < wanted.size(); ++i) PyTuple_SET_ITEM(none.get(), i, Py_NewRef(Py_None));
     return none;
+  }
+  if (run.leaves) {
+    static PyObject* add = ResolveCallee("framejit._gradients.add_up");
+    return Ref(add ? PyObject_CallFunctionObjArgs(add, outs.get(), of.get(), tangents.get(), nullptr) : nullptr);
   }
   Ref args(PyTuple_Pack(3, outs.get(), of.get(), tangents.get()));
   Ref kwargs(Py_BuildValue("{s:O,s:O}", "create_graph", create ? Py_True : Py_False, "allow_unused", Py_True));

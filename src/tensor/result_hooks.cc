@@ -406,7 +406,7 @@ int SegmentHook::ToInner(CallState* head, size_t output, PyObject* segment, PyOb
   const int written = LookAtWatched(head, tangents);
   if (written < 0 || LookAtReentrant(head, tangents) < 0) return -1;
   if (written) return again();
-  Ref saved(t_.saved.empty() ? PyTuple_New(0) : PyObject_GetAttr(segment, Interned(kSaved)));
+  Ref saved = SavedOf(head, segment);
   // Freed by a pass that came another way: what this one comes by on its way to those results is still there.
   if (!saved && head->freed && !SpentBetween(*head, output)) return PyErr_Clear(), again();
   Compiled* c = saved ? For(tangents, stops, Skipped(head)) : nullptr;

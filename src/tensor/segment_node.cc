@@ -35,13 +35,13 @@ void Dealloc(PyObject* o) {
   delete s->routed;
   delete s->measured;
   for (PyObject** p : {&s->head, &s->segment, &s->inputs, &s->versions, &s->own, &s->drawn, &s->versioned, &s->outputs,
-                       &s->saved, &s->opaque})
+                       &s->saved, &s->opaque, &s->kept})
     Py_CLEAR(*p);
   PyObject_GC_Del(o);
 }
 int Traverse(PyObject* o, visitproc visit, void* arg) {
   auto* s = reinterpret_cast<CallState*>(o);
-  for (PyObject* p : {s->head, s->segment, s->inputs, s->own, s->outputs, s->saved, s->opaque}) Py_VISIT(p);
+  for (PyObject* p : {s->head, s->segment, s->inputs, s->own, s->outputs, s->saved, s->opaque, s->kept}) Py_VISIT(p);
   if (s->rebound)
     for (auto& [i, own] : *s->rebound) Py_VISIT(own.object.get());
   if (!s->hooks) return 0;
@@ -54,7 +54,7 @@ int Traverse(PyObject* o, visitproc visit, void* arg) {
 }
 int Clear(PyObject* o) {
   auto* s = reinterpret_cast<CallState*>(o);
-  for (PyObject** p : {&s->head, &s->segment, &s->inputs, &s->outputs, &s->saved, &s->opaque}) Py_CLEAR(*p);
+  for (PyObject** p : {&s->head, &s->segment, &s->inputs, &s->outputs, &s->saved, &s->opaque, &s->kept}) Py_CLEAR(*p);
   if (s->rebound) s->rebound->clear();
   if (s->hooks) s->hooks->clear();
   if (s->hung) s->hung->clear();
@@ -296,6 +296,7 @@ CallState* NewState(const std::shared_ptr<SegmentHook>& hook, int part, PyObject
   }
   s->head = Py_XNewRef(head);
   s->segment = s->inputs = s->versions = s->own = s->drawn = s->versioned = s->outputs = s->saved = s->opaque = nullptr;
+  s->kept = nullptr;
   return s;
 }
 

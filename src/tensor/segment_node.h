@@ -32,6 +32,7 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   int Attach(PyObject* const* given, PyObject** made, const int64_t* symbols, PyObject* before,
              MakeResult result) override;
   auto quietly() const { return t_.quietly; }
+  PyObject* CallOfCheckpoint(CallState* s, size_t number, PyObject* const* tensors) const;
   PyObject* Backward(CallState* s, PyObject* ctx, PyObject* const* grads, Py_ssize_t n);
   int AddHooks(CallState* s, long output, PyObject* hooks, PyObject* own);
   // The result `tensor` of this node has got the hooks in `own`: those of results made before it come behind them.
@@ -127,10 +128,17 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   int Prepare(CallState* s, PyObject* saved, Compiled* c, const std::vector<Ref>& grads, Pass* pass);
   int InStages(CallState* s, PyObject* saved, const std::vector<bool>& stops, std::vector<Ref> grads, bool routed,
                Pass* pass);
-  bool LateChanged() const;
+  // Is it read by functions of checkpoints alone, and not what one was given? They read what it holds in the pass.
+  bool ReadAsItIs(int input) const {
+    return input >= 0 && t_.read_again[input] && !t_.copied[input] && !t_.rebound.contains(input) &&
+           !t_.versioned[num_outputs() + input];
+  }
+  Ref SavedOf(CallState* s, PyObject* ctx) const;
+  bool LateChanged(CallState* s) const;
+  bool CheckpointsChanged(CallState* s) const;
   bool MustReplay(CallState* s);
   bool IsDetached(CallState* s, int output);
-  bool ReadsNone(const std::vector<bool>& tangents);
+  bool ReadsNone(CallState* s, const std::vector<bool>& tangents);
   bool GoesAround() const;
   int LookAtReentrant(CallState* head, const std::vector<bool>& tangents);
   bool GoesEverywhere(CallState* s, const std::vector<bool>& tangents);
@@ -155,6 +163,8 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
     Ref own;  // if its gradients are differentiated: framejit._gradients.Own of the results that they are made of
     std::vector<int> own_results;
     std::vector<Ref> results;
+    Ref checkpoints;      // framejit._gradients.Checkpoints, if their functions are called again
+    bool leaves = false;  // what the run begins with are leaves: gradients are added up there, and where else they lead
   };
   int Again(CallState* s, const std::vector<bool>& standing, bool create, Rerun* run);
   int BeginOwn(CallState* s, Rerun* run);
@@ -254,6 +264,7 @@ struct CallState {
   PyObject* saved;      // A tuple: what is saved, on the same way. Behind a pass that freed it: what passes that come
                         // by nothing freed read of it, and None (Stash).
   PyObject* opaque;     // A tuple: outputs without gradients, on the same way.
+  PyObject* kept;       // A tuple, Training::Checkpoints have it; null: there are none.
 
   std::map<int, Ref>* former;  // by input that has other memory by now: what it had in the call
   std::map<int, Ref>* shown;   // by input whose memory somebody may write uncounted: framejit._gradients.shown
