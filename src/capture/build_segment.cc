@@ -29,7 +29,6 @@
 #include "diag/no_kernel.h"
 #include "diag/option_values.h"
 #include "graph/hints.h"
-#include "graph/opaque.h"
 #include "guard/source.h"
 #include "shape/typical.h"
 #include "surface/numpy_transforms.h"
@@ -473,14 +472,7 @@ class SegmentBuilder {
     }
     constexpr size_t kGraphsShown = 1024;  // code that is made anew all the time never ends
     if (compiled_.graphs.size() >= kGraphsShown) compiled_.graphs.erase(compiled_.graphs.begin());
-    // Sparse and quantised tensors are where those are that they are made of.
-    // Of sparse and quantised tensors it is not known: they are where the others are.
-    const auto on_cpu = [](const TraceTensor& t) { return t.meta.device.kind == DeviceKind::kCpu; };
-    const auto elsewhere = [&](const TraceTensor& t) { return !on_cpu(t) && !IsOpaque(t.meta); };
-    const auto& tensors = trace_->tensors;
-    seg_->shown = std::make_shared<const ShownGraph>(
-        codegen::PackedText(trace_->str()),
-        std::ranges::none_of(tensors, elsewhere) && (tensors.empty() || std::ranges::any_of(tensors, on_cpu)));
+    seg_->shown = std::make_shared<const ShownGraph>(*trace_);
     compiled_.graphs.push_back(seg_->shown);
     seg_->op_count = s_.op_count;
     compiled_.op_count += s_.op_count;

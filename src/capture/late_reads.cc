@@ -5,6 +5,7 @@
 #include "guard/versions.h"
 
 namespace framejit::capture {
+
 void NoteClassNumber(Session& s, PyTypeObject* type, PyObject* name, PyObject* value) {
   if (!s.in_custom || s.later || !IsPrimitive(value)) return;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(type->tp_mro); ++i) {

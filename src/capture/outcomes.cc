@@ -93,7 +93,8 @@ bool Report(const std::string& problem) {
   return true;
 }
 
-void NoteEarlyEnd(const Segment& segment, diag::RunEnd end, const std::string& why) {
+// A run ended early, and Python goes on; why: the error's text, if it had one.
+static void NoteEarlyEnd(const Segment& segment, diag::RunEnd end, const std::string& why) {
   OutcomeEvent(segment, end, why);
   std::vector<EarlyEnds>& all = segment.outcomes->early;
   auto at = std::find_if(all.begin(), all.end(),
@@ -127,6 +128,12 @@ Retry::~Retry() {
 
 Retry* Retry::Current() {
   return innermost;
+}
+
+bool Retry::Ended(const Segment& segment, diag::RunEnd end) {
+  if (innermost) return innermost->Begin(segment, end);
+  NoteEarlyEnd(segment, end, "");
+  return true;
 }
 
 bool Retry::Begin(const Segment& segment, diag::RunEnd end) {

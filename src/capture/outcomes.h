@@ -13,8 +13,6 @@ namespace framejit::capture {
 // warning, the first time that it is told, and true: eager goes on.
 bool Report(const std::string& problem);
 
-// To be called where a run ended early and Python goes on; why: the error's text, if it had one.
-void NoteEarlyEnd(const Segment& segment, diag::RunEnd end, const std::string& why);
 // {what ended early and why, in words: how often}; since_told: in the call that is explained. A new reference or null.
 PyObject* EarlyEndsDict(const Outcomes& outcomes, bool since_told);
 
@@ -26,12 +24,14 @@ class Retry {
   Retry();
   ~Retry();
   Retry(const Retry&) = delete;
-  // Takes the pending exception, if the end has one. False: it goes to the program.
-  bool Begin(const Segment& segment, diag::RunEnd end);
+  // A run has ended early. The innermost one of this thread, if there is one, takes the pending exception, if there is
+  // one. False: it goes to the program.
+  static bool Ended(const Segment& segment, diag::RunEnd end);
   PyObject* Finish(PyObject* result);  // The result of the call, or null with an exception.
   static Retry* Current();             // The innermost one of this thread, or null.
 
  private:
+  bool Begin(const Segment& segment, diag::RunEnd end);
   static int Trace(PyObject*, PyFrameObject*, int what, PyObject* arg);
   void StopWatching();
   Retry* outer_;

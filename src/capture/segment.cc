@@ -79,6 +79,14 @@ diag::Break BreakAt(FjFrame* frame, int next, BreakId id, std::string detail) {
   return b;
 }
 
+ShownGraph::ShownGraph(const Trace& trace) : text(trace.str()) {
+  const auto here = [](const TraceTensor& t) { return t.meta.device.kind == DeviceKind::kCpu; };
+  // Of sparse and quantised tensors it is not known: they are where the others are.
+  const auto elsewhere = [&](const TraceTensor& t) { return !here(t) && !IsOpaque(t.meta); };
+  on_cpu = std::ranges::none_of(trace.tensors, elsewhere) &&
+           (trace.tensors.empty() || std::ranges::any_of(trace.tensors, here));
+}
+
 CaptureOptions OptionsFor(const Compiled& compiled, const Place& place, long stop_after, int broke_at) {
   CaptureOptions options;
   options.dynamic = compiled.Dynamic();

@@ -30,6 +30,7 @@ class CodeLoops;  // capture/scalar/loops.h
 
 // What is left of a captured graph once it is compiled.
 struct ShownGraph {
+  explicit ShownGraph(const Trace& trace);
   codegen::PackedText text;
   bool on_cpu = true;  // Are all of its tensors on the CPU?
 };

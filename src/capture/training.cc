@@ -589,6 +589,16 @@ void NoteUnanswered(const Graph& g, const std::vector<std::vector<ValueId>>& fun
 
 }  // namespace
 
+// The inputs that have no gradients behind this run; those that have other memory then go to `written`.
+static std::set<int> Stopped(Session& s, const Trace& trace, std::set<int>* written) {
+  std::set<int> stopped;
+  for (auto& [now, input] : s.pending().rebound) {
+    if (s.pending().stopped.contains(now)) stopped.insert(trace.tensors[input].input);
+    if (s.pending().replaced.contains(now)) written->insert(trace.tensors[input].input);
+  }
+  return stopped;
+}
+
 TrainingPlan PlanTraining(Session& s, const Trace& trace, const tensor::TraceRunner& calls,
                           const std::vector<tensor::OutputPlan>& plans, const std::vector<ViewResult>& views,
                           const std::vector<PyObject*>& constants, const CompileOptions& options, bool interpret,
@@ -604,11 +614,7 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const tensor::TraceRun
   AddOverwritten(trace, &replay, &t, &written);
   for (const Write& w : graph.writes) written.insert(w.input);
   for (auto& [input, output] : writes) written.insert(input);
-  std::set<int> stopped;  // what has no gradients behind this run
-  for (auto& [now, input] : s.pending().rebound) {
-    if (s.pending().stopped.contains(now)) stopped.insert(trace.tensors[input].input);
-    if (s.pending().replaced.contains(now)) written.insert(trace.tensors[input].input);
-  }
+  const std::set<int> stopped = Stopped(s, trace, &written);
   for (TraceId output : replay.outputs) plan.kept.push_back(s.lowering().KeptFor(output));
   for (TraceId input : trace.inputs) plan.kept.push_back(s.lowering().KeptFor(input));
   plan.rebound = NoteRebound(s, trace, replay.outputs, &plan.kept, &t);
@@ -626,13 +632,11 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const tensor::TraceRun
     plan.kept.back().push_back(v.value);
   }
   const size_t kept = plan.kept.size();
-  for (const surface::Lowering::Reentrant& r : s.lowering().reentrant()) {
+  for (const surface::Lowering::Reentrant& r : s.lowering().reentrant())
     for (const std::vector<ValueId>& values : {NodesOf(graph, r.nodes), r.given}) plan.kept.push_back(values);
-  }
   const size_t regions = plan.kept.size() - kept;
-  for (const surface::Lowering::Unanswered& u : s.lowering().unanswered()) {
+  for (const surface::Lowering::Unanswered& u : s.lowering().unanswered())
     for (const std::vector<ValueId>& values : {u.results, u.given}) plan.kept.push_back(values);
-  }
   plan.kept.push_back(s.lowering().held());
   std::erase_if(plan.kept.back(), [&](ValueId v) { return v >= graph.nodes.size(); });
   {

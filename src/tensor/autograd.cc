@@ -141,6 +141,12 @@ static PyObject* KeptOf(const Training::Checkpoints& checkpoints, PyObject* cons
   return kept;
 }
 
+static PyObject* TupleOf(const std::vector<PyObject*>& all) {
+  PyObject* tuple = PyTuple_New(static_cast<Py_ssize_t>(all.size()));
+  for (size_t i = 0; tuple && i < all.size(); ++i) PyTuple_SET_ITEM(tuple, i, Py_NewRef(all[i]));
+  return tuple;
+}
+
 int SegmentHook::Attach(PyObject* const* given, PyObject** made, const int64_t* symbols, PyObject* before,
                         MakeResult result_of) {
   std::vector<PyObject*> as_before;
@@ -187,9 +193,7 @@ int SegmentHook::Attach(PyObject* const* given, PyObject** made, const int64_t* 
     PyTuple_SET_ITEM(s->saved, i, own);
     if (!own) return -1;
   }
-  s->opaque = PyTuple_New(opaque.size());
-  if (!s->opaque) return -1;
-  for (size_t i = 0; i < opaque.size(); ++i) PyTuple_SET_ITEM(s->opaque, i, Py_NewRef(opaque[i]));
+  if (!(s->opaque = TupleOf(opaque))) return -1;
   s->inputs = PyTuple_New(num_inputs);
   s->versions = PyTuple_New(num_inputs);
   if (!s->inputs || !s->versions) return -1;

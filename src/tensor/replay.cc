@@ -166,6 +166,17 @@ int SegmentHook::BeginOwn(CallState* s, Rerun* run) {
   return 0;
 }
 
+// What the run of a replay is told: what stands for results, by number, and what else there is.
+static Ref Told(const std::vector<Ref>& standing, const Ref& own) {
+  Ref by_number(PyDict_New());
+  for (size_t i = 0; by_number && i < standing.size(); ++i) {
+    Ref number(standing[i] ? PyLong_FromSize_t(i) : nullptr);
+    if (standing[i] && PyDict_SetItem(by_number.get(), number.get(), standing[i].get()) < 0) return {};
+  }
+  if (by_number && own && PyDict_SetItem(by_number.get(), Py_None, own.get()) < 0) return {};
+  return by_number;
+}
+
 // standing, by result: what others owe to it goes to that result itself. Its value is what this run makes.
 int SegmentHook::Again(CallState* s, const std::vector<bool>& standing, bool create, Rerun* run) {
   static PyObject* stand = ResolveCallee("framejit._gradients.stand");
@@ -208,12 +219,8 @@ int SegmentHook::Again(CallState* s, const std::vector<bool>& standing, bool cre
     inputs.push_back(t_.copied[i] && t_.wanted[i] ? copies.back().get() : input);
     if (!inputs.back()) return -1;
   }
-  Ref by_number(PyDict_New());
-  for (size_t i = 0; i < standing.size(); ++i) {
-    Ref number(PyLong_FromSize_t(i));
-    if (standing[i] && PyDict_SetItem(by_number.get(), number.get(), run->standing[i].get()) < 0) return -1;
-  }
-  if (run->own && PyDict_SetItem(by_number.get(), Py_None, run->own.get()) < 0) return -1;
+  const Ref by_number = Told(run->standing, run->own);
+  if (!by_number) return -1;
   if (changed && !(run->checkpoints = CheckpointsOf(s, by_number.get()))) return -1;
   Ref now(s->drawn ? Generators(t_.device) : nullptr);
   if (s->drawn && (!now || SetGenerators(s->drawn) < 0)) return -1;

@@ -436,10 +436,7 @@ class Policy : public frame::FramePolicy {
       case diag::RunEnd::kOk: return Done(frame, *result);
       case diag::RunEnd::kRaised: return frame::Action::kRaise;
       default:  // all is as before: the same instructions are run for real
-        if (Retry* retry = Retry::Current(); !retry)
-          NoteEarlyEnd(seg, end, "");
-        else if (!retry->Begin(seg, end))
-          return frame::Action::kRaise;
+        if (!Retry::Ended(seg, end)) return frame::Action::kRaise;
         PyErr_Clear();
         Skip(frame, Span(seg));
         return frame::Action::kStep;
