@@ -28,6 +28,7 @@
 #include "diag/no_kernel.h"
 #include "frame/hook.h"
 #include "graph/hints.h"
+#include "graph/opaque.h"
 #include "guard/own_values.h"
 #include "shape/typical.h"
 #include "tensor/contractions.h"
@@ -77,14 +78,6 @@ diag::Break BreakAt(FjFrame* frame, int next, BreakId id, std::string detail) {
   b.column = std::max(0, at.column);
   b.end_column = at.end_line == at.line ? std::max(0, at.end_column) : 0;
   return b;
-}
-
-ShownGraph::ShownGraph(const Trace& trace) : text(trace.str()) {
-  const auto here = [](const TraceTensor& t) { return t.meta.device.kind == DeviceKind::kCpu; };
-  // Of sparse and quantised tensors it is not known: they are where the others are.
-  const auto elsewhere = [&](const TraceTensor& t) { return !here(t) && !IsOpaque(t.meta); };
-  on_cpu = std::ranges::none_of(trace.tensors, elsewhere) &&
-           (trace.tensors.empty() || std::ranges::any_of(trace.tensors, here));
 }
 
 CaptureOptions OptionsFor(const Compiled& compiled, const Place& place, long stop_after, int broke_at) {
@@ -344,6 +337,14 @@ void Decide(Again again, Compiled& compiled, Place& place) {
 }
 
 }  // namespace
+
+ShownGraph::ShownGraph(const Trace& trace) : text(trace.str()) {
+  const auto here = [](const TraceTensor& t) { return t.meta.device.kind == DeviceKind::kCpu; };
+  // Of sparse and quantised tensors it is not known: they are where the others are.
+  const auto elsewhere = [&](const TraceTensor& t) { return !here(t) && !IsOpaque(t.meta); };
+  on_cpu = std::ranges::none_of(trace.tensors, elsewhere) &&
+           (trace.tensors.empty() || std::ranges::any_of(trace.tensors, here));
+}
 
 size_t RememberBreak(Compiled& compiled, const diag::Break& reason) {
   compiled.met.resize(compiled.breaks.size());

@@ -126,7 +126,7 @@ PyObject* InPython(const Segment& segment, diag::RunEnd end, PyObject* fn, PyObj
                    PyObject* kwnames) {
   if (end == diag::RunEnd::kLeft) return AsWritten(fn, args, nargsf, kwnames);
   Retry retry;
-  if (!retry.Begin(segment, end)) return nullptr;
+  if (!Retry::Ended(segment, end)) return nullptr;
   PyErr_Clear();
   return retry.Finish(AsWritten(fn, args, nargsf, kwnames));
 }
