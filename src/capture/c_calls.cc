@@ -342,8 +342,9 @@ PyObject* CCall::OfNumber() {
     }
   if (owner_ || total_ != 1 || nargs_ != 1 || !PyCFunction_Check(callable_)) return nullptr;
   PyObject *number = s_.Resolve(args_[0]), *module = reinterpret_cast<PyCFunctionObject*>(callable_)->m_module;
-  if (!number || !module || !PyUnicode_Check(module) || PyUnicode_CompareWithASCIIString(module, "math"))
-    return nullptr;
+  if (!number || !module || !PyUnicode_Check(module)) return nullptr;
+  if (IsSymInt(number) && Describe(callable_) == "_operator.index") return Py_NewRef(number);
+  if (PyUnicode_CompareWithASCIIString(module, "math")) return nullptr;
   if (IsItemFloat(number)) return ItemFunction(name_, number);
   return IsSymFloat(number) || IsSymInt(number) ? FloatFunction(name_, number) : nullptr;
 }

@@ -184,7 +184,7 @@ def test_many_keys_are_gone_through_once(fresh, kind):
         return list(d), x + 1
 
     def g(x, d):
-        return [v for v in d.values()], x + 1
+        return list(d.values()), x + 1
 
     for program in (f, g):
         compiled, x = fresh.compile(program), np.ones(3)

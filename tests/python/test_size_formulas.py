@@ -1,5 +1,7 @@
 """Calls whose results have sizes that no sum or product of theirs is: one graph for all sizes, forward and backward, and results as eager's."""
 
+import operator
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -96,6 +98,7 @@ ARRAYS = {
     "indices of the diagonal": lambda a: a[np.diag_indices(a.shape[0])] * 2,
     "mgrid": lambda a: np.mgrid[0 : a.shape[0], 0 : a.shape[1]].sum(0) * a,
     "ogrid": lambda a: (lambda g: (g[0] + g[1]) * a)(np.ogrid[0 : a.shape[0], 1 : a.shape[1] + 1]),
+    "operator.index": lambda a: a * np.arange(operator.index(a.shape[1])),
     "result_type": lambda a: a.astype(np.result_type(a.shape[0], np.float32)) * 2,
 }
 
