@@ -162,10 +162,11 @@ PyObject* CaptureSemantics::CallCheckpoint(PyObject* const* args, Py_ssize_t nar
   std::vector<PyObject*> given(args + 1, args + nargs), names;
   // The arguments say whether use_reentrant was given, and whether the random generator is put back for the second
   // time.
-  bool plain = false, reentrant = false, chosen = false, restores = true;
+  bool plain = false, reentrant = false, chosen = false, restores = true, selects = false;
   for (Py_ssize_t i = 0; kwnames && i < PyTuple_GET_SIZE(kwnames); ++i) {
     PyObject *name = PyTuple_GET_ITEM(kwnames, i), *value = args[nargs + i];
     auto is = [&](const char* text) { return PyUnicode_CompareWithASCIIString(name, text) == 0; };
+    selects |= is("context_fn") && value != Part("noop_context_fn");
     if (is("use_reentrant")) {
       plain = value == Py_False;
       reentrant = value == Py_True;
@@ -206,6 +207,7 @@ PyObject* CaptureSemantics::CallCheckpoint(PyObject* const* args, Py_ssize_t nar
   roots.insert(roots.end(), given.begin(), given.end());
   auto noted = std::make_shared<Checkpointed>(s_);
   noted->first = calls;
+  noted->selects = selects;
   noted->mode = s_.modes.now;
   noted->mode.autocast = {};
   const size_t answers = s_.pending().answers();
@@ -338,7 +340,10 @@ std::vector<const Source*> InputsOfCheckpoints(Session& s, size_t first) {
 }
 
 bool GivenToCheckpoint(Session& s, TraceId tensor) {
+  // What was made of it may be kept as well: a number that decides a size, or what a selective one keeps.
+  if (!s.trace().data_symbols.empty()) return true;
   return std::any_of(s.checkpoints.begin(), s.checkpoints.end(), [&](const auto& c) {
+    if (c->selects) return true;
     PyObject* given = PyTuple_GET_ITEM(c->parts.get(), 1);
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(given); ++i) {
       PyObject* o = PyTuple_GET_ITEM(given, i);

@@ -25,6 +25,7 @@ struct Checkpointed {
   Recipe recipe;                 // which makes `parts` again
   std::vector<TraceId> tensors;  // of which it does
   int node = -1;
+  bool selects = false;  // Is it said of some calls that what they make is kept?
 };
 
 // At the end of a capture, when all that goes out has its place in `exit`: what makes these functions and their
@@ -35,7 +36,7 @@ std::string MakeRecipes(Session& s, const Exit& exit);
 // these functions read is still what it was. Before the guards are taken.
 std::vector<const Source*> InputsOfCheckpoints(Session& s, size_t first);
 
-// Does one of them get this tensor as an argument? The framework keeps it for them then, as it is.
+// May one of them get this tensor as an argument, or keep what is made of it? The framework keeps it then, as it is.
 bool GivenToCheckpoint(Session& s, TraceId tensor);
 
 // The program's calls, with marks around those of these functions.

@@ -17,7 +17,7 @@ namespace {
 using tensor::AsArray;
 using tensor::IsObjectArray;
 
-// What NumPy looks at by itself: numbers, texts, None, and lists, tuples and slices of these.
+// What NumPy looks at by itself: numbers, texts, None, and slices, tuples and lists of the capture's of these.
 bool IsPlain(PyObject* o, int depth = 0) {
   if (IsPrimitive(o)) return true;
   if (PySlice_Check(o)) {
@@ -25,6 +25,7 @@ bool IsPlain(PyObject* o, int depth = 0) {
     return IsPrimitive(s->start) && IsPrimitive(s->stop) && IsPrimitive(s->step);
   }
   if (!(PyTuple_CheckExact(o) || PyList_CheckExact(o)) || depth > 16) return false;
+  if (PyList_CheckExact(o) && !Session::Current()->IsFresh(o)) return false;  // nothing guards what it holds
   PyObject* const* items = PySequence_Fast_ITEMS(o);
   return std::all_of(items, items + PySequence_Fast_GET_SIZE(o), [&](PyObject* x) { return IsPlain(x, depth + 1); });
 }

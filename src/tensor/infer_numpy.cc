@@ -121,7 +121,7 @@ bool AddNumpyResult(const NumpyApi& n, PyObject* o, Arg* shape, Inference* in) {
     PyObject* operand = in->operands[i].get();
     Ref shared(PyObject_CallMethod(n.module, "may_share_memory", "OO", o, operand));
     if (!shared) return in->Fail("returns memory of an unknown kind");
-    if (o != operand && (shared.get() != Py_True || !m.rank)) continue;
+    if (o != operand && (shared.get() != Py_True || Classify(o) == Class::kNumpyScalar)) continue;
     if (alias.operand >= 0) return in->Fail("returns a view of two operands");
     alias = {static_cast<int>(i), o == operand};
   }

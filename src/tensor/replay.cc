@@ -402,6 +402,10 @@ int SegmentHook::Replay(CallState* s, const std::vector<Ref>& grads, const std::
   ModeSwitch mode;
   ModeState on = ReadMode();
   const bool create = on.grad;
+  if (create && t_.checkpoints && t_.checkpoints->reentrant && CheckpointsChanged(s)) {
+    PyErr_SetString(PyExc_RuntimeError, kReentrantAgain);
+    return -1;
+  }
   on.grad = true;
   mode.Set(on);
   Rerun run;

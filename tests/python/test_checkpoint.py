@@ -675,3 +675,30 @@ def test_what_cannot_be_called_again_runs_as_written(fresh, f):
     equal(results[1], results[0])
     equal(results[2], results[0])
     assert fresh.cache_info(compiled)["breaks"] >= 1
+
+
+def test_what_is_made_of_a_written_tensor_and_kept_is_no_other_in_the_pass(fresh):
+    """What a selective checkpoint keeps is of the call; eager goes on with it, we refuse the pass."""
+    from torch.utils.checkpoint import create_selective_checkpoint_contexts
+
+    weight = torch.full((2, 2), 0.5)
+    contexts = functools.partial(create_selective_checkpoint_contexts, [torch.ops.aten.mm.default])
+    compiled = fresh.compile(lambda x: checkpoint(lambda t: torch.sin(torch.mm(t, weight)), x * 2, use_reentrant=False, context_fn=contexts) ** 2)
+    for _ in range(3):
+        x = torch.ones(2, 2, requires_grad=True)
+        y = compiled(x)
+        weight.mul_(1.5)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            y.sum().backward()
+    assert fresh.cache_info(compiled)["outcomes"]["run"]["graph"] == 3
+
+
+def test_a_changed_pass_around_the_reentrant_form_is_not_differentiated(fresh):
+    scale = [1.0]
+    compiled = fresh.compile(lambda x: checkpoint(lambda t: torch.sin(t) * scale[0], x, use_reentrant=True) ** 2)
+    for _ in range(3):
+        x = torch.ones(2, 2, requires_grad=True)
+        y = compiled(x)
+        scale[0] += 1
+        with pytest.raises(RuntimeError, match="cannot be differentiated"):
+            y.sum().backward(create_graph=True)

@@ -242,3 +242,43 @@ def test_views_of_one_from_outside_are_the_programs():
     for n in (3, 3, 4):
         transposed, y = compiled(np.ones(n))
         assert transposed.base is held.array and held.array[0, 1].shape == (n,) and same(y, np.ones(n) + 1)
+
+
+def test_lists_from_outside_are_read_in_each_call(fresh):
+    """Nothing guards what NumPy reads of them: such calls are NumPy's."""
+    held = [1, 2]
+    programs = {
+        "argument": lambda x: np.array(x, dtype=object),
+        "outside": lambda x: np.array(held, dtype=object),
+        "in a tuple": lambda x: np.asarray((x, x), dtype=object),
+        "sizes": lambda x: np.zeros([len(x), 1], dtype=object),
+    }
+    for name, f in programs.items():
+        compiled = fresh.compile(f)
+        for x in ([1, 2], [3, 4, 5], [1.5, 2], ["a"], [1, 2]):
+            want, got = f(x), compiled(x)
+            assert want.tolist() == got.tolist() and want.shape == got.shape, name
+        held.append(name)
+
+
+def test_views_of_arrays_without_dimensions_share_memory(fresh):
+    def through_view(a):
+        b = a.view(np.int64)
+        b[...] = 7
+        return a
+
+    def through_part(a):
+        a.real[...] = 9
+        return a
+
+    def view(a):
+        return a.view(np.float64)
+
+    for f in (through_view, through_part, view):
+        compiled = fresh.compile(f)
+        for shape in ((), (3,), ()):
+            a, b = np.full(shape, 3.0), np.full(shape, 3.0)
+            want, got = f(a), compiled(b)
+            np.testing.assert_array_equal(want, got)
+            np.testing.assert_array_equal(a, b)
+            assert np.shares_memory(want, a) == np.shares_memory(got, b)
