@@ -282,6 +282,7 @@ for _name, _make in {
     "seidel": lambda: (10, _matrix(80)),
     "floyd_warshall": lambda: (_matrix(60),),
     "mandelbrot": lambda: (160, 120, 60),
+    "count_words": lambda: (bytes(_rng().choice([65, 67, 71, 84], 20000).astype(np.uint8)), 6, np.zeros(4096, np.int64)),
     "cholesky": lambda: (_positive(60),),
     "queens": lambda: (7,),
     "life": lambda: ((_matrix(40) > 0.6).astype(np.int8), 8),

@@ -85,6 +85,17 @@ def edit_distance(a, b):
     return d[len(a), len(b)]
 
 
+def count_words(dna, k, counts):
+    """How often each word of k of the four letters is there."""
+    mask, word = (1 << (2 * k)) - 1, 0
+    for i in range(len(dna)):
+        c = dna[i]
+        word = ((word << 2) | (0 if c == 65 else 1 if c == 67 else 2 if c == 71 else 3)) & mask
+        if i >= k - 1:
+            counts[word] += 1
+    return counts
+
+
 def mandelbrot(width, height, most):
     out = np.zeros((height, width), np.int32)
     for y in range(height):

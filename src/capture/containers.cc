@@ -9,6 +9,7 @@
 #include "capture/checkpoint.h"
 #include "capture/drops.h"
 #include "capture/identity.h"
+#include "capture/looked_at.h"
 #include "capture/proxy.h"
 #include "capture/session.h"
 #include "capture/wrappers/wrappers.h"
@@ -221,6 +222,7 @@ bool Session::NoteContents(PyObject* o, bool deep) {
     if (outside && g->contents_noted && !deep && !InCheckpoint()) return true;
     const Source* s = outside ? g->source : nullptr;
     if (outside && !NoteLength(o)) return false;
+    looked_at += PySequence_Fast_GET_SIZE(o);
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i) {
       PyObject* x = PySequence_Fast_GET_ITEM(o, i);
       if (outside) {
@@ -292,6 +294,7 @@ bool Session::NoteKey(PyObject* key, const Source* container, int number) {
 }
 
 bool Session::Pin(PyObject* o) {
+  ++looked_at;
   if (IsPrimitive(o)) return PinNan(*this, o), true;
   if (!IsTensor(o)) NoteType(Py_TYPE(o));                                 // of its own methods C code may call any
   if (PyWeakref_CheckRef(o)) NoteType(Py_TYPE(PyWeakref_GET_OBJECT(o)));  // which it compares and hashes

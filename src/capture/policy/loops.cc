@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "bytecode/code.h"
+#include "capture/looked_at.h"
 #include "capture/policy/policy.h"
 #include "capture/policy/rounds.h"
 #include "capture/proxy.h"
@@ -124,6 +125,7 @@ bool LoopWatch::NewWeights(Loop& loop) const {
 }
 
 bool LoopWatch::Back(FjFrame* frame, int index, long instructions) {
+  instructions += looked_at / kLikeOne;
   if (compiled_.fullgraph || s_.options().whole) return true;
   if (frame == s_.root() && Counting::now && index == Counting::now->loop) return true;
   PyCodeObject* code = fj_code(frame);

@@ -3,6 +3,7 @@
 
 #include "capture/proxy.h"
 #include "capture/scalar/iterators.h"
+#include "capture/scalar/objects.h"
 #include "capture/scalar/translator.h"
 #include "capture/session.h"
 #include "tensor/numpy_api.h"
@@ -70,6 +71,17 @@ Val DescribeList(PyObject* o, std::vector<ObjectSpec>& objects) {
   return Object(static_cast<int>(objects.size()) - 1);
 }
 
+// Bytes and texts: a text of one letter is that letter.
+Val DescribeLetters(PyObject* o, std::vector<ObjectSpec>& objects) {
+  if (LetterOf(o) >= 0) return Letter(New(Is::kInt, -1));
+  if (!HoldsLetters(o)) return {};
+  for (size_t i = 0; i < objects.size(); ++i)
+    if (objects[i].object.get() == o && objects[i].letters() && !objects[i].fixed) return Object(static_cast<int>(i));
+  const bool bytes = PyBytes_CheckExact(o);
+  objects.push_back({.object = Borrow(o), .bytes = bytes, .text = !bytes});
+  return Object(static_cast<int>(objects.size()) - 1);
+}
+
 // `alone`: no other iterator goes on together with it.
 Val DescribeIterator(PyObject* o, std::vector<ObjectSpec>& objects, bool alone) {
   long next, step, left;
@@ -99,7 +111,7 @@ Val DescribeIterator(PyObject* o, std::vector<ObjectSpec>& objects, bool alone) 
   }
   const bool back = Py_TYPE(o) == &PyReversed_Type || Py_TYPE(o) == ListReverseIterator();
   const bool tuple = Py_TYPE(o) == &PyTupleIter_Type;
-  if (!back && !tuple && Py_TYPE(o) != &PySeqIter_Type && Py_TYPE(o) != &PyListIter_Type) return {};
+  if (!back && !tuple && !IsSequenceIterator(o)) return {};
   const auto* s = reinterpret_cast<SeqIter*>(o);
   const Val over = s->seq ? Describe(s->seq, objects) : Unknown();
   Val v;
@@ -110,7 +122,7 @@ Val DescribeIterator(PyObject* o, std::vector<ObjectSpec>& objects, bool alone) 
     v.items = {over};
     return v;
   }
-  if (over.is != Is::kObject || (!objects[over.object].list && !objects[over.object].array)) return Unknown();
+  if (over.is != Is::kObject || (!objects[over.object].sequence() && !objects[over.object].array)) return Unknown();
   v.is = back ? Is::kBackIter : Is::kSeqIter;
   v.items = {New(Is::kInt, -1), over};
   v.natural = !back;
@@ -147,11 +159,13 @@ Val Describe(PyObject* o, std::vector<ObjectSpec>& objects) {
   if (Val v = DescribeNumpy(o, objects); v.is != Is::kNull) return v;
   if (Val v = DescribeIterator(o, objects, true); v.is != Is::kNull) return v;
   if (PyList_CheckExact(o)) return DescribeList(o, objects);
+  if (Val v = DescribeLetters(o, objects); v.is != Is::kNull) return v;
   if (PyTuple_CheckExact(o) && PyTuple_GET_SIZE(o) >= 1 && PyTuple_GET_SIZE(o) <= 8) {
     std::vector<Val> items;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i) items.push_back(Describe(PyTuple_GET_ITEM(o, i), objects));
-    if (std::all_of(items.begin(), items.end(),
-                    [](const Val& v) { return v.scalar() || v.is == Is::kComplex || v.is == Is::kTuple; }))
+    if (std::all_of(items.begin(), items.end(), [](const Val& v) {
+          return v.scalar() || v.is == Is::kComplex || v.is == Is::kTuple || v.is == Is::kLetter;
+        }))
       return Tuple(std::move(items));
   }
   for (size_t i = 0; i < objects.size(); ++i)

@@ -114,7 +114,7 @@ Val Translator::Fixed(PyObject* o) {
     if (out_.objects[i].fixed && out_.objects[i].object.get() == o) return Object(static_cast<int>(i));
   ObjectSpec spec{.object = Borrow(o), .fixed = true};
   std::vector<ObjectSpec> one;
-  if (Val v = Describe(o, one); v.is == Is::kObject && one[v.object].array) {
+  if (Val v = Describe(o, one); v.is == Is::kObject && (one[v.object].array || one[v.object].letters())) {
     spec = one[v.object];
     spec.fixed = true;
   }

@@ -34,6 +34,18 @@ PyTypeObject* ListReverseIterator() {
   return type;
 }
 
+static PyTypeObject* IteratorTypeOf(const Ref& letters) {
+  const Ref it(letters ? PyObject_GetIter(letters.get()) : nullptr);
+  return it ? Py_TYPE(it.get()) : (PyErr_Clear(), nullptr);
+}
+
+bool IsSequenceIterator(PyObject* o) {
+  static PyTypeObject* const types[] = {&PySeqIter_Type, &PyListIter_Type,
+                                        IteratorTypeOf(Ref(PyBytes_FromString("ab"))),
+                                        IteratorTypeOf(Ref(PyUnicode_FromString("ab")))};
+  return std::ranges::find(types, Py_TYPE(o)) != std::end(types);
+}
+
 void SetRange(PyObject* iterator, long next, long step, long left) {
   // Objects/rangeobject.c: these come last. Before them 3.11 has how many numbers were given.
   long* const numbers =
@@ -54,10 +66,13 @@ bool IteratorsAreKnown() {
     const Ref others(list ? PySeqIter_New(list.get()) : nullptr);
     const Ref tuple(list ? PyList_AsTuple(list.get()) : nullptr);
     const Ref of_tuple(tuple ? PyObject_GetIter(tuple.get()) : nullptr);
+    const Ref bytes(PyBytes_FromString("abcd")), text(PyUnicode_FromString("abcd"));
+    const Ref of_bytes(bytes ? PyObject_GetIter(bytes.get()) : nullptr);
+    const Ref of_text(text ? PyObject_GetIter(text.get()) : nullptr);
     const Ref back = call(&PyReversed_Type, list.get()), back_of_tuple = call(&PyReversed_Type, tuple.get());
     const Ref count = call(&PyEnum_Type, list.get()), zip = call(&PyZip_Type, list.get());
     for (int i = 0; i < 2; ++i)
-      for (const Ref* r : {&it, &items, &others, &of_tuple, &back, &back_of_tuple, &count, &zip})
+      for (const Ref* r : {&it, &items, &others, &of_tuple, &of_bytes, &of_text, &back, &back_of_tuple, &count, &zip})
         if (!*r || !Ref(PyIter_Next(r->get()))) return PyErr_Clear(), false;
     long next, step, left;
     bool good = fj_range_state(it.get(), &next, &step, &left) && next == 11 && step == 4 && left == 3;
@@ -72,6 +87,7 @@ bool IteratorsAreKnown() {
       return s->index == index && s->seq == seq;
     };
     good &= at(items.get(), 2, list.get()) && at(others.get(), 2, list.get()) && at(of_tuple.get(), 2, tuple.get());
+    good &= at(of_bytes.get(), 2, bytes.get()) && at(of_text.get(), 2, text.get());
     good &= at(back.get(), 2, list.get()) && at(back_of_tuple.get(), 2, tuple.get());
     good &= Py_TYPE(back.get()) == ListReverseIterator() && Py_TYPE(back_of_tuple.get()) == &PyReversed_Type;
     const auto* e = reinterpret_cast<EnumerateIter*>(count.get());
@@ -86,6 +102,24 @@ bool IteratorsAreKnown() {
 
 // --- made
 // ------------------------------------------------------------------------------------------------------------
+Val Translator::Range(const std::vector<Val>& args) {
+  if (args.empty() || args.size() > 3) throw Unsupported{"range"};
+  Val v = Numbers(Is::kRange, 3);
+  for (const Val& a : args)
+    if (!a.number().integral() || (a.truth() && !a.python())) throw Unsupported{"range"};
+  v.items[0] = args.size() == 1 ? IntConstant(*this, 0) : ToInt(*this, args[0].number());
+  v.items[1] = ToInt(*this, args[args.size() == 1 ? 0 : 1].number());
+  v.items[2] = args.size() == 3 ? ToInt(*this, args[2].number()) : IntConstant(*this, 1);
+  v.unit = args.size() < 3 || args[2].constant == 1;
+  const auto small = [](const Val& x) {
+    constexpr int64_t kFew = 8;
+    return x.constant && *x.constant >= -kFew && *x.constant <= kFew;
+  };
+  v.few = small(v.items[0]) && small(v.items[1]) && small(v.items[2]);
+  if (!v.unit) ExitIf(Compare(ScalarOp::kEq, Value(v.items[2]), Int(0)));
+  return v;
+}
+
 // `alone`: no other iterator goes on together with it.
 Val Translator::RangeIterator(const Val& v, bool alone) {
   Val it = Numbers(Is::kRangeIter, 3);
@@ -152,7 +186,7 @@ Val Translator::IteratorOf(const Val& v, bool alone) {
       for (Val& item : it.items[0].items) item.few = hopes_.unrolls && v.items.size() <= kMostKept;
     return it;
   }
-  if (!IsList(v) && (!IsArray(v) || v.is == Is::kDeferred)) throw Unsupported{"an iteration"};
+  if (!IsSequence(v) && (!IsArray(v) || v.is == Is::kDeferred)) throw Unsupported{"an iteration"};
   if (v.is == Is::kObject) UseArray(v.object);
   Val it = Iterator(Is::kSeqIter, {IntConstant(*this, 0), v});
   it.natural = true;
@@ -196,24 +230,24 @@ std::optional<Val> Translator::CallIterator(PyTypeObject* type, const std::vecto
     back.items[2] = New(Is::kInt, left);
     return back;
   }
-  if (!IsList(args[0]) && (!IsArray(args[0]) || args[0].is == Is::kDeferred)) throw Unsupported{"an iteration"};
+  if (!IsSequence(args[0]) && (!IsArray(args[0]) || args[0].is == Is::kDeferred)) throw Unsupported{"an iteration"};
   const int last = Op(ScalarOp::kSub, ScalarType::kInt, Length(args[0]), Int(1));
   return Iterator(Is::kBackIter, {New(Is::kInt, last), args[0]});
 }
 
 // --- gone through
 // ------------------------------------------------------------------------------------------------------------
-bool Translator::IsList(const Val& v) const {
-  return v.is == Is::kObject && out_.objects[v.object].list;
+bool Translator::IsSequence(const Val& v) const {
+  return v.is == Is::kObject && out_.objects[v.object].sequence();
 }
 
 int Translator::Length(const Val& v) {
-  if (IsList(v)) return Size(v.object, 0);
+  if (IsSequence(v)) return Size(v.object, 0);
   return PartOf(v).sizes[0];
 }
 
 Val Translator::ItemAt(const Val& of, int index) {
-  if (IsList(of)) return ListItem(of.object, index);
+  if (IsSequence(of)) return ListItem(of.object, index);
   return ItemOf(Index(PartOf(of), New(Is::kInt, index), /*within=*/true));
 }
 
@@ -242,7 +276,7 @@ bool Translator::Counted(const Val& it) const {
   switch (it.is) {
     case Is::kRangeIter: return true;
     case Is::kSeqIter:
-    case Is::kBackIter: return !IsList(it.items[1]);
+    case Is::kBackIter: return !IsSequence(it.items[1]) || out_.objects[it.items[1].object].letters();
     case Is::kEnumerate: return Counted(it.items[1]);
     case Is::kZip: return std::all_of(it.items.begin(), it.items.end(), [&](const Val& v) { return Counted(v); });
     default: return false;

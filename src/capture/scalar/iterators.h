@@ -28,5 +28,7 @@ void SetRange(PyObject* iterator, long next, long step, long left);
 // Do the iterators of this interpreter have these layouts?
 bool IteratorsAreKnown();
 PyTypeObject* ListReverseIterator();
+// Does it go forwards, with the layout of SeqIter, through a list, an array, bytes or a text?
+bool IsSequenceIterator(PyObject* o);
 
 }  // namespace framejit::capture::scalar

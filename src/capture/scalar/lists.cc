@@ -149,6 +149,11 @@ Val Translator::NumberAt(int object, const Val& kind) {
 }
 
 Val Translator::ListItem(int list, int index) {
+  if (UseArray(list).letters()) {
+    const int letter = Load(Data(list), index, DType::kUInt8, list);
+    const Val number = New(Is::kInt, letter);
+    return out_.objects[list].bytes ? number : Letter(number);
+  }
   const Val kind = UseArray(list).item;
   if (kind.is == Is::kNull) {
     unknown_.insert(list);
@@ -157,6 +162,38 @@ Val Translator::ListItem(int list, int index) {
   const int items = LoadField(Data(list), offsetof(PyListObject, ob_item), ScalarType::kPtr);
   const int place = Op(ScalarOp::kMul, ScalarType::kInt, index, Int(sizeof(PyObject*)));
   return NumberAt(LoadField(Op(ScalarOp::kAt, ScalarType::kPtr, items, place), 0, ScalarType::kPtr), kind);
+}
+
+// A text of one letter that is known.
+Val Translator::AsLetter(const Val& v) {
+  if (v.is != Is::kObject || !out_.objects[v.object].fixed) return v;
+  const int letter = LetterOf(out_.objects[v.object].object.get());
+  return letter < 0 ? v : Letter(IntConstant(*this, letter));
+}
+
+// Is the letter or the int one of a few that are known?
+std::optional<Val> Translator::IsIn(const Val& v, const Val& all) {
+  constexpr Py_ssize_t kMost = 16;
+  const Val wanted = AsLetter(v);
+  std::vector<Val> known;
+  if (all.is == Is::kTuple) {
+    known = all.items;
+  } else if (all.is == Is::kObject && out_.objects[all.object].fixed) {
+    PyObject* o = out_.objects[all.object].object.get();
+    if (!PyUnicode_CheckExact(o) && !PyTuple_CheckExact(o) && !PyFrozenSet_CheckExact(o)) return std::nullopt;
+    const Ref items(PyObject_Size(o) <= kMost ? PySequence_Tuple(o) : nullptr);
+    for (Py_ssize_t i = 0; items && i < PyTuple_GET_SIZE(items.get()); ++i)
+      known.push_back(AsLetter(Fixed(PyTuple_GET_ITEM(items.get(), i))));
+    if (!items) return PyErr_Clear(), std::nullopt;
+  } else {
+    return std::nullopt;
+  }
+  int in = Flag(false);
+  for (const Val& one : known) {
+    if (one.is != wanted.is || (one.is != Is::kLetter && one.is != Is::kInt)) return std::nullopt;
+    in = Op(ScalarOp::kOr, ScalarType::kBool, in, Value(scalar::Compare(*this, Py_EQ, wanted, one)));
+  }
+  return New(Is::kBool, in);
 }
 
 // The functions for an item that is such a number, with their last arguments.
@@ -183,6 +220,7 @@ void Translator::WritesLists() {
 }
 
 void Translator::SetListItem(State& s, int object, const Val& index, const Val& value) {
+  if (out_.objects[object].letters()) throw Unsupported{"a store into a text"};
   const int at = IndexWithin(*this, index, Size(object, 0));
   auto [t, args] = ItemArguments(object, value);
   ComputeAll(s);

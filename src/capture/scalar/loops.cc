@@ -242,11 +242,13 @@ int64_t CodeLoops::RoundsLeft(const Head& head, FjFrame* frame) {
   if (it && Py_TYPE(it) == &PyZip_Type) it = PyTuple_GET_ITEM(reinterpret_cast<scalar::ZipIter*>(it)->iterators, 0);
   if (!it) return -1;
   if (!fj_range_state(it, &next, &step, &left)) {
-    if (Py_TYPE(it) != &PySeqIter_Type && Py_TYPE(it) != &PyListIter_Type) return -1;
+    if (!scalar::IsSequenceIterator(it)) return -1;
     const auto* s = reinterpret_cast<scalar::SeqIter*>(it);
-    const bool list = s->seq && PyList_CheckExact(s->seq), array = s->seq && api && Py_TYPE(s->seq) == api->array;
-    if (!list && !(array && tensor::AsArray(s->seq)->nd >= 1)) return -1;
-    left = (list ? PyList_GET_SIZE(s->seq) : tensor::AsArray(s->seq)->dims[0]) - s->index;
+    const bool array = s->seq && api && Py_TYPE(s->seq) == api->array;
+    if (!s->seq ||
+        (array ? tensor::AsArray(s->seq)->nd < 1 : !PyList_CheckExact(s->seq) && !scalar::HoldsLetters(s->seq)))
+      return -1;
+    left = PyObject_Size(s->seq) - s->index;
   }
   return std::clamp<int64_t>(left, 0, int64_t{1} << 32);
 }
@@ -370,7 +372,7 @@ void CodeLoops::Compile(Compiled& compiled, Head& head, FjFrame* frame) {
                   (made->t.why.empty() ? "" : ", but for " + made->t.why) + "  [" + name + "]");
   made->t.code = {};
   for (ObjectSpec& spec : made->t.objects)  // what is found in the frame again is not kept alive
-    if (!spec.fixed && (spec.array || spec.list || !spec.used)) spec.object = Ref();
+    if (!spec.fixed && (spec.array || spec.sequence() || !spec.used)) spec.object = Ref();
   if (head.versions.empty() && !head.function) made_.emplace_back(head.loop.start, head.loop.end);
   callable_ |= head.function;
   head.versions.push_back(std::move(made));

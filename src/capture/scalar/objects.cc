@@ -93,6 +93,10 @@ class Reader {
           if (!Value(v.items[i], PyTuple_GET_ITEM(o, i), cells, leaf)) return false;
         return true;
       case Is::kComplex: return Complex(v, o, cells, leaf);
+      case Is::kLetter: {
+        const int letter = o ? LetterOf(o) : -1;
+        return Put<int64_t>(cells[(*leaf)++], letter), letter >= 0;
+      }
       case Is::kAddress:
       case Is::kRange:
       case Is::kSlice:
@@ -111,9 +115,8 @@ class Reader {
       case Is::kRangeIter: return Range(v, o, cells, leaf);
       case Is::kSeqIter:
       case Is::kBackIter: {
-        const bool list = t_.objects[v.items[1].object].list;
-        const PyTypeObject* back = list ? ListReverseIterator() : &PyReversed_Type;
-        if (Py_TYPE(o) != (v.is == Is::kBackIter ? back : list ? &PyListIter_Type : &PySeqIter_Type)) return false;
+        const PyTypeObject* back = t_.objects[v.items[1].object].list ? ListReverseIterator() : &PyReversed_Type;
+        if (v.is == Is::kBackIter ? Py_TYPE(o) != back : !IsSequenceIterator(o)) return false;
         const auto* s = reinterpret_cast<SeqIter*>(o);
         Put<int64_t>(cells[(*leaf)++], s->index);
         return s->index >= 0 && IsSmall(s->index) && s->seq && Known(v.items[1].object, s->seq);
@@ -183,6 +186,15 @@ class Reader {
       if (!PyList_CheckExact(o)) return false;
       if (spec.cells >= 0) Put(spec.cells, o), Put<int64_t>(spec.cells + 1, PyList_GET_SIZE(o));
       return true;
+    }
+    if (spec.letters()) {
+      if (!o) return spec.cells < 0;
+      if (!HoldsLetters(o) || PyBytes_CheckExact(o) != spec.bytes) return false;
+      const Py_ssize_t size = PyObject_Size(o);
+      if (spec.cells < 0) return true;
+      Put(spec.cells, spec.bytes ? PyBytes_AS_STRING(o) : static_cast<const char*>(PyUnicode_DATA(o)));
+      Put<int64_t>(spec.cells + 1, size);
+      return IsSmall(size);
     }
     return spec.code ? SameFunction(spec, o) : o == spec.object.get();
   }
@@ -258,8 +270,7 @@ class Writer {
     if (v.is == Is::kRangeIter && Py_TYPE(there) == &PyRangeIter_Type) {
       const int64_t next = number(0), last = number(2), count = v.unit ? last - next : last;
       left->iterators.push_back({there, next, number(1), std::max<int64_t>(count, 0)});
-    } else if (v.is == Is::kSeqIter && v.items[1].is == Is::kObject &&
-               (Py_TYPE(there) == &PyListIter_Type || Py_TYPE(there) == &PySeqIter_Type) &&
+    } else if (v.is == Is::kSeqIter && v.items[1].is == Is::kObject && IsSequenceIterator(there) &&
                reinterpret_cast<SeqIter*>(there)->seq == objects_[v.items[1].object]) {
       left->iterators.push_back({there, number(0), 0, 0});
     } else {
@@ -335,6 +346,7 @@ class Writer {
         return PyObject_CallFunction(reinterpret_cast<PyObject*>(&PyRange_Type), "LLL", (long long)cells_[cells[0]],
                                      (long long)cells_[cells[1]], (long long)cells_[cells[2]]);
       case Is::kComplex: return Complex(v, cells, leaf);
+      case Is::kLetter: return PyUnicode_FromOrdinal(static_cast<int>(cells_[cells[(*leaf)++]]));
       case Is::kAddress: return nullptr;
       case Is::kSlice: {
         Ref parts[3];
@@ -426,9 +438,8 @@ class Writer {
   }
 
   static PyObject* Sequence(const Val& v, PyObject* seq, int64_t index) {
-    PyObject* it = v.is == Is::kBackIter    ? PyObject_CallOneArg(reinterpret_cast<PyObject*>(&PyReversed_Type), seq)
-                   : PyList_CheckExact(seq) ? PyObject_GetIter(seq)
-                                            : PySeqIter_New(seq);
+    PyObject* it = v.is == Is::kBackIter ? PyObject_CallOneArg(reinterpret_cast<PyObject*>(&PyReversed_Type), seq)
+                                         : PyObject_GetIter(seq);
     if (it) reinterpret_cast<SeqIter*>(it)->index = index;
     return it;
   }
@@ -484,6 +495,18 @@ bool NumberOfScalar(DType t, PyObject* o, int64_t* cell) {
     default: return false;
   }
   return true;
+}
+
+int LetterOf(PyObject* o) {
+  if (!PyUnicode_CheckExact(o) || PyUnicode_GET_LENGTH(o) != 1) return -1;
+  const Py_UCS4 letter = PyUnicode_READ_CHAR(o, 0);
+  if (letter > 255) return -1;
+  const Ref only(PyUnicode_FromOrdinal(static_cast<int>(letter)));
+  return only.get() == o ? static_cast<int>(letter) : (PyErr_Clear(), -1);
+}
+
+bool HoldsLetters(PyObject* o) {
+  return PyBytes_CheckExact(o) || (PyUnicode_CheckExact(o) && PyUnicode_IS_COMPACT_ASCII(o));
 }
 
 bool LieApart(const Translation& t, PyObject* const* objects) {

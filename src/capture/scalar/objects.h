@@ -16,6 +16,10 @@ namespace framejit::capture::scalar {
 
 // Can nothing of the program see when the object dies?
 bool DiesUnseen(PyObject* o);
+// The number of a text that is one of the first 256 letters, each of which Python has once; -1: it is none.
+int LetterOf(PyObject* o);
+// Is it bytes, or a text whose letters are bytes in a row?
+bool HoldsLetters(PyObject* o);
 // The number of a NumPy scalar of this type, as a cell holds it. False: the type has no such number.
 bool NumberOfScalar(DType t, PyObject* o, int64_t* cell);
 

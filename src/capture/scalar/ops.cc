@@ -417,6 +417,13 @@ Val Tuple(std::vector<Val> items) {
   return v;
 }
 
+Val Letter(Val number) {
+  Val v;
+  v.is = Is::kLetter;
+  v.items = {std::move(number)};
+  return v;
+}
+
 Val Binary(Builder& b, int op, const Val& x, const Val& y) {
   if (op >= NB_INPLACE_ADD) op -= NB_INPLACE_ADD;  // of numbers
   if (x.is == Is::kComplex || y.is == Is::kComplex) return ComplexBinary(b, op, x, y);
@@ -428,8 +435,10 @@ Val Compare(Builder& b, int py_op, const Val& x, const Val& y) {
   static constexpr ScalarOp kOps[] = {ScalarOp::kLt, ScalarOp::kLe, ScalarOp::kEq,
                                       ScalarOp::kNe, ScalarOp::kGt, ScalarOp::kGe};  // Py_LT ...
   if (x.is == Is::kComplex || y.is == Is::kComplex) return ComplexCompare(b, py_op, x, y);
-  if (!x.scalar() || !y.scalar()) throw Unsupported{"a comparison of something else than numbers"};
   const ScalarOp op = kOps[py_op];
+  if (x.is == Is::kLetter && y.is == Is::kLetter)
+    return New(Is::kBool, b.Compare(op, b.Value(x.items[0]), b.Value(y.items[0])));
+  if (!x.scalar() || !y.scalar()) throw Unsupported{"a comparison of something else than numbers"};
   const bool python = x.python() && y.python();
   const auto result = [&](int v) { return python ? New(Is::kBool, v) : NewNumpy(DType::kBool, v); };
   if (x.integral() && y.integral()) return result(b.Compare(op, Whole(b, x), Whole(b, y)));
@@ -501,6 +510,12 @@ int Truth(Builder& b, const Val& x) {
 int AsIndex(Builder& b, const Val& x) {
   if (!x.number().integral() || x.truth()) throw Unsupported{"an index that is no integer"};
   return b.Value(x.number());
+}
+
+Val LetterAt(Builder& b, const Val& number) {
+  const int v = b.Value(ToInt(b, number));
+  b.ExitIf(b.Op(ScalarOp::kNot, ScalarType::kBool, b.Compare(ScalarOp::kBelow, v, b.Int(256))));
+  return Letter(New(Is::kInt, v));
 }
 
 Val ToInt(Builder& b, const Val& x) {

@@ -82,8 +82,9 @@ void Translator::Step(State& s, const Instr& i) {
     case Op::kLoadMethod: {
       const Val owner = Pop(s);
       PyObject* name = PyTuple_GET_ITEM(s.top().co->co_names, i.arg);
-      if (IsList(owner) || IsArray(owner)) {
-        PyTypeObject* type = IsList(owner) ? &PyList_Type : tensor::Numpy()->array;
+      const bool list = owner.is == Is::kObject && out_.objects[owner.object].list;
+      if (list || IsArray(owner)) {
+        PyTypeObject* type = list ? &PyList_Type : tensor::Numpy()->array;
         PyObject* method = PyDict_GetItemWithError(guard::TypeDict(type), name);
         if (!method) throw Unsupported{"a method"};
         Push(s, Fixed(method));
@@ -180,7 +181,7 @@ void Translator::StepValue(State& s, const Instr& i) {
         Push(s, DeferCompare(s, i.arg, p, q));
         return Next(s, i);
       }
-      Val r = scalar::Compare(*this, i.arg, x, y);
+      Val r = scalar::Compare(*this, i.arg, AsLetter(x), AsLetter(y));
       Push(s, i.flag ? New(Is::kBool, Value(r)) : r);
       return Next(s, i);
     }
@@ -213,6 +214,13 @@ void Translator::StepValue(State& s, const Instr& i) {
       const std::optional<bool> a = IsNone(x), b = IsNone(y);
       if (!a || !b || (!*a && !*b)) throw Unsupported{"is"};
       Push(s, New(Is::kBool, Flag((*a == *b) != (i.arg != 0))));
+      return Next(s, i);
+    }
+    case Op::kContains: {
+      const Val all = Pop(s), v = Pop(s);
+      std::optional<Val> in = IsIn(v, all);
+      if (!in) throw Unsupported{"in"};
+      Push(s, i.arg ? New(Is::kBool, Op(ScalarOp::kNot, ScalarType::kBool, Value(*in))) : std::move(*in));
       return Next(s, i);
     }
     case Op::kGetItem: {
@@ -341,7 +349,7 @@ void Translator::StepFlow(State& s, const Instr& i) {
 }
 
 int Translator::TruthOf(const Val& v) {
-  return IsList(v) ? Compare(ScalarOp::kNe, Length(v), Int(0)) : Truth(*this, v.number());
+  return IsSequence(v) ? Compare(ScalarOp::kNe, Length(v), Int(0)) : Truth(*this, v.number());
 }
 
 Val Translator::GetItem(State& s, const Val& of, const Val& index) {
@@ -353,8 +361,8 @@ Val Translator::GetItem(State& s, const Val& of, const Val& index) {
     if (k < 0 || k >= n) throw Unsupported{"an index"};
     return container.items[k];
   }
-  if (container.is == Is::kObject && out_.objects[container.object].list) {
-    if (index.is == Is::kTuple) throw Unsupported{"an index"};
+  if (IsSequence(container)) {
+    if (!index.number().integral()) throw Unsupported{"an index"};
     return ListItem(container.object, IndexWithin(*this, index, Size(container.object, 0)));
   }
   if (IsMask(index)) return Under(s, container, index);
@@ -365,7 +373,7 @@ Val Translator::GetItem(State& s, const Val& of, const Val& index) {
 void Translator::SetItem(State& s, const Val& of, const Val& index, const Val& value) {
   const Val container = Computed(s, of);
   if (container.is != Is::kView && container.is != Is::kObject) throw Unsupported{"a store"};
-  if (IsList(container)) return SetListItem(s, container.object, index, value);
+  if (IsSequence(container)) return SetListItem(s, container.object, index, value);
   if (IsMask(index)) return AssignUnder(s, container, index, value);
   if (IsArray(index) ||
       (index.is == Is::kTuple && std::ranges::any_of(index.items, [&](auto& v) { return IsArray(v); })))
@@ -411,24 +419,6 @@ Val Translator::Global(State& s, PyObject* name) {
   return Fixed(value);
 }
 
-Val Translator::Range(const std::vector<Val>& args) {
-  if (args.empty() || args.size() > 3) throw Unsupported{"range"};
-  Val v = Numbers(Is::kRange, 3);
-  for (const Val& a : args)
-    if (!a.number().integral() || (a.truth() && !a.python())) throw Unsupported{"range"};
-  v.items[0] = args.size() == 1 ? IntConstant(*this, 0) : ToInt(*this, args[0].number());
-  v.items[1] = ToInt(*this, args[args.size() == 1 ? 0 : 1].number());
-  v.items[2] = args.size() == 3 ? ToInt(*this, args[2].number()) : IntConstant(*this, 1);
-  v.unit = args.size() < 3 || args[2].constant == 1;
-  const auto small = [](const Val& x) {
-    constexpr int64_t kFew = 8;
-    return x.constant && *x.constant >= -kFew && *x.constant <= kFew;
-  };
-  v.few = small(v.items[0]) && small(v.items[1]) && small(v.items[2]);
-  if (!v.unit) ExitIf(Compare(ScalarOp::kEq, Value(v.items[2]), Int(0)));
-  return v;
-}
-
 // max and min: the first of those that compare so.
 void Translator::Extreme(State s, const std::vector<Val>& args, size_t at, Val best, int py_op) {
   for (; at < args.size(); ++at) {
@@ -471,10 +461,14 @@ std::optional<Val> Translator::CallBuiltin(const State& s, const std::string& na
     return IsArray(args[0]) ? MagnitudeOf(args[0]) : Absolute(*this, args[0]);
   if (name == "builtins.len" && args.size() == 1) {
     if (args[0].is == Is::kTuple) return IntConstant(*this, static_cast<int64_t>(args[0].items.size()));
-    if (args[0].is == Is::kObject && out_.objects[args[0].object].list) return New(Is::kInt, Size(args[0].object, 0));
+    if (IsSequence(args[0])) return New(Is::kInt, Size(args[0].object, 0));
     if (IsArray(args[0]))
       if (const std::vector<int> sizes = nodes_[NodeOf(args[0])].sizes; !sizes.empty()) return SizeOf(sizes[0]);
   }
+  if (name == "builtins.ord" && args.size() == 1 && AsLetter(args[0]).is == Is::kLetter)
+    return AsLetter(args[0]).items[0];
+  if (name == "builtins.chr" && args.size() == 1 && args[0].number().integral())
+    return LetterAt(*this, args[0].number());
   if (name == "builtins.round" && args.size() == 1) return Rounded(*this, args[0].number());
   const auto all = [&](auto&& of) { return args.size() == 2 && of(args[0]) && of(args[1]); };
   if (name == "builtins.divmod" && (all([](const Val& v) { return v.scalar() && v.integral() && !v.truth(); }) ||
@@ -537,7 +531,7 @@ void Translator::Call(State& s, const Instr& i) {
   if (callee.is != Is::kObject) throw Unsupported{"a call"};
   const int object = callee.object;
   PyObject* o = BehindCompiled(Use(object).object.get());
-  if (out_.objects[object].array || out_.objects[object].list) throw Unsupported{"a call"};
+  if (out_.objects[object].array || out_.objects[object].sequence()) throw Unsupported{"a call"};
   std::vector<Val> args(stack.end() - i.arg, stack.end());
   if (!PyType_Check(o) && self.is == Is::kNull && std::ranges::any_of(args, [&](const Val& v) { return IsArray(v); })) {
     const State before = s;
@@ -585,11 +579,12 @@ void Translator::Call(State& s, const Instr& i) {
 
 // This is what LOAD_METHOD found in the type of `self`.
 void Translator::CallMethod(State& s, const Instr& i, PyObject* method, const Val& self, const std::vector<Val>& args) {
-  if (Py_TYPE(method) != &PyMethodDescr_Type || (!IsList(self) && !IsArray(self))) throw Unsupported{"a method"};
+  if (Py_TYPE(method) != &PyMethodDescr_Type || (!IsSequence(self) && !IsArray(self))) throw Unsupported{"a method"};
   const std::string name = reinterpret_cast<PyMethodDescrObject*>(method)->d_method->ml_name;
   s.top().stack.resize(s.top().stack.size() - i.arg - 2);
   const Val of = Rows(s, self);
-  std::optional<Val> result = IsList(self) ? ListMethod(s, name, self.object, args) : ArrayMethod(s, name, of, args);
+  std::optional<Val> result =
+      IsSequence(self) ? ListMethod(s, name, self.object, args) : ArrayMethod(s, name, of, args);
   if (!result) throw Unsupported{"the method " + name};
   Push(s, std::move(*result));
   Next(s, i);

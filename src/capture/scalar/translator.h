@@ -183,7 +183,6 @@ class Translator final : public Builder {
   }
 
   // --- objects
-  // ---------------------------------------------------------------------------------------------------------
   const ObjectSpec& Use(int k) {
     out_.objects[k].used = true;
     return out_.objects[k];
@@ -243,7 +242,6 @@ class Translator final : public Builder {
   Val Constant(PyObject* o);  // numbers and tuples of them; else nothing
 
   // --- exits
-  // -----------------------------------------------------------------------------------------------------------
   // Where nothing has been written yet, all that was done since the region began is done again by Python.
   int Exit() override { return hopes_.transaction ? UndoExit() : RegionExit(); }
   int RegionExit() {
@@ -285,7 +283,6 @@ class Translator final : public Builder {
   void LeaveBefore(State s, const std::string& why);
 
   // --- flow
-  // ------------------------------------------------------------------------------------------------------------
   int Home(int depth, int position, int leaf, ScalarType t) {
     auto [it, made] = homes_.try_emplace({depth, position, leaf, t}, 0);
     if (made) it->second = Variable(t);
@@ -479,7 +476,7 @@ class Translator final : public Builder {
   // None if it is that object, nothing if that is not known.
   std::optional<bool> IsNone(const Val& v) {
     if (v.is != Is::kObject) return v.is == Is::kFrame ? std::nullopt : std::optional(false);
-    return Use(v.object).array || Use(v.object).list ? false : Use(v.object).object.get() == Py_None;
+    return Use(v.object).array || Use(v.object).sequence() ? false : Use(v.object).object.get() == Py_None;
   }
 
   void Decided(State& s, const Instr& i, bool jumps) {
@@ -505,7 +502,9 @@ class Translator final : public Builder {
   void NextOfChunk(State& s, const Instr& i, const State& done);
   Val Take(Val& it);
   Val ItemAt(const Val& of, int index);
-  bool IsList(const Val& v) const;
+  bool IsSequence(const Val& v) const;  // a list, or letters
+  Val AsLetter(const Val& v);
+  std::optional<Val> IsIn(const Val& v, const Val& all);
   int Length(const Val& v);
   int LoadField(int address, int64_t offset, ScalarType t);
   int IntAt(int object);

@@ -28,6 +28,7 @@ enum class Is : uint8_t {
   kAddress,    // An address in memory, which only views hold.
   kNumpy,      // A NumPy scalar of type `dtype`.
   kComplex,    // a complex number: real and imaginary part, which are of Python; `dtype`: of NumPy, if not kBool
+  kLetter,     // A text of one of the first 256 letters, each of which is one object; its item is the letter's number.
   kEither,     // A float of Python or a numpy.float64, or an int or a numpy.int64: the number as the latter, and
                // whether it is one.
   kTuple,      // Its items are those of the tuple.
@@ -86,6 +87,7 @@ struct Val {
 
 Val Object(int object);
 Val Tuple(std::vector<Val> items);
+Val Letter(Val number);
 
 // What is not understood: the instruction is left to Python.
 struct Unsupported {
@@ -97,6 +99,7 @@ struct Unsupported {
 struct ObjectSpec {
   Ref object;  // The object as it was when the code was made.
   bool array = false, list = false;
+  bool bytes = false, text = false;  // the latter of ASCII letters alone
   DType dtype{};
   Val item;  // of a list, its kind; nothing is known of an empty one
   int rank = 0;
@@ -105,9 +108,13 @@ struct ObjectSpec {
   bool mostly = false;                 // Most of them at once, in a way that may have to be undone?
   bool seen = false, natural = false;  // are its ints looked at before the code is entered (undo.h); not negative?
   bool used = false;
-  int cells = -1;      // data, then sizes, then strides in bytes; of a list the object
+  int cells = -1;      // data, then sizes, then strides in bytes; of a list the object;
+                       // of letters the first one, and how many there are
   bool fixed = false;  // by identity, found through a guard of a name
   Ref code;            // of a function that became part of the code
+
+  bool letters() const { return bytes || text; }
+  bool sequence() const { return list || letters(); }
 };
 
 // In which array elements lie (ScalarInst::array), where that is none of the objects: all lists, all that code made,
@@ -284,6 +291,7 @@ Val ComplexCompare(Builder& b, int py_op, const Val& x, const Val& y);
 int Whole(Builder& b, const Val& x);
 int Double(Builder& b, const Val& x);
 Val ToInt(Builder& b, const Val& x);                                              // As int(x).
+Val LetterAt(Builder& b, const Val& number);                                      // As chr(number).
 Val ToFloat(Builder& b, const Val& x);                                            // As float(x).
 bool HoldsNumbers(DType t);                                                       // Does ToNumpy know it?
 Val ToNumpy(Builder& b, const Val& x, DType t);                                   // As np.float64(x).
