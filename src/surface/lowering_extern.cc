@@ -1,5 +1,6 @@
 // Calls that no row describes: the framework runs them, the graph has a node with the types it answered beforehand.
 #include <algorithm>
+#include <bit>
 
 #include "graph/opaque.h"
 #include "surface/lowering.h"
@@ -195,10 +196,10 @@ std::string Lowering::Impl::NoteOpaque(const Inferred& inferred, const std::vect
 
 // A framework kernel inside the graph. In-place callees run as their functional namesake, then write.
 void Lowering::Impl::Extern(Call& call, bool model) {
-  for (const Arg& a : call.args)
-    if (a.is(Arg::Kind::kSymFloat)) throw Decline("a float that changes");
-  for (const auto& [name, a] : call.kwargs)
-    if (a.is(Arg::Kind::kSymFloat)) throw Decline("a float that changes");
+  const bool by_shapes = call.callee.framework() == Framework::kNumpy && call.callee.Has(kSizedByShapes);
+  EachArg(std::as_const(call), [&](const Arg& a) {
+    if (a.is(Arg::Kind::kSymFloat) && !by_shapes) throw Decline("a float that changes");
+  });
   if (call.callee.Has(kWritesFirst)) return Written(call, nullptr);
   if (NeverCaptured(call.callee))
     throw Decline(call.callee + " depends on data or on state outside the graph", Decline::Cause::kData);
@@ -215,7 +216,16 @@ void Lowering::Impl::Extern(Call& call, bool model) {
   }
   std::vector<TraceId> ids;
   Number(*request, [&](TraceId t) -> const TensorMeta& { return meta(t); }, &ids);
+  std::vector<bool> changes;  // floats that change decide no size: it is asked with those of now
+  EachArg(*request, [&](Arg& a) {
+    changes.push_back(a.is(Arg::Kind::kSymFloat));
+    if (changes.back()) a.kind = Arg::Kind::kFloat, a.f = std::bit_cast<double>(env().Hint(a.i));
+  });
   Inferred inferred = Ask(call.callee, *request, ids, target.has_value());
+  size_t next = 0;
+  EachArg(*request, [&](Arg& a) {
+    if (changes[next++]) a.kind = Arg::Kind::kSymFloat;
+  });
   const bool draws = Draws(call.callee);
   // What is drawn in the likeness of a tensor, or as indices, has no derivative.
   const bool tracks =

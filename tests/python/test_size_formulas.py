@@ -24,6 +24,8 @@ TENSORS = {
     "windows and hops that change": (lambda a: a.unfold(0, a.shape[0] // 50 + 1, a.shape[0] // 100 + 1) * 2, lambda n: (X(n * 100),)),
     "blocks of pixels": (lambda a: F.unfold(a, (3, 2), dilation=(1, 2), padding=1, stride=2), lambda n: (X(2, 3, n + 3, n + 7),)),
     "half as large again": (lambda a: F.interpolate(a, scale_factor=1.5, mode="bicubic"), lambda n: (X(1, 2, n, n + 2),)),
+    "other scales for each side": (lambda a: F.interpolate(a, scale_factor=(2.3, 0.7)), lambda n: (X(1, 2, n, 2 * n),)),
+    "scales between pixels": (lambda a: F.interpolate(a, scale_factor=(1 / 3, 1.2345), mode="bilinear"), lambda n: (X(1, 2, n, 2 * n),)),
     "distances of pairs": (lambda a: F.pdist(a), lambda n: (X(n, 3),)),
     "pixels of channels": (lambda a: F.pixel_shuffle(a * 2, 2), lambda n: (X(2, 8, n, n + 1),)),
     "pixels of channels that change": (lambda a: F.pixel_shuffle(a * 2, 3), lambda n: (X(n * 9, 2, 3),)),
@@ -107,3 +109,18 @@ ARRAYS = {
 def test_functions_of_numpy_that_are_given_sizes(name, fresh):
     """What NumPy's own functions are asked for first, as calls, leaves no guards where they are followed then."""
     assert check(ARRAYS[name], lambda n: (np.random.randn(n, n),), SIZES[:-1]) == 2
+
+
+def test_scales_are_told_without_importing_a_compiler(fresh):
+    """Sizes of which nothing is left are asked of the kernel alone: torch's code for meta tensors imports its own compiler first, which took seconds."""
+    import subprocess
+    import sys
+
+    code = """
+import sys, torch, framejit, torch.nn.functional as F
+f = framejit.compile(lambda a: F.interpolate(a, scale_factor=(2.3, .7), mode="bilinear"))
+for n in (8, 10, 12):
+    f(torch.randn(1, 3, n, n))
+assert framejit.cache_info(f)["segments"] == 2 and "torch._dynamo" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
