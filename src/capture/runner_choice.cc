@@ -72,6 +72,8 @@ const Row kRows[] = {
      Runner::kReplay, Left<Leave::kMostlyNumpys>, Leave::kMostlyNumpys},
     {[](const Question& q) { return q.compiled.backend == "eager"; },
      Runner::kReplay, [](const Question&) -> std::string { return "backend=\"eager\""; }},
+    {[](const Question& q) { return q.shares; },
+     Runner::kReplay, [](const Question&) -> std::string { return "inputs share memory, and one is written: runs through the framework"; }},
     {[](const Question& q) { return MixesInference(q.trace); },
      Runner::kReplay, [](const Question&) -> std::string { return "calls in and out of inference mode: runs through the framework"; }},
     {[](const Question& q) { return !q.session.lowering().graph_unusable().empty(); },
@@ -101,6 +103,13 @@ RunnerChoice ChooseRunner(const RunnerQuestion& q) {
   const bool whole = choice.runner == Runner::kReplay || choice.runner == Runner::kCallable;
   choice.again = whole && q.session.lowering().differentiates();
   return choice;
+}
+
+// Of what is read of inputs beside the calls (guesses, conditions, what leaves the graph) they may have written some.
+bool FollowsCalls(Session& s, const std::vector<TraceId>& outputs) {
+  return !s.libraries.numpy && s.pending().stopped.empty() && s.guessing().made().empty() &&
+         s.data_sizes().all().empty() && s.graph().conditions.empty() &&
+         std::none_of(outputs.begin(), outputs.end(), [&](TraceId t) { return s.trace().tensors[t].input >= 0; });
 }
 
 bool MuchOfLeaves(Session& s, const std::vector<TraceId>& outputs) {
