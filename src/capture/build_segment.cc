@@ -150,7 +150,7 @@ class SegmentBuilder {
     const bool writes = !s_.graph().writes.empty();
     if (!trace_->calls.empty()) MakeRunner(ChooseRunner({compiled_, s_, *trace_, seg_->exit.returns, shares_, ieee_}));
     if (*problem_) return nullptr;
-    const bool fails = seg_->backend_runner || !seg_->assumed.guesses.empty() || MayFail(s_);
+    const bool fails = shares_ || seg_->backend_runner || !seg_->assumed.guesses.empty() || MayFail(s_);
     seg_->undo = tensor::PlanUndo(*trace_, !seg_->graph_runner && !seg_->pending, fails);
     if (seg_->pending) seg_->pending->undo = tensor::PlanUndo(*trace_, true, fails);
     seg_->draws = std::move(s_.draws);

@@ -158,7 +158,7 @@ constexpr Row kTorch[] = {
     {"framejit._gradients.take", {.flags = kDerivedAgain, .keeps = kFirst}},
     {"torch.ops.aten.convolution_backward torch.ops.aten.embedding_dense_backward", {.flags = kDerivedAgain}},
     {"gather", {.flags = kKeepsNoOperand | kKeepsNoResult, .keeps = kFirst}},
-    {"__setitem__", {.flags = kKeepsNoResult | kTakesSequences, .batch = Batch::kStore}},
+    {"__setitem__", {.flags = kKeepsNoResult | kTakesFloatSymbols | kTakesSequences, .batch = Batch::kStore}},
     {"batch_norm instance_norm", {.flags = kKeepsNoResult | kWritesInSilence | kFixedTangents}},
     {"get_rng_state manual_seed manual_seed_all seed set_rng_state", {.flags = kOutside, .ends = BreakId::kRandom}},
     {"unbind", {.flags = kOneOfSeveral, .batch = Batch::kDim}},
@@ -292,13 +292,14 @@ constexpr Row kTorch[] = {
 // The rows of NumPy, SciPy and CuPy. Of CuPy, what data sizes and what writes is not modelled.
 constexpr Row kNumpy[] = {
     {"__contains__ __deepcopy__ __dlpack__ __reduce_ex__ __setstate__ array_equiv as_strided byteswap compress data "
-     "data.__get__ dump dumps errstate extract flags flags.__get__ flatnonzero frompyfunc intersect1d nditer nonzero "
+     "data.__get__ dump dumps errstate extract flags flags.__get__ flatnonzero frompyfunc intersect1d nditer "
+     "nonzero "
      "put real_if_close resize setdiff1d seterr setfield setflags setxor1d tobytes tofile trim_zeros union1d "
      "unique_all "
      "unique_counts unique_inverse unique_values vectorize",
      {.flags = kOutside}},
     {"bincount numpy.ndarray.__getitem__", {.flags = kSizedByData}},
-    {"__setitem__", {.flags = kWritesFirst | kTakesSequences}},
+    {"__setitem__", {.flags = kWritesFirst | kTakesFloatSymbols | kTakesSequences}},
     {"__array__ accumulate all amax amin angle any append argmax argmin argpartition argsort around asanyarray "
      "ascontiguousarray "
      "asfortranarray astype average broadcast_to cholesky choose column_stack concat concatenate cond conj "

@@ -9,7 +9,17 @@ torch = pytest.importorskip("torch")
 NUMBERS = (0.3, 0.4, 0.6, 0.7, 0.35, 0.9, -0.2)
 ODD = (0.0, -0.0, 1.0, 1e39, -1e39, float("inf"), float("-inf"), float("nan"), 1e-46)
 
+def stored(x, c):
+    y, z = x * 2, x * 1
+    y[y > c] = c
+    y[:2] = c
+    z[[0, 2]] = c
+    z[..., -1] = -c
+    return y, z
+
+
 TENSORS = {
+    "stored": stored,
     "compared": lambda x, c: (x > c, x < c, x >= c, x <= c, x == c, x != c, c > x, torch.gt(x, c)),
     "clamped": lambda x, c: (x.clamp(1 - c, 1 + c), x.clamp(min=c), x.clamp(max=c), torch.clip(x, c), x.clamp_min(c), x.clamp_max(c)),
     "chosen": lambda x, c: (torch.where(x > 0.1, x, c), torch.where(x > 0.1, c, x), torch.where(x > c, 1.0, c)),
@@ -90,7 +100,18 @@ def test_in_place_and_in_batches(fresh):
     assert info["captures"] == 2 and not info["breaks"], info
 
 
+def stored_in_arrays(y, c):
+    z, w, out = y * 2, y.astype(np.float32), np.zeros(len(y))
+    z[z > c] = c
+    z[:2] = c
+    w[w < c] = c
+    np.maximum(y, c, out=out)
+    np.multiply(y, c, out=out, where=y > c)
+    return z, w, out
+
+
 ARRAYS = {
+    "stored": stored_in_arrays,
     "compared": lambda y, c: (y > c, y < c, y == c, y != c, np.greater(y, c), c >= y),
     "chosen": lambda y, c: (np.where(y > c, y, c), np.maximum(y, c), np.minimum(c, y), np.clip(y, 0.2, c), y.clip(c)),
     "integrated": lambda y, c: y * np.trapezoid(y, dx=c),
@@ -146,3 +167,14 @@ def test_steps_between_what_data_says(fresh):
                 same(h(x, n), compiled(x, n))
         info = fresh.cache_info(compiled)
         assert info["segments"] <= 3 and not info["breaks"], info
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int32"])
+@pytest.mark.parametrize("store", ["x.masked_fill(x > 1, c)", "x.index_fill(0, x.long()[:1], 2).__setitem__(0, c)", "torch.full_like(x, c)", "x.clone().__setitem__(x > 1, c)"])
+def test_fractions_that_unsigned_numbers_refuse(store, dtype, fresh):
+    scope = {"torch": torch}
+    exec(f"def f(x, c):\n    return {store}", scope)
+    for c in (-0.3, -1e-46, -0.9, -0.0, 0.7, -1.0):
+        x = torch.arange(4).to(getattr(torch, dtype))
+        want, got = (outcome(g, x, c) for g in (scope["f"], fresh.compile(scope["f"])))
+        assert str(want) == str(got), c

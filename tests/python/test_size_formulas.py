@@ -124,3 +124,38 @@ for n in (8, 10, 12):
 assert framejit.cache_info(f)["segments"] == 2 and "torch._dynamo" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+@pytest.mark.parametrize("batch", [2, None])
+@pytest.mark.parametrize("settings", [{}, {"reduction": "sum", "blank": 4}, {"reduction": "none", "zero_infinity": True}])
+def test_losses_of_sequences(settings, batch, wanted, fresh):
+    """Lengths are tensors, whose numbers do not decide what ctc_loss gives: one graph, with eager's gradients and errors."""
+
+    def f(p, t, i, o):
+        return F.ctc_loss(p.log_softmax(-1), t, i, o, **settings) * 2
+
+    compiled = fresh.compile(f)
+    with fresh.config.patch(leave=False):
+        for n in (5, 6, 9, 4, 12, 7):
+            torch.manual_seed(n)
+            p = X(n, 2, 5) if batch else X(n, 5)
+            t = torch.randint(1, 4, (2, n // 3) if batch else (n // 3,))
+            lengths = [torch.full((2,), k) if batch else torch.tensor(k) for k in (n, n // 3)]
+            results = []
+            for g in (f, compiled):
+                x = p.clone().requires_grad_(wanted)
+                y = g(x, t, *lengths)
+                results.append((y, *(torch.autograd.grad(y.sum(), x) if wanted else ())))
+            torch.testing.assert_close(results[1], results[0])
+            assert [r.stride() for r in results[0]] == [r.stride() for r in results[1]]
+        info = fresh.cache_info(compiled)
+        assert not info["breaks"] and info["segments"] <= 3, info
+        for wrong in ((lengths[0] + 1, lengths[1]), (lengths[0], lengths[1] + 5)):
+            told = []
+            for g in (f, compiled):
+                try:
+                    told.append(g(p, t, *wrong).tolist())
+                except RuntimeError as error:
+                    told.append(str(error))
+            assert told[0] == told[1]
