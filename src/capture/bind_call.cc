@@ -80,7 +80,8 @@ bool FrameworkCall::BindOne(PyObject* o, Arg* a, size_t position, std::string_vi
     if (!s_.broken() && !PyErr_Occurred()) s_.Break(BreakId::kTensorItem, callee_ + " of a number that a tensor holds");
     return false;
   }
-  const bool takes = callee_.Has(kTakesFloatSymbols) && (torch_ || !s_.libraries.torch);
+  const bool takes = torch_ ? callee_.Has(kTakesFloatSymbols)
+                            : callee_.Has(kTakesFloatSymbols | kSizedByShapes) && !s_.libraries.torch && !cupy_;
   PyObject* seen = takes ? s_.Resolve(o) : nullptr;
   if (takes && !seen) return false;
   if (!takes || !IsSymFloat(seen)) {
@@ -93,9 +94,10 @@ bool FrameworkCall::BindOne(PyObject* o, Arg* a, size_t position, std::string_vi
     return !foreign || (s_.Break(BreakId::kFrameworkError, callee_ + ": a dtype of NumPy"), false);
   }
   const uint32_t symbol = reinterpret_cast<SymFloat*>(seen)->symbol;
-  // torch refuses factors that its floats cannot hold: what stands behind the operands (add(x, y, alpha), alpha=).
+  // torch refuses factors that its floats cannot hold: what stands behind the operands (add(x, y, alpha), alpha=), and
+  // what is no operand of arithmetic. NumPy warns of some.
   constexpr double kMost = std::numeric_limits<float>::max();
-  if ((factor || position > 1) &&
+  if ((factor || position > 1 || !callee_.Has(kTakesHeldNumber)) &&
       !(s_.numbers().Compare(symbol, kMost, Py_LE) && s_.numbers().Compare(symbol, -kMost, Py_GE)))
     return reader_.Read(o, a);
   a->kind = Arg::Kind::kSymFloat;

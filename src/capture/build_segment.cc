@@ -148,9 +148,9 @@ class SegmentBuilder {
     if (diag::EventsOn()) provenance.Note(s_.graph());
     TakeTrace();
     const bool writes = !s_.graph().writes.empty();
-    if (!trace_->calls.empty()) MakeRunner(ChooseRunner({compiled_, s_, *trace_, seg_->exit.returns, ieee_}));
+    if (!trace_->calls.empty()) MakeRunner(ChooseRunner({compiled_, s_, *trace_, seg_->exit.returns, shares_, ieee_}));
     if (*problem_) return nullptr;
-    const bool fails = seg_->backend_runner || !seg_->assumed.guesses.empty() || MayFail(s_);
+    const bool fails = shares_ || seg_->backend_runner || !seg_->assumed.guesses.empty() || MayFail(s_);
     seg_->undo = tensor::PlanUndo(*trace_, !seg_->graph_runner && !seg_->pending, fails);
     if (seg_->pending) seg_->pending->undo = tensor::PlanUndo(*trace_, true, fails);
     seg_->draws = std::move(s_.draws);
@@ -423,17 +423,18 @@ class SegmentBuilder {
     else if (cached)
       problem_->state = cached;
     if (!writes || *problem_) return;
+    std::vector<guard::Row> apart;
     std::vector<guard::Extent> extents;
     for (size_t i = 0; i < written.size(); ++i) {
       const TensorMeta& m = s_.trace().tensors[s_.trace().inputs[i]].meta;
       if (m.framework == Framework::kTorch && m.read_only) continue;  // autocast's: nobody else has its memory
-      guard::Row row{guard::Kind::kApart, s_.input_sources()[i]};
-      row.number = written[i];
-      s_.guards().Add(std::move(row));
+      apart.emplace_back(guard::Row{guard::Kind::kApart, s_.input_sources()[i]}).number = written[i];
       extents.push_back(guard::ExtentOf(s_.input_tensors()[i], written[i]));
     }
-    if (guard::ShareWritten(extents))
+    if ((shares_ = guard::ShareWritten(extents)) && !FollowsCalls(s_, recipe().outputs))
       problem_->state = "two inputs share memory, and one of them is written to or loses its gradients";
+    for (guard::Row& row : apart)
+      if (!shares_) s_.guards().Add(std::move(row));
   }
 
   // The inputs that want gradients and are written with them.
@@ -667,7 +668,8 @@ class SegmentBuilder {
   std::vector<OutputPlan> plan_;
   std::vector<ViewResult> views_;
   std::vector<const Source*> inputs_;
-  int ieee_ = 0;  // the floating-point errors that NumPy would tell of
+  int ieee_ = 0;         // the floating-point errors that NumPy would tell of
+  bool shares_ = false;  // an input that is written shares memory with another one
   bool uses_torch_ = false;
 };
 

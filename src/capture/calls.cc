@@ -498,6 +498,7 @@ static PyObject* TypeOf(Session& s, PyObject* o) {
   if (IsTensor(o)) return TensorClass(s, o);
   if (IsUnseen(o)) return AskUnseen(o);
   if (IsUnreadText(o)) return Py_NewRef(&PyUnicode_Type);
+  if (IsUnreadMap(o)) return Py_NewRef(&PyDict_Type);
   if (PyType_HasFeature(Py_TYPE(o), Py_TPFLAGS_HEAPTYPE) && reinterpret_cast<PyObject*>(Py_TYPE(o)) == FlagsType())
     return s.Break(BreakId::kUnknownOrigin, "the class of an array's flags");
   auto* t = reinterpret_cast<PyObject*>(IsSymInt(o)                       ? &PyLong_Type

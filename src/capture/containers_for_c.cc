@@ -101,7 +101,7 @@ bool Session::IteratedByC(PyObject* iterator) {
 PyObject* Session::LeafForC(PyObject* o, bool asked_nothing) {
   Origin* g = Find(o);
   if (IsWrapper(o)) return asked_nothing ? o : Break(BreakId::kSubclass, "C code reads a wrapper");
-  if (IsUnreadText(o)) return asked_nothing ? o : AskUnreadText(o);
+  if (IsUnreadText(o) || IsUnreadMap(o)) return asked_nothing ? o : AskUnreadText(o);
   if (PyAnySet_Check(o)) return NoteContents(o) ? o : nullptr;
   if (UsesContext(o)) return Break(BreakId::kThreadState, "decimal.getcontext()");
   if (tensor::IsObjectArray(o)) return ObjectsForC(*this, o) ? o : nullptr;

@@ -336,6 +336,8 @@ std::optional<int> Recipe::AddValue(PyObject* o) {
     Ref parts(PartsOf(o));
     return parts ? AddCall(TextMaker(), parts.release()) : Fail("a text of a tensor");
   }
+  if (IsUnreadMap(o))
+    return AddCall(reinterpret_cast<PyObject*>(&PyDict_Type), PyTuple_Pack(1, Ref(ItemsOfMap(o)).get()));
   if (IsUnseen(o) && IdentifiedBy(o)) {
     static PyObject* const id = FromModule("builtins", "id");
     return AddCall(id, PyTuple_Pack(1, IdentifiedBy(o)));

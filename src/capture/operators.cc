@@ -230,7 +230,7 @@ int CaptureSemantics::Contains(PyObject* container, PyObject* value) {
 int CaptureSemantics::Truth(PyObject* a) {
   RESOLVE_INT(a);
   if (IsTensor(a)) return PyObject_IsTrue(a);
-  if (IsUnreadText(a)) return 1;
+  if (IsUnreadText(a) || IsUnreadMap(a)) return 1;
   if (IsWrapper(a)) return s_.Break(BreakId::kTensorBool, "a wrapper"), -1;
   if (!IsPrimitive(a)) {
     if (!(a = Counted(s_, a))) return -1;
@@ -502,6 +502,7 @@ PyObject* CaptureSemantics::BuildSet(PyObject* const* items, Py_ssize_t n) {
 }
 PyObject* CaptureSemantics::BuildMap(PyObject* const* kv, Py_ssize_t n, Py_ssize_t stride) {
   RESOLVED(kv, 2 * n);
+  if (PyObject* map = UnreadMap(s_, resolved.data(), n, stride)) return map;
   for (Py_ssize_t i = 0; i < n; ++i)
     if (!s_.Pin(resolved[i * stride])) return nullptr;
   return s_.MarkFresh(frame::Semantics::BuildMap(resolved.data(), n, stride));

@@ -294,8 +294,8 @@ void FreeStandIn(PyObject* o) {
 
 bool ReadyProxies() {
   return PyType_Ready(&TensorProxyType) == 0 && ReadyNumbers() && PyType_Ready(&UnseenType) == 0 &&
-         PyType_Ready(&CalledType) == 0 && PyType_Ready(&UnreadTextType) == 0 && PyType_Ready(&ItemFloatType) == 0 &&
-         PyType_Ready(&LazyType) == 0 && ReadyModes();
+         PyType_Ready(&CalledType) == 0 && PyType_Ready(&UnreadTextType) == 0 && PyType_Ready(&UnreadMapType) == 0 &&
+         PyType_Ready(&ItemFloatType) == 0 && PyType_Ready(&LazyType) == 0 && ReadyModes();
 }
 
 PyObject* NewTensorProxy(Session* s, TraceId id) {

@@ -7,6 +7,7 @@
 #include "capture/policy/leave.h"
 #include "capture/training.h"
 #include "framejit/compile.h"
+#include "graph/arguments.h"
 #include "graph/opaque.h"
 
 namespace framejit::capture {
@@ -72,6 +73,8 @@ const Row kRows[] = {
      Runner::kReplay, Left<Leave::kMostlyNumpys>, Leave::kMostlyNumpys},
     {[](const Question& q) { return q.compiled.backend == "eager"; },
      Runner::kReplay, [](const Question&) -> std::string { return "backend=\"eager\""; }},
+    {[](const Question& q) { return q.shares; },
+     Runner::kReplay, [](const Question&) -> std::string { return "inputs share memory, and one is written: runs through the framework"; }},
     {[](const Question& q) { return MixesInference(q.trace); },
      Runner::kReplay, [](const Question&) -> std::string { return "calls in and out of inference mode: runs through the framework"; }},
     {[](const Question& q) { return !q.session.lowering().graph_unusable().empty(); },
@@ -101,6 +104,27 @@ RunnerChoice ChooseRunner(const RunnerQuestion& q) {
   const bool whole = choice.runner == Runner::kReplay || choice.runner == Runner::kCallable;
   choice.again = whole && q.session.lowering().differentiates();
   return choice;
+}
+
+// Is it one of two or more of the program's tensors that it writes? The framework may refuse that for the memory they
+// share, and says so at the program's line alone.
+static bool WritesBesideInputs(const Trace& trace, const Call& call) {
+  if (!call.callee.Has(kInPlace) && call.callee.last() != "__setitem__") return false;
+  std::vector<TraceId> inputs;
+  EachTensor(call, [&](TraceId t) {
+    const TraceId base = trace.tensors[t].base;
+    if (trace.tensors[base].input >= 0) inputs.push_back(t);
+  });
+  return inputs.size() > 1;
+}
+
+// Of what is read of inputs beside the calls (guesses, conditions, what leaves the graph) they may have written some.
+bool FollowsCalls(Session& s, const std::vector<TraceId>& outputs) {
+  return !s.libraries.numpy && s.pending().stopped.empty() && s.guessing().made().empty() &&
+         s.data_sizes().all().empty() && s.graph().conditions.empty() &&
+         std::none_of(s.trace().calls.begin(), s.trace().calls.end(),
+                      [&](const Call& c) { return WritesBesideInputs(s.trace(), c); }) &&
+         std::none_of(outputs.begin(), outputs.end(), [&](TraceId t) { return s.trace().tensors[t].input >= 0; });
 }
 
 bool MuchOfLeaves(Session& s, const std::vector<TraceId>& outputs) {

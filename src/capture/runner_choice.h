@@ -21,6 +21,7 @@ struct RunnerQuestion {
   Session& session;
   const Trace& trace;
   bool returns;  // Does the segment end with the function?
+  bool shares;   // Does an input that is written share memory with another one?
   int ieee;      // The floating-point errors that NumPy would report.
 };
 
@@ -33,6 +34,9 @@ struct RunnerChoice {
 };
 
 RunnerChoice ChooseRunner(const RunnerQuestion& q);
+
+// Do the framework's calls, in their order, say it all, whatever memory the inputs share?
+bool FollowsCalls(Session& s, const std::vector<TraceId>& outputs);
 
 // So much is computed, with gradients, behind leaves made inside that a graph of its own is worth it: there they are
 // inputs. In this one the framework makes each call.

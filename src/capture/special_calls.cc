@@ -86,6 +86,7 @@ Ref ClassBehind(Session& s, PyObject* o) {
   if (IsTensor(o)) return Ref(TensorClass(s, o));
   if (IsSymInt(o)) return Borrow(reinterpret_cast<PyObject*>(&PyLong_Type));
   if (IsUnreadText(o)) return Borrow(reinterpret_cast<PyObject*>(&PyUnicode_Type));
+  if (IsUnreadMap(o)) return Borrow(reinterpret_cast<PyObject*>(&PyDict_Type));
   if (IsSymFloat(o) || IsItemFloat(o)) return Borrow(reinterpret_cast<PyObject*>(&PyFloat_Type));
   return {};
 }

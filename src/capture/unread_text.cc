@@ -18,9 +18,11 @@ namespace {
 constexpr int kNone = 0, kStr = 1, kRepr = 2, kAscii = 3;  // FORMAT_VALUE's
 constexpr int kPercent = 4;                                // The format is one of the operator %.
 
+// Also UnreadMap.
 struct UnreadText {
   PyObject_HEAD Session* session;
-  PyObject* parts;  // A tuple of texts, of (value, conversion, format), and of None: what is made no more.
+  // A tuple of texts, of (value, conversion, format), and of None: what is made no more. Of a map: its items.
+  PyObject* parts;
 };
 
 UnreadText* As(PyObject* o) {
@@ -29,7 +31,9 @@ UnreadText* As(PyObject* o) {
 
 std::nullptr_t Ask(PyObject* o) {
   Session* s = Live(As(o)->session, "text");
-  return s ? s->Break(BreakId::kTensorItem, "a text of what a tensor holds") : nullptr;
+  return s ? s->Break(BreakId::kTensorItem, IsUnreadMap(o) ? "a dict whose keys are texts of what tensors hold"
+                                                           : "a text of what a tensor holds")
+           : nullptr;
 }
 
 void Free(PyObject* o) {
@@ -39,7 +43,7 @@ void Free(PyObject* o) {
 
 PyObject* GetAttr(PyObject* o, PyObject* name) {
   if (PyUnicode_CompareWithASCIIString(name, "__class__") == 0)
-    return Py_NewRef(reinterpret_cast<PyObject*>(&PyUnicode_Type));
+    return Py_NewRef(reinterpret_cast<PyObject*>(IsUnreadMap(o) ? &PyDict_Type : &PyUnicode_Type));
   return Ask(o);
 }
 PyObject* Compare(PyObject* a, PyObject* b, int op) {
@@ -47,7 +51,7 @@ PyObject* Compare(PyObject* a, PyObject* b, int op) {
   return Ask(a);
 }
 PyObject* AskOfTwo(PyObject* a, PyObject* b) {
-  return Ask(IsUnreadText(a) ? a : b);
+  return Ask(IsUnreadText(a) || IsUnreadMap(a) ? a : b);
 }
 Py_ssize_t Length(PyObject* o) {
   return Ask(o), -1;
@@ -55,15 +59,20 @@ Py_ssize_t Length(PyObject* o) {
 int Contains(PyObject* o, PyObject*) {
   return Ask(o), -1;
 }
+int StoreItem(PyObject* o, PyObject*, PyObject*) {
+  return Ask(o), -1;
+}
 PyNumberMethods number = {.nb_add = AskOfTwo, .nb_multiply = AskOfTwo, .nb_remainder = AskOfTwo};
 PySequenceMethods sequence = {.sq_length = Length, .sq_contains = Contains};
 PyMappingMethods mapping = {.mp_length = Length, .mp_subscript = AskOfTwo};
+PyNumberMethods number_of_map = {.nb_or = AskOfTwo, .nb_inplace_or = AskOfTwo};
+PyMappingMethods mapping_of_map = {.mp_length = Length, .mp_subscript = AskOfTwo, .mp_ass_subscript = StoreItem};
 
-PyObject* Of(Session& s, const std::vector<Ref>& parts) {
+PyObject* Of(Session& s, const std::vector<Ref>& parts, PyTypeObject* type = &UnreadTextType) {
   Ref tuple(PyTuple_New(static_cast<Py_ssize_t>(parts.size())));
   for (size_t i = 0; tuple && i < parts.size(); ++i)
     PyTuple_SET_ITEM(tuple.get(), static_cast<Py_ssize_t>(i), Py_NewRef(parts[i].get()));
-  auto* text = tuple ? PyObject_New(UnreadText, &UnreadTextType) : nullptr;
+  auto* text = tuple ? PyObject_New(UnreadText, type) : nullptr;
   if (!text) return nullptr;
   text->session = &s;
   text->parts = tuple.release();
@@ -271,6 +280,42 @@ PyTypeObject UnreadTextType = {
     .tp_richcompare = Compare,
     .tp_iter = Asks<Ask>::Unary,
 };
+
+PyTypeObject UnreadMapType = {
+    .ob_base = {PyObject_HEAD_INIT(nullptr) 0},
+    .tp_name = "framejit.UnreadMap",
+    .tp_basicsize = sizeof(UnreadText),
+    .tp_dealloc = Free,
+    .tp_repr = Asks<Ask>::Unary,
+    .tp_as_number = &number_of_map,
+    .tp_as_sequence = &sequence,
+    .tp_as_mapping = &mapping_of_map,
+    .tp_hash = PyObject_HashNotImplemented,
+    .tp_str = Asks<Ask>::Unary,
+    .tp_getattro = GetAttr,
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_richcompare = Compare,
+    .tp_iter = Asks<Ask>::Unary,
+};
+
+PyObject* UnreadMap(Session& s, PyObject* const* keys_values, Py_ssize_t n, Py_ssize_t stride) {
+  bool unread = false;
+  for (Py_ssize_t i = 0; i < n; ++i) unread = unread || IsUnreadText(keys_values[i * stride]);
+  if (!unread) return nullptr;
+  std::vector<Ref> items;
+  for (Py_ssize_t i = 0; i < n; ++i) {
+    PyObject* key = keys_values[i * stride];
+    if (!IsUnreadText(key) && !PyUnicode_CheckExact(key)) return nullptr;  // its hash may be its own
+    items.emplace_back(PyTuple_Pack(2, key, keys_values[i * stride + 1]));
+    if (!items.back()) return nullptr;
+    s.MarkFresh(items.back().get());
+  }
+  return Of(s, items, &UnreadMapType);
+}
+
+PyObject* ItemsOfMap(PyObject* map) {
+  return Py_NewRef(As(map)->parts);
+}
 
 std::nullptr_t AskUnreadText(PyObject* text) {
   return Ask(text);

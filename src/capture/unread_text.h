@@ -12,6 +12,16 @@ inline bool IsUnreadText(PyObject* o) {
   return Py_TYPE(o) == &UnreadTextType;
 }
 
+// A dict some of whose keys are such texts: one that leaves the graph is made behind the run, of its items in their
+// order. Whoever reads it or stores to it ends the capture, since only a run may say which keys are equal.
+extern PyTypeObject UnreadMapType;
+inline bool IsUnreadMap(PyObject* o) {
+  return Py_TYPE(o) == &UnreadMapType;
+}
+// A new reference; null without an error: no key is one.
+PyObject* UnreadMap(Session& s, PyObject* const* keys_values, Py_ssize_t n, Py_ssize_t stride);
+PyObject* ItemsOfMap(PyObject* map);  // a new reference to a tuple of (key, value)
+
 // New references. They are null without an error where only a run may tell whether Python raises, and where all of the
 // text is known by now. `conversion` is FORMAT_VALUE's.
 PyObject* UnreadFormat(Session& s, PyObject* value, int conversion, PyObject* spec);

@@ -126,9 +126,10 @@ constexpr Row kTorch[] = {
      "fmin fmod heaviside logaddexp logical_and logical_or logical_xor lshift maximum minimum mod or remainder rshift "
      "xlogy xor",
      {.batch = Batch::kPointwise}},
-    {"eq ge greater greater_equal gt le lerp less less_equal lt ne not_equal",
-     {.flags = kTakesHeldNumber, .batch = Batch::kPointwise}},
-    {"clamp clamp_max clamp_min clip", {.batch = Batch::kPointwiseOfOne}},
+    {"lerp", {.flags = kTakesHeldNumber, .batch = Batch::kPointwise}},
+    {"eq ge greater greater_equal gt le less less_equal lt ne not_equal",
+     {.flags = kTakesFloatSymbols | kTakesHeldNumber, .batch = Batch::kPointwise}},
+    {"clamp clamp_max clamp_min clip", {.flags = kTakesFloatSymbols, .batch = Batch::kPointwiseOfOne}},
     {"arccos arcsin cosine_similarity frobenius_norm interpolate nuclear_norm renorm rms_norm "
      "rpow softmin",
      {.cuda = CastRule::kFloat32}},
@@ -145,7 +146,8 @@ constexpr Row kTorch[] = {
     {"_unique2 argwhere masked_select nonzero unique_consecutive", {.flags = kOutside | kSizedByData}},
     {"randint randperm", {.flags = kDraws | kOnDefaultDevice}},
     {"rrelu_with_noise", {.flags = kDraws | kWritesInSilence}},
-    {"_stack contiguous copy empty_like full_like iadd isub ones_ pad radd ravel roll sort topk tril triu type type_as "
+    {"full_like", {.flags = kKeepsNoOperand | kKeepsNoResult | kTakesFloatSymbols}},
+    {"_stack contiguous copy empty_like iadd isub ones_ pad radd ravel roll sort topk tril triu type type_as "
      "zeros_",
      {.flags = kKeepsNoOperand | kKeepsNoResult}},
     {"copy_", {.flags = kKeepsNoOperand | kKeepsNoResult, .batch = Batch::kCopy}},
@@ -156,7 +158,7 @@ constexpr Row kTorch[] = {
     {"framejit._gradients.take", {.flags = kDerivedAgain, .keeps = kFirst}},
     {"torch.ops.aten.convolution_backward torch.ops.aten.embedding_dense_backward", {.flags = kDerivedAgain}},
     {"gather", {.flags = kKeepsNoOperand | kKeepsNoResult, .keeps = kFirst}},
-    {"__setitem__", {.flags = kKeepsNoResult | kTakesSequences, .batch = Batch::kStore}},
+    {"__setitem__", {.flags = kKeepsNoResult | kTakesFloatSymbols | kTakesSequences, .batch = Batch::kStore}},
     {"batch_norm instance_norm", {.flags = kKeepsNoResult | kWritesInSilence | kFixedTangents}},
     {"get_rng_state manual_seed manual_seed_all seed set_rng_state", {.flags = kOutside, .ends = BreakId::kRandom}},
     {"unbind", {.flags = kOneOfSeveral, .batch = Batch::kDim}},
@@ -177,7 +179,7 @@ constexpr Row kTorch[] = {
     {"dist float_power linalg_matrix_norm linalg_vector_norm pdist", {.keeps = kResult, .cuda = CastRule::kFloat32}},
     {"linalg_norm norm", {.keeps = kFirst | kResult, .cuda = CastRule::kFloat32}},
     {"chain_matmul linalg_multi_dot tensordot", {.cpu = CastRule::kRefused, .cuda = CastRule::kLower}},
-    {"where", {.flags = kKeepsNoResult, .batch = Batch::kPointwise}},
+    {"where", {.flags = kKeepsNoResult | kTakesFloatSymbols, .batch = Batch::kPointwise}},
     {"rtruediv", {.flags = kKeepsNoResult, .cuda = CastRule::kFloat32}},
     {"layer_norm",
      {.flags = kKeepsNoResult | kFixedTangents,
@@ -214,17 +216,18 @@ constexpr Row kTorch[] = {
     {"subtract", {.flags = kTakesFloatSymbols | kTakesHeldNumber | kTakesFactor, .batch = Batch::kPointwise}},
     {"repeat_interleave", {.flags = kKeepsNoOperand | kKeepsNoResult | kSizedByData}},
     {"as_tensor asarray tensor", {.flags = kOnDefaultDevice | kReadsDType | kTakesSequences}},
-    {"full", {.flags = kKeepsNoOperand | kKeepsNoResult | kOnDefaultDevice}},
+    {"full", {.flags = kKeepsNoOperand | kKeepsNoResult | kTakesFloatSymbols | kOnDefaultDevice}},
     {"repeat", {.flags = kKeepsNoOperand | kKeepsNoResult | kSizesInArguments}},
     {"flip", {.flags = kKeepsNoOperand | kKeepsNoResult, .batch = Batch::kDims}},
-    {"new_full", {.flags = kKeepsNoOperand | kKeepsNoResult, .batch = Batch::kNew}},
+    {"new_full", {.flags = kKeepsNoOperand | kKeepsNoResult | kTakesFloatSymbols, .batch = Batch::kNew}},
     {"relu sigmoid sqrt tanh", {.flags = kKeepsNoOperand, .keeps = kResult, .batch = Batch::kUnary}},
     {"bfloat16 ceil clone double float floor frac half neg ones_like sign to trunc zeros_like",
      {.flags = kKeepsNoOperand | kKeepsNoResult, .batch = Batch::kUnary}},
     {"mean", {.flags = kKeepsNoOperand | kKeepsNoResult, .batch = Batch::kReduce}},
     {"cat concat", {.flags = kKeepsNoOperand | kKeepsNoResult, .cpu = CastRule::kPromote, .batch = Batch::kJoined}},
     {"stack", {.flags = kKeepsNoOperand | kKeepsNoResult, .cpu = CastRule::kPromote, .batch = Batch::kStacked}},
-    {"masked_fill", {.flags = kKeepsNoOperand | kKeepsNoResult | kTakesFactor, .batch = Batch::kPointwiseOfTwo}},
+    {"masked_fill",
+     {.flags = kKeepsNoOperand | kKeepsNoResult | kTakesFloatSymbols | kTakesFactor, .batch = Batch::kPointwiseOfTwo}},
     {"index_put", {.flags = kLinear, .cuda = CastRule::kPromote}},
     {"scatter_add", {.flags = kLinear | kLikeFirst, .cuda = CastRule::kPromote}},
     {"__bool__ __nonzero__", {.flags = kOutside, .ends = BreakId::kTensorBool, .batch = Batch::kUnary}},
@@ -289,16 +292,17 @@ constexpr Row kTorch[] = {
 // The rows of NumPy, SciPy and CuPy. Of CuPy, what data sizes and what writes is not modelled.
 constexpr Row kNumpy[] = {
     {"__contains__ __deepcopy__ __dlpack__ __reduce_ex__ __setstate__ array_equiv as_strided byteswap compress data "
-     "data.__get__ dump dumps errstate extract flags flags.__get__ flatnonzero frompyfunc intersect1d nditer nonzero "
+     "data.__get__ dump dumps errstate extract flags flags.__get__ flatnonzero frompyfunc intersect1d nditer "
+     "nonzero "
      "put real_if_close resize setdiff1d seterr setfield setflags setxor1d tobytes tofile trim_zeros union1d "
      "unique_all "
      "unique_counts unique_inverse unique_values vectorize",
      {.flags = kOutside}},
     {"bincount numpy.ndarray.__getitem__", {.flags = kSizedByData}},
-    {"__setitem__", {.flags = kWritesFirst | kTakesSequences}},
+    {"__setitem__", {.flags = kWritesFirst | kTakesFloatSymbols | kTakesSequences}},
     {"__array__ accumulate all amax amin angle any append argmax argmin argpartition argsort around asanyarray "
      "ascontiguousarray "
-     "asfortranarray astype average broadcast_to cholesky choose clip column_stack concat concatenate cond conj "
+     "asfortranarray astype average broadcast_to cholesky choose column_stack concat concatenate cond conj "
      "conjugate convolve copy corrcoef correlate count_nonzero cov cross cumprod cumsum cumulative_prod cumulative_sum "
      "delete det diag diagflat diff digitize dot dstack eigh eigvalsh einsum fft fft2 fftn fftshift fix full_like "
      "gradient heaviside hfft histogram hstack i0 ifft ifft2 ifftn ifftshift ihfft inner insert interp inv irfft "
@@ -340,16 +344,21 @@ constexpr Row kNumpy[] = {
      {.flags = kSizedByNumbers}},
     {"scipy.linalg.inv scipy.linalg.solve", {}},  // They warn of data.
     {"load save", {.ends = BreakId::kOutput}},
-    {"arange bartlett blackman empty eye fftfreq full geomspace hamming hanning identity indices kaiser linspace "
-     "logspace ones rfftfreq tri zeros",
+    {"arange bartlett blackman empty eye fftfreq full hamming hanning identity indices kaiser ones rfftfreq tri zeros",
      {.flags = kSizedByNumbers}},
-    {"__rtruediv__ add div divide mul multiply sub subtract true_divide truediv", {.flags = kTakesFloatSymbols}},
+    {"geomspace linspace logspace", {.flags = kSizedByShapes | kSizedByNumbers}},
+    {"clip", {.flags = kSizedByShapes | kTakesFloatSymbols}},
+    {"eq ge greater greater_equal gt le less less_equal lt maximum minimum ne not_equal",
+     {.flags = kTakesFloatSymbols}},
+    {"__rtruediv__ add div divide mul multiply sub subtract true_divide truediv",
+     {.flags = kTakesFloatSymbols | kTakesHeldNumber}},
     {"__complex__", {.ends = BreakId::kTensorItem}},
     {"argwhere numpy.compress numpy.ndarray.compress numpy.ndarray.nonzero numpy.nonzero unique",
      {.flags = kOutside | kSizedByData}},
     {"copyto fill_diagonal numpy.ndarray.fill numpy.ndarray.put numpy.put place put_along_axis putmask",
      {.flags = kOutside | kWritesFirst}},
-    {"numpy.ndarray.repeat numpy.repeat where", {.flags = kSizedByData | kSizedByShapes}},
+    {"numpy.ndarray.repeat numpy.repeat", {.flags = kSizedByData | kSizedByShapes}},
+    {"where", {.flags = kSizedByData | kSizedByShapes | kTakesFloatSymbols}},
     {"array asarray", {.flags = kSizedByShapes | kTakesSequences}},
     {"seed", {.flags = kOutside, .ends = BreakId::kRandom}},
     {"__bool__", {.flags = kOutside, .ends = BreakId::kTensorBool}},

@@ -158,8 +158,12 @@ void Lowering::Impl::Apply(Call& call) {
       out = &value;
     }
   }
-  if (framework == Framework::kTorch && !call.callee.Has(kTakesFloatSymbols) && NumberTooLarge(call))
-    computable = false;
+  const bool arithmetic = call.callee.Has(kTakesFloatSymbols) && call.callee.Has(kTakesHeldNumber);
+  if (framework == Framework::kTorch && !arithmetic && NumberTooLarge(call)) computable = false;
+  bool floats = false;
+  EachArg(std::as_const(call), [&](const Arg& a) { floats |= a.is(Arg::Kind::kSymFloat); });
+  if (floats && !call.callee.Has(kTakesFloatSymbols) && !FindRows(call.callee).empty())
+    throw Decline("a float that changes");  // its row may ask which number it is
   const Objects::Mark before = objects.Begin();
   try {
     if (out) {

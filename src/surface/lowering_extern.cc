@@ -1,5 +1,6 @@
 // Calls that no row describes: the framework runs them, the graph has a node with the types it answered beforehand.
 #include <algorithm>
+#include <bit>
 
 #include "graph/opaque.h"
 #include "surface/lowering.h"
@@ -36,6 +37,30 @@ std::optional<Window> WindowOf(const std::vector<Arg>& args, size_t d, const Poo
   return Window{*kernel, *stride, *padding, *dilation};
 }
 
+// The losses of sequences, or what they come to: one for each of the batch. Stand-ins do not tell, since lengths that
+// are tensors decide how large what the framework keeps for the derivative is.
+std::optional<Inferred> LossOfSequences(const Call& call, const std::vector<TensorMeta>& operands) {
+  static const Signature signature = Signature::Parse(
+      "(Tensor log_probs, Tensor targets, Tensor input_lengths, Tensor target_lengths, int blank=0, int reduction=1, "
+      "bool zero_infinity=False)");
+  const auto args = signature.Bind(call);
+  TensorMeta m = operands[0];
+  if (!args || m.lazy() || m.device.kind != DeviceKind::kCpu || (m.sizes.size() != 2 && m.sizes.size() != 3) ||
+      !(m.dtype == DType::kFloat32 || m.dtype == DType::kFloat64) || !(*args)[5].i.is_const())
+    return std::nullopt;
+  for (const TensorMeta& o : operands)
+    if (o.framework != Framework::kTorch || !(o.device == m.device)) return std::nullopt;
+  const bool each = (*args)[5].i.value() == 0 && m.sizes.size() == 3;
+  const shape::Int batch = m.sizes[m.sizes.size() - 2];
+  m.is_parameter = false;
+  m.sizes = each ? shape::Ints{batch} : shape::Ints{};
+  m.strides = RowMajor(m.sizes);
+  Inferred known;
+  known.metas.push_back(std::move(m));
+  known.aliases.emplace_back();
+  return known;
+}
+
 // Gives what is known of a result without asking the framework, which would compute it to find out. It gives nothing
 // where the framework must be asked. Networks for pictures call pooling on more elements than are computed for an
 // answer. Without this rule their first compile would be the one that makes torch import what its meta tensors need
@@ -50,6 +75,8 @@ std::optional<Inferred> KnownResult(shape::Env& env, const Call& call, const std
                                      {Callee("torch.max_pool3d"), 3, false},
                                      {Callee("torch._C._nn.avg_pool2d"), 2, true},
                                      {Callee("torch._C._nn.avg_pool3d"), 3, true}};
+  static const Callee sequences("torch.ctc_loss");
+  if (call.callee == sequences && !operands.empty()) return LossOfSequences(call, operands);
   const Pooling* pooling =
       std::find_if(std::begin(poolings), std::end(poolings), [&](const Pooling& p) { return p.callee == call.callee; });
   if (pooling == std::end(poolings) || operands.size() != 1 || operands[0].lazy()) return std::nullopt;
@@ -195,10 +222,10 @@ std::string Lowering::Impl::NoteOpaque(const Inferred& inferred, const std::vect
 
 // A framework kernel inside the graph. In-place callees run as their functional namesake, then write.
 void Lowering::Impl::Extern(Call& call, bool model) {
-  for (const Arg& a : call.args)
-    if (a.is(Arg::Kind::kSymFloat)) throw Decline("a float that changes");
-  for (const auto& [name, a] : call.kwargs)
-    if (a.is(Arg::Kind::kSymFloat)) throw Decline("a float that changes");
+  const bool by_shapes = call.callee.framework() == Framework::kNumpy && call.callee.Has(kSizedByShapes);
+  EachArg(std::as_const(call), [&](const Arg& a) {
+    if (a.is(Arg::Kind::kSymFloat) && !by_shapes) throw Decline("a float that changes");
+  });
   if (call.callee.Has(kWritesFirst)) return Written(call, nullptr);
   if (NeverCaptured(call.callee))
     throw Decline(call.callee + " depends on data or on state outside the graph", Decline::Cause::kData);
@@ -215,7 +242,16 @@ void Lowering::Impl::Extern(Call& call, bool model) {
   }
   std::vector<TraceId> ids;
   Number(*request, [&](TraceId t) -> const TensorMeta& { return meta(t); }, &ids);
+  std::vector<bool> changes;  // floats that change decide no size: it is asked with those of now
+  EachArg(*request, [&](Arg& a) {
+    changes.push_back(a.is(Arg::Kind::kSymFloat));
+    if (changes.back()) a.kind = Arg::Kind::kFloat, a.f = std::bit_cast<double>(env().Hint(a.i));
+  });
   Inferred inferred = Ask(call.callee, *request, ids, target.has_value());
+  size_t next = 0;
+  EachArg(*request, [&](Arg& a) {
+    if (changes[next++]) a.kind = Arg::Kind::kSymFloat;
+  });
   const bool draws = Draws(call.callee);
   // What is drawn in the likeness of a tensor, or as indices, has no derivative.
   const bool tracks =

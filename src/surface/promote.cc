@@ -140,7 +140,7 @@ std::optional<Arg> Converted(shape::Env& env, const Arg& number, DType t) {
   if (number.is(Arg::Kind::kFloat) && IsBool(t)) return Arg::Bool(number.f != 0);
   if (number.is(Arg::Kind::kFloat) && IsInteger(t)) {
     const double whole = std::trunc(number.f);
-    if (!(std::abs(whole) < 0x1p62) || (whole < 0 && !IsSigned(t))) return {};
+    if (!(std::abs(whole) < 0x1p62) || (number.f < 0 && !IsSigned(t))) return {};  // also of -0.5
     return Converted(env, Arg::Int(static_cast<int64_t>(whole)), t);
   }
   if (!FitsIn(env, number, t)) return {};

@@ -438,8 +438,7 @@ Outs Compare(Scope& s) {
   Pair p = ReadPair(s);
   if (!s.torch() && IsFloat(p.type)) {  // NumPy compares 64-bit integers of different sign exactly
     bool integers = true;
-    for (const Operand& o : p.operands)
-      integers &= o.is_tensor() ? !IsFloat(o.meta->dtype) : !o.number.is(Arg::Kind::kFloat);
+    for (const Operand& o : p.operands) integers &= o.is_tensor() ? !IsFloat(o.meta->dtype) : !IsFloatNumber(o.number);
     if (integers) Scope::Skip();
   }
   return Done(s, p, kSwapped ? s.b.Binary(s.row.op, p.b, p.a) : s.b.Binary(s.row.op, p.a, p.b));

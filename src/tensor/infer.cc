@@ -133,18 +133,29 @@ bool RaisesOnStandIns(const Call& call, const std::vector<TensorMeta>& operands,
   return !Ask(numbered, constants, &in) && in.raised;
 }
 
-std::optional<Inferred> InferByFramework(Call& call, const std::vector<TensorMeta>& operands,
-                                         const std::vector<PyObject*>& constants, Refusal* why, bool sizes_made_up) {
+static std::optional<Inferred> Answer(Call& call, const std::vector<PyObject*>& constants, Inference* in,
+                                      Refusal* why) {
   SavedError saved;
-  Inference in{operands, sizes_made_up};
   Call numbered = call;
-  if (!Ask(numbered, constants, &in)) {
-    if (why) *why = in.why;
+  if (!Ask(numbered, constants, in)) {
+    if (why) *why = in->why;
     return std::nullopt;
   }
   call.result = std::move(numbered.result);
-  in.aliases.resize(in.results.size());
-  return Inferred{std::move(in.results), std::move(in.aliases)};
+  in->aliases.resize(in->results.size());
+  return Inferred{std::move(in->results), std::move(in->aliases)};
+}
+
+std::optional<Inferred> InferByFramework(Call& call, const std::vector<TensorMeta>& operands,
+                                         const std::vector<PyObject*>& constants, Refusal* why, bool sizes_made_up) {
+  Inference in{operands, sizes_made_up};
+  return Answer(call, constants, &in, why);
+}
+
+std::optional<Inferred> InferMadeUp(Call& call, const std::vector<TensorMeta>& operands,
+                                    const std::vector<PyObject*>& constants, Refusal* why, bool real_only) {
+  Inference in{operands, true, real_only};
+  return Answer(call, constants, &in, why);
 }
 
 }  // namespace framejit::tensor

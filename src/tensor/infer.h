@@ -14,6 +14,7 @@ inline constexpr int64_t kMaxStandIn = 1 << 20;  // elements of a stand-in: the 
 struct Inference {
   const std::vector<TensorMeta>& metas;
   bool sizes_made_up = false;  // the sizes are not those of operands of the program
+  bool real_only = false;      // what refuses on real stand-ins is not asked on the meta device
   std::vector<Ref> operands = {};
   std::vector<TensorMeta> results = {};
   std::vector<Inferred::Alias> aliases = {};  // for each result, as far as results are aliases
@@ -40,6 +41,10 @@ struct Inference {
     return Fail(callee + " on stand-in tensors: " + message);
   }
 };
+
+// What the framework says of a call with made-up sizes (InferByFramework).
+std::optional<Inferred> InferMadeUp(Call& call, const std::vector<TensorMeta>& operands,
+                                    const std::vector<PyObject*>& constants, Refusal* why, bool real_only);
 
 // Does the framework raise for a call with such tensors, whatever they hold? Sizes are numbers.
 bool RaisesOnStandIns(const Call& call, const std::vector<TensorMeta>& operands,

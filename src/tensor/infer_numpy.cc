@@ -57,6 +57,10 @@ bool ShapesDecide(const Call& call, PyObject* callee, const std::vector<TensorMe
     const Arg* a = given(1, last == "repeat" ? "repeats" : "obj");
     return a && !HoldsTensor(*a);
   }
+  if (last == "linspace" || last == "logspace" || last == "geomspace") {
+    const Arg* number = given(2, "num");
+    return !number || !HoldsTensor(*number);
+  }
   if (last == "histogram") {
     const Arg* bins = given(1, "bins");
     return !bins || bins->is(Arg::Kind::kInt) || bins->is(Arg::Kind::kTensor) || bins->is(Arg::Kind::kList);

@@ -7,9 +7,11 @@
 #include <functional>
 #include <numeric>
 #include <tuple>
+#include <utility>
 
 #include "graph/arguments.h"
 #include "graph/effects.h"
+#include "tensor/infer.h"
 #include "tensor/ones.h"
 
 namespace framejit::tensor {
@@ -184,14 +186,29 @@ void BlockFormulas(const Call& call, const TensorMeta& x, Formulas& of) {
   of.sizes.push_back(all);
 }
 
-// Sizes times a factor, rounded down, as interpolation makes them. Products with such factors are exact.
+// A fraction of small parts that a number is, or is as near to as any of parts up to kLarge: the continued fraction.
+std::pair<int64_t, int64_t> FractionOf(double number) {
+  constexpr double kLarge = 1 << 20, kExact = 1e-14;
+  double above = 1, below = 0, above_before = 0, below_before = 1, rest = number;
+  while (below == 0 || std::abs(above / below - number) > kExact * number) {
+    const double whole = std::floor(rest);
+    const double next_above = whole * above + above_before, next_below = whole * below + below_before;
+    if (!(next_above <= kLarge) || !(next_below <= kLarge)) break;
+    above_before = std::exchange(above, next_above), below_before = std::exchange(below, next_below);
+    rest = 1 / (rest - whole);
+  }
+  return {static_cast<int64_t>(above), static_cast<int64_t>(below)};
+}
+
+// Sizes times a factor, rounded down, as interpolation makes them. The product is one of doubles, which rounds what
+// lies beside a whole number to it, as the fraction does.
 void ScaledFormulas(const Call& call, const Ints& sizes, Formulas& of) {
-  constexpr int64_t kParts = 64;
   EachArg(call, [&](const Arg& a) {
-    const double parts = a.is(Arg::Kind::kFloat) ? a.f * kParts : 0;
-    if (parts < 1 || parts > kLargest * kParts || parts != std::floor(parts)) return;
+    if (!a.is(Arg::Kind::kFloat) || !(a.f > 0 && a.f <= kLargest)) return;
+    const auto [above, below] = FractionOf(a.f);
+    if (!above || !below) return;
     for (Int size : sizes)
-      if (!size.is_const()) of.sizes.push_back(shape::FloorDiv(size * Int(static_cast<int64_t>(parts)), Int(kParts)));
+      if (!size.is_const()) of.sizes.push_back(shape::FloorDiv(size * Int(above), Int(below)));
   });
 }
 
@@ -378,8 +395,12 @@ AtOne Holds(const Inferred& found, const std::vector<uint32_t>& ones, const Call
     for (shape::IntList* all : {&m.sizes, &m.strides}) all->Each(number);
   Call asked = call;
   EachInt(asked, [&](Int& i) { i = number(i); });
+  // Meta kernels take empty results that the others refuse, some of them by code that imports much of torch first.
+  bool empty = false;
+  for (const TensorMeta& m : found.metas)
+    for (Int size : m.sizes) empty = empty || number(size).value() <= 0;
   Refusal why;
-  const auto answer = InferByFramework(asked, concrete, constants, &why, true);
+  const auto answer = InferMadeUp(asked, concrete, constants, &why, empty);
   if (!answer) {
     PyErr_Clear();
     return AtOne::kHolds;

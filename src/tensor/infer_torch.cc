@@ -520,7 +520,10 @@ bool InferTorch(const TorchApi& t, Call& call, const std::vector<PyObject*>& con
   const std::string& name = call.callee.name();
   const bool ours = name.starts_with("torch.ops.aten.") || name.starts_with("torch.ops.quantized.");
   const bool safe = !foreign && (!name.starts_with("torch.ops.") || (ours && !in->sizes_made_up));
-  if (safe && SmallAndPlain(call, *in, 4 * kMaxStandIn)) v = Try(t, call, constants, Way::kReal, in);
+  if (safe && SmallAndPlain(call, *in, 4 * kMaxStandIn)) {
+    v = Try(t, call, constants, Way::kReal, in);
+    if (v == Verdict::kTryMeta && in->real_only) return in->Fail("the framework refuses such sizes");
+  }
   if (v == Verdict::kDone && SizedByIntegers(t, call, constants, *in))
     return in->Fail("depends on data: its integers decide the size of a result");
   const bool opaque = AnyOpaque(in->metas);

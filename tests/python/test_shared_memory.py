@@ -358,3 +358,72 @@ def test_lists_of_tensors_of_which_one_is_written_for_another(lists):
         found.append((y, z, t.grad))
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a, b)
+
+
+class Shared(torch.nn.Module):
+    """What a network has learnt is the memory of the statistics that it writes."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = torch.nn.Conv2d(1, 3, 1), torch.nn.BatchNorm2d(3)
+        memory = torch.tensor([3.0, 1.0, 2.0])
+        self.conv.weight.data = memory.reshape(3, 1, 1, 1)
+        for p in (self.conv.bias, self.norm.weight, self.norm.bias, self.norm.running_mean, self.norm.running_var):
+            p.data = memory
+
+    def forward(self, x):
+        return torch.relu(self.norm(self.conv(x))) * self.conv.bias.sum()
+
+
+def test_statistics_in_the_memory_of_parameters(fresh):
+    want, got = Shared(), Shared()
+    compiled = fresh.compile(got)
+    x = torch.randn(4, 1, 5, 5)
+    for _ in range(3):
+        results = [m(x) for m in (want, compiled)]
+        torch.testing.assert_close(*results)
+        grads = [torch.autograd.grad(r.square().mean(), m.parameters()) for r, m in zip(results, (want, got))]
+        torch.testing.assert_close(*grads)
+        torch.testing.assert_close(got.state_dict(), want.state_dict())
+    info = fresh.cache_info(compiled)
+    assert not info["breaks"] and info["outcomes"]["run"] == {"framework": 3}, info
+    assert any("share memory" in note for note in info["notes"])
+
+
+def number_read_behind_a_write(a, b):
+    a.mul_(2)
+    return b.sum().item() + 1, b.tolist()
+
+
+def answer_behind_a_write(a, b):
+    a.neg_()
+    return b * 2 if b.sum() > 0 else b * 3
+
+
+def text_of_what_was_written(a, b):
+    c = a + b
+    a.add_(c)
+    return c, f"{b}", b.mul_(3).sum()
+
+
+def passed_on(a, b):
+    a.add_(1)
+    return b, a, a + b
+
+
+def written_twice(a, b):
+    a.add_(1)
+    b.mul_(a.sum())
+    return a.clone(), b.clone()
+
+
+@pytest.mark.parametrize("f", [number_read_behind_a_write, answer_behind_a_write, text_of_what_was_written, passed_on, written_twice])
+@pytest.mark.parametrize("shift", [0, 2])
+def test_two_arguments_of_one_memory(f, shift, fresh):
+    compiled = fresh.compile(f)
+    for n in (4, 5, 6, 6):
+        memory = [torch.arange(1.0, n + 3), torch.arange(1.0, n + 3)]
+        results = [g(m[:n], m[shift : n + shift]) for g, m in zip((f, compiled), memory)]
+        assert str(results[0]) == str(results[1]) and torch.equal(*memory)
+        apart = [g(torch.arange(1.0, n + 1), torch.arange(2.0, n + 2)) for g in (f, compiled)]
+        assert str(apart[0]) == str(apart[1])

@@ -24,6 +24,8 @@ TENSORS = {
     "windows and hops that change": (lambda a: a.unfold(0, a.shape[0] // 50 + 1, a.shape[0] // 100 + 1) * 2, lambda n: (X(n * 100),)),
     "blocks of pixels": (lambda a: F.unfold(a, (3, 2), dilation=(1, 2), padding=1, stride=2), lambda n: (X(2, 3, n + 3, n + 7),)),
     "half as large again": (lambda a: F.interpolate(a, scale_factor=1.5, mode="bicubic"), lambda n: (X(1, 2, n, n + 2),)),
+    "other scales for each side": (lambda a: F.interpolate(a, scale_factor=(2.3, 0.7)), lambda n: (X(1, 2, n, 2 * n),)),
+    "scales between pixels": (lambda a: F.interpolate(a, scale_factor=(1 / 3, 1.2345), mode="bilinear"), lambda n: (X(1, 2, n, 2 * n),)),
     "distances of pairs": (lambda a: F.pdist(a), lambda n: (X(n, 3),)),
     "pixels of channels": (lambda a: F.pixel_shuffle(a * 2, 2), lambda n: (X(2, 8, n, n + 1),)),
     "pixels of channels that change": (lambda a: F.pixel_shuffle(a * 2, 3), lambda n: (X(n * 9, 2, 3),)),
@@ -107,3 +109,53 @@ ARRAYS = {
 def test_functions_of_numpy_that_are_given_sizes(name, fresh):
     """What NumPy's own functions are asked for first, as calls, leaves no guards where they are followed then."""
     assert check(ARRAYS[name], lambda n: (np.random.randn(n, n),), SIZES[:-1]) == 2
+
+
+def test_scales_are_told_without_importing_a_compiler(fresh):
+    """Sizes of which nothing is left are asked of the kernel alone: torch's code for meta tensors imports its own compiler first, which took seconds."""
+    import subprocess
+    import sys
+
+    code = """
+import sys, torch, framejit, torch.nn.functional as F
+f = framejit.compile(lambda a: F.interpolate(a, scale_factor=(2.3, .7), mode="bilinear"))
+for n in (8, 10, 12):
+    f(torch.randn(1, 3, n, n))
+assert framejit.cache_info(f)["segments"] == 2 and "torch._dynamo" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+@pytest.mark.parametrize("batch", [2, None])
+@pytest.mark.parametrize("settings", [{}, {"reduction": "sum", "blank": 4}, {"reduction": "none", "zero_infinity": True}])
+def test_losses_of_sequences(settings, batch, wanted, fresh):
+    """Lengths are tensors, whose numbers do not decide what ctc_loss gives: one graph, with eager's gradients and errors."""
+
+    def f(p, t, i, o):
+        return F.ctc_loss(p.log_softmax(-1), t, i, o, **settings) * 2
+
+    compiled = fresh.compile(f)
+    with fresh.config.patch(leave=False):
+        for n in (5, 6, 9, 4, 12, 7):
+            torch.manual_seed(n)
+            p = X(n, 2, 5) if batch else X(n, 5)
+            t = torch.randint(1, 4, (2, n // 3) if batch else (n // 3,))
+            lengths = [torch.full((2,), k) if batch else torch.tensor(k) for k in (n, n // 3)]
+            results = []
+            for g in (f, compiled):
+                x = p.clone().requires_grad_(wanted)
+                y = g(x, t, *lengths)
+                results.append((y, *(torch.autograd.grad(y.sum(), x) if wanted else ())))
+            torch.testing.assert_close(results[1], results[0])
+            assert [r.stride() for r in results[0]] == [r.stride() for r in results[1]]
+        info = fresh.cache_info(compiled)
+        assert not info["breaks"] and info["segments"] <= 3, info
+        for wrong in ((lengths[0] + 1, lengths[1]), (lengths[0], lengths[1] + 5)):
+            told = []
+            for g in (f, compiled):
+                try:
+                    told.append(g(p, t, *wrong).tolist())
+                except RuntimeError as error:
+                    told.append(str(error))
+            assert told[0] == told[1]

@@ -403,3 +403,38 @@ def test_programs_that_use_texts(fresh, f):
             except (OverflowError, TypeError) as e:
                 seen.append((x, type(e), str(e)))
         assert torch.equal(seen[0][0], seen[1][0]) and seen[0][1:] == seen[1][1:]
+
+
+def keys_of_texts(x, n):
+    log = {"{}/loss".format(n): x.mean(), f"{n}/sum": x.sum(), "plain": x * 2}
+    return (x + 1, log, [log]) if log else None
+
+
+def equal_keys_of_texts(x, n):
+    return {f"{n}": x, f"{n}/b": x + 1, "3": x + 2, str(n): x + 3}
+
+
+@pytest.mark.parametrize("f", [keys_of_texts, equal_keys_of_texts])
+def test_dicts_whose_keys_are_texts(f, fresh):
+    """Such a dict is made behind the run, once for all places where it is."""
+    compiled = fresh.compile(f)
+    for n in (torch.tensor(3), torch.tensor(4), torch.tensor([1.0, 2.5])):
+        want, got = f(torch.ones(3), n), compiled(torch.ones(3), n)
+        assert repr(got) == repr(want)
+        if isinstance(got, tuple):
+            assert got[1] is got[2][0] and type(got[1]) is dict
+    assert not fresh.cache_info(compiled)["breaks"]
+
+
+def test_dicts_whose_keys_are_texts_are_read_in_python(fresh):
+    def f(x, n):
+        d = {f"{n}/a": x * 2}
+        d["b"] = x
+        for k in list(d):
+            x = x + d[k]
+        return x, "3/a" in d, len(d), d.get("3/a"), isinstance(d, dict), type(d), {**d, "z": 1}, d | {"q": 2}, d == {}
+
+    compiled = fresh.compile(f)
+    for n in (torch.tensor(3), torch.tensor(4)):
+        assert repr(compiled(torch.ones(3), n)) == repr(f(torch.ones(3), n))
+    assert fresh.cache_info(compiled)["breaks"] == 1
