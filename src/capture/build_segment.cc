@@ -152,12 +152,13 @@ class SegmentBuilder {
     if (*problem_) return nullptr;
     const bool fails = seg_->backend_runner || !seg_->assumed.guesses.empty() || MayFail(s_);
     seg_->undo = tensor::PlanUndo(*trace_, !seg_->graph_runner && !seg_->pending, fails);
-    if (seg_->pending) seg_->pending->undo = tensor::PlanUndo(*trace_, true, fails);
+    if (seg_->pending || seg_->as_calls) seg_->undo_calls = tensor::PlanUndo(*trace_, true, fails);
     seg_->draws = std::move(s_.draws);
     seg_->cached = std::move(s_.cached);
     seg_->cached.Seal();
     seg_->floats = s_.numbers().Program();
     for (const Call& c : trace_->calls) seg_->calls_operators |= c.callee.Has(kForeign) || c.callee == kCustomCall;
+    if (seg_->calls_operators) seg_->as_calls = nullptr;
     seg_->changes = seg_->undo.random || writes;
     seg_->guards = s_.TakeGuards()->Finish(s_.env(), inputs_);
     provenance.Tell(seg_->place, s_.env(), s_.numbers());
@@ -493,6 +494,7 @@ class SegmentBuilder {
       end = CompileGraph(choice.runner == Runner::kPair, &note);
     if (*problem_) return;
     if (overwrites && !seg_->graph_runner) return Again(Again::kDerivatives);
+    if (choice.runner == Runner::kPair && !overwrites && !made_again) seg_->as_calls = compiled_.as_calls;
     if (!seg_->graph_runner && !seg_->backend_runner && !seg_->pending) {
       seg_->trace_runner = tensor::MakeTraceRunner(*trace_, s_.constants());
       FallbackEvent(*seg_, note);
