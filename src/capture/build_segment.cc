@@ -494,7 +494,9 @@ class SegmentBuilder {
       end = CompileGraph(choice.runner == Runner::kPair, &note);
     if (*problem_) return;
     if (overwrites && !seg_->graph_runner) return Again(Again::kDerivatives);
-    if (choice.runner == Runner::kPair && !overwrites && !made_again) seg_->as_calls = compiled_.as_calls;
+    const bool own_derivatives = s_.lowering().differentiates() || s_.lowering().tracks();  // of the graph alone
+    if (choice.runner == Runner::kPair && !overwrites && !made_again && !own_derivatives)
+      seg_->as_calls = compiled_.as_calls;
     if (!seg_->graph_runner && !seg_->backend_runner && !seg_->pending) {
       seg_->trace_runner = tensor::MakeTraceRunner(*trace_, s_.constants());
       FallbackEvent(*seg_, note);
