@@ -158,7 +158,6 @@ class SegmentBuilder {
     seg_->cached.Seal();
     seg_->floats = s_.numbers().Program();
     for (const Call& c : trace_->calls) seg_->calls_operators |= c.callee.Has(kForeign) || c.callee == kCustomCall;
-    if (seg_->calls_operators) seg_->as_calls = nullptr;
     seg_->changes = seg_->undo.random || writes;
     seg_->guards = s_.TakeGuards()->Finish(s_.env(), inputs_);
     provenance.Tell(seg_->place, s_.env(), s_.numbers());
@@ -494,9 +493,7 @@ class SegmentBuilder {
       end = CompileGraph(choice.runner == Runner::kPair, &note);
     if (*problem_) return;
     if (overwrites && !seg_->graph_runner) return Again(Again::kDerivatives);
-    const bool own_derivatives = s_.lowering().differentiates() || s_.lowering().tracks();  // of the graph alone
-    if (choice.runner == Runner::kPair && !overwrites && !made_again && !own_derivatives)
-      seg_->as_calls = compiled_.as_calls;
+    if (choice.calls && !overwrites && !made_again) seg_->as_calls = compiled_.as_calls;
     if (!seg_->graph_runner && !seg_->backend_runner && !seg_->pending) {
       seg_->trace_runner = tensor::MakeTraceRunner(*trace_, s_.constants());
       FallbackEvent(*seg_, note);
