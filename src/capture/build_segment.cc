@@ -152,7 +152,7 @@ class SegmentBuilder {
     if (*problem_) return nullptr;
     const bool fails = shares_ || seg_->backend_runner || !seg_->assumed.guesses.empty() || MayFail(s_);
     seg_->undo = tensor::PlanUndo(*trace_, !seg_->graph_runner && !seg_->pending, fails);
-    if (seg_->pending) seg_->pending->undo = tensor::PlanUndo(*trace_, true, fails);
+    if (seg_->pending || seg_->as_calls) seg_->undo_calls = tensor::PlanUndo(*trace_, true, fails);
     seg_->draws = std::move(s_.draws);
     seg_->cached = std::move(s_.cached);
     seg_->cached.Seal();
@@ -494,6 +494,7 @@ class SegmentBuilder {
       end = CompileGraph(choice.runner == Runner::kPair, &note);
     if (*problem_) return;
     if (overwrites && !seg_->graph_runner) return Again(Again::kDerivatives);
+    if (choice.calls && !overwrites && !made_again) seg_->as_calls = compiled_.as_calls;
     if (!seg_->graph_runner && !seg_->backend_runner && !seg_->pending) {
       seg_->trace_runner = tensor::MakeTraceRunner(*trace_, s_.constants());
       FallbackEvent(*seg_, note);

@@ -4,6 +4,7 @@
 
 #include "capture/backends.h"
 #include "capture/estimate.h"
+#include "capture/numbers/guess.h"
 #include "capture/policy/leave.h"
 #include "capture/training.h"
 #include "framejit/compile.h"
@@ -44,6 +45,12 @@ bool Tracked(const Question& q) {
   const surface::Lowering& l = q.session.lowering();
   return l.differentiates() || l.tracks() ? AnyTracked(q.trace) || l.WritesInputWithGradients()
                                           : WantsGrad(q.session, q.trace);
+}
+
+// Operators and functions of the user's: what a run of them has done is noted by what runs the segment.
+bool CallsUsers(const Trace& t) {
+  return std::any_of(t.calls.begin(), t.calls.end(),
+                     [](const Call& c) { return c.callee.Has(kForeign) || c.callee == kCustomCall; });
 }
 
 bool Callable(const Question& q) {
@@ -100,6 +107,8 @@ RunnerChoice ChooseRunner(const RunnerQuestion& q) {
     choice.runner = Runner::kReplay;
     choice.note = "no segment fuel is left: runs through the framework";
   }
+  const bool own_derivatives = q.session.lowering().differentiates() || q.session.lowering().tracks();
+  choice.calls = choice.runner == Runner::kPair && !own_derivatives && !CallsUsers(q.trace);
   // Derivatives inside the segment are nodes of the graph: nobody else has them.
   const bool whole = choice.runner == Runner::kReplay || choice.runner == Runner::kCallable;
   choice.again = whole && q.session.lowering().differentiates();

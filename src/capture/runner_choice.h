@@ -30,6 +30,7 @@ struct RunnerChoice {
   std::string note;                       // why not the compiled graph; empty: it is, or that is what was asked for
   diag::Leave left = diag::Leave::kNone;  // Why the plain function is the faster one.
   int64_t number = -1;                    // of those that are compiled (TakeSegmentFuel)
+  bool calls = false;                     // The framework's calls may run in the place of the pair (Timing).
   bool again = false;                     // not with the derivatives that the segment holds: they are left to Python
 };
 

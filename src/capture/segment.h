@@ -103,6 +103,8 @@ struct Compiled : std::enable_shared_from_this<Compiled> {
   int64_t scalar_loops = 0, scalar_runs = 0;  // Loops that became machine code, and their runs.
   std::shared_ptr<Guesses> guesses = std::make_shared<Guesses>();
   std::shared_ptr<Timing> timing;  // The times of whole calls, compiled and as written.
+  // In the call that runs, segments whose results want gradients make the framework's calls (Timing::Turn).
+  std::shared_ptr<bool> as_calls = std::make_shared<bool>(false);
   InstalledLibraries libraries;
   struct Elsewhere {
     int64_t times = 0;
@@ -177,7 +179,6 @@ struct Segment {
     std::function<std::unique_ptr<tensor::GraphRunner>(std::shared_ptr<Executable>)> finish;
     std::weak_ptr<Compiled> compiled;
     bool gradients = false;
-    tensor::UndoPlan undo;                      // How the framework's calls are undone.
     std::unique_ptr<tensor::TraceRunner> past;  // other threads may still be in it
   };
   std::unique_ptr<Pending> pending;
@@ -186,9 +187,10 @@ struct Segment {
   std::vector<shape::Guard> conditions;           // The conditions on sizes that data decides.
   int64_t calls = 0;                              // The number of the framework's calls.
   std::vector<int> passed_on;                     // Where there are no calls: the input that each output is.
-  tensor::UndoPlan undo;
-  DrawProgram draws;    // The draws that are made before each run.
-  CachedInputs cached;  // What is asked of caches before each run.
+  tensor::UndoPlan undo, undo_calls;              // undo_calls: of the framework's calls, where there is another runner
+  std::shared_ptr<const bool> as_calls;           // Compiled::as_calls; null: it makes no calls once it is compiled
+  DrawProgram draws;                              // The draws that are made before each run.
+  CachedInputs cached;                            // What is asked of caches before each run.
   FloatProgram floats;
   bool calls_operators = false;  // whose kernels may be the user's: capture/operator_runs.h
   bool changes = false;          // a run that got to its end has written inputs or drawn random numbers
@@ -224,12 +226,13 @@ struct Segment {
   // kCondition have no exception, and the next segment is asked.
   diag::RunEnd Try(PyObject** slots_in, FjFrame* frame, PyObject** result);
   diag::RunBy runner() const {
-    return graph_runner     ? diag::RunBy::kGraph
+    return graph_runner     ? MakesCalls() ? diag::RunBy::kTrace : diag::RunBy::kGraph
            : backend_runner ? diag::RunBy::kCallable
            : trace_runner   ? diag::RunBy::kTrace
                             : diag::RunBy::kNone;
   }
   bool compiling() const { return pending && pending->finish; }
+  bool MakesCalls() const { return as_calls && *as_calls; }  // though it is compiled
 
  private:
   diag::RunEnd TryDrawn(PyObject** slots_in, FjFrame* frame, PyObject** result);  // Called once what is drawn is there.
@@ -239,8 +242,8 @@ struct Segment {
   diag::RunEnd TryOnce(PyObject** slots_in, FjFrame* frame, PyObject** result);
   bool Publish();  // what was compiled in the background, once it is there; false: a bug of ours, raised (strict)
   diag::RunEnd Run(PyObject* const* inputs, int64_t* symbols, PyObject** out);  // Called by Try.
-  diag::RunEnd RunOnce(PyObject* const* inputs, int64_t* symbols, PyObject** out);
-  [[gnu::cold]] diag::RunEnd RunChecked(PyObject* const* inputs, int64_t* symbols, PyObject** out);
+  diag::RunEnd RunOnce(diag::RunBy by, PyObject* const* inputs, int64_t* symbols, PyObject** out);
+  [[gnu::cold]] diag::RunEnd RunChecked(diag::RunBy by, PyObject* const* inputs, int64_t* symbols, PyObject** out);
   const char* RangeName();
   std::string range_name;  // in torch's profiler, from the first run there on
 };

@@ -23,6 +23,7 @@
 
 namespace framejit::capture {
 
+using diag::RunBy;
 using diag::RunEnd;
 
 Segment::~Segment() {
@@ -106,10 +107,12 @@ bool Segment::Publish() {
   return problem.empty() || Report(problem + ": runs through the framework  [" + place + "]");
 }
 
-[[gnu::always_inline]] inline RunEnd Segment::RunOnce(PyObject* const* inputs, int64_t* symbols, PyObject** out) {
+[[gnu::always_inline]] inline RunEnd Segment::RunOnce(RunBy by, PyObject* const* inputs, int64_t* symbols,
+                                                      PyObject** out) {
   RunEnd end = RunEnd::kOk;
   int failed;
-  if (graph_runner) return graph_runner->Run(inputs, symbols, out);  // looks at the guesses itself
+  if (graph_runner && (by != RunBy::kTrace || !trace_runner))
+    return graph_runner->Run(inputs, symbols, out);  // looks at the guesses itself
   std::optional<tensor::GivesMemory> as_program;
   if (backend_runner) {
     end = backend_runner->Run(inputs, symbols, out);
@@ -126,25 +129,25 @@ bool Segment::Publish() {
   return end;
 }
 
-RunEnd Segment::RunChecked(PyObject* const* inputs, int64_t* symbols, PyObject** out) {
-  if (runner() == diag::RunBy::kTrace) return RunOnce(inputs, symbols, out);
+RunEnd Segment::RunChecked(RunBy by, PyObject* const* inputs, int64_t* symbols, PyObject** out) {
+  if (by == RunBy::kTrace) return RunOnce(by, inputs, symbols, out);
   Ref expected;
   if (!check->Before(inputs, symbols, num_symbols, &expected)) return RunEnd::kRaised;
-  const RunEnd end = RunOnce(inputs, symbols, out);
+  const RunEnd end = RunOnce(by, inputs, symbols, out);
   return end == RunEnd::kOk && !check->After(expected, out) ? RunEnd::kRaised : end;
 }
 
 [[gnu::hot]] RunEnd Segment::Run(PyObject* const* inputs, int64_t* symbols, PyObject** out) {
   std::optional<tensor::ProfilerRange> range;
-  const diag::RunBy by = runner();  // another one may come while this run lets other threads in
-  if (tensor::ProfilerOn() && by != diag::RunBy::kNone) range.emplace(RangeName());
+  const RunBy by = runner();  // another one may come while this run lets other threads in
+  if (tensor::ProfilerOn() && by != RunBy::kNone) range.emplace(RangeName());
   std::optional<tensor::Undo> before;
-  const tensor::UndoPlan& plan = pending && by == diag::RunBy::kTrace ? pending->undo : undo;
+  const tensor::UndoPlan& plan = by == RunBy::kTrace && (graph_runner || pending) ? undo_calls : undo;
   if (plan.needed()) before.emplace(plan, inputs);
   std::optional<Meter::Pause> pause;
   if (has_event && Meter::alive) [[unlikely]]
     pause.emplace();
-  const RunEnd end = check ? RunChecked(inputs, symbols, out) : RunOnce(inputs, symbols, out);
+  const RunEnd end = check ? RunChecked(by, inputs, symbols, out) : RunOnce(by, inputs, symbols, out);
   if (end == RunEnd::kOk) {
     failures = 0;
     outcomes->Add(by);
@@ -155,7 +158,7 @@ RunEnd Segment::RunChecked(PyObject* const* inputs, int64_t* symbols, PyObject**
   if (end != RunEnd::kCondition) ++failures;
   if (end == RunEnd::kRaised) return end;
   const bool restored = before && before->Restore();
-  const bool wrote = end == RunEnd::kCondition ? before.has_value() : changes && by != diag::RunBy::kGraph;
+  const bool wrote = end == RunEnd::kCondition ? before.has_value() : changes && by != RunBy::kGraph;
   if (!wrote || restored) return end;
   if (!PyErr_Occurred()) PyErr_SetString(PyExc_RuntimeError, "framejit: what a run has written cannot be taken back");
   return RunEnd::kRaised;
@@ -193,7 +196,7 @@ std::string Segment::WhyMissed(FjFrame* frame) const {
 }
 
 RunEnd Segment::TryNoted(PyObject** slots_in, FjFrame* frame, PyObject** result) {
-  OperatorRun run(runner() != diag::RunBy::kGraph);
+  OperatorRun run(runner() != RunBy::kGraph);
   const RunEnd end = TryMeasured(slots_in, frame, result);
   Retry* const within = frame ? Retry::Current() : nullptr;
   run.End(end != RunEnd::kOk && end != RunEnd::kRaised && (within || !frame), within);

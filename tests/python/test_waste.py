@@ -11,6 +11,8 @@ import pytest
 framejit = pytest.importorskip("framejit")
 torch = pytest.importorskip("torch")
 
+NO_GRAPHS = {"not faster than Python: left to it", "the framework's own calls and derivatives are faster than graphs: they run"}
+
 
 class Holder:
     pass
@@ -358,7 +360,7 @@ def test_a_pass_within_a_step_saves_nothing_behind_it(fresh):
     for _ in range(100):
         torch.testing.assert_close(compiled(tables[0], i), step(tables[1], i))
         torch.testing.assert_close(tables[0].weight.grad, tables[1].weight.grad)
-    assert "not faster than Python: left to it" in compiled.cache_info()["notes"]
+    assert NO_GRAPHS & {*compiled.cache_info()["notes"]}
 
 
 @pytest.mark.clock
@@ -391,7 +393,7 @@ def test_what_a_backward_pass_saves_counts(fresh):
             torch.testing.assert_close(result, f(x))
             if passes:
                 result.backward()
-        assert ("not faster than Python: left to it" in compiled.cache_info()["notes"]) == left
+        assert bool(NO_GRAPHS & {*compiled.cache_info()["notes"]}) == left
 
 
 PASSES = {
@@ -462,7 +464,7 @@ def test_torn_calls_with_sparse_tensors_are_measured(fresh):
         torch.testing.assert_close(result, torn(x))
         result.backward()
     assert compiled.cache_info()["outcomes"]["run"]["graph"]
-    assert "not faster than Python: left to it" in compiled.cache_info()["notes"]
+    assert NO_GRAPHS & {*compiled.cache_info()["notes"]}
 
 
 def test_what_another_thread_compiles_is_measured_soon_behind_that(fresh):

@@ -104,7 +104,7 @@ def _tables(report):
         (seconds(f["seconds"]), f["runs"], _where(f), _short(f["reason"])) for f in report["fallbacks"]]  # fmt: skip
     yield "Runs that ended early", ["times", "how", "where", "why"], [
         (o["times"], o["end"], _where(o), _short(o["why"])) for o in report["outcomes"]]  # fmt: skip
-    yield "Left to Python", ["compiled", "as written", "where", "of", "why"], [
+    yield "Left to Python, or to the framework", ["compiled", "as written", "where", "of", "why"], [
         (seconds(r["compiled"]), seconds(r["python"]), _where(r), r["function"], _short(r["why"])) for r in report["left"]]  # fmt: skip
     yield "Segments by time", ["time", "runs", "around", "by", "misses", "from", "of"], [
         (seconds(s["seconds"]), s["runs"], f"{s['around'] / s['seconds']:.0%}" if s["around"] and s["seconds"] else "", s["runner"], s["misses"], _where(s), s["function"]) for s in report["segments"]]  # fmt: skip

@@ -256,6 +256,14 @@ bool NoHook() {
   return ThroughTheHook(kept, fn, args, nargsf, kwnames, state);
 }
 
+PyObject* RunAs(const Timing::Turn& turn, const std::shared_ptr<Compiled>& compiled, PyObject* fn,
+                PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+  const bool before = std::exchange(*compiled->as_calls, turn.calls);
+  PyObject* result = RunCompiled(compiled, fn, args, nargsf, kwnames);
+  *compiled->as_calls = before;
+  return result;
+}
+
 bool Unasked(Compiled& compiled, PyObject* const* args, Py_ssize_t given) {
   return GetStance() == Stance::kDefault && compiled.timing->Unasked(args, given);
 }
@@ -281,7 +289,7 @@ bool Unasked(Compiled& compiled, PyObject* const* args, Py_ssize_t given) {
   InUse use;
   const Timing::Turn turn = compiled->timing->Begin(*compiled, args, given);
   PyObject* result = turn.python ? LeftToPython(*compiled, fn, args, nargsf, kwnames, turn.timed)
-                                 : RunCompiled(compiled, fn, args, nargsf, kwnames);
+                                 : RunAs(turn, compiled, fn, args, nargsf, kwnames);
   if (turn.timed) compiled->timing->Ended(*compiled, turn, args, given, result);
   return result;
 }

@@ -105,7 +105,9 @@ bool Resumed(const std::shared_ptr<Compiled>& compiled, PyThreadState* ts, FjFra
         if (turn.timed) compiled->timing->Ended(*compiled, turn, nullptr, 0, nullptr);
         return false;
       }
+      const bool before = std::exchange(*compiled->as_calls, turn.calls);
       *result = drive();
+      *compiled->as_calls = before;
     }
     compiled->timing->RanInFrames(*compiled, Now() - start, at);
     *result = retry.Finish(*result);

@@ -102,8 +102,7 @@ Timing::Turn Timing::Choose(Compiled& compiled, PyObject* const* args, Py_ssize_
     looked_ = compiled.captures;
     diag::OptionScope options(compiled.options.empty() ? nullptr : &compiled.options);
     if (!Measurable(compiled, true)) {
-      classes_.clear();
-      left_ = measuring_ = 0;
+      Forget();
       Rest(ask_ = std::exchange(soon_, std::min(kAsk, 2 * soon_)));
       return {};
     }
@@ -119,8 +118,7 @@ Timing::Turn Timing::Choose(Compiled& compiled, PyObject* const* args, Py_ssize_
     if (classes_.size() >= kClasses) {
       if (!detail_) return Rest(kAsk), Turn();
       --detail_;
-      classes_.clear();
-      left_ = measuring_ = 0;
+      Forget();
       return Choose(compiled, args, n, at);
     }
     c = &classes_.emplace_back();
@@ -131,7 +129,9 @@ Timing::Turn Timing::Choose(Compiled& compiled, PyObject* const* args, Py_ssize_
   Turn turn;
   turn.key = key;
   if (c->state == State::kKept && c->until > 0 && (c->until -= calls) <= 0) Again(*c);
+  turn.calls = c->calls;
   if (c->state == State::kKept) {
+    if (turn.calls) return turn;
     // What is still to be measured may not come for long. How far apart the looks are changes, as calls come in turns.
     Rest(measuring_ ? 1 + ++look_ % 4 : kRest);
     return turn;
@@ -177,6 +177,7 @@ void Timing::Ended(Compiled& compiled, const Turn& turn, PyObject* const* args, 
   }
   Class* c = Find(turn.key);
   if (!c || c->state != State::kMeasuring || !result) return;
+  if (turn.calls != c->calls) return;  // that was measured meanwhile, in a call inside of this one
   if (!turn.python) {
     // First runs compile, choose and pack. What goes on compiling call after call costs that, too.
     constexpr int kTries = 4;
@@ -190,17 +191,30 @@ void Timing::Ended(Compiled& compiled, const Turn& turn, PyObject* const* args, 
     constexpr int kMaps = 8;
     if (runtime::ArenaPool::Get().mapped() != turn.mapped && ++c->maps < kMaps) return;
   }
-  if (LeadsGradients(result) && !Measurable(compiled) && tensor::BackwardPasses() != c->passes)
+  // The framework's own calls leave the pass as it is: what they save is in the call.
+  if (!c->calls && LeadsGradients(result) && !Measurable(compiled) && tensor::BackwardPasses() != c->passes)
     Await(compiled, *c, turn, args, n, result, seconds);
   else
     Take(compiled, *c, turn.python, seconds);
 }
 
+void Timing::Forget() {
+  classes_.clear();
+  left_ = measuring_ = calling_ = 0;
+}
+
 void Timing::Again(Class& c) {
+  if (c.state == State::kKept && c.calls) --calling_;
+  c.calls = false;
+  Restart(c);
+  ++measuring_;
+}
+
+void Timing::Restart(Class& c) {
   c.state = State::kMeasuring;
+  c.with_pass = false;
   c.seconds = c.whole = {};
   c.warm = c.tries = c.maps = c.waiting = c.missed = 0;
-  ++measuring_;
 }
 
 // What the verdict goes by.
@@ -224,6 +238,11 @@ void Timing::Take(Compiled& compiled, Class& c, bool python, double seconds, dou
     Decide(compiled, c, verdict == Verdict::kLeave);
 }
 
+static Timing::Turn WithoutCall(Timing::Turn turn) {  // which holds what is done with the turn
+  turn.call = nullptr;
+  return turn;
+}
+
 // The sample comes with the pass. Calls of which none comes are kept as they are.
 void Timing::Await(Compiled& compiled, Class& c, const Turn& turn, PyObject* const* args, Py_ssize_t n,
                    PyObject* result, double seconds) {
@@ -232,13 +251,13 @@ void Timing::Await(Compiled& compiled, Class& c, const Turn& turn, PyObject* con
   bool follows = true;
   if (c.waiting < kWaiting) {
     const double ended = Now();
-    turn.call->done = [of = compiled.weak_from_this(), call = turn.call.get(), key = turn.key, python = turn.python,
-                       seconds, start = turn.start, before = turn.before, waited = turn.waited](double pass) {
+    turn.call->done = [of = compiled.weak_from_this(), call = turn.call.get(), turn = WithoutCall(turn),
+                       seconds](double pass) {
       const auto compiled = of.lock();
       if (!compiled) return;
-      double whole = Now() - start - call->aside;
-      if (waited >= 0) whole -= std::max(0.0, Waited() - waited - (start - before) - call->aside);
-      compiled->timing->Passed(*compiled, key, python, seconds + pass, whole);
+      double whole = Now() - turn.start - call->aside;
+      if (turn.waited >= 0) whole -= std::max(0.0, Waited() - turn.waited - (turn.start - turn.before) - call->aside);
+      compiled->timing->Passed(*compiled, turn, seconds + pass, whole);
     };
     follows = tensor::WatchPass(turn.call, result, args, n);
     turn.call->aside = Now() - ended;
@@ -250,11 +269,11 @@ void Timing::Await(Compiled& compiled, Class& c, const Turn& turn, PyObject* con
   if (!follows) Decide(compiled, c, false);
 }
 
-void Timing::Passed(Compiled& compiled, uint64_t key, bool python, double seconds, double whole) {
-  Class* c = Find(key);
+void Timing::Passed(Compiled& compiled, const Turn& turn, double seconds, double whole) {
+  Class* c = Find(turn.key);
   if (!c || c->state != State::kMeasuring || !c->with_pass) return;
   c->waiting = std::max(0, c->waiting - 1);
-  Take(compiled, *c, python, seconds, whole);
+  if (turn.calls == c->calls) Take(compiled, *c, turn.python, seconds, whole);
 }
 
 // A clock that is cheap to read and goes on every few milliseconds.
@@ -311,25 +330,45 @@ void Timing::RanInFrames(Compiled& compiled, double seconds, int at) {
   if (!first_) first_ = Now();
 }
 
+// Are there segments that can make the framework's calls in the place of what was compiled?
+bool Timing::MayCall(const Compiled& compiled) {
+  for (const auto& [code, state] : compiled.codes)
+    for (const auto& [at, place] : state->places)
+      for (const auto& segment : place.segments)
+        if (segment->graph_runner && segment->as_calls) return true;
+  return false;
+}
+
 void Timing::Decide(Compiled& compiled, Class& c, bool leave) {
+  const Samples& s = c.judged();
+  const bool measured = !s.plain.empty() && !s.compiled.empty();
+  const double ours = measured ? Best(s.compiled) : 0, python = measured ? Best(s.plain) : 0;
+  const double ratio = measured ? ours / python : 0;
+  if (!c.calls && measured && ratio >= kClear && MayCall(compiled)) {  // that way is measured next
+    c.calls = true;
+    c.graphs_save = leave ? -1 : python - ours;
+    return Restart(c);
+  }
+  if (c.calls && (leave || !measured || c.graphs_save > python - ours)) {
+    c.calls = false;
+    leave = c.graphs_save < 0;
+  }
   --measuring_;
   c.state = leave ? State::kLeft : State::kKept;
   c.until = 0;
-  const Samples& s = c.judged();
-  if (s.plain.empty() || s.compiled.empty()) return;  // it cannot be measured
-  const double compiled_best = Best(s.compiled), plain_best = Best(s.plain), ratio = compiled_best / plain_best;
-  if (!leave && ratio < kClear) return;
-  c.pause = c.pause ? 8 * c.pause : static_cast<long>(500 * std::max(1.0, ratio));  // it costs a hundredth
-  c.until = c.pause;
-  if (!leave) return;
-  ++left_;
-  const std::string note = "not faster than Python: left to it";
-  LeftEvent(compiled, note, compiled_best, plain_best);
+  if (!measured) return;
+  if (leave || ratio >= kClear)
+    c.until = c.pause = c.pause ? 8 * c.pause : static_cast<long>(500 * std::max(1.0, ratio));
+  if (!leave && !c.calls) return;
+  ++(leave ? left_ : calling_);
+  const std::string note = leave ? "not faster than Python: left to it"
+                                 : "the framework's own calls and derivatives are faster than graphs: they run";
+  LeftEvent(compiled, note, ours, python);
   if (std::find(compiled.notes.begin(), compiled.notes.end(), note) == compiled.notes.end())
     compiled.notes.push_back(note);
   if (diag::Enabled(diag::Channel::perf_))
-    diag::Log(diag::Channel::perf_, note + " (" + std::to_string(compiled_best * 1e6) + " us against " +
-                                        std::to_string(plain_best * 1e6) + ")");
+    diag::Log(diag::Channel::perf_,
+              note + " (" + std::to_string(ours * 1e6) + " us against " + std::to_string(python * 1e6) + ")");
 }
 
 }  // namespace framejit::capture

@@ -5,7 +5,9 @@
 // what the call has made counts, too (tensor/pass_clock.h): such a sample comes when the pass has ended. Where that is
 // most of the time from the call to the end of the pass, all of this time counts: what runs before, between and behind
 // the call's own code takes longer where it is not warm. A program that takes no passes saves nothing by them. What is
-// kept and gains little is measured again, too.
+// kept and gains little is measured again, too. Where results want gradients there is a third way: the segments make
+// the framework's calls, which bring their own derivatives. It is measured where graphs gain little or nothing: what is
+// mostly calls of libraries costs a node of ours for nothing.
 #pragma once
 
 #include <array>
@@ -22,6 +24,7 @@ class Timing {
  public:
   struct Turn {
     bool python = false;  // Is this call run as written?
+    bool calls = false;   // else: do segments whose results want gradients make the framework's calls?
     bool timed = false;   // Does Ended() want to know the time?
     uint64_t key = 0;
     int64_t captures = 0, loops = 0;  // that there were; loops: those that became code
@@ -32,7 +35,7 @@ class Timing {
   };
   // at: which part of the function, if not all of it.
   Turn Begin(Compiled& compiled, PyObject* const* args, Py_ssize_t n, uint64_t at = 0) {
-    if (!left_ && --rest_ > 0) return {};
+    if (!left_ && !calling_ && --rest_ > 0) return {};
     return Choose(compiled, args, n, at);
   }
   // Does the time of a call, or of a part of it, say what it costs? Work on GPUs goes on behind it, and so may
@@ -76,6 +79,8 @@ class Timing {
   struct Class {  // The times of calls whose arguments have like sizes.
     uint64_t key;
     State state = State::kMeasuring;
+    bool calls = false;                 // See Turn.
+    double graphs_save = 0;             // Then the seconds that graphs save; below 0: they do not.
     int warm = 0, tries = 0, maps = 0;  // calls without and with captures; those that got memory from the system
     Samples seconds, whole;             // whole: from the call to the end of the pass
     long until = 0, pause = 0;          // The calls until it is measured again; 0: it is not.
@@ -88,9 +93,12 @@ class Timing {
   Class* Find(uint64_t key);
   void Take(Compiled& compiled, Class& c, bool python, double seconds, double whole = 0);
   void Again(Class& c);
+  void Restart(Class& c);
+  void Forget();
+  static bool MayCall(const Compiled& compiled);
   void Await(Compiled& compiled, Class& c, const Turn& turn, PyObject* const* args, Py_ssize_t n, PyObject* result,
              double seconds);
-  void Passed(Compiled& compiled, uint64_t key, bool python, double seconds, double whole);
+  void Passed(Compiled& compiled, const Turn& turn, double seconds, double whole);
   bool AllLeft() const { return left_ && !measuring_ && left_ == static_cast<int>(classes_.size()); }
   void Rest(long calls) { rest_ = span_ = calls; }
   void LeaveUnasked(long calls);
@@ -101,6 +109,7 @@ class Timing {
 
   std::vector<Class> classes_;
   int left_ = 0, measuring_ = 0;          // Numbers of classes.
+  int calling_ = 0;                       // of these, kept with the framework's calls
   long rest_ = 0, span_ = 0;              // The calls until arguments are looked at again, and how many these were.
   long look_ = 0, ask_ = 0;               // how often they were looked at; calls until it is asked what can be measured
   long soon_ = 0;                         // as long as nothing can
