@@ -157,6 +157,17 @@ def test_of_several_lines(f):
     assert compiled.cache_info()["externs"] == (0 if f is made_of_parts else 4 if f is with_a_number else 1)
 
 
+def test_functions_of_floats_keep_kernels_of_their_own():
+    def f(x, y, r):
+        return np.exp(r) * x
+
+    compiled = framejit.compile(f, options={"leave": False})
+    x, y, r = numbers((17, 34))
+    np.testing.assert_allclose(compiled(x, y, r), f(x, y, r), rtol=1e-15)
+    assert_no_call(compiled)
+    assert compiled.cache_info()["kernels"] == 2
+
+
 def test_scalars_are_numpys():
     def f(x, y):
         return x[0, 0] * y[0, 1], x[0, 0] / y[0, 1] + 1, x[0, 0] * y
