@@ -491,6 +491,7 @@ Value* OpEmitter::Float(Op op, std::span<Value* const> v) {
 
 // Of complex128, as NumPy's loop has it, which divides by the part of the divisor that lies further from 0.
 Value* OpEmitter::Quotient(Value* a, Value* b) {
+  if (ieee_) b = Opaque(b);  // 0 / 0 of what is constant would raise nothing
   const auto part = [&](Value* x, uint64_t which) { return b_.CreateExtractElement(x, which); };
   const auto size = [&](Value* x) { return b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, x); };
   Value* real = b_.CreateFCmpOGE(size(part(b, 0)), size(part(b, 1)));

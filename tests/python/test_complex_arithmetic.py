@@ -121,6 +121,21 @@ def test_tells_what_numpy_tells(name):
             assert_same(told[0][1], told[1][1])
 
 
+@pytest.mark.parametrize("f", [lambda x: x / 0, lambda x: x / -0.0, lambda x: x / 0j, lambda x: x * np.inf, lambda x: 0 / x, lambda x: (x - x) / 0], ids=str)
+def test_tells_of_constants(f):
+    for x in (numbers((3, 5))[0], np.zeros((2, 2), np.complex128)):
+        compiled, told = framejit.compile(f, options={"leave": False}), []
+        for g in (f, compiled, compiled):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                told.append((g(x), sorted(str(w.message) for w in caught)))
+        for result, messages in told[1:]:
+            assert messages == told[0][1]
+            assert_same(told[0][0], result)
+        with np.errstate(all="ignore"):
+            assert_same(f(x), compiled(x))
+
+
 def with_a_number(x, y, r):
     return x * (2.5 - 1.5j) + 1j, r * 1j, x / (1 + 2j)
 
