@@ -1,5 +1,6 @@
 #include "surface/library_facts.h"
 
+#include <cmath>
 #include <cstdio>
 #include <map>
 
@@ -7,6 +8,7 @@
 #include "capture/ref.h"
 #include "tensor/import.h"
 #include "tensor/tensor.h"
+#include "tensor/ufunc_loops.h"
 
 namespace framejit::capture {
 namespace {
@@ -44,6 +46,28 @@ bool AskFloor() {
   return keeps != 0;
 }
 
+bool AskProducts() {
+  static const bool fuses = [] {
+    const tensor::LoopOf multiply = tensor::FindLoop("multiply", 2, DType::kComplex128);
+    if (!multiply.run) return false;
+    constexpr int kCount = 19, kParts = 2 * kCount;
+    double x[kParts], y[kParts], z[kParts];
+    for (int i = 0; i < kParts; ++i) x[i] = std::sin(i * i) / (i % 7 + 1), y[i] = std::cos(i * i) * (i % 5 + 1);
+    for (const intptr_t next : {0, 2}) {  // one number and many, or as many
+      char* args[] = {reinterpret_cast<char*>(x), reinterpret_cast<char*>(y), reinterpret_cast<char*>(z)};
+      constexpr intptr_t kItem = 2 * sizeof(double);
+      const intptr_t count = kCount, strides[] = {next * kItem / 2, kItem, kItem};
+      multiply.run(args, &count, strides, multiply.data);
+      for (int i = 0; i < kParts; i += 2) {
+        const double *a = x + (next ? i : 0), *b = y + i;
+        if (z[i] != std::fma(a[0], b[0], -(a[1] * b[1])) || z[i + 1] != std::fma(a[0], b[1], a[1] * b[0])) return false;
+      }
+    }
+    return true;
+  }();
+  return fuses;
+}
+
 bool AskTies() {
   static int shares = -1;  // The GIL protects it.
   if (shares < 0) {
@@ -59,8 +83,9 @@ bool AskTies() {
   return shares != 0;
 }
 
-[[maybe_unused]] const bool registered = (surface::AskLibraryGelu(AskGelu), surface::AskNumpyKeepsIntegers(AskFloor),
-                                          surface::AskTorchSharesTies(AskTies), true);
+[[maybe_unused]] const bool registered =
+    (surface::AskLibraryGelu(AskGelu), surface::AskNumpyKeepsIntegers(AskFloor), surface::AskTorchSharesTies(AskTies),
+     surface::AskNumpyFusesProducts(AskProducts), true);
 
 }  // namespace
 }  // namespace framejit::capture

@@ -98,7 +98,7 @@ llvm::Type* OpEmitter::RegisterType(DType t, int lanes) const {
 llvm::Type* OpEmitter::StorageType(DType t, int lanes) const {
   if (t == DType::kFloat32) return Wide(b_.getFloatTy(), lanes);
   if (t == DType::kFloat64) return Wide(b_.getDoubleTy(), lanes);
-  if (t == DType::kComplex128) {  // is moved, one at a time, and nothing else
+  if (t == DType::kComplex128) {  // its two parts: one at a time
     if (lanes != 1) throw CodegenUnsupported("vectors of type c128");
     return llvm::FixedVectorType::get(b_.getDoubleTy(), 2);
   }
@@ -210,7 +210,11 @@ Value* OpEmitter::Result16(Op op, DType t, Value* v) {
 
 llvm::Constant* OpEmitter::Constant(const Scalar& s, DType t, int lanes) const {
   llvm::Type* type = RegisterType(t, lanes);
-  if (IsComplex(t)) return llvm::Constant::getNullValue(type);  // the only one that moves have
+  if (IsComplex(t)) {  // a real number
+    if (lanes != 1 || t != DType::kComplex128) return llvm::Constant::getNullValue(type);
+    return llvm::ConstantVector::get(
+        {llvm::ConstantFP::get(b_.getDoubleTy(), s.AsDouble()), llvm::ConstantFP::get(b_.getDoubleTy(), 0.0)});
+  }
   if (IsFloat(t)) {
     double d = s.AsDouble();
     if (t == DType::kFloat32) d = static_cast<float>(d);
@@ -232,6 +236,10 @@ llvm::Constant* OpEmitter::Constant(const Scalar& s, DType t, int lanes) const {
 Value* OpEmitter::Cast(Value* v, DType from, DType to) {
   if (IsFloat(from) && DTypeSize(from) == 2) v = Round16(v, from);
   if (from == to) return v;
+  if (to == DType::kComplex128) {
+    Value* zero = llvm::Constant::getNullValue(RegisterType(to, 1));
+    return b_.CreateInsertElement(zero, Cast(v, from, DType::kFloat64), uint64_t{0});
+  }
   const int lanes = LanesOf(v);
   llvm::Type* type = RegisterType(to, lanes);
   if (IsFloat(from)) {
@@ -481,6 +489,46 @@ Value* OpEmitter::Float(Op op, std::span<Value* const> v) {
   }
 }
 
+// Of complex128, as NumPy's loop has it, which divides by the part of the divisor that lies further from 0.
+Value* OpEmitter::Quotient(Value* a, Value* b) {
+  if (ieee_) b = Opaque(b);  // 0 / 0 of what is constant would raise nothing
+  const auto part = [&](Value* x, uint64_t which) { return b_.CreateExtractElement(x, which); };
+  const auto size = [&](Value* x) { return b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, x); };
+  Value* real = b_.CreateFCmpOGE(size(part(b, 0)), size(part(b, 1)));
+  const auto pick = [&](Value* yes, Value* no) { return b_.CreateSelect(real, yes, no); };
+  Value *most = pick(part(b, 0), part(b, 1)), *least = pick(part(b, 1), part(b, 0));
+  Value *first = pick(part(a, 0), part(a, 1)), *second = pick(part(a, 1), part(a, 0));
+  Value* ratio = b_.CreateFDiv(least, most);
+  Value* scale = b_.CreateFDiv(Like(ratio, 1.0), b_.CreateFAdd(most, b_.CreateFMul(least, ratio)));
+  Value* turned = b_.CreateFMul(first, ratio);
+  Value* parts[] = {b_.CreateFAdd(first, b_.CreateFMul(second, ratio)),
+                    b_.CreateFSub(pick(second, turned), pick(turned, second))};
+  Value* out = llvm::PoisonValue::get(a->getType());
+  for (uint64_t k : {0, 1}) out = b_.CreateInsertElement(out, b_.CreateFMul(parts[k], scale), k);
+  if (ieee_) return out;  // a division by 0 is told of, and NumPy has it again
+  Value* by_zero = b_.CreateFDiv(a, b_.CreateVectorSplat(2, size(part(b, 0))));
+  return b_.CreateSelect(b_.CreateFCmpOEQ(most, Like(most, 0.0)), by_zero, out);
+}
+
+// Likewise, to the last bit: of two products that are added one is rounded.
+Value* OpEmitter::Complex(Op op, std::span<Value* const> v) {
+  constexpr int kReal[] = {0, 0}, kImag[] = {1, 1}, kTurned[] = {1, 0}, kFirst[] = {2, 1};
+  Value* a = v[0];
+  Value* b = v.size() > 1 ? v[1] : nullptr;
+  switch (op) {
+    case Op::kNeg: return b_.CreateFNeg(a);
+    case Op::kAdd: return b_.CreateFAdd(a, b);
+    case Op::kSub: return b_.CreateFSub(a, b);
+    case Op::kMul: {
+      Value* rounded = b_.CreateFMul(b_.CreateShuffleVector(a, kImag), b_.CreateShuffleVector(b, kTurned));
+      rounded = b_.CreateShuffleVector(rounded, b_.CreateFNeg(rounded), kFirst);
+      return b_.CreateIntrinsic(llvm::Intrinsic::fma, {a->getType()}, {b_.CreateShuffleVector(a, kReal), b, rounded});
+    }
+    case Op::kDiv: return Quotient(a, b);
+    default: Unsupported(op, DType::kComplex128);
+  }
+}
+
 // A value that LLVM knows nothing about: it computes with what it can prove constant, and then no exception is raised
 // when the kernel runs.
 Value* OpEmitter::Opaque(Value* v) {
@@ -533,6 +581,7 @@ Value* OpEmitter::Compute(Op op, DType result, DType from, std::span<Value* cons
   }
   if (IsBool(from)) return Bool(op, v);
   if (IsInteger(from)) return Integer(op, from, v);
+  if (from == DType::kComplex128) return Complex(op, v);
   if (!IsFloat(from)) Unsupported(op, from);
   if (DTypeSize(from) > 2) return Float(op, v);
   std::vector<Value*> operands(v.begin(), v.end());

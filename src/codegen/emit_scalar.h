@@ -39,6 +39,8 @@ class OpEmitter {
  private:
   llvm::Value* Compute(Op op, DType result, DType from, std::span<llvm::Value* const> v);
   llvm::Value* Float(Op op, std::span<llvm::Value* const> v);
+  llvm::Value* Complex(Op op, std::span<llvm::Value* const> v);
+  llvm::Value* Quotient(llvm::Value* a, llvm::Value* b);
   llvm::Value* Integer(Op op, DType t, std::span<llvm::Value* const> v);
   llvm::Value* Bool(Op op, std::span<llvm::Value* const> v);
   llvm::Value* Divide(Op op, DType t, llvm::Value* a, llvm::Value* b);

@@ -6,7 +6,7 @@ namespace framejit {
 
 bool MayRaise(Op op, DType operand, DType result) {
   switch (Info(op).raises) {
-    case 'f': return IsFloat(operand);
+    case 'f': return IsFloat(operand) || IsComplex(operand);
     case 'n': return !IsBool(operand);
     case 'c':
       if (IsBool(result) || !IsFloat(result)) return IsFloat(operand) && !IsBool(result);

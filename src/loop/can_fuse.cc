@@ -21,6 +21,17 @@ int64_t Unstored(const Graph& g, const std::vector<ValueId>& group, const std::v
   return most;
 }
 
+// Are there complex numbers, each of which is a vector to the code, and functions or sums that want as many at once as
+// there is room for?
+bool TakesLanes(const Graph& g, const std::vector<ValueId>& group) {
+  constexpr int kCheap = 4;  // a quotient or a root
+  const auto complex = [&](ValueId v) { return g.nodes[v].type.dtype == DType::kComplex128; };
+  return std::ranges::any_of(group, complex) && std::ranges::any_of(group, [&](ValueId v) {
+           const OpInfo& info = Info(g.nodes[v].op);
+           return !complex(v) && (info.cost > kCheap || info.kind == 'R');
+         });
+}
+
 }  // namespace
 
 bool CanFuse(const Graph& g, const std::vector<ValueId>& group, const std::vector<ValueId>& stored, std::string* why) {
@@ -30,6 +41,10 @@ bool CanFuse(const Graph& g, const std::vector<ValueId>& group, const std::vecto
     return false;
   }
   if (group.size() == 1) return true;
+  if (TakesLanes(g, group)) {
+    if (why) *why = "complex numbers are computed one at a time, and what is beside them costs more then";
+    return false;
+  }
   // A value that is read through several views is computed once for each of them, which is fine if it is cheap.
   int work = 0, once = 0;
   for (const Needed& n : space.needed()) {

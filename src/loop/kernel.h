@@ -128,7 +128,8 @@ struct BuiltKernel {
 
 // Can `group` (closed under nothing, in graph order) run as one kernel? The fusion pass asks before it grows a group.
 // True for every single pointwise, view, reduction, creation, take, gather or cumsum node of a supported type (no fp8;
-// complex where elements are only moved). why: where it cannot, the reason.
+// complex numbers are moved, and those of 128 bits computed with by + - * / on the CPU). why: where it cannot, the
+// reason.
 bool CanFuse(const Graph& g, const std::vector<ValueId>& group, const std::vector<ValueId>& stored,
              std::string* why = nullptr);
 // Would one kernel of what CanFuse allows add up in the order of NumPy what is NumPy's (kNumpys)? Not so where what

@@ -68,6 +68,21 @@ bool Moves(const Graph& g, const Node& n) {
   return Info(n.op).kind == 'V' || n.op == Op::kTake || n.op == Op::kGather || n.op == Op::kWhere;
 }
 
+// Arithmetic of complex128, which the CPU's code has.
+bool ComputesParts(const Graph& g, const Node& n) {
+  if (n.type.dtype != DType::kComplex128 || n.type.device.kind != DeviceKind::kCpu) return false;
+  switch (n.op) {
+    case Op::kAdd:
+    case Op::kSub:
+    case Op::kMul:
+    case Op::kDiv:
+    case Op::kNeg:
+    case Op::kConstant: return true;
+    case Op::kCast: return Computes(g.nodes[n.operands[0]].type.dtype);
+    default: return false;
+  }
+}
+
 }  // namespace
 
 Space::Space(const Graph& g, const std::vector<ValueId>& group, const std::vector<ValueId>& stored,
@@ -93,7 +108,7 @@ bool Space::CheckNode(ValueId v) {
         n.op == Op::kGather || n.op == Op::kCumSum)) {
     return Fail(std::string(Info(n.op).name) + " is no kernel operation");
   }
-  auto supported = [&](DType t) { return Computes(t) || (IsComplex(t) && Moves(g_, n)); };
+  auto supported = [&](DType t) { return Computes(t) || (IsComplex(t) && (Moves(g_, n) || ComputesParts(g_, n))); };
   if (n.type.device.kind == DeviceKind::kMeta || !supported(n.type.dtype)) return Fail("type not supported");
   for (ValueId o : n.operands) {
     if (!supported(g_.nodes[o].type.dtype)) return Fail("operand type not supported");

@@ -219,13 +219,14 @@ class Folder {
   ValueId FoldBinary(Node& n) {
     ValueId x = n.operands[0], c = n.operands[1];
     const DType t = r_.node(x).type.dtype;
+    if (IsComplex(t)) return kNoValue;  // 0 times what is infinite takes part in their products
     const bool integer = IsInteger(t), is_float = IsFloat(t), is_bool = IsBool(t);
     const double all_ones = is_bool ? 1 : -1;
     bool commutes = n.op == Op::kAdd || n.op == Op::kMul || n.op == Op::kAnd || n.op == Op::kOr || n.op == Op::kXor;
     if (commutes && IsConstant(r_.node(x))) std::swap(x, c);
     switch (n.op) {
       case Op::kAdd:
-        if (IsNumber(c, is_float ? -0.0 : 0.0) && !IsComplex(t)) return Use(n, x);
+        if (IsNumber(c, is_float ? -0.0 : 0.0)) return Use(n, x);
         break;
       case Op::kSub:
         if (IsNumber(c, 0.0)) return Use(n, x);

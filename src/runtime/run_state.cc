@@ -77,19 +77,19 @@ const void* FeedRows(void* context, int64_t begin, int64_t end) {
 
 // The stores to rehearsed arguments go to a piece of memory of the thread's own, for a few rows at a time.
 void RehearseRows(void* context, int64_t begin, int64_t end) {
-  constexpr int64_t kElements = 4096;
+  constexpr int64_t kElements = 4096, kWidest = 16;  // bytes of a complex128
   const auto& r = *static_cast<const Rehearsal*>(context);
   const int64_t room = std::max(kElements, r.row), at_once = room / r.row, rows_per_line = (r.line + r.row - 1) / r.row;
   static thread_local std::vector<std::byte> memory;
   const auto targets = static_cast<size_t>(std::popcount(r.step->rehearse));
-  if (memory.size() < targets * room * sizeof(int64_t)) memory.resize(targets * room * sizeof(int64_t));
+  if (memory.size() < targets * room * kWidest) memory.resize(targets * room * kWidest);
   std::vector<void*> buffers(r.call.buffers, r.call.buffers + r.step->operands.size());
   TakeStatus(r.call.traps);
   for (int64_t row = begin; row < end; row += at_once) {
     const int64_t first = row / rows_per_line * r.line + row % rows_per_line * r.row;
     size_t t = 0;
     r.step->EachRehearsed([&](int argument) {
-      const auto base = reinterpret_cast<uintptr_t>(memory.data() + t * room * sizeof(int64_t));
+      const auto base = reinterpret_cast<uintptr_t>(memory.data() + t * room * kWidest);
       buffers[argument] = reinterpret_cast<void*>(base - first * r.sizes[t++]);  // NOLINT
     });
     r.call.fn(buffers.data(), r.call.symbols, row, std::min(end, row + at_once));

@@ -1,9 +1,11 @@
 // This file has the NumPy rows whose signature or meaning differs from torch's. Elementwise ufuncs and views share the
 // torch tables.
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "rules/decompose.h"
+#include "surface/library_facts.h"
 #include "surface/numpy_transforms.h"
 #include "surface/reduce.h"
 #include "surface/views.h"
@@ -359,8 +361,90 @@ Outs DiagonalMatrix(Scope& s) {  // of one axis; of a matrix it would be a view 
   return s.b.Where(s.b.Binary(Op::kEq, row, column), wide, rules::Like(s.b, wide, 0));
 }
 
+// --- complex128: ufuncs of NumPy that kernels compute part by part, as NumPy's own loops do
+
+bool (*ask_fused)() = nullptr;
+
+ValueId AsComplex(Scope& s, const Operand& o, const Ints& shape) {
+  ValueId v;
+  if (o.is_tensor()) {
+    v = s.b.Cast(o.value, DType::kComplex128);
+  } else if (o.number.is(Arg::Kind::kComplex)) {
+    const auto call = s.CallOf("numpy.asarray", {o.number});
+    v = s.b.Extern(call, {}, {TensorType{DType::kComplex128, {}, {}}}, {Ints{}});
+  } else {
+    v = s.b.Cast(s.Constant(o.number, DType::kFloat64), DType::kComplex128);
+  }
+  return s.b.Broadcast(v, shape);
+}
+
+// Of scalars alone NumPy's results are made by other code.
+void CheckComplex(Scope& s, std::span<const Operand> operands) {
+  std::vector<TypeOperand> typed;
+  bool array = false;
+  for (const Operand& o : operands) {
+    typed.push_back({o.meta, o.is_tensor() ? Arg::Kind::kNone : o.number.kind});
+    if (!o.is_tensor()) {
+      const bool number = o.number.is_number() || o.number.is(Arg::Kind::kSymFloat);
+      if (!number && !o.number.is(Arg::Kind::kComplex)) Scope::Skip();
+      continue;
+    }
+    const DType t = o.meta->dtype;
+    if (t != DType::kComplex128 && (IsComplex(t) || DTypeClass(t) == 'p')) Scope::Skip();
+    if (o.meta->device.kind != DeviceKind::kCpu || o.meta->requires_grad || o.meta->lazy()) Scope::Skip();
+    array |= o.rank() > 0;
+  }
+  if (s.torch() || s.cupy || !array || NumpyResultType(typed) != DType::kComplex128) Scope::Skip();
+}
+
+Outs ComplexBinary(Scope& s) {
+  const std::array<Operand, 2> operands{s.Read(s.arg(0)), s.Read(s.arg(1))};
+  CheckComplex(s, operands);
+  if (s.row.op == Op::kMul && ask_fused && !ask_fused()) Scope::Skip();
+  Ints shape;
+  for (const Operand& o : operands)
+    if (o.is_tensor()) shape = BroadcastShapes(shape, o.meta->sizes, s.env);
+  const ValueId a = AsComplex(s, operands[0], shape), b = AsComplex(s, operands[1], shape);
+  return s.Elementwise(s.b.Binary(s.row.op, a, b), operands);
+}
+
+Outs ComplexUnary(Scope& s) {  // op kMul: the square
+  const Operand x = s.tensor(0);
+  CheckComplex(s, {&x, 1});
+  if (s.row.op == Op::kNeg) return s.Elementwise(s.b.Unary(Op::kNeg, x.value), {&x, 1});
+  if (ask_fused && !ask_fused()) Scope::Skip();
+  return s.Elementwise(s.b.Binary(Op::kMul, x.value, x.value), {&x, 1});
+}
+
+Outs ComplexSquare(Scope& s) {  // x ** 2
+  const Arg& power = s.arg(1);
+  if (!power.is(Arg::Kind::kInt) || !power.i.is_const() || power.i.value() != 2) Scope::Skip();
+  return ComplexUnary(s);
+}
+
+Outs ComplexZeros(Scope& s) {
+  COrder(s, 2);
+  if (s.torch() || s.cupy || s.has(3) || s.has(4) || !s.has(1) || DTypeFromText(s.arg(1).s) != DType::kComplex128)
+    Scope::Skip();
+  const Ints sizes = s.ints(0);
+  RefuseNegative(s, sizes);
+  Out out;
+  out.value = s.b.Broadcast(s.b.Constant(Scalar(0), DType::kComplex128), sizes);
+  out.array = true;
+  return out;
+}
+
 // clang-format off: a table
+#define COMPLEX "(Any input, Any other)"
 constexpr Row kRows[] = {
+    {"N:add ORB:add", COMPLEX, &ComplexBinary, Op::kAdd, kAnyDType},
+    {"N:subtract ORB:sub", COMPLEX, &ComplexBinary, Op::kSub, kAnyDType},
+    {"N:multiply ORB:mul", COMPLEX, &ComplexBinary, Op::kMul, kAnyDType},
+    {"N:true_divide N:divide ORB:truediv", COMPLEX, &ComplexBinary, Op::kDiv, kAnyDType},
+    {"N:negative O:neg", "(Tensor input)", &ComplexUnary, Op::kNeg, kAnyDType},
+    {"N:square", "(Tensor input)", &ComplexUnary, Op::kMul, kAnyDType},
+    {"OB:pow", "(Tensor input, Operand exponent)", &ComplexSquare, Op::kMul, kAnyDType},
+    {"N:zeros N:empty", "(int[] shape, ScalarType? dtype=None, str? order=None, Any device=None, Any like=None)", &ComplexZeros},
     {"NM:sum", "(Tensor input, int[]? dim=None, ScalarType? dtype=None, *, bool? keepdim=None)", &Sum},
     {"NM:mean", "(Tensor input, int[]? dim=None, ScalarType? dtype=None, *, bool? keepdim=None)", &Mean},
     {"NM:prod", "(Tensor input, int[]? dim=None, ScalarType? dtype=None, *, bool? keepdim=None)", &Prod},
@@ -411,6 +495,7 @@ constexpr Row kRows[] = {
     {"N:diag", "(Tensor input, int k=0)", &DiagonalMatrix},
     {"N:tril", "(Tensor input, int k=0)", &Triangle, Op::kLe}, {"N:triu", "(Tensor input, int k=0)", &Triangle, Op::kLt},
 };
+#undef COMPLEX
 // clang-format on
 
 }  // namespace
@@ -449,6 +534,10 @@ Ints KeepOrder(Scope& s, const TensorMeta& m) {
     next = next * (m.sizes[order[i]] == Int(0) ? Int(1) : m.sizes[order[i]]);
   }
   return strides;
+}
+
+void AskNumpyFusesProducts(bool (*ask)()) {
+  ask_fused = ask;
 }
 
 std::span<const Row> NumpyRows() {

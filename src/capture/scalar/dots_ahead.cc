@@ -14,10 +14,11 @@ namespace {
 constexpr int kMostVain = 4;
 constexpr int kPastRow = 8;           // more at once, where the row before had ended
 constexpr int64_t kMostTerms = 4096;  // A BLAS may have threads for more.
+bool fuse_last = true;
 
 #if defined(__x86_64__)
 // The loops over vectors are unrolled, or the sums would lie in memory. Four terms at a time go to two sums. The
-// products of these are rounded, those of the last few terms are not.
+// products of these are rounded, those of the last few terms are not, or are, as the BLAS was compiled.
 template <int kVectors>
 __attribute__((target("avx2,fma"))) void Sums(const char* still, int64_t still_next, const char* moving,
                                               int64_t moving_next, int64_t n, double* out) {
@@ -47,9 +48,13 @@ __attribute__((target("avx2,fma"))) void Sums(const char* still, int64_t still_n
       odd[v] = _mm256_add_pd(odd[v], _mm256_add_pd(p[1], p[3]));
     }
   }
-  for (; i < n; ++i)
+  for (const bool fuse = fuse_last; i < n; ++i)
 #pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) even[v] = _mm256_fmadd_pd(load(i, v), term(i), even[v]);
+    for (int v = 0; v < kVectors; ++v) {
+      __m256d p = _mm256_mul_pd(load(i, v), term(i));
+      asm("" : "+x"(p));
+      even[v] = fuse ? _mm256_fmadd_pd(load(i, v), term(i), even[v]) : _mm256_add_pd(p, even[v]);
+    }
 #pragma GCC unroll 4
   for (int v = 0; v < kVectors; ++v)  // NumPy adds this to 0
     _mm256_storeu_pd(out + 4 * v, _mm256_add_pd(_mm256_setzero_pd(), _mm256_add_pd(even[v], odd[v])));
@@ -87,9 +92,13 @@ __attribute__((target("avx512f"))) void WideSums(const char* still, int64_t stil
       odd[v] = _mm512_add_pd(odd[v], _mm512_add_pd(p[1], p[3]));
     }
   }
-  for (; i < n; ++i)
+  for (const bool fuse = fuse_last; i < n; ++i)
 #pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) even[v] = _mm512_fmadd_pd(load(i, v), term(i), even[v]);
+    for (int v = 0; v < kVectors; ++v) {
+      __m512d p = _mm512_mul_pd(load(i, v), term(i));
+      asm("" : "+v"(p));
+      even[v] = fuse ? _mm512_fmadd_pd(load(i, v), term(i), even[v]) : _mm512_add_pd(p, even[v]);
+    }
 #pragma GCC unroll 4
   for (int v = 0; v < kVectors; ++v)
     _mm512_mask_storeu_pd(out + 8 * v, v == kVectors - 1 ? last : 0xff,
@@ -115,6 +124,10 @@ bool DotsAhead::Runs() {
 #else
   return false;
 #endif
+}
+
+void DotsAhead::FuseLast(bool fuse) {
+  fuse_last = fuse;
 }
 
 void DotsAhead::Several(const char* still, int64_t still_next, const char* moving, int64_t moving_next, int64_t n,

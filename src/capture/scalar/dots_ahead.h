@@ -4,7 +4,7 @@
 // follow, of as many. What they were made of must not have been
 // written since: the code tells of all that it writes, and one of these lives no longer than a run of the code. The
 // sums are those of a BLAS for vectors that are not dense, to the last bit; who asks must have found that out
-// (SumsLikeBlas).
+// (SumsLikeBlas), and which of two ways that BLAS goes (FuseLast).
 #pragma once
 
 #include <cstdint>
@@ -63,6 +63,9 @@ class DotsAhead {
   static void Several(const char* still, int64_t still_next, const char* moving, int64_t moving_next, int64_t n,
                       int lanes, double* out);
   static bool Runs();  // Has this processor what Several needs?
+  // Are the products of the last few terms, which make no four, added without being rounded? It is so until this says
+  // something else.
+  static void FuseLast(bool fuse);
 
  private:
   struct Call {

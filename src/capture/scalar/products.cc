@@ -246,29 +246,37 @@ int64_t WroteAll(KnownDots* known, const char* at, int64_t bytes, int64_t x, int
   return 0;
 }
 
-// Says whether NumPy's product of vectors that are not dense is DotsAhead's, to the last bit.
-bool SumsLikeBlas(UfuncLoop loop) {
-  static const bool known = [loop] {
-    if (!DotsAhead::Runs()) return false;
-    constexpr int kMost = 70, kStep = 5, kItem = sizeof(double);
-    std::vector<double> x(kMost * kStep), y(kMost * kStep + DotsAhead::kLanes);
-    for (size_t i = 0; i < x.size(); ++i) x[i] = std::sin(i * i) / (i % 7 + 1);
-    for (size_t i = 0; i < y.size(); ++i) y[i] = std::cos(i * i) * (i % 5 + 1);
-    char *a = reinterpret_cast<char*>(x.data()), *b = reinterpret_cast<char*>(y.data());
-    for (int n = 1; n <= kMost; ++n)
-      for (const auto& [p, q] : {std::pair(1, kStep), {kStep, 1}, {3, kStep}})
-        for (int wanted_lanes = 2; wanted_lanes <= DotsAhead::kLanes; wanted_lanes += 5) {
-          const int lanes = DotsAhead::LanesUpTo(DotsAhead::kLanes, wanted_lanes);
-          double out[DotsAhead::kLanes], wanted;
-          DotsAhead::Several(a, p * kItem, b, q * kItem, n, lanes, out);
-          for (int lane = 0; lane < lanes; ++lane) {
-            Inner<double>(loop, a, p * kItem, b + lane * kItem, q * kItem, &wanted, n);
-            if (wanted != out[lane]) return false;
-            Inner<double>(loop, b + lane * kItem, q * kItem, a, p * kItem, &wanted, n);
-            if (wanted != out[lane]) return false;
-          }
+// Is NumPy's product of vectors that are not dense DotsAhead's, to the last bit?
+bool AddsLikeDots(UfuncLoop loop) {
+  constexpr int kMost = 70, kStep = 5, kItem = sizeof(double);
+  std::vector<double> x(kMost * kStep), y(kMost * kStep + DotsAhead::kLanes);
+  for (size_t i = 0; i < x.size(); ++i) x[i] = std::sin(i * i) / (i % 7 + 1);
+  for (size_t i = 0; i < y.size(); ++i) y[i] = std::cos(i * i) * (i % 5 + 1);
+  char *a = reinterpret_cast<char*>(x.data()), *b = reinterpret_cast<char*>(y.data());
+  for (int n = 1; n <= kMost; ++n)
+    for (const auto& [p, q] : {std::pair(1, kStep), {kStep, 1}, {3, kStep}})
+      for (int wanted_lanes = 2; wanted_lanes <= DotsAhead::kLanes; wanted_lanes += 5) {
+        const int lanes = DotsAhead::LanesUpTo(DotsAhead::kLanes, wanted_lanes);
+        double out[DotsAhead::kLanes], wanted;
+        DotsAhead::Several(a, p * kItem, b, q * kItem, n, lanes, out);
+        for (int lane = 0; lane < lanes; ++lane) {
+          Inner<double>(loop, a, p * kItem, b + lane * kItem, q * kItem, &wanted, n);
+          if (wanted != out[lane]) return false;
+          Inner<double>(loop, b + lane * kItem, q * kItem, a, p * kItem, &wanted, n);
+          if (wanted != out[lane]) return false;
         }
-    return true;
+      }
+  return true;
+}
+
+// Likewise in one of the ways that DotsAhead has, which it goes from now on.
+bool SumsLikeBlas(UfuncLoop loop) {
+  static const bool known = DotsAhead::Runs() && [loop] {
+    for (bool fuse : {true, false}) {
+      DotsAhead::FuseLast(fuse);
+      if (AddsLikeDots(loop)) return true;
+    }
+    return false;
   }();
   return known;
 }
