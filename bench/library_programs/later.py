@@ -36,7 +36,7 @@ def xitorch_root():
         return torch.tanh(a @ y + 0.1) + y / 2.0
 
     def f(a, y, b):
-        a = a.requires_grad_()
+        a = a.clone().requires_grad_()
         root = rootfinder(equation, y, params=(a,))
         (g,) = torch.autograd.grad(root.sum(), a)
         lhs = xitorch.LinearOperator.m(a.detach() @ a.detach().mT + torch.eye(len(a), dtype=a.dtype))
