@@ -353,6 +353,9 @@ int Recipe::AddProperty(PyObject* o) {
     if (!part) return PyErr_Clear(), Fail("a property");
     PyTuple_SET_ITEM(parts.get(), i++, part);
   }
+  Ref own(PyObject_GetAttrString(PyTuple_GET_ITEM(parts.get(), 0), "__doc__"));  // its getter's, taken from that again
+  PyErr_Clear();
+  if (own.get() == PyTuple_GET_ITEM(parts.get(), 3)) PyTuple_SetItem(parts.get(), 3, Py_NewRef(Py_None));
   return AddCall(reinterpret_cast<PyObject*>(&PyProperty_Type), parts.release());
 }
 

@@ -116,6 +116,11 @@ def test_a_class_that_was_an_argument_dies(fresh):
     assert compiled.cache_info()["breaks"] == 0 and compiled.cache_info()["segments"] >= 1
 
 
+def get_one(self):
+    """Of one."""
+    return 1
+
+
 def test_a_property_is_that_of_its_call(fresh):
     def f(o, x):
         def get(self):
@@ -131,6 +136,7 @@ def test_a_property_is_that_of_its_call(fresh):
     for k in range(3):
         made, without, y = compiled([k], torch.ones(2))
         assert made.fget(None) == [k] and made.__doc__ == "What it gives." and made.fdel is None
+        assert made.getter(lambda self: 0).__doc__ is None and without.getter(get_one).__doc__ == "its own"
         made.fset(None, 5)
         assert made.fget(None) == [k, 5]
         assert without.fget is None and without.__doc__ == "its own" and y.tolist() == [2.0, 2.0]
