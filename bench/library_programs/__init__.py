@@ -26,4 +26,4 @@ def tensor(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-from bench.library_programs import more, newer, newest, others, science, settings, tables, tensors, training  # noqa: E402, F401 (each adds its programs)
+from bench.library_programs import later, more, newer, newest, others, science, settings, tables, tensors, training  # noqa: E402, F401 (each adds its programs)

@@ -172,6 +172,8 @@ PyObject* CaptureSemantics::CallObject(PyObject* callable, PyObject** args, Py_s
   }
   if (OfType(callable, CType::kPartial)) return CallPartial(callable, args, nargs, kwnames);
   if (OfType(callable, CType::kAttrGetter) && nargs == 1 && total == 1) return CallAttrGetter(callable, args[0]);
+  if (OfType(callable, CType::kMethodCaller) && nargs == 1 && total == 1)
+    return CallMethodCaller(*this, s_, callable, args[0]);
   if (PyWeakref_CheckRefExact(callable) && !total && s_.IsOutside(callable)) return Referent(callable);
   if (IsJsonEncoder(callable) && nargs == total)
     return ForC(args, total) ? EncodeJson(s_, callable, args, nargs) : nullptr;

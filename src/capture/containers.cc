@@ -217,7 +217,7 @@ bool Session::NoteContents(PyObject* o, bool deep) {
   if (PyTuple_Check(o) || PyList_Check(o)) {
     Origin* g = Find(o);
     bool outside = g && g->kind == Origin::kOutside;
-    if (outside && g->shallow) return NoteContents(g->real, deep);
+    if (outside && g->real && (g->shallow || deep)) return NoteContents(g->real, deep);
     if (outside && !Reads(o)) return false;
     if (outside && g->contents_noted && !deep && !InCheckpoint()) return true;
     const Source* s = outside ? g->source : nullptr;
@@ -237,6 +237,7 @@ bool Session::NoteContents(PyObject* o, bool deep) {
   if (PyDict_Check(o)) {
     Origin* g = Find(o);
     bool outside = g && g->kind == Origin::kOutside;
+    if (outside && g->real && deep) return NoteContents(g->real, deep);
     if (outside && !Reads(o)) return false;
     if (outside && g->contents_noted && !deep && !InCheckpoint()) return true;
     if (outside && pending_.Has(o) && !IsPlainDict(o))

@@ -69,13 +69,14 @@ PyObject* CaptureSemantics::Reduced(PyObject* o, PyObject* protocol) {
                base != type && (!says || PyFunction_Check(says));
   for (const char* n : {"__reduce__", "__getnewargs__", "__getnewargs_ex__"}) plain = plain && !own(n);
   if (!plain) return s_.Break(BreakId::kUnknownCall, std::string(type->tp_name) + ".__reduce_ex__");
-  static PyObject* const make = FromModule("copyreg", "__newobj__");
+  static PyObject* const new_object = FromModule("copyreg", "__newobj__");
+  Ref make(new_object ? s_.FromOutside(new_object, s_.guards().Const(new_object)) : nullptr);
   if (!make) return nullptr;
   s_.NoteType(type);
   Ref args(PyTuple_Pack(1, type)), state = says ? Ref(Call(says, &o, 1, nullptr)) : StateOf(*this, s_, o);
   if (!state || !args) return nullptr;
   s_.MarkFresh(args.get());
-  return s_.MarkFresh(PyTuple_Pack(5, make, args.get(), state.get(), Py_None, Py_None));
+  return s_.MarkFresh(PyTuple_Pack(5, make.get(), args.get(), state.get(), Py_None, Py_None));
 }
 
 }  // namespace framejit::capture

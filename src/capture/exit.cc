@@ -287,6 +287,20 @@ std::optional<int> Recipe::AddContainer(PyObject* o) {
   return {};
 }
 
+namespace {
+
+// A function of the same code, globals and names. It holds nothing that the function itself got when it was made.
+Ref Bare(const PyFunctionObject* f) {
+  Ref bare(PyFunction_NewWithQualName(f->func_code, f->func_globals, f->func_qualname));
+  auto* made = reinterpret_cast<PyFunctionObject*>(bare.get());
+  if (!made) return bare;
+  Py_XSETREF(made->func_module, Py_XNewRef(f->func_module));
+  Py_XSETREF(made->func_name, Py_NewRef(f->func_name));
+  return bare;
+}
+
+}  // namespace
+
 std::optional<int> Recipe::AddCode(PyObject* o) {
   if (PyMethod_Check(o)) {
     PyObject* parts[] = {PyMethod_GET_FUNCTION(o), PyMethod_GET_SELF(o)};
@@ -307,7 +321,8 @@ std::optional<int> Recipe::AddCode(PyObject* o) {
                        f->func_annotations ? f->func_annotations : none, f->func_doc ? f->func_doc : none,
                        annotate && *annotate ? *annotate : none};
   RecipeNode n{RecipeNode::kFunction};
-  n.object = Borrow(o);
+  n.object = Bare(f);
+  if (!n.object) return PyErr_Clear(), Fail("a function");
   for (PyObject* p : parts)
     if (p == f->func_closure && p) {  // cells
       Ref items(PySequence_Tuple(p));
@@ -327,6 +342,21 @@ int Recipe::AddCall(PyObject* callable, PyObject* args) {
   bool ok = args && AddAll(parts, 3, &n.children);
   s_->Keep(args);  // its parts' addresses are in the memo
   return ok ? Push(std::move(n)) : -1;
+}
+
+// One that was made in the function: its functions are made again, too.
+int Recipe::AddProperty(PyObject* o) {
+  Ref parts(PyTuple_New(4));
+  int i = 0;
+  for (const char* name : {"fget", "fset", "fdel", "__doc__"}) {
+    PyObject* part = parts ? PyObject_GetAttrString(o, name) : nullptr;
+    if (!part) return PyErr_Clear(), Fail("a property");
+    PyTuple_SET_ITEM(parts.get(), i++, part);
+  }
+  Ref own(PyObject_GetAttrString(PyTuple_GET_ITEM(parts.get(), 0), "__doc__"));  // its getter's, taken from that again
+  PyErr_Clear();
+  if (own.get() == PyTuple_GET_ITEM(parts.get(), 3)) PyTuple_SetItem(parts.get(), 3, Py_NewRef(Py_None));
+  return AddCall(reinterpret_cast<PyObject*>(&PyProperty_Type), parts.release());
 }
 
 // Immutable objects of the frameworks, and what calling its type with its items makes again.
@@ -359,8 +389,7 @@ std::optional<int> Recipe::AddValue(PyObject* o) {
     Ref array(PyObject_GetAttrString(o, "_array")), args(array ? PyTuple_Pack(1, array.get()) : nullptr);
     return make ? AddCall(make, args.release()) : -1;
   }
-  if (FactsOf(t).Has(TypeFacts::kStays) || t == &PyRange_Type || t == &PyProperty_Type || s_->IsNumpyNumber(o) ||
-      IsConstantKind(o)) {
+  if (FactsOf(t).Has(TypeFacts::kStays) || t == &PyRange_Type || s_->IsNumpyNumber(o) || IsConstantKind(o)) {
     RecipeNode n{RecipeNode::kConst};  // immutable
     n.object = Borrow(o);
     return Push(std::move(n));
@@ -370,6 +399,7 @@ std::optional<int> Recipe::AddValue(PyObject* o) {
     return parts ? AddCall(ObjectsMaker(), parts.release()) : (PyErr_Clear(), Fail("a view of an array of objects"));
   }
   if (PyTuple_Check(o) && IsStructSequence(t)) return call_with_items();  // torch.return_types.max, ...
+  if (t == &PyProperty_Type) return AddProperty(o);
   if (OfType(t, CType::kDeque)) {
     Ref items(PySequence_List(o)), most(PyObject_GetAttrString(o, "maxlen"));
     Ref args(items && most ? PyTuple_Pack(2, items.get(), most.get()) : nullptr);
@@ -490,8 +520,7 @@ namespace {
 using At = std::function<PyObject*(int node)>;  // Gives what was made for a node, as a borrowed reference.
 
 PyObject* MakeFunction(const RecipeNode& n, const At& at) {
-  auto* f = reinterpret_cast<PyFunctionObject*>(n.object.get());
-  PyObject* r = PyFunction_NewWithQualName(f->func_code, f->func_globals, f->func_qualname);
+  PyObject* r = Bare(reinterpret_cast<PyFunctionObject*>(n.object.get())).release();
   if (!r) return nullptr;
   auto none = [&](int k) { return at(n.children[k]) == Py_None; };
   if ((!none(0) && PyFunction_SetDefaults(r, at(n.children[0])) < 0) ||
@@ -504,8 +533,6 @@ PyObject* MakeFunction(const RecipeNode& n, const At& at) {
     Py_XSETREF(*annotate, Py_NewRef(at(n.children[6])));
   if (!none(4)) made->func_annotations = Borrow(at(n.children[4])).release();
   Py_XSETREF(made->func_doc, Py_NewRef(at(n.children[5])));
-  Py_XSETREF(made->func_module, Py_XNewRef(f->func_module));
-  Py_XSETREF(made->func_name, Py_NewRef(f->func_name));
   return r;
 }
 

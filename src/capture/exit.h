@@ -37,9 +37,10 @@ struct RecipeNode {
     kIterator,  // children: dict or set; object: its method that is iterated, or None; index: items taken so far
     kReduce,    // children: callable, args tuple, [state]
   } kind;
-  Ref object;       // kConst, kNumber; kBound: the descriptor; kFunction: a function to copy; kInstance: the type
-  int index = 0;    // Of kInput, kOutput and kItem. Of what was made empty before: that node + 1.
-  shape::Int expr;  // Of kSym and kSymFloat.
+  // kConst, kNumber; kBound: the descriptor; kFunction: code, globals and names, as a function; kInstance: the type
+  Ref object;
+  int index = 0;              // Of kInput, kOutput and kItem. Of what was made empty before: that node + 1.
+  shape::Int expr;            // Of kSym and kSymFloat.
   std::vector<int> children;  // kInstance: the descriptors of slots, each with its value
   int dict = -1;              // kInstance: node of its __dict__, -1 none
   int items = -1;             // The node of the contents: of a kInstance of a dict/list/tuple subclass, of a set.
@@ -88,6 +89,7 @@ class Recipe {
   std::optional<int> AddContainer(PyObject* o);
   std::optional<int> AddCode(PyObject* o);
   std::optional<int> AddValue(PyObject* o);
+  int AddProperty(PyObject* o);
   int AddCall(PyObject* callable, PyObject* args);
   int AddBuiltin(PyObject* o);
   int AddInstance(PyObject* o);

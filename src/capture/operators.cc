@@ -216,8 +216,8 @@ int CaptureSemantics::Contains(PyObject* container, PyObject* value) {
     return s_.Break(BreakId::kTensorItem, "a tensor as key of a dict or set"), -1;
   if (auto known = Member(s_, container, value)) return *known;
   const AsItWas before(s_, container, value);
-  if (Container(container) && !s_.NoteContents(container, true)) return -1;
   const bool keys = PyDict_CheckExact(container) && !s_.IsOutside(container);  // its values are not asked
+  if (Container(container) && !keys && !s_.NoteContents(container, true)) return -1;
   PyObject* c = keys || (own && PyFunction_Check(own)) ? container : s_.ForC(container, true);
   if (!c) return -1;
   if (s_.IsOutside(c) && PyIter_Check(c)) return s_.Break(BreakId::kSideEffect, "an outside iterator is advanced"), -1;

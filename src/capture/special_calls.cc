@@ -368,6 +368,34 @@ PyObject* CaptureSemantics::Referent(PyObject* reference) {
   return s_.FromOutside(o, referent);
 }
 
+PyObject* CallMethodCaller(CaptureSemantics& c, Session& s, PyObject* caller, PyObject* object) {
+  const bool outside = s.IsOutside(caller);
+  if (outside) s.guards().Is(s.SourceOf(caller), caller);
+  Ref reduced(PyObject_CallMethod(caller, "__reduce__", nullptr));  // (the class or a partial of it, arguments)
+  if (!reduced) return nullptr;
+  PyObject *made = PyTuple_GetItem(reduced.get(), 0), *rest = PyTuple_GetItem(reduced.get(), 1);
+  if (!made || !rest) return nullptr;
+  const bool named = OfType(made, CType::kPartial);
+  Ref first(named ? PyObject_GetAttrString(made, "args") : PyTuple_New(0)), all(PySequence_List(first.get()));
+  Ref keywords(named ? PyObject_GetAttrString(made, "keywords") : PyDict_New());
+  if (!all || !keywords || PyList_SetSlice(all.get(), PY_SSIZE_T_MAX, PY_SSIZE_T_MAX, rest) < 0) return nullptr;
+  PyObject* const name = PyList_GetItem(all.get(), 0);
+  Ref method(name ? c.LoadAttr(object, name) : nullptr), names(PySequence_Tuple(keywords.get()));
+  if (!method || !names) return nullptr;
+  std::vector<PyObject*> args(&PyList_GET_ITEM(all.get(), 0) + 1,
+                              &PyList_GET_ITEM(all.get(), 0) + PyList_GET_SIZE(all.get()));
+  const auto positional = args.size();
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names.get()); ++i)
+    args.push_back(PyDict_GetItem(keywords.get(), PyTuple_GET_ITEM(names.get(), i)));
+  std::vector<Ref> seen;
+  for (PyObject*& a : args) {
+    if (!outside || IsPrimitive(a)) continue;
+    seen.emplace_back(s.FromOutside(a, s.guards().Const(a)));
+    if (!(a = seen.back().get())) return nullptr;
+  }
+  return c.Call(method.get(), args.data(), positional, PyTuple_GET_SIZE(names.get()) ? names.get() : nullptr);
+}
+
 // operator.attrgetter("a.b", "c"): the reads that it stands for.
 PyObject* CaptureSemantics::CallAttrGetter(PyObject* getter, PyObject* object) {
   if (s_.IsOutside(getter)) s_.guards().Is(s_.SourceOf(getter), getter);

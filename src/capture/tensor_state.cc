@@ -6,8 +6,10 @@
 #include "capture/callees.h"
 #include "capture/gradients.h"
 #include "capture/override.h"
+#include "capture/own_attributes.h"
 #include "capture/proxy.h"
 #include "capture/wrappers/overrides.h"
+#include "graph/arguments.h"
 #include "graph/opaque.h"
 #include "tensor/import.h"
 #include "tensor/overrides.h"
@@ -133,6 +135,44 @@ bool IsOneNumber(Session& s, TraceId t) {
   return g.node(v).op == Op::kConstant;
 }
 
+// Has a call read a tensor that was made here so that its result goes on to know of it: by its gradients, or as a view
+// (but for `t.data`, which is the memory alone)?
+bool IsRemembered(Session& s, TraceId id) {
+  const Trace& trace = s.trace();
+  for (const Call& c : trace.calls) {
+    bool reads = false;
+    EachTensor(c, [&](TraceId t) { reads = reads || t == id; });
+    if (!reads || c.callee == callees::kTensorData) continue;
+    for (TraceId r : c.results)
+      if (r != id && (s.meta(r).requires_grad || trace.tensors[r].base == trace.tensors[id].base)) return true;
+  }
+  return false;
+}
+
+// `p.data = u` of what was made here and nothing remembers: it is what it would be if it had been made of `u`.
+std::optional<bool> SetDataOfMade(Session& s, PyObject* tensor, PyObject* value) {
+  static const Callee track("torch.Tensor.requires_grad_");
+  const TraceId id = IdOf(tensor);
+  const TensorMeta was = s.meta(id), now = s.meta(IdOf(value));
+  if (s.modes.now.inference || was.is_inference || now.is_inference || was.lazy() || now.lazy() || Waits(s, tensor) ||
+      was.framework != Framework::kTorch || now.framework != Framework::kTorch || was.device != now.device ||
+      s.lowering().IsHidden(IdOf(value)) || DictMade(s.pending(), id) ||
+      (was.requires_grad && (!s.lowering().IsLeaf(id) || !IsFloat(now.dtype))) || IsRemembered(s, id) ||
+      !AsEver(s, tensor, "data"))
+    return s.broken() ? std::optional(false) : std::nullopt;
+  Ref made(s.CallFramework(callees::kTensorData, &value, 1, nullptr));
+  if (made && was.requires_grad) {
+    PyObject* leaf = made.get();
+    made = Ref(s.CallFramework(track, &leaf, 1, nullptr));
+  }
+  if (!made || !IsTensor(made.get())) return false;
+  auto& attributes = s.pending().attributes;
+  if (auto own = attributes.extract(id)) attributes[IdOf(made.get())] = std::move(own.mapped());
+  s.trace().tensors[IdOf(made.get())].meta.is_parameter = was.is_parameter;
+  s.Rebind(tensor, IdOf(made.get()));
+  return true;
+}
+
 std::optional<bool> SetData(Session& s, PyObject* tensor, PyObject* value) {
   const int input = InputOf(s, tensor);
   if (value == tensor && !s.modes.now.inference) return true;  // as nn.Module.to does where nothing changes
@@ -142,6 +182,8 @@ std::optional<bool> SetData(Session& s, PyObject* tensor, PyObject* value) {
     if (AsEver(s, tensor, "data")) return true;
     return s.broken() ? std::optional(false) : std::nullopt;
   }
+  if (value && IsTensor(value) && value != tensor && input < 0)
+    if (auto set = SetDataOfMade(s, tensor, value)) return set;
   // What the framework keeps for a derivative is this object: with the memory that it has when the gradients come.
   if (input < 0 && s.lowering().MayBeKept(s.trace().tensors[IdOf(tensor)].base))
     s.lowering().LeaveDerivatives("a tensor that a derivative may need gets other memory");

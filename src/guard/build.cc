@@ -640,8 +640,8 @@ GuardBuilder::Part GuardBuilder::TakeMarked(const std::vector<const Source*>& te
       case Kind::kTypeVersion:
         row.source = in_part(h.source);
         if (h.second) {
-          for (const auto& [name, found] : impl_->extras.types[h.extra].attributes) {
-            row.name = name.get();
+          for (const auto& item : impl_->extras.types[h.extra].attributes) {
+            row.name = item.name.get();
             own.Add(row);
           }
           break;

@@ -324,17 +324,13 @@ PyObject* Program::Resolve(const Source* s, PyObject* const* slots) const {
 
 int Program::Traverse(visitproc visit, void* arg) {
   for (const Source& s : pool->sources()) Py_VISIT(s.object);
-  auto pairs = [&](const std::vector<std::pair<Ref, Ref>>& v) -> int {
-    for (const auto& [a, b] : v) {
-      Py_VISIT(a.get());
-      Py_VISIT(b.get());
-    }
-    return 0;
-  };
   for (const Test& t : tests) Py_VISIT(t.expected.held());
   for (const TypeTest& t : types) {  // snapshots of whole types are shared between sets: not ours alone to report
     Py_VISIT(t.type.held());
-    if (int r = pairs(t.attributes)) return r;
+    for (const auto& item : t.attributes) {
+      Py_VISIT(item.name.get());
+      Py_VISIT(item.value.held());
+    }
   }
   for (const auto& f : functions) {
     Py_VISIT(f->code.get());

@@ -23,7 +23,7 @@ Ref Told(const Program& p, const Test& t) {
     const TypeTest& type = p.types[t.extra];
     what = type.all ? Ref::Borrow(Py_None) : Ref(PyList_New(0));
     if (what && !type.all)
-      for (const auto& [name, value] : type.attributes) PyList_Append(what.get(), name.get());
+      for (const auto& item : type.attributes) PyList_Append(what.get(), item.name.get());
   }
   return what ? Ref(Py_BuildValue("(sO)", kNames[static_cast<int>(t.kind)], what.get())) : Ref();
 }

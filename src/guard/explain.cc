@@ -474,7 +474,7 @@ std::vector<std::string> Program::Describe(PyObject* varnames) const {
       case Kind::kIntSymbol:
       case Kind::kFloatSymbol: text += " s" + Num(t.number); break;
       case Kind::kTypeVersion:
-        for (const auto& [name, value] : types[t.extra].attributes) text += " ." + ValueText(name.get());
+        for (const auto& item : types[t.extra].attributes) text += " ." + ValueText(item.name.get());
         break;
       case Kind::kTensor: {
         const TensorTest& x = tensors[t.extra];

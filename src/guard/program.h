@@ -51,12 +51,20 @@ struct TensorTest {
 struct TypeTest {
   Expected type;
   uint32_t tag = 0;  // a state of the type in which the test is known to hold
-  // Names of attributes, and what the lookup gave (null: nothing).
-  std::vector<std::pair<Ref, Ref>> attributes;
+  // An attribute, and what it was (null: nothing). Objects of the program's classes are not kept alive, nor are
+  // functions that close over any.
+  struct Item {
+    Ref name;
+    Expected value;
+    const void* made_with = nullptr;  // of a descriptor that the class was made with, which holds it: its definition
+    bool Is(PyTypeObject* t, PyObject* found) const;
+  };
+  static Item ItemOf(PyTypeObject* t, PyObject* name, PyObject* value);
+  std::vector<Item> attributes;  // what lookups gave
   // One class of the method resolution order, and what its dict held.
   struct Level {
-    Ref type;
-    std::vector<std::pair<Ref, Expected>> items;  // objects of the program's classes are not kept alive
+    Expected type;
+    std::vector<Item> items;
   };
   std::shared_ptr<const std::vector<Level>> all;  // null: only `attributes` matter
   // The type of `t` is `type`.

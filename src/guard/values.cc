@@ -172,20 +172,28 @@ bool ShareWritten(std::vector<Extent>& all) {
 
 namespace {
 
+// The definition of a descriptor that `t` was made with: of its __dict__, its weak references or a slot. Null: another.
+const void* MadeWith(PyTypeObject* t, PyObject* o) {
+  if (!o || (Py_TYPE(o) != &PyGetSetDescr_Type && Py_TYPE(o) != &PyMemberDescr_Type) || PyDescr_TYPE(o) != t)
+    return nullptr;
+  return Py_TYPE(o) == &PyGetSetDescr_Type
+             ? static_cast<const void*>(reinterpret_cast<PyGetSetDescrObject*>(o)->d_getset)
+             : reinterpret_cast<PyMemberDescrObject*>(o)->d_member;
+}
+
 std::vector<TypeTest::Level> Snapshot(PyTypeObject* t) {
   std::vector<TypeTest::Level> levels;
   for (Py_ssize_t i = 0; t->tp_mro && i < PyTuple_GET_SIZE(t->tp_mro); ++i) {
     PyObject* c = PyTuple_GET_ITEM(t->tp_mro, i);
     TypeTest::Level& level = levels.emplace_back();
-    level.type = Ref::Borrow(c);
+    level.type = Expected(c);
     // Static types cannot change; only heap types need their items remembered.
     if (!PyType_HasFeature(reinterpret_cast<PyTypeObject*>(c), Py_TPFLAGS_HEAPTYPE)) continue;
     PyObject *key, *value;
     Py_ssize_t at = 0;
     PyObject* dict = TypeDict(reinterpret_cast<PyTypeObject*>(c));
     while (dict && PyDict_Next(dict, &at, &key, &value))
-      level.items.emplace_back(Ref::Borrow(key),
-                               Expected(value, PyType_HasFeature(Py_TYPE(value), Py_TPFLAGS_HEAPTYPE)));
+      level.items.push_back(TypeTest::ItemOf(reinterpret_cast<PyTypeObject*>(c), key, value));
   }
   return levels;
 }
@@ -195,16 +203,17 @@ bool Matches(PyTypeObject* t, const std::vector<TypeTest::Level>& levels) {
   if (!mro || PyTuple_GET_SIZE(mro) != static_cast<Py_ssize_t>(levels.size())) return false;
   for (size_t i = 0; i < levels.size(); ++i) {
     auto* c = reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(mro, i));
-    if (reinterpret_cast<PyObject*>(c) != levels[i].type.get()) return false;
+    if (!levels[i].type.Is(reinterpret_cast<PyObject*>(c))) return false;
     if (!PyType_HasFeature(c, Py_TPFLAGS_HEAPTYPE)) continue;
     PyObject* dict = TypeDict(c);
     if (PyDict_GET_SIZE(dict) != static_cast<Py_ssize_t>(levels[i].items.size())) return false;
     PyObject *key, *value;
     Py_ssize_t at = 0;
-    for (const auto& [known, expected] : levels[i].items) {  // in the same order, which a program may go through
-      if (!PyDict_Next(dict, &at, &key, &value) || !expected.Is(value)) return false;
-      const bool texts = PyUnicode_CheckExact(key) && PyUnicode_CheckExact(known.get());
-      if (key != known.get() && !(texts && PyUnicode_Compare(key, known.get()) == 0)) return false;
+    for (const auto& item : levels[i].items) {  // in the same order, which a program may go through
+      PyObject* const known = item.name.get();
+      if (!PyDict_Next(dict, &at, &key, &value) || !item.Is(c, value)) return false;
+      const bool texts = PyUnicode_CheckExact(key) && PyUnicode_CheckExact(known);
+      if (key != known && !(texts && PyUnicode_Compare(key, known) == 0)) return false;
     }
   }
   return true;
@@ -231,29 +240,40 @@ bool SameDefault(PyObject* found, const Expected& expected) {
 
 }  // namespace
 
+TypeTest::Item TypeTest::ItemOf(PyTypeObject* t, PyObject* name, PyObject* value) {
+  if (const void* definition = MadeWith(t, value)) return {Ref::Borrow(name), {}, definition};
+  const bool closes = value && PyFunction_Check(value) && PyFunction_GET_CLOSURE(value);
+  const bool weakly = closes || (value && PyType_HasFeature(Py_TYPE(value), Py_TPFLAGS_HEAPTYPE));
+  return {Ref::Borrow(name), Expected(value, weakly)};
+}
+
+bool TypeTest::Item::Is(PyTypeObject* t, PyObject* found) const {
+  return made_with ? MadeWith(t, found) == made_with : value.Is(found);
+}
+
 TypeTest MakeTypeTest(PyTypeObject* t, PyObject* name) {
   TypeTest test;
   test.type = Expected(reinterpret_cast<PyObject*>(t));
   test.tag = TypeTag(t);
   if (name)
-    test.attributes.emplace_back(Ref::Borrow(name), Ref::Borrow(_PyType_Lookup(t, name)));
+    test.attributes.push_back(TypeTest::ItemOf(t, name, _PyType_Lookup(t, name)));
   else
     test.all = SharedSnapshot(t, test.tag);
   return test;
 }
 
 void AddLookup(TypeTest& test, PyObject* name) {
-  for (const auto& [known, value] : test.attributes)
-    if (known.get() == name) return;
-  PyObject* found = _PyType_Lookup(reinterpret_cast<PyTypeObject*>(test.type.get()), name);
-  test.attributes.emplace_back(Ref::Borrow(name), Ref::Borrow(found));
+  for (const auto& item : test.attributes)
+    if (item.name.get() == name) return;
+  auto* t = reinterpret_cast<PyTypeObject*>(test.type.get());
+  test.attributes.push_back(TypeTest::ItemOf(t, name, _PyType_Lookup(t, name)));
 }
 
 bool TypeTest::HoldsStill(PyTypeObject* t) {
   // Something along the MRO was stored to, or the tag was lost (cache cleared, numbers used up): look at what matters.
   if (all && !Matches(t, *all)) return false;
-  for (const auto& [name, value] : attributes)
-    if (_PyType_Lookup(t, name.get()) != value.get()) return false;
+  for (const auto& item : attributes)
+    if (!item.Is(t, _PyType_Lookup(t, item.name.get()))) return false;
   tag = TypeTag(t);
   return true;
 }
