@@ -182,7 +182,7 @@ int SegmentHook::Again(CallState* s, const std::vector<bool>& standing, bool cre
   static PyObject* stand = ResolveCallee("framejit._gradients.stand");
   // What the inputs were made of is not this segment's: their gradients are those of aliases, which end here, and call
   // no hooks.
-  const bool changed = CheckpointsChanged(s);
+  const bool changed = CallsAgain(s);
   run->leaves = changed && t_.checkpoints->reentrant;
   const auto alias = [run](PyObject* o) { return AliasOf(o, run->leaves); };
   Rewritten rewritten;
@@ -221,6 +221,8 @@ int SegmentHook::Again(CallState* s, const std::vector<bool>& standing, bool cre
   }
   const Ref by_number = Told(run->standing, run->own);
   if (!by_number) return -1;
+  constexpr int kOften = 16;
+  if (changed && ++called_again_ == kOften && t_.checkpoints->often) t_.checkpoints->often();
   if (changed && !(run->checkpoints = CheckpointsOf(s, by_number.get()))) return -1;
   Ref now(s->drawn ? Generators(t_.device) : nullptr);
   if (s->drawn && (!now || SetGenerators(s->drawn) < 0)) return -1;
@@ -402,7 +404,7 @@ int SegmentHook::Replay(CallState* s, const std::vector<Ref>& grads, const std::
   ModeSwitch mode;
   ModeState on = ReadMode();
   const bool create = on.grad;
-  if (create && t_.checkpoints && t_.checkpoints->reentrant && CheckpointsChanged(s)) {
+  if (create && t_.checkpoints && t_.checkpoints->reentrant && CallsAgain(s)) {
     PyErr_SetString(PyExc_RuntimeError, kReentrantAgain);
     return -1;
   }
