@@ -61,6 +61,16 @@ Ref AliasOf(PyObject* o, bool leaf) {
   return own ? Ref(PyObject_CallMethod(own.get(), "requires_grad_", nullptr)) : Ref();
 }
 
+// What the program runs on for an input, which may want gradients by now and not have done so in the call, or the other
+// way round. again: functions of checkpoints are called, and tell the one from the other.
+Ref InputOfRun(PyObject* input, bool wanted, bool copied, bool leaf, bool again) {
+  Meta m;
+  const bool known = ReadMeta(input, &m), wants = known && m.requires_grad;
+  if (copied && !wanted) return Ref(PyObject_CallMethod(input, "clone", nullptr));
+  if (wanted) return AliasOf(input, leaf || (known && !wants));
+  return again && wants ? Ref(PyObject_CallMethodNoArgs(input, Interned(kDetach))) : Ref::Borrow(input);
+}
+
 // framejit._gradients.Checkpoints for a replay of this call, told by `by_number`.
 Ref CheckpointsOf(CallState* s, PyObject* by_number) {
   static PyObject* type = ResolveCallee("framejit._gradients.Checkpoints");
@@ -189,14 +199,7 @@ int SegmentHook::Again(CallState* s, const std::vector<bool>& standing, bool cre
   std::vector<PyObject*> inputs, results(num_results());
   static const std::map<int, Ref> none;
   for (size_t i = 0; i < t_.wanted.size(); ++i) {
-    Ref input = Ref::Borrow(PyTuple_GET_ITEM(s->inputs, i));
-    if (t_.copied[i] && !t_.wanted[i]) {
-      input = Ref(PyObject_CallMethod(input.get(), "clone", nullptr));
-    } else if (t_.wanted[i]) {
-      Ref wants(PyObject_GetAttrString(input.get(), "requires_grad"));  // it may have been turned off meanwhile
-      Ref plain(wants && wants.get() != Py_True ? PyObject_CallMethod(input.get(), "detach", nullptr) : nullptr);
-      input = plain ? Ref(PyObject_CallMethod(plain.get(), "requires_grad_", nullptr)) : alias(input.get());
-    }
+    Ref input = InputOfRun(PyTuple_GET_ITEM(s->inputs, i), t_.wanted[i], t_.copied[i], run->leaves, changed);
     if (!input) return -1;
     if (!GiveMemoryOfCall(*s, static_cast<int>(i), t_.wanted[i], t_.copied[i], &rewritten, &input)) return -1;
     run->inputs.push_back(std::move(input));

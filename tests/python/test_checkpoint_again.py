@@ -353,6 +353,12 @@ def frozen_before_the_pass(ck):
     return Case(f, before=lambda i: linear.weight.requires_grad_(True), between=lambda i: linear.weight.requires_grad_(False))
 
 
+def thawed_before_the_pass(ck):
+    linear = nn.Linear(4, 4)
+    f = lambda x: ck(lambda t: torch.tanh(linear(t)), x)  # noqa: E731
+    return Case(f, [linear.weight], before=lambda i: linear.weight.requires_grad_(False), between=lambda i: linear.weight.requires_grad_(True))
+
+
 def other_memory(ck):
     linear = nn.Linear(4, 4)
     f = lambda x: ck(lambda t: torch.tanh(linear(t)), x)  # noqa: E731
@@ -399,7 +405,7 @@ CASES = [
     asks_the_mode, asks_what_is_made, switches_gradients_off, forward_saves_a_number_that_changes, forward_reads_a_written_tensor,
     one_in_another, the_other_form_inside, layers, written_weights, written_weights_and_a_number, dropout, dropout_that_changes, statistics,
     shared_weights, two_side_by_side, two_results_of_which_one_is_detached, two_passes, a_second_pass_is_refused, one_result_after_the_other,
-    hooks_of_its_result, second_derivatives, autocast, frozen_before_the_pass, other_memory, other_memory_that_is_also_read_outside,
+    hooks_of_its_result, second_derivatives, autocast, frozen_before_the_pass, thawed_before_the_pass, other_memory, other_memory_that_is_also_read_outside,
     other_memory_of_what_is_given, memory_of_an_array, result_that_nobody_reads, modes_of_modules,
 ]  # fmt: skip
 # What decides by a number of data, or by whether gradients are recorded, runs as written. (name, forms)
