@@ -71,8 +71,8 @@ Ref InputOfRun(PyObject* input, bool wanted, bool copied, bool leaf, bool again)
   return again && wants ? Ref(PyObject_CallMethodNoArgs(input, Interned(kDetach))) : Ref::Borrow(input);
 }
 
-// framejit._gradients.Checkpoints for a replay of this call, told by `by_number`.
-Ref CheckpointsOf(CallState* s, PyObject* by_number) {
+// framejit._gradients.Checkpoints for a replay of this call.
+Ref CheckpointsOf(CallState* s) {
   static PyObject* type = ResolveCallee("framejit._gradients.Checkpoints");
   static PyMethodDef call = {"checkpointed",
                              [](PyObject* of, PyObject* args) -> PyObject* {
@@ -84,8 +84,7 @@ Ref CheckpointsOf(CallState* s, PyObject* by_number) {
                              },
                              METH_VARARGS, nullptr};
   Ref function(PyCFunction_New(&call, reinterpret_cast<PyObject*>(s)));
-  Ref made(type && function ? PyObject_CallOneArg(type, function.get()) : nullptr);
-  return made && PyDict_SetItemString(by_number, "checkpoints", made.get()) == 0 ? std::move(made) : Ref();
+  return Ref(type && function ? PyObject_CallOneArg(type, function.get()) : nullptr);
 }
 
 }  // namespace
@@ -177,13 +176,15 @@ int SegmentHook::BeginOwn(CallState* s, Rerun* run) {
 }
 
 // What the run of a replay is told: what stands for results, by number, and what else there is.
-static Ref Told(const std::vector<Ref>& standing, const Ref& own) {
+static Ref Told(const std::vector<Ref>& standing, const Ref& own, const Ref& checkpoints) {
   Ref by_number(PyDict_New());
   for (size_t i = 0; by_number && i < standing.size(); ++i) {
     Ref number(standing[i] ? PyLong_FromSize_t(i) : nullptr);
     if (standing[i] && PyDict_SetItem(by_number.get(), number.get(), standing[i].get()) < 0) return {};
   }
   if (by_number && own && PyDict_SetItem(by_number.get(), Py_None, own.get()) < 0) return {};
+  if (by_number && checkpoints && PyDict_SetItemString(by_number.get(), "checkpoints", checkpoints.get()) < 0)
+    return {};
   return by_number;
 }
 
@@ -222,11 +223,11 @@ int SegmentHook::Again(CallState* s, const std::vector<bool>& standing, bool cre
     inputs.push_back(t_.copied[i] && t_.wanted[i] ? copies.back().get() : input);
     if (!inputs.back()) return -1;
   }
-  const Ref by_number = Told(run->standing, run->own);
-  if (!by_number) return -1;
   constexpr int kOften = 16;
   if (changed && ++called_again_ == kOften && t_.checkpoints->often) t_.checkpoints->often();
-  if (changed && !(run->checkpoints = CheckpointsOf(s, by_number.get()))) return -1;
+  if (changed && !(run->checkpoints = CheckpointsOf(s))) return -1;
+  const Ref by_number = Told(run->standing, run->own, run->checkpoints);
+  if (!by_number) return -1;
   Ref now(s->drawn ? Generators(t_.device) : nullptr);
   if (s->drawn && (!now || SetGenerators(s->drawn) < 0)) return -1;
   Ref before(stand ? PyObject_CallOneArg(stand, by_number.get()) : nullptr);
