@@ -142,10 +142,10 @@ bool AllTracked(Session& s, PyObject* o, const std::vector<PyObject*>& given) {
   return true;
 }
 
-// The inputs that these tensors, made from this call on, are made of there, but for those that the function was given:
-// the framework looks at the versions of these.
-std::vector<int> InputsAskedOf(const Trace& t, size_t first, const std::vector<TraceId>& asked,
-                               const std::vector<PyObject*>& given) {
+// What these tensors, made from this call and tensor on, are made of there, but for what the function was given: the
+// framework looks at the versions of that.
+std::vector<TraceId> MadeOutside(const Trace& t, size_t first, TraceId own, const std::vector<TraceId>& asked,
+                                 const std::vector<PyObject*>& given) {
   std::vector<bool> needed(t.tensors.size());  // by memory
   for (TraceId id : asked) needed[t.tensors[id].base] = true;
   for (size_t i = t.calls.size(); i-- > first;) {
@@ -158,10 +158,10 @@ std::vector<int> InputsAskedOf(const Trace& t, size_t first, const std::vector<T
   }
   for (PyObject* o : given)
     if (IsTensor(o)) needed[t.tensors[AsTensor(o)->id].base] = false;
-  std::vector<int> inputs;
-  for (size_t id = 0; id < needed.size(); ++id)
-    if (needed[id] && t.tensors[id].input >= 0) inputs.push_back(t.tensors[id].input);
-  return inputs;
+  std::vector<TraceId> outside;
+  for (TraceId id = 0; id < needed.size(); ++id)
+    if (needed[id] && (id < own || t.tensors[id].input >= 0)) outside.push_back(id);
+  return outside;
 }
 
 }  // namespace
@@ -289,7 +289,7 @@ PyObject* CaptureSemantics::CallCheckpoint(PyObject* const* args, Py_ssize_t nar
   if (objects.hidden || !(ReachFrom(s_, roots) == objects)) return refuse("an object is changed");
   if (s_.data_sizes().all().size() != sizes) return refuse("data decides a size");
   if (open.left) return refuse(open.left);
-  noted->decides = InputsAskedOf(s_.trace(), calls, open.branches, given);
+  noted->asked = MadeOutside(s_.trace(), calls, open.first, open.branches, given);
   const auto made = std::span(s_.trace().calls).subspan(calls);
   if (s_.draws.size() != drawn || (!restores && std::ranges::any_of(made, Draws, &Call::callee)))
     return refuse("other random numbers the second time");
@@ -322,6 +322,13 @@ static void TakeFromGuards(Session& s, Recipe* recipe) {
 std::string MakeRecipes(Session& s, const Exit& exit) {
   for (const auto& c : s.checkpoints) {
     if (c->first == c->last) continue;
+    const auto base = [&](TraceId id) { return s.trace().tensors[id].base; };
+    for (TraceId id : c->asked) {  // nobody would count what is written there
+      if (s.meta(id).framework != Framework::kTorch) return "it branches by an array";
+      if (s.trace().tensors[id].input < 0 &&
+          std::ranges::find(exit.recipe.outputs, base(id), base) != exit.recipe.outputs.end())
+        return "it branches by a tensor that goes out";
+    }
     const Reach now = ReachFrom(s, c->roots);
     if (!(now == c->objects)) return "an object is changed behind it";
     for (PyObject* o : now.changeable)
@@ -384,7 +391,8 @@ std::vector<const Source*> InputsOfCheckpoints(Session& s, size_t first, std::sh
   auto regions = std::make_shared<std::vector<Region>>();
   for (const auto& c : s.checkpoints) {
     found->reentrant |= !c->reentrant.empty();
-    found->decide.insert(found->decide.end(), c->decides.begin(), c->decides.end());
+    for (TraceId id : c->asked)
+      if (s.trace().tensors[id].input >= 0) found->decide.push_back(s.trace().tensors[id].input);
     c->recipe.Seal();
     regions->push_back({std::move(c->recipe), c->node, all.size()});
     const std::vector<const Source*>& objects = regions->back().recipe.object_sources;

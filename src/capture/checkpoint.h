@@ -31,7 +31,7 @@ struct Checkpointed {
   Reach objects;
   Recipe recipe;                 // which makes `parts` again
   std::vector<TraceId> tensors;  // of which it does
-  std::vector<int> decides;      // inputs that data is asked of, by which it branches
+  std::vector<TraceId> asked;    // what was made outside by whose data it branches
   int node = -1;
   bool selects = false;  // Is it said of some calls that what they make is kept?
 };

@@ -106,6 +106,26 @@ def branch_on_a_written_weight(ck):
     return Case(lambda x: ck(part, x), linear.parameters(), before=lambda i: fill(0.1), between=lambda i: fill(10.0))
 
 
+def branch_on_an_array(ck):
+    a = pytest.importorskip("numpy").array([1.0, 2.0])
+    f = lambda x: ck(lambda t: (torch.tanh(t) if a.sum() > 0 else torch.exp(t)) * 2, x)  # noqa: E731
+    return Case(f, before=lambda i: a.fill(1.0), between=lambda i: a.fill(-1.0))
+
+
+def branch_on_a_result(ck):
+    w = torch.ones(4)
+
+    def f(x):
+        flag = w.sum()
+        return ck(lambda t: (torch.tanh(t) if flag > 0 else torch.exp(t)) * 2, x), flag
+
+    def back(y, x):
+        y[1].fill_(-1.0)
+        y[0].sum().backward()
+
+    return Case(f, back=back)
+
+
 def branch_on_an_argument(ck):
     return Case(lambda x: ck(lambda t: torch.tanh(t) if t.abs().sum() > 0 else torch.exp(t), x))
 
@@ -400,7 +420,8 @@ def modes_of_modules(ck):
 
 
 CASES = [
-    branch_on_a_written_tensor, branch_on_data, branch_on_other_memory, branch_on_a_buffer, branch_on_a_written_weight, branch_on_an_argument,
+    branch_on_a_written_tensor, branch_on_data, branch_on_other_memory, branch_on_a_buffer, branch_on_a_written_weight, branch_on_an_array, branch_on_a_result,
+    branch_on_an_argument,
     integer_of_a_written_tensor, number_of_a_written_tensor, largest_of_what_is_written, place_in_what_is_written, mask_of_what_is_written,
     asks_the_mode, asks_what_is_made, switches_gradients_off, forward_saves_a_number_that_changes, forward_reads_a_written_tensor,
     one_in_another, the_other_form_inside, layers, written_weights, written_weights_and_a_number, dropout, dropout_that_changes, statistics,
@@ -408,9 +429,11 @@ CASES = [
     hooks_of_its_result, second_derivatives, autocast, frozen_before_the_pass, thawed_before_the_pass, other_memory, other_memory_that_is_also_read_outside,
     other_memory_of_what_is_given, memory_of_an_array, result_that_nobody_reads, modes_of_modules,
 ]  # fmt: skip
-# What decides by a number of data, or by whether gradients are recorded, runs as written. (name, forms)
+# What decides by a number of data, by what is written and nobody counts it, or by whether gradients are recorded, runs as written. (name, forms)
 LEFT = {
     statistics: (False, True),  # they are written
+    branch_on_an_array: (False, True),
+    branch_on_a_result: (False, True),
     number_of_a_written_tensor: (False, True),
     forward_saves_a_number_that_changes: (False, True),
     asks_the_mode: (True,),
