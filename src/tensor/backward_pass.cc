@@ -673,7 +673,8 @@ int SegmentHook::Written(CallState* s, const std::vector<bool>* tangents) {
     for (size_t k = 0; tangents && k < tangents->size(); ++k) needed |= (*tangents)[k] && Reads(k, static_cast<int>(i));
     PyObject* then = PyTuple_GET_ITEM(s->versions, i);
     if (!needed || then == Py_None) continue;
-    if (ReadAsItIs(static_cast<int>(i)) && !t_.kept_of[i]) continue;  // checkpoints read what is there by now
+    if (t_.checkpoints && ReadAsItIs(static_cast<int>(i)) && !t_.kept_of[i])
+      continue;  // checkpoints read what is there by now
     Ref now(PyObject_GetAttr(PyTuple_GET_ITEM(s->inputs, i), Interned(kVersion)));
     if (!now) PyErr_Clear();
     const int same = now ? PyObject_RichCompareBool(now.get(), then, Py_EQ) : 0;
