@@ -257,7 +257,9 @@ class Checkpoints:
             if options.get("preserve_rng_state", True):
                 started = getattr(own._get_device_module(device), "_initialized", False)
                 states = torch.get_rng_state(), *(own.get_device_states(*args) if started else ([], []))
-            self.open.append((function, args, options, autocast, device, states))
+            unseen = torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t)
+            unseen.__enter__()  # its first call records nothing, so that one around it counts nothing
+            self.open.append((function, args, options, autocast, device, states, unseen))
             return
         told = {"preserve_rng_state": True, "context_fn": own.noop_context_fn, "determinism_check": "default", "debug": False, "early_stop": True}
         told.update(options)
@@ -276,7 +278,8 @@ class Checkpoints:
         if not isinstance(entered, tuple):
             next(entered, None)
             return results
-        function, args, options, autocast, device, states = entered
+        function, args, options, autocast, device, states, unseen = entered
+        unseen.__exit__()
         first = [tuple(result.detach() for result in results)]
 
         def run(*inputs):
@@ -293,8 +296,7 @@ class Checkpoints:
         """The replay has failed."""
         while self.open:
             entered = self.open.pop()
-            if not isinstance(entered, tuple):
-                entered.close()
+            entered[-1].__exit__() if isinstance(entered, tuple) else entered.close()
 
 
 def enter_checkpoint(number, *tensors):

@@ -398,7 +398,7 @@ class SegmentBuilder {
     inputs_ = s_.input_sources();
     seg_->num_tensor_inputs = static_cast<int>(inputs_.size());
     inputs_.insert(inputs_.end(), recipe().object_sources.begin(), recipe().object_sources.end());
-    for (const Source* s : InputsOfCheckpoints(s_, inputs_.size())) inputs_.push_back(s);
+    for (const Source* s : InputsOfCheckpoints(s_, inputs_.size(), seg_->assumed.wrong)) inputs_.push_back(s);
     seg_->num_inputs = static_cast<int>(inputs_.size());
     seg_->num_symbols = static_cast<int>(s_.env().num_symbols());
     if (uses_torch_) s_.guards().Add(guard::Row{guard::Kind::kTorchState});

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <span>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/container/fixed_array.h"
@@ -85,16 +86,19 @@ bool Warns(Session& s, bool given) {
   return WarnLater(s, part(0), PyExc_UserWarning, part(1), part(2), static_cast<int>(PyLong_AsLong(part(3))));
 }
 
+Ref TupleOf(std::span<PyObject* const> all) {
+  Ref tuple(PyTuple_New(std::ssize(all)));
+  for (size_t i = 0; tuple && i < all.size(); ++i) PyTuple_SET_ITEM(tuple.get(), i, Py_NewRef(all[i]));
+  return tuple;
+}
+
+using Named = std::vector<std::pair<PyObject*, PyObject*>>;
+
 // The options as the program gave them, and the state of autocast: what torch's own checkpoint is told.
-Ref OptionsOf(const ModeState& now, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames, bool reentrant) {
+Ref OptionsOf(const ModeState& now, const Named& told, bool reentrant) {
   Ref options(Py_BuildValue("{s:O}", "use_reentrant", reentrant ? Py_True : Py_False));
-  for (Py_ssize_t i = 0; options && kwnames && i < PyTuple_GET_SIZE(kwnames); ++i) {
-    PyObject* name = PyTuple_GET_ITEM(kwnames, i);
-    bool known = false;
-    for (const char* option : {"preserve_rng_state", "context_fn", "determinism_check", "early_stop"})
-      known |= PyUnicode_CompareWithASCIIString(name, option) == 0;
-    if (known && PyDict_SetItem(options.get(), name, args[nargs + i]) < 0) return {};
-  }
+  for (const auto& [name, value] : told)
+    if (!options || PyDict_SetItem(options.get(), name, value) < 0) return {};
   const Autocast& a = now.autocast;
   const auto name = [&](int device) { return std::string(DTypeName(a.dtype[device])); };
   Ref cast(Py_BuildValue("((sOs)(sOs)O)", "cpu", a.on[0] ? Py_True : Py_False, name(0).c_str(), "cuda",
@@ -103,16 +107,15 @@ Ref OptionsOf(const ModeState& now, PyObject* const* args, Py_ssize_t nargs, PyO
 }
 
 // Function, arguments, keywords, options and the state of autocast. given: the arguments, then those with these names.
-Ref PartsOf(const ModeState& now, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
-            const std::vector<PyObject*>& given, const std::vector<PyObject*>& names, bool reentrant) {
+Ref PartsOf(const ModeState& now, PyObject* function, const std::vector<PyObject*>& given,
+            const std::vector<PyObject*>& names, const Named& told, bool reentrant) {
   const size_t positional = given.size() - names.size();
-  Ref arguments(PyTuple_New(static_cast<Py_ssize_t>(positional))), named(PyDict_New());
-  for (size_t i = 0; arguments && i < positional; ++i) PyTuple_SET_ITEM(arguments.get(), i, Py_NewRef(given[i]));
+  Ref arguments = TupleOf(std::span(given).first(positional)), named(PyDict_New());
   for (size_t i = 0; named && i < names.size(); ++i)
     if (PyDict_SetItem(named.get(), names[i], given[positional + i]) < 0) return {};
-  Ref options = OptionsOf(now, args, nargs, kwnames, reentrant);
+  Ref options = OptionsOf(now, told, reentrant);
   if (!arguments || !named || !options) return {};
-  return Ref(PyTuple_Pack(5, args[0], arguments.get(), named.get(), PyTuple_GET_ITEM(options.get(), 0),
+  return Ref(PyTuple_Pack(5, function, arguments.get(), named.get(), PyTuple_GET_ITEM(options.get(), 0),
                           PyTuple_GET_ITEM(options.get(), 1)));
 }
 
@@ -139,12 +142,61 @@ bool AllTracked(Session& s, PyObject* o, const std::vector<PyObject*>& given) {
   return true;
 }
 
+// What these tensors, made from this call and tensor on, are made of there, but for what the function was given: the
+// framework looks at the versions of that.
+std::vector<TraceId> MadeOutside(const Trace& t, size_t first, TraceId own, const std::vector<TraceId>& asked,
+                                 const std::vector<PyObject*>& given) {
+  std::vector<bool> needed(t.tensors.size());  // by memory
+  for (TraceId id : asked) needed[t.tensors[id].base] = true;
+  for (size_t i = t.calls.size(); i-- > first;) {
+    const Call& c = t.calls[i];
+    bool leads = false;
+    const auto look = [&](TraceId id) { leads |= needed[t.tensors[id].base]; };
+    std::for_each(c.results.begin(), c.results.end(), look);
+    EachTensor(c, [&](TraceId id) { leads |= needed[t.tensors[id].base] && t.tensors[t.tensors[id].base].mutated; });
+    if (leads) EachTensor(c, [&](TraceId id) { needed[t.tensors[id].base] = true; });
+  }
+  for (PyObject* o : given)
+    if (IsTensor(o)) needed[t.tensors[AsTensor(o)->id].base] = false;
+  std::vector<TraceId> outside;
+  for (TraceId id = 0; id < needed.size(); ++id)
+    if (needed[id] && (id < own || t.tensors[id].input >= 0)) outside.push_back(id);
+  return outside;
+}
+
 }  // namespace
 
-static thread_local int open_checkpoints = 0;
+// One whose function is being captured.
+struct OpenCheckpoint {
+  OpenCheckpoint* outer;
+  bool reentrant;
+  TraceId first;  // the tensor that it makes first
+  std::vector<TraceId> branches = {};
+  const char* left = nullptr;  // why it runs as written
+};
+static thread_local OpenCheckpoint* open_checkpoint = nullptr;
 
 bool InCheckpoint() {
-  return open_checkpoints > 0;
+  return open_checkpoint;
+}
+
+void NoteBranch(TraceId tensor) {
+  for (OpenCheckpoint* c = open_checkpoint; c; c = c->outer) c->branches.push_back(tensor);
+}
+
+void LeaveCheckpoints(const char* why) {
+  for (OpenCheckpoint* c = open_checkpoint; c; c = c->outer) c->left = why;
+}
+
+void NoteAskedOfGradients(const TraceId* tensor) {
+  if (!open_checkpoint) return;
+  // torch's own switches ask what they put back.
+  static PyObject* const name = PyUnicode_InternFromString("__name__");
+  PyObject* globals = tensor ? nullptr : PyEval_GetGlobals();
+  PyObject* asks = globals ? PyDict_GetItemWithError(globals, name) : nullptr;
+  if (asks && PyUnicode_Check(asks) && PyUnicode_CompareWithASCIIString(asks, "torch.autograd.grad_mode") == 0) return;
+  for (OpenCheckpoint* c = open_checkpoint; c; c = c->outer)
+    if (c->reentrant && (!tensor || *tensor >= c->first)) c->left = "it asks whether gradients are recorded";
 }
 
 bool IsCheckpoint(PyObject* function) {
@@ -160,13 +212,14 @@ PyObject* CaptureSemantics::CallCheckpoint(PyObject* const* args, Py_ssize_t nar
   if (!s_.options().checkpoints) return refuse("its gradients are not compiled here");
   if (nargs < 1) return refuse("an unknown form");
   std::vector<PyObject*> given(args + 1, args + nargs), names;
-  // The arguments say whether use_reentrant was given, and whether the random generator is put back for the second
-  // time.
-  bool plain = false, reentrant = false, chosen = false, restores = true, selects = false;
+  Named told;
+  // Was use_reentrant given, and is the random generator put back for the second time?
+  bool plain = false, reentrant = false, chosen = false, restores = true;
+  auto noted = std::make_shared<Checkpointed>(s_);
   for (Py_ssize_t i = 0; kwnames && i < PyTuple_GET_SIZE(kwnames); ++i) {
     PyObject *name = PyTuple_GET_ITEM(kwnames, i), *value = args[nargs + i];
     auto is = [&](const char* text) { return PyUnicode_CompareWithASCIIString(name, text) == 0; };
-    selects |= is("context_fn") && value != Part("noop_context_fn");
+    noted->selects |= is("context_fn") && value != Part("noop_context_fn");
     if (is("use_reentrant")) {
       plain = value == Py_False;
       reentrant = value == Py_True;
@@ -179,13 +232,14 @@ PyObject* CaptureSemantics::CallCheckpoint(PyObject* const* args, Py_ssize_t nar
     } else if (!is("context_fn") && !is("debug") && !is("determinism_check") && !is("early_stop")) {
       names.push_back(name);
       given.push_back(value);
+      continue;
     }
+    if (!is("use_reentrant") && !is("debug")) told.emplace_back(name, value);
   }
   reentrant = reentrant || !chosen;
   if (!plain && !(reentrant && names.empty())) return refuse("without use_reentrant");
   if (!chosen && !Warns(s_, false)) return refuse("a warning that cannot wait");
-  Ref kept(PyTuple_New(names.size()));
-  for (size_t i = 0; kept && i < names.size(); ++i) PyTuple_SET_ITEM(kept.get(), i, Py_NewRef(names[i]));
+  const Ref kept = TupleOf(names);
   if (!kept) return nullptr;
   PyObject* keywords = names.empty() ? nullptr : kept.get();
   const size_t positional = given.size() - names.size();
@@ -201,13 +255,10 @@ PyObject* CaptureSemantics::CallCheckpoint(PyObject* const* args, Py_ssize_t nar
     return result.release();
   }
   const std::vector<PyObject*> before = Pending(s_);
-  const size_t calls = s_.trace().calls.size(), drawn = s_.draws.size();
-  const size_t sizes = s_.data_sizes().all().size();
+  const size_t calls = s_.trace().calls.size(), drawn = s_.draws.size(), sizes = s_.data_sizes().all().size();
   std::vector<PyObject*> roots = {args[0]};
   roots.insert(roots.end(), given.begin(), given.end());
-  auto noted = std::make_shared<Checkpointed>(s_);
   noted->first = calls;
-  noted->selects = selects;
   noted->mode = s_.modes.now;
   noted->mode.autocast = {};
   const size_t answers = s_.pending().answers();
@@ -218,11 +269,12 @@ PyObject* CaptureSemantics::CallCheckpoint(PyObject* const* args, Py_ssize_t nar
   surface::Lowering::Reentrant region = s_.lowering().BeginReentrant(wanting);
   s_.lowering().BeginCheckpoint();
   Ref result;
+  OpenCheckpoint open{open_checkpoint, reentrant, static_cast<TraceId>(s_.trace().tensors.size())};
   {
-    ++open_checkpoints;
+    open_checkpoint = &open;
     s_.guards().SetMarking(true);
     no_global_hooks_ = nullptr;  // they are asked for in each
-    absl::Cleanup end = [&] { s_.guards().SetMarking(--open_checkpoints > 0); };
+    absl::Cleanup end = [&] { s_.guards().SetMarking(open_checkpoint = open.outer); };
     result = Ref(Call(args[0], given.data(), positional, keywords));
   }
   std::string why;
@@ -236,15 +288,17 @@ PyObject* CaptureSemantics::CallCheckpoint(PyObject* const* args, Py_ssize_t nar
   if (Pending(s_) != before) return refuse("something outside is written");
   if (objects.hidden || !(ReachFrom(s_, roots) == objects)) return refuse("an object is changed");
   if (s_.data_sizes().all().size() != sizes) return refuse("data decides a size");
-  if (s_.draws.size() != drawn) return refuse("other random numbers the second time");
-  for (size_t i = calls; i < s_.trace().calls.size(); ++i)
-    if (!restores && Draws(s_.trace().calls[i].callee)) return refuse("other random numbers the second time");
+  if (open.left) return refuse(open.left);
+  noted->asked = MadeOutside(s_.trace(), calls, open.first, open.branches, given);
+  const auto made = std::span(s_.trace().calls).subspan(calls);
+  if (s_.draws.size() != drawn || (!restores && std::ranges::any_of(made, Draws, &Call::callee)))
+    return refuse("other random numbers the second time");
   if (reentrant && !AllTracked(s_, result.get(), given)) return refuse("a result without gradients");
   if (s_.pending().answers() != answers) return refuse("something that was written before is read");
   if (reentrant && !FlatResults(s_, result.get(), &noted->reentrant)) return refuse("a view, or a tuple in the result");
   if (reentrant) s_.lowering().EndReentrant(std::move(region));
   noted->last = s_.trace().calls.size();
-  noted->parts = PartsOf(s_.modes.now, args, nargs, kwnames, given, names, reentrant);
+  noted->parts = PartsOf(s_.modes.now, args[0], given, names, told, reentrant);
   if (!noted->parts) return nullptr;
   noted->objects = ReachFrom(s_, roots);
   noted->roots = std::move(roots);
@@ -268,6 +322,13 @@ static void TakeFromGuards(Session& s, Recipe* recipe) {
 std::string MakeRecipes(Session& s, const Exit& exit) {
   for (const auto& c : s.checkpoints) {
     if (c->first == c->last) continue;
+    const auto base = [&](TraceId id) { return s.trace().tensors[id].base; };
+    for (TraceId id : c->asked) {  // nobody would count what is written there
+      if (s.meta(id).framework != Framework::kTorch) return "it branches by an array";
+      if (s.trace().tensors[id].input < 0 &&
+          std::ranges::find(exit.recipe.outputs, base(id), base) != exit.recipe.outputs.end())
+        return "it branches by a tensor that goes out";
+    }
     const Reach now = ReachFrom(s, c->roots);
     if (!(now == c->objects)) return "an object is changed behind it";
     for (PyObject* o : now.changeable)
@@ -288,21 +349,30 @@ std::string MakeRecipes(Session& s, const Exit& exit) {
   return "";
 }
 
-std::vector<const Source*> InputsOfCheckpoints(Session& s, size_t first) {
+std::vector<const Source*> InputsOfCheckpoints(Session& s, size_t first, std::shared_ptr<bool> never) {
   if (s.checkpoints.empty()) return {};
   guard::GuardBuilder::Part part = s.guards().TakeMarked(s.input_sources());
   const std::shared_ptr<guard::GuardSet> set = std::move(part.set);
   std::vector<const Source*> all = part.roots;
   auto found = std::make_shared<tensor::Training::Checkpoints>();
+  if (const auto book = s.options().guesses; book && !s.options().whole)
+    found->often = [book, never = std::move(never)] { book->checkpoints_change = *never = true; };
   const size_t read = part.tensors.size() + part.numbers.size();
   const auto num_symbols = static_cast<size_t>(s.env().num_symbols());
-  found->changed = [set, read, part = std::move(part)](PyObject* const* inputs, PyObject* const* kept,
-                                                       const int64_t* symbols) {
+  std::vector<bool> tracked;  // of these tensors: do they want gradients?
+  for (int i : part.tensors) tracked.push_back(s.meta(s.trace().inputs[i]).requires_grad);
+  found->changed = [set, read, tracked, part = std::move(part)](PyObject* const* inputs, PyObject* const* kept,
+                                                                const int64_t* symbols) {
     absl::FixedArray<PyObject*, 64> now(read);
     if (!set->Check(kept, now.data(), nullptr)) return true;
     size_t at = 0;
-    for (int i : part.tensors)
-      if (inputs[i] && now[at++] != inputs[i]) return true;
+    for (int i : part.tensors) {
+      const bool wanted = tracked[at];
+      PyObject* o = now[at++];
+      tensor::Meta m;
+      if (!inputs[i]) continue;
+      if (o != inputs[i] || (tensor::ReadMeta(o, &m) && m.requires_grad != wanted)) return true;
+    }
     for (const auto& [symbol, is_float] : part.numbers) {
       PyObject* o = now[at++];
       if (is_float ? !PyFloat_CheckExact(o) : !PyLong_CheckExact(o)) return true;
@@ -321,6 +391,8 @@ std::vector<const Source*> InputsOfCheckpoints(Session& s, size_t first) {
   auto regions = std::make_shared<std::vector<Region>>();
   for (const auto& c : s.checkpoints) {
     found->reentrant |= !c->reentrant.empty();
+    for (TraceId id : c->asked)
+      if (s.trace().tensors[id].input >= 0) found->decide.push_back(s.trace().tensors[id].input);
     c->recipe.Seal();
     regions->push_back({std::move(c->recipe), c->node, all.size()});
     const std::vector<const Source*>& objects = regions->back().recipe.object_sources;
@@ -339,7 +411,8 @@ std::vector<const Source*> InputsOfCheckpoints(Session& s, size_t first) {
   return all;
 }
 
-bool GivenToCheckpoint(Session& s, TraceId tensor) {
+// May one of them get this tensor as an argument, or keep what is made of it? The framework keeps it then, as it is.
+static bool GivenToCheckpoint(Session& s, TraceId tensor) {
   // What was made of it may be kept as well: a number that decides a size, or what a selective one keeps.
   if (!s.trace().data_symbols.empty()) return true;
   return std::any_of(s.checkpoints.begin(), s.checkpoints.end(), [&](const auto& c) {
@@ -352,6 +425,38 @@ bool GivenToCheckpoint(Session& s, TraceId tensor) {
     }
     return false;
   });
+}
+
+// By input: is one of these values made of it?
+static std::vector<bool> MadeInto(const Graph& g, std::vector<bool> leads) {
+  for (size_t v = g.nodes.size(); v-- > 0;)
+    for (ValueId o : g.nodes[v].operands) leads[o] = leads[o] || leads[v];
+  std::vector<bool> inputs;
+  for (ValueId input : g.inputs) inputs.push_back(leads[input]);
+  return inputs;
+}
+
+void NoteAsTheyAre(Session& s, const Trace& trace, const Graph& g, const std::vector<int>& region,
+                   const std::vector<ValueId>& saved, tensor::Training* t) {
+  const auto in = [&](ValueId v) { return v < region.size() ? std::abs(region[v]) : 0; };
+  std::vector<bool> seen(g.nodes.size()), kept(g.nodes.size()), chosen(g.nodes.size());
+  for (ValueId v : g.outputs) seen[v] = true;
+  for (ValueId v = 0; v < g.nodes.size(); ++v)
+    for (ValueId o : g.nodes[v].operands) seen[o] = seen[o] || !in(o) || in(o) != in(v);
+  for (ValueId v : saved) {
+    if (v >= g.nodes.size() || g.nodes[v].op == Op::kInput) continue;
+    const bool outside = seen[v] || !in(v);
+    if (outside || region[v] > 0) (outside ? kept : chosen)[v] = true;  // what is drawn is another matter
+  }
+  t->kept_of = MadeInto(g, std::move(kept));
+  const std::vector<bool> decides = MadeInto(g, std::move(chosen));
+  for (size_t i = 0; i < t->read_again.size(); ++i) {
+    if (!t->read_again[i]) continue;
+    const TraceId id = trace.inputs[i];
+    const bool given = trace.tensors[id].meta.framework != Framework::kTorch || GivenToCheckpoint(s, id);
+    t->versioned[g.outputs.size() + i] = given;
+    if (decides[i] && !given) s.read_by_checkpoints->decide.push_back(static_cast<int>(i));
+  }
 }
 
 void MarkCheckpoints(const Session& s, Trace* replay) {

@@ -1,5 +1,9 @@
 #include "capture/late_reads.h"
 
+#include <algorithm>
+#include <initializer_list>
+
+#include "capture/checkpoint.h"
 #include "capture/session.h"
 #include "guard/source.h"
 #include "guard/versions.h"
@@ -15,6 +19,17 @@ void NoteClassNumber(Session& s, PyTypeObject* type, PyObject* name, PyObject* v
     s.late_numbers.try_emplace({base, name}, value);
     return;
   }
+}
+
+void NoteForwardInCheckpoint(const Session& s, const guard::Source* source) {
+  using guard::SourceKind;
+  const auto is = [](const guard::Source* at, std::initializer_list<SourceKind> kinds) {
+    return std::find(kinds.begin(), kinds.end(), at->kind) != kinds.end();
+  };
+  if (s.later || !InCheckpoint() || !is(source, {SourceKind::kDictItem, SourceKind::kItem, SourceKind::kMember}) ||
+      is(source->base, {SourceKind::kDefaults, SourceKind::kKwDefaults, SourceKind::kConst}))
+    return;  // what is read of a module is put back
+  LeaveCheckpoints("a function with a gradient of its own reads a number of an object");
 }
 
 void NoteLate(const Session& s, tensor::Training* t) {

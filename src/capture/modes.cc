@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "capture/callees.h"
+#include "capture/checkpoint.h"
 #include "capture/gradients.h"
 #include "capture/policy/skipped.h"
 #include "capture/proxy.h"
@@ -25,6 +26,7 @@ Answered Nothing() {
 // --- gradients
 
 Answered IsGradEnabled(Session& s, Callee, PyObject* const*, Py_ssize_t) {
+  NoteAskedOfGradients(nullptr);
   return Bool(s.modes.now.grad);
 }
 Answered IsInferenceModeEnabled(Session& s, Callee, PyObject* const*, Py_ssize_t) {

@@ -96,8 +96,8 @@ CaptureOptions OptionsFor(const Compiled& compiled, const Place& place, long sto
   options.derivatives =
       !place.derivatives_in_python && (compiled.backend == "llvm" || compiled.backend == "interpreter");
   options.uses_leaves = !place.leaves_end;
-  options.checkpoints =
-      !place.checkpoints_in_python && (compiled.backend == "llvm" || compiled.backend == "interpreter");
+  options.checkpoints = !place.checkpoints_in_python && !compiled.guesses->checkpoints_change &&
+                        (compiled.backend == "llvm" || compiled.backend == "interpreter");
   if (!compiled.fullgraph && !FindBackend(compiled.backend) && diag::OptionOn("guess"))
     options.guesses = compiled.guesses;  // a reset may come meanwhile
   return options;

@@ -495,6 +495,7 @@ static bool NoteForward(Session& s, PyObject* o, const Source* source) {
 }
 
 PyObject* Session::FromOutside(PyObject* o, const Source* s, bool used) {
+  if (in_custom && IsPrimitive(o)) NoteForwardInCheckpoint(*this, s);
   if (later ? !ReadLater(o, s) : IsConstantKind(o) && !NoteForward(*this, o, s)) return nullptr;
   if (IsPrimitive(o) || IsTupleOfPrimitives(o)) {
     if (PyTuple_CheckExact(o)) {  // by value, item by item: tuples are rebuilt by callers

@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "capture/callees.h"
+#include "capture/checkpoint.h"
 #include "capture/framework_call.h"
 #include "capture/gradients.h"
 #include "capture/override.h"
@@ -162,6 +163,8 @@ bool MetaAttr(Session& s, PyObject* proxy, const TensorMeta& m, std::string_view
     return false;
   }
   if (n == "device") return *out = DeviceObject(s, m.device), true;
+  if ((n == "requires_grad" || n == "is_leaf" || n == "grad_fn") && WantsGradient(s, proxy))
+    NoteAskedOfGradients(&AsTensor(proxy)->id);
   if (n == "requires_grad")
     return ToBool(out, WantsGradient(s, proxy) || s.lowering().ViewedWithoutGradients(AsTensor(proxy)->id));
   if (n == "is_cpu") return ToBool(out, m.device.kind == DeviceKind::kCpu);

@@ -563,14 +563,6 @@ void NoteReentrant(const Graph& g, const std::vector<std::vector<ValueId>>& regi
   }
 }
 
-// Of what functions of checkpoints alone read, versions count where they were given it.
-void NoteAsTheyAre(Session& s, const Trace& trace, size_t outputs, tensor::Training* t) {
-  for (size_t i = 0; i < t->read_again.size(); ++i)
-    if (t->read_again[i])
-      t->versioned[outputs + i] =
-          trace.tensors[trace.inputs[i]].meta.framework != Framework::kTorch || GivenToCheckpoint(s, trace.inputs[i]);
-}
-
 // functions: of each its results, then what it answers None for.
 void NoteUnanswered(const Graph& g, const std::vector<std::vector<ValueId>>& functions, tensor::Training* t) {
   if (functions.empty()) return;
@@ -677,7 +669,7 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const tensor::TraceRun
   NoteDependences(graph, plan.views, written, plan.saved, &t);
   NoteReentrant(graph, reentrant, &plan, &t);
   t.num_symbols = std::max<size_t>(t.num_symbols, s.env().num_symbols());
-  if (t.checkpoints) NoteAsTheyAre(s, trace, graph.outputs.size(), &t);
+  if (t.checkpoints) NoteAsTheyAre(s, trace, graph, plan.region, plan.saved, &t);
   NoteUnanswered(graph, unanswered, &t);
   t.keepers = KeepersOf(replay, t.wanted);
   for (const tensor::Training::View& v : t.views) replay.outputs.push_back(trace.outputs[v.plan]);

@@ -290,6 +290,7 @@ Outs ConvOf(Scope& s, int n, bool transposed) {
     operands[0] = s.b.Add(Op::kPad, {input}, zeros);
   } else {
     padding = numbers(4);
+    if (*std::min_element(padding.begin(), padding.end()) < 0) Scope::Fail("conv parameters");
   }
   if (transposed) extra = numbers(5);
   Attrs attrs;

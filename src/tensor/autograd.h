@@ -74,6 +74,8 @@ struct Training {
   std::vector<Reentrant> reentrant;
   // By input: only functions of checkpoints read it, which run again in the pass: on the memory that it has then.
   std::vector<bool> read_again;
+  // Of these: is a value that is kept made of it? Where it was written, a run of the framework's would make another.
+  std::vector<bool> kept_of;
   // By output and input: a gradient that arrives at the output leads to a function of the user's that answers with None
   // for what is made of the input. The framework goes on from there, and calls hooks with None.
   std::vector<std::vector<bool>> unanswered;
@@ -120,6 +122,10 @@ struct Training {
     std::function<PyObject*(size_t number, PyObject* const* kept, const int64_t* symbols, PyObject* const* tensors)>
         call;
     bool reentrant = false;  // Is one of the reentrant form?
+    // Inputs whose data decides by which calls they go: eager's pass asks them again.
+    std::vector<int> decide;
+    // Called where that is so time and again, for the program is run again for each such pass. Null: it goes on so.
+    std::function<void()> often;
   };
   std::shared_ptr<const Checkpoints> checkpoints;  // null: there are none
   // The operations that keep something for their derivatives in the framework. A backward pass frees it, and the

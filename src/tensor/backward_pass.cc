@@ -291,7 +291,18 @@ bool SegmentHook::CheckpointsChanged(CallState* s) const {
   absl::FixedArray<PyObject*, 64> inputs(t_.wanted.size());
   for (size_t i = 0; i < inputs.size(); ++i)  // of some there are copies
     inputs[i] = t_.before[i] ? nullptr : PyTuple_GET_ITEM(s->inputs, i);
+  for (int i : t_.checkpoints->decide) {
+    PyObject* then = PyTuple_GET_ITEM(s->versions, i);
+    Ref now(then == Py_None ? nullptr : PyObject_GetAttr(PyTuple_GET_ITEM(s->inputs, i), Interned(kVersion)));
+    if (now ? PyObject_RichCompareBool(now.get(), then, Py_EQ) != 1 : then != Py_None) return true;
+    if ((s->shown && s->shown->contains(i)) || (s->former && s->former->contains(i))) return true;
+  }
   return t_.checkpoints->changed(inputs.data(), PySequence_Fast_ITEMS(s->kept), s->symbols->data());
+}
+
+// Does a run of the framework's call the functions of checkpoints? What other memory holds was not there in the call.
+bool SegmentHook::CallsAgain(CallState* s) const {
+  return CheckpointsChanged(s) || (t_.checkpoints && s->kept && s->former && !s->former->empty());
 }
 
 // The framework keeps of an input that object, with the memory that it has when a derivative runs, or a view, with that
@@ -662,6 +673,8 @@ int SegmentHook::Written(CallState* s, const std::vector<bool>* tangents) {
     for (size_t k = 0; tangents && k < tangents->size(); ++k) needed |= (*tangents)[k] && Reads(k, static_cast<int>(i));
     PyObject* then = PyTuple_GET_ITEM(s->versions, i);
     if (!needed || then == Py_None) continue;
+    if (t_.checkpoints && ReadAsItIs(static_cast<int>(i)) && !t_.kept_of[i])
+      continue;  // checkpoints read what is there by now
     Ref now(PyObject_GetAttr(PyTuple_GET_ITEM(s->inputs, i), Interned(kVersion)));
     if (!now) PyErr_Clear();
     const int same = now ? PyObject_RichCompareBool(now.get(), then, Py_EQ) : 0;

@@ -61,8 +61,18 @@ Ref AliasOf(PyObject* o, bool leaf) {
   return own ? Ref(PyObject_CallMethod(own.get(), "requires_grad_", nullptr)) : Ref();
 }
 
-// framejit._gradients.Checkpoints for a replay of this call, told by `by_number`.
-Ref CheckpointsOf(CallState* s, PyObject* by_number) {
+// What the program runs on for an input, which may want gradients by now and not have done so in the call, or the other
+// way round. again: functions of checkpoints are called, and tell the one from the other.
+Ref InputOfRun(PyObject* input, bool wanted, bool copied, bool leaf, bool again) {
+  Meta m;
+  const bool known = ReadMeta(input, &m), wants = known && m.requires_grad;
+  if (copied && !wanted) return Ref(PyObject_CallMethod(input, "clone", nullptr));
+  if (wanted) return AliasOf(input, leaf || (known && !wants));
+  return again && wants ? Ref(PyObject_CallMethodNoArgs(input, Interned(kDetach))) : Ref::Borrow(input);
+}
+
+// framejit._gradients.Checkpoints for a replay of this call.
+Ref CheckpointsOf(CallState* s) {
   static PyObject* type = ResolveCallee("framejit._gradients.Checkpoints");
   static PyMethodDef call = {"checkpointed",
                              [](PyObject* of, PyObject* args) -> PyObject* {
@@ -74,8 +84,7 @@ Ref CheckpointsOf(CallState* s, PyObject* by_number) {
                              },
                              METH_VARARGS, nullptr};
   Ref function(PyCFunction_New(&call, reinterpret_cast<PyObject*>(s)));
-  Ref made(type && function ? PyObject_CallOneArg(type, function.get()) : nullptr);
-  return made && PyDict_SetItemString(by_number, "checkpoints", made.get()) == 0 ? std::move(made) : Ref();
+  return Ref(type && function ? PyObject_CallOneArg(type, function.get()) : nullptr);
 }
 
 }  // namespace
@@ -167,13 +176,15 @@ int SegmentHook::BeginOwn(CallState* s, Rerun* run) {
 }
 
 // What the run of a replay is told: what stands for results, by number, and what else there is.
-static Ref Told(const std::vector<Ref>& standing, const Ref& own) {
+static Ref Told(const std::vector<Ref>& standing, const Ref& own, const Ref& checkpoints) {
   Ref by_number(PyDict_New());
   for (size_t i = 0; by_number && i < standing.size(); ++i) {
     Ref number(standing[i] ? PyLong_FromSize_t(i) : nullptr);
     if (standing[i] && PyDict_SetItem(by_number.get(), number.get(), standing[i].get()) < 0) return {};
   }
   if (by_number && own && PyDict_SetItem(by_number.get(), Py_None, own.get()) < 0) return {};
+  if (by_number && checkpoints && PyDict_SetItemString(by_number.get(), "checkpoints", checkpoints.get()) < 0)
+    return {};
   return by_number;
 }
 
@@ -182,21 +193,14 @@ int SegmentHook::Again(CallState* s, const std::vector<bool>& standing, bool cre
   static PyObject* stand = ResolveCallee("framejit._gradients.stand");
   // What the inputs were made of is not this segment's: their gradients are those of aliases, which end here, and call
   // no hooks.
-  const bool changed = CheckpointsChanged(s);
+  const bool changed = CallsAgain(s);
   run->leaves = changed && t_.checkpoints->reentrant;
   const auto alias = [run](PyObject* o) { return AliasOf(o, run->leaves); };
   Rewritten rewritten;
   std::vector<PyObject*> inputs, results(num_results());
   static const std::map<int, Ref> none;
   for (size_t i = 0; i < t_.wanted.size(); ++i) {
-    Ref input = Ref::Borrow(PyTuple_GET_ITEM(s->inputs, i));
-    if (t_.copied[i] && !t_.wanted[i]) {
-      input = Ref(PyObject_CallMethod(input.get(), "clone", nullptr));
-    } else if (t_.wanted[i]) {
-      Ref wants(PyObject_GetAttrString(input.get(), "requires_grad"));  // it may have been turned off meanwhile
-      Ref plain(wants && wants.get() != Py_True ? PyObject_CallMethod(input.get(), "detach", nullptr) : nullptr);
-      input = plain ? Ref(PyObject_CallMethod(plain.get(), "requires_grad_", nullptr)) : alias(input.get());
-    }
+    Ref input = InputOfRun(PyTuple_GET_ITEM(s->inputs, i), t_.wanted[i], t_.copied[i], run->leaves, changed);
     if (!input) return -1;
     if (!GiveMemoryOfCall(*s, static_cast<int>(i), t_.wanted[i], t_.copied[i], &rewritten, &input)) return -1;
     run->inputs.push_back(std::move(input));
@@ -219,9 +223,11 @@ int SegmentHook::Again(CallState* s, const std::vector<bool>& standing, bool cre
     inputs.push_back(t_.copied[i] && t_.wanted[i] ? copies.back().get() : input);
     if (!inputs.back()) return -1;
   }
-  const Ref by_number = Told(run->standing, run->own);
+  constexpr int kOften = 16;
+  if (changed && ++called_again_ == kOften && t_.checkpoints->often) t_.checkpoints->often();
+  if (changed && !(run->checkpoints = CheckpointsOf(s))) return -1;
+  const Ref by_number = Told(run->standing, run->own, run->checkpoints);
   if (!by_number) return -1;
-  if (changed && !(run->checkpoints = CheckpointsOf(s, by_number.get()))) return -1;
   Ref now(s->drawn ? Generators(t_.device) : nullptr);
   if (s->drawn && (!now || SetGenerators(s->drawn) < 0)) return -1;
   Ref before(stand ? PyObject_CallOneArg(stand, by_number.get()) : nullptr);
@@ -402,7 +408,7 @@ int SegmentHook::Replay(CallState* s, const std::vector<Ref>& grads, const std::
   ModeSwitch mode;
   ModeState on = ReadMode();
   const bool create = on.grad;
-  if (create && t_.checkpoints && t_.checkpoints->reentrant && CheckpointsChanged(s)) {
+  if (create && t_.checkpoints && t_.checkpoints->reentrant && CallsAgain(s)) {
     PyErr_SetString(PyExc_RuntimeError, kReentrantAgain);
     return -1;
   }

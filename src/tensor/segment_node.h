@@ -136,6 +136,7 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   Ref SavedOf(CallState* s, PyObject* ctx) const;
   bool LateChanged(CallState* s) const;
   bool CheckpointsChanged(CallState* s) const;
+  bool CallsAgain(CallState* s) const;
   bool MustReplay(CallState* s);
   bool IsDetached(CallState* s, int output);
   bool ReadsNone(CallState* s, const std::vector<bool>& tangents);
@@ -182,6 +183,7 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   Training t_;
   std::vector<std::vector<int>> edges_;  // by part: the inputs of its node, in the order of its edges
   std::vector<std::vector<int>> inner_;  // by output
+  int called_again_ = 0;                 // passes in which functions of checkpoints were called
   bool without_ = false;                 // A function of the program's gave None for a gradient: passes are replays.
   std::vector<bool> has_inner_;          // by result
   enum class How : uint8_t { kOnSegment, kAlone, kRouted };

@@ -11,6 +11,7 @@
 #include "bytecode/code.h"
 #include "capture/asking.h"
 #include "capture/callees.h"
+#include "capture/checkpoint.h"
 #include "capture/override.h"
 #include "capture/session.h"
 #include "capture/training.h"
@@ -178,6 +179,7 @@ PyObject* Guessing::Value(TraceId t, bool truth, bool raises) {
     if (!made) return nullptr;
     t = AsTensor(made.get())->id;
   }
+  NoteBranch(t);
   made_.push_back({t, Borrow(value.get()), std::move(code), where.second});
   return value.release();
 }

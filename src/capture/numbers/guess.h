@@ -34,10 +34,11 @@ struct Guesses {
   using Where = std::pair<PyObject*, int>;  // The code object and the instruction's offset in it.
   // In the captures of one place, which begin anew after each break; by how often that was asked there before.
   std::map<std::pair<Where, int>, Ref> taken;
-  std::set<Where> wrong;     // Places that said two things, or whose sizes did not do as symbols.
-  std::set<Where> changing;  // Places whose integers said two things: these are symbols from now on.
-  std::vector<Ref> codes;    // The code objects of all places, kept alive.
-  bool measured = false;     // Are sizes that data decides computed while capturing (data_sizes.cc)?
+  std::set<Where> wrong;            // Places that said two things, or whose sizes did not do as symbols.
+  std::set<Where> changing;         // Places whose integers said two things: these are symbols from now on.
+  std::vector<Ref> codes;           // The code objects of all places, kept alive.
+  bool checkpoints_change = false;  // Do passes find time and again that what checkpoints read has changed?
+  bool measured = false;            // Are sizes that data decides computed while capturing (data_sizes.cc)?
   void Refuse(PyObject* code, int at, bool number = false) {
     if (number && changing.emplace(code, at).second) return codes.push_back(Borrow(code));
     if (wrong.emplace(code, at).second) codes.push_back(Borrow(code));

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "capture/callees.h"
+#include "capture/checkpoint.h"
 #include "capture/numbers/number_slots.h"
 #include "capture/proxy.h"
 #include "capture/session.h"
@@ -266,6 +267,7 @@ PyObject* NewItemFloat(Session& s, PyObject* proxy) {
     return nullptr;
   for (shape::Int n : m.sizes)
     if (!(n == shape::Int(1))) return nullptr;
+  LeaveCheckpoints("a number that a tensor holds");
   static const Callee reshape("torch.Tensor.reshape");
   Ref at(Made(s, callees::kTensorDetach, {proxy})), shape(s.MarkFresh(PyTuple_New(0)));
   if (at && !m.sizes.empty()) at = Ref(Made(s, reshape, {at.get(), shape.get()}));
