@@ -1636,7 +1636,7 @@ def ghm_bins():
 
 
 # What data decides in the outermost function ends the graph; torch.compile breaks at each of these, too: graphs and breaks.
-BROKEN = {"focal_ohem": (2, 1), "dice_with_onehot_list": (6, 1), "ctc_and_tversky": (1, 1)}
+BROKEN = {"focal_ohem": (2, 1), "dice_with_onehot_list": (6, 1)}
 # What is not differentiated by us in training, and runs through the framework.
 WITHOUT_BACKWARD = {
     "freezing": "an input that gets gradients is written",
