@@ -41,7 +41,6 @@ namespace {
 
 using diag::Again;
 using diag::CompileEnd;
-using tensor::OutputPlan;
 using tensor::TakeErrorText;
 
 // What was guessed is read after every run.
@@ -359,7 +358,7 @@ class SegmentBuilder {
       problem_->again = Again::kDerivatives;
     else if (s_.options().uses_leaves && !s_.options().whole && MuchOfLeaves(s_, recipe().outputs))
       problem_->again = Again::kLeaves;
-    else if (s_.data_sizes().Reconsider(recipe().outputs))
+    else if (s_.guessing().Reconsider() || s_.data_sizes().Reconsider(recipe().outputs))
       problem_->again = Again::kDataSizes;
   }
 
@@ -384,7 +383,7 @@ class SegmentBuilder {
     int made = 0;  // Counts the outputs of the graph. Those behind them are there only for what they may raise.
     for (auto& m : s_.lowering().Finish(recipe().outputs, ieee_ != 0)) {
       if (m.kind != surface::Lowering::Made::kInput) made = std::max(made, m.index + 1);
-      plan_.push_back({static_cast<OutputPlan::Kind>(m.kind), m.index, m.calls});
+      plan_.push_back({static_cast<tensor::OutputPlan::Kind>(m.kind), m.index, m.calls});
     }
     views_ = TakeViews(s_, recipe().outputs, plan_);
     // Where it ends at a break, that is the error: nothing then makes a batch of the samples.
@@ -666,7 +665,7 @@ class SegmentBuilder {
   Problem* problem_;
   std::unique_ptr<Segment> seg_;
   std::shared_ptr<const Trace> trace_;
-  std::vector<OutputPlan> plan_;
+  std::vector<tensor::OutputPlan> plan_;
   std::vector<ViewResult> views_;
   std::vector<const Source*> inputs_;
   int ieee_ = 0;         // the floating-point errors that NumPy would tell of

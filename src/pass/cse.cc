@@ -17,7 +17,10 @@ namespace {
 
 using shape::Int;
 
-bool Commutes(Op op) {  // bit for bit: max and min do not (signed zeros, which nan)
+// Bit for bit: max and min do not (signed zeros, which nan), nor do complex products, of which one part is fused.
+bool Commutes(const Node& n) {
+  const Op op = n.op;
+  if (op == Op::kMul && IsComplex(n.type.dtype)) return false;
   return op == Op::kAdd || op == Op::kMul || op == Op::kAnd || op == Op::kOr || op == Op::kXor || op == Op::kEq ||
          op == Op::kNe;
 }
@@ -30,7 +33,7 @@ bool Mergeable(const Node& n) {
 // Everything that decides the value of a node, as text. For a reduction it does not matter whether its axes stay, with
 // size 1: of two the second is the first one, in another shape.
 std::string KeyOf(Node n) {
-  if (Commutes(n.op)) std::sort(n.operands.begin(), n.operands.end());
+  if (Commutes(n)) std::sort(n.operands.begin(), n.operands.end());
   if (IsReduction(n.op) && n.strides.empty()) {
     n.attrs.flag = false;
     n.type.shape.clear();
@@ -57,7 +60,7 @@ size_t HashOf(const Node& n, Now now) {
   size_t operands = 0;
   for (ValueId old : n.operands) {
     const ValueId o = now(old);
-    if (Commutes(n.op)) {
+    if (Commutes(n)) {
       operands += o * size_t{o};
     } else {
       mix(o);

@@ -201,7 +201,7 @@ void Lowering::Impl::Into(Call& call, const Arg& target, bool computable) {
   if (!partly && target.is(Arg::Kind::kTensor)) {
     Call plain = call;
     std::erase_if(plain.kwargs, [](auto& k) { return k.first == "out"; });
-    if (TryRows(plain, computable, false) && plain.result.is(Arg::Kind::kTensor)) {
+    if (TryRows(plain, computable, false, target.t) && plain.result.is(Arg::Kind::kTensor)) {
       const TraceId made = plain.result.t;
       bool fits = objects[made].root == made && meta(made).dtype == meta(target.t).dtype &&
                   meta(made).sizes.size() == meta(target.t).sizes.size();
@@ -298,8 +298,10 @@ static void NameNumpysCasts(Graph& g, size_t first) {
   }
 }
 
-bool Lowering::Impl::TryRows(Call& call, bool computable, bool foreign) {
+bool Lowering::Impl::TryRows(Call& call, bool computable, bool foreign, std::optional<TraceId> into) {
   for (const Candidate& c : FindRows(call.callee)) {
+    const auto to = c.form == Form::kInPlace ? std::optional(call.args.at(0).t) : into;
+    if (to && (c.row->flags & kOwnResult) && objects[*to].root != *to) continue;
     if (!computable && !(c.row->flags & kAnyDType)) continue;
     if (foreign && !(c.row->flags & kAnyFramework)) continue;
     Call swapped;

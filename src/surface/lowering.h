@@ -115,7 +115,7 @@ struct Lowering::Impl {
   bool NumberTooLarge(const Call& call);
   bool OnCupy(const Call& call);
   Device CupyDevice(const Call& call);
-  bool TryRows(Call& call, bool computable, bool foreign);
+  bool TryRows(Call& call, bool computable, bool foreign, std::optional<TraceId> into = {});  // into: out=
   void Extern(Call& call, bool model);
   // Types and strides of the results of an extern node.
   struct ExternTypes {

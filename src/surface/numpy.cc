@@ -142,8 +142,14 @@ Outs Clip(Scope& s) {
   };
   ValueId v = as(all[0]);
   size_t next = 1;
-  if (s.has(1)) v = s.b.Binary(Op::kMaximum, v, as(all[next++]));
-  if (s.has(2)) v = s.b.Binary(Op::kMinimum, v, as(all[next++]));
+  // One bound alone is np.maximum or np.minimum, and zeros are compared as there (torch_pointwise.cc).
+  const bool second = all.size() == 2 && IsFloat(t) && DTypeSize(t) >= 4;
+  const auto limit = [&](Op op) {
+    const ValueId bound = as(all[next++]);
+    v = second ? s.b.Binary(op, bound, v) : s.b.Binary(op, v, bound);
+  };
+  if (s.has(1)) limit(Op::kMaximum);
+  if (s.has(2)) limit(Op::kMinimum);
   return s.Elementwise(v, all);
 }
 
@@ -365,6 +371,12 @@ Outs DiagonalMatrix(Scope& s) {  // of one axis; of a matrix it would be a view 
 
 bool (*ask_fused)() = nullptr;
 
+// Its loop for one element, and for results that lie among its operands, rounds each part of a product twice.
+void CheckProduct(const Ints& shape) {
+  if (ask_fused && !ask_fused()) Scope::Skip();
+  if (std::all_of(shape.begin(), shape.end(), [](Int n) { return n == Int(1); })) Scope::Skip();
+}
+
 ValueId AsComplex(Scope& s, const Operand& o, const Ints& shape) {
   ValueId v;
   if (o.is_tensor()) {
@@ -400,10 +412,10 @@ void CheckComplex(Scope& s, std::span<const Operand> operands) {
 Outs ComplexBinary(Scope& s) {
   const std::array<Operand, 2> operands{s.Read(s.arg(0)), s.Read(s.arg(1))};
   CheckComplex(s, operands);
-  if (s.row.op == Op::kMul && ask_fused && !ask_fused()) Scope::Skip();
   Ints shape;
   for (const Operand& o : operands)
     if (o.is_tensor()) shape = BroadcastShapes(shape, o.meta->sizes, s.env);
+  if (s.row.op == Op::kMul) CheckProduct(shape);
   const ValueId a = AsComplex(s, operands[0], shape), b = AsComplex(s, operands[1], shape);
   return s.Elementwise(s.b.Binary(s.row.op, a, b), operands);
 }
@@ -412,7 +424,7 @@ Outs ComplexUnary(Scope& s) {  // op kMul: the square
   const Operand x = s.tensor(0);
   CheckComplex(s, {&x, 1});
   if (s.row.op == Op::kNeg) return s.Elementwise(s.b.Unary(Op::kNeg, x.value), {&x, 1});
-  if (ask_fused && !ask_fused()) Scope::Skip();
+  CheckProduct(x.meta->sizes);
   return s.Elementwise(s.b.Binary(Op::kMul, x.value, x.value), {&x, 1});
 }
 
@@ -439,11 +451,11 @@ Outs ComplexZeros(Scope& s) {
 constexpr Row kRows[] = {
     {"N:add ORB:add", COMPLEX, &ComplexBinary, Op::kAdd, kAnyDType},
     {"N:subtract ORB:sub", COMPLEX, &ComplexBinary, Op::kSub, kAnyDType},
-    {"N:multiply ORB:mul", COMPLEX, &ComplexBinary, Op::kMul, kAnyDType},
+    {"N:multiply ORB:mul", COMPLEX, &ComplexBinary, Op::kMul, kAnyDType | kOwnResult},
     {"N:true_divide N:divide ORB:truediv", COMPLEX, &ComplexBinary, Op::kDiv, kAnyDType},
     {"N:negative O:neg", "(Tensor input)", &ComplexUnary, Op::kNeg, kAnyDType},
-    {"N:square", "(Tensor input)", &ComplexUnary, Op::kMul, kAnyDType},
-    {"OB:pow", "(Tensor input, Operand exponent)", &ComplexSquare, Op::kMul, kAnyDType},
+    {"N:square", "(Tensor input)", &ComplexUnary, Op::kMul, kAnyDType | kOwnResult},
+    {"OB:pow", "(Tensor input, Operand exponent)", &ComplexSquare, Op::kMul, kAnyDType | kOwnResult},
     {"N:zeros N:empty", "(int[] shape, ScalarType? dtype=None, str? order=None, Any device=None, Any like=None)", &ComplexZeros},
     {"NM:sum", "(Tensor input, int[]? dim=None, ScalarType? dtype=None, *, bool? keepdim=None)", &Sum},
     {"NM:mean", "(Tensor input, int[]? dim=None, ScalarType? dtype=None, *, bool? keepdim=None)", &Mean},

@@ -169,7 +169,8 @@ enum RowFlags : uint32_t {
   kEmptyLike = 4,     // for Elementwise: torch's kernel writes into an empty_like of its first operand
   kAnyFramework = 8,  // It takes tensors of the other framework, too.
   kApart = 16,        // In place: the target may not be an operand besides.
-  kAnyDType = 2,      // takes complex and other dtypes that the primitives do not compute with, as views do
+  kOwnResult = 32,  // Where a part of an array is written, which may lie among the operands, NumPy computes otherwise.
+  kAnyDType = 2,    // takes complex and other dtypes that the primitives do not compute with, as views do
 };
 
 struct Row {

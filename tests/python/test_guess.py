@@ -291,3 +291,64 @@ def test_tensors_as_sizes():
         torch.testing.assert_close(compiled(x, n), f(x, n))
     told = framejit.explain(lambda x, n: torch.nn.functional.pad(x, (n, n)) + 1)(x, one)
     assert told.graph_count >= 1
+
+
+def of(flag):
+    return 1.0 if flag else 2.0
+
+
+def written(x, v):
+    y = v * 1
+    k = of(y)
+    y.fill_(1)
+    return x * k
+
+
+def written_input(x, v):
+    k = of(v)
+    v.fill_(1)
+    return x * k
+
+
+def written_base(x, v):
+    y = v.reshape(1) * 1
+    k = of(y[0])
+    y.add_(1)
+    return x * k
+
+
+def asserted(x, v):
+    ok = (v > 0).all()
+    assert ok, "not positive"
+    ok.fill_(True)
+    return x * 2
+
+
+@pytest.mark.parametrize("f", [written, written_input, written_base, asserted], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("backend", ["llvm", "eager"])
+def test_what_is_written_behind_a_branch_is_no_guess(f, backend):
+    # The guess was checked against what the tensor held behind the run: it held for ever.
+    def outcome(g, v):
+        try:
+            return g(torch.ones(3), torch.tensor(v)).tolist()
+        except AssertionError as error:
+            return str(error)
+
+    compiled = framejit.compile(f, backend=backend)
+    for v in (1.0, 1.0, 0.0, 1.0, 0.0):
+        assert outcome(compiled, v) == outcome(f, v)
+    assert compiled.cache_info()["breaks"] >= 1
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "int64"])
+def test_one_bound_of_clip_is_a_maximum(dtype):
+    x = np.array([0.0, -0.0, 1, -1] * 8).astype(dtype)
+    for f in (
+        lambda x, v: x.clip(v, None),
+        lambda x, v: np.clip(x, None, v),
+        lambda x, v: np.clip(x, v, v + 1),
+    ):
+        compiled = framejit.compile(f, options={"leave": False})
+        for v in (0.0, -0.0, 0.0) if dtype != "int64" else (0, 1, 0):
+            expected, found = f(x, v), compiled(x, v)
+            assert expected.dtype == found.dtype and expected.tobytes() == found.tobytes()

@@ -87,6 +87,21 @@ def test_letters_in_a_few():
     check(program, ("a quick brown fox 0123 jumps over y" * 5, "n"), ("b" * 40, "c"))
 
 
+def test_in_what_is_empty():
+    def program(s):
+        n = 0
+        for c in s:
+            if c not in "":
+                n += 1
+        return n
+
+    compiled = framejit.compile(program)
+    for _ in range(3):
+        with pytest.raises(TypeError):
+            compiled(b"abc" * 60)
+        assert compiled("abc" * 60) == 180
+
+
 def test_letters_are_made():
     def program(s, out, shift):
         last = "a"

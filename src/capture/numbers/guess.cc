@@ -180,8 +180,18 @@ PyObject* Guessing::Value(TraceId t, bool truth, bool raises) {
     t = AsTensor(made.get())->id;
   }
   NoteBranch(t);
-  made_.push_back({t, Borrow(value.get()), std::move(code), where.second});
+  made_.push_back({t, Borrow(value.get()), std::move(code), where.second, s_.lowering().ValueOf(t)});
   return value.release();
+}
+
+bool Guessing::Reconsider() {
+  bool found = false;
+  for (const Guess& g : made_) {
+    if (s_.lowering().ValueOf(g.tensor) == g.asked) continue;
+    s_.options().guesses->Refuse(g.code.get(), g.at);
+    found = true;
+  }
+  return found;
 }
 
 namespace {

@@ -26,7 +26,8 @@ struct Guess {
   TraceId tensor;
   Ref value;  // It is True, False or an int.
   Ref code;
-  int at;  // The offset of the instruction.
+  int at;                    // The offset of the instruction.
+  ValueId asked = kNoValue;  // what the tensor was in the graph when it was asked
 };
 
 // The guesses of one compiled function, over all of its captures.
@@ -50,6 +51,9 @@ class Guessing {
  public:
   explicit Guessing(Session& s) : s_(s) {}
   const std::vector<Guess>& made() const { return made_; }
+  // What a tensor said is read behind the run: of one that is written meanwhile nothing is guessed from now on. False:
+  // there was none.
+  bool Reconsider();
   // What the tensor says in the call that is being captured, as from now on taken for granted: True or False (`truth`,
   // or a bool tensor), or an int. New reference; null without an exception: that is not to be guessed. `raises`: Python
   // raises where it is otherwise, which is seldom.

@@ -188,6 +188,7 @@ std::optional<Val> Translator::IsIn(const Val& v, const Val& all) {
   } else {
     return std::nullopt;
   }
+  if (known.empty()) return std::nullopt;  // what it is asked of is looked at all the same
   int in = Flag(false);
   for (const Val& one : known) {
     if (one.is != wanted.is || (one.is != Is::kLetter && one.is != Is::kInt)) return std::nullopt;
