@@ -494,7 +494,11 @@ Value* OpEmitter::Quotient(Value* a, Value* b) {
   if (ieee_) b = Opaque(b);  // 0 / 0 of what is constant would raise nothing
   const auto part = [&](Value* x, uint64_t which) { return b_.CreateExtractElement(x, which); };
   const auto size = [&](Value* x) { return b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, x); };
-  Value* real = b_.CreateFCmpOGE(size(part(b, 0)), size(part(b, 1)));
+  // NumPy's comparison tells of a not-a-number. With AVX-512, LLVM would choose one that does not.
+  constexpr auto kCompare = llvm::Intrinsic::experimental_constrained_fcmps;
+  Value *x = size(part(b, 0)), *y = size(part(b, 1));
+  Value* real = ieee_ ? b_.CreateConstrainedFPCmp(kCompare, llvm::CmpInst::FCMP_OGE, x, y, "", llvm::fp::ebStrict)
+                      : b_.CreateFCmpOGE(x, y);
   const auto pick = [&](Value* yes, Value* no) { return b_.CreateSelect(real, yes, no); };
   Value *most = pick(part(b, 0), part(b, 1)), *least = pick(part(b, 1), part(b, 0));
   Value *first = pick(part(a, 0), part(a, 1)), *second = pick(part(a, 1), part(a, 0));

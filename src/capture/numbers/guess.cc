@@ -188,7 +188,7 @@ bool Guessing::Reconsider() {
   bool found = false;
   for (const Guess& g : made_) {
     if (s_.lowering().ValueOf(g.tensor) == g.asked) continue;
-    s_.options().guesses->Refuse(g.code.get(), g.at);
+    s_.options().guesses->Refuse(g.code.get(), g.at, /*number=*/!PyBool_Check(g.value.get()));
     found = true;
   }
   return found;

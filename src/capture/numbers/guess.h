@@ -51,8 +51,8 @@ class Guessing {
  public:
   explicit Guessing(Session& s) : s_(s) {}
   const std::vector<Guess>& made() const { return made_; }
-  // What a tensor said is read behind the run: of one that is written meanwhile nothing is guessed from now on. False:
-  // there was none.
+  // What a tensor said is read behind the run: of one that is written meanwhile nothing is guessed from now on, and its
+  // integer is a symbol. False: there was none.
   bool Reconsider();
   // What the tensor says in the call that is being captured, as from now on taken for granted: True or False (`truth`,
   // or a bool tensor), or an int. New reference; null without an exception: that is not to be guessed. `raises`: Python
