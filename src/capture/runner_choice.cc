@@ -130,7 +130,7 @@ static bool WritesBesideInputs(const Trace& trace, const Call& call) {
 // Of what is read of inputs beside the calls (guesses, conditions, what leaves the graph) they may have written some.
 bool FollowsCalls(Session& s, const std::vector<TraceId>& outputs) {
   return !s.libraries.numpy && s.pending().stopped.empty() && s.guessing().made().empty() &&
-         s.data_sizes().all().empty() && s.graph().conditions.empty() &&
+         s.data_sizes().all().empty() && s.graph().conditions.empty() && !CallsUsers(s.trace()) &&
          std::none_of(s.trace().calls.begin(), s.trace().calls.end(),
                       [&](const Call& c) { return WritesBesideInputs(s.trace(), c); }) &&
          std::none_of(outputs.begin(), outputs.end(), [&](TraceId t) { return s.trace().tensors[t].input >= 0; });
